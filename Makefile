@@ -1,0 +1,32 @@
+# The two commands for a fresh machine are `make demo` and `make test`.
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: install demo test check bench clean
+install: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || python3 -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/exegete demo --output-dir demo
+
+test: $(READY)
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 2 --dist worksteal
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	for name in faithfulness attribution decomposition training studies; do \
+		OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py --output benchmarks/results/$$name.json || exit 1; \
+	done
+
+clean:
+	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

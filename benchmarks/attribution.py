@@ -1,0 +1,348 @@
+"""Every method that Captum has too, against Captum at its best batching: CPU seconds and model evaluations.
+
+One run, one thread, the same sentences of mixed length, the same settings, the same classes given to both. Captum gets
+one unpadded, encoded sentence at a time, and for each method the batch size that is fastest on a few of them; ours gets
+all texts at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import captum.attr as published
+import numpy as np
+import torch
+from torch import Tensor
+
+import exegete
+from exegete.explainers.attribute import batches
+from exegete.explainers.units import units
+from exegete.models import Batch, ExplainedModel
+from exegete.models.anatomy import layers
+
+SHARED = Path(__file__).parents[2] / "shared"
+OWN = (
+    "a slow start , but the last hour is a joy",
+    "nobody in this tired sequel seems to want to be there",
+    "warm , clever and short",
+    "the songs are fine ; the jokes , the plot and the people are not , and two hours feel like four",
+    "an honest film about a father who never learned to say what he meant , played with great restraint",
+    "dull",
+)
+TOLERANCE = 0.01
+SHARE = 0.95
+PILOT = 2
+
+
+class Direct(torch.nn.Module):
+    """Embeddings [m, L, d] of an unpadded sentence straight through the Hugging Face model to the class's logit [m]."""
+
+    def __init__(self, model: ExplainedModel, target: Tensor) -> None:
+        super().__init__()
+        self.hugging_face, self.target = model.model, int(target)
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """The logit."""
+        return self.hugging_face(inputs_embeds=embeddings).logits[:, self.target]
+
+
+class Case(NamedTuple):
+    """A sentence as Captum gets it: one unpadded example and the class to explain."""
+
+    batch: Batch
+    target: Tensor
+    embeddings: Tensor
+    reference: Tensor
+    score: Direct
+
+
+class Cost(NamedTuple):
+    """CPU seconds, and inputs and tokens that went through the model."""
+
+    seconds: float
+    inputs: int
+    tokens: int
+
+
+def main() -> None:
+    """Measures, prints, and keeps the numbers as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--sentences", type=int, default=40)
+    parser.add_argument("--sig-sentences", type=int, default=4)
+    parser.add_argument("--parts", nargs="*", help="some of the parts only")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", module="captum")
+    models, data = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("models", "data"))
+    model = exegete.load(models / "minilm-sst2", device="cpu")
+    texts = sentences(data, options.sentences)
+    cases = [case(model, text) for text in texts]
+    with model.evaluating():
+        for one in cases[:PILOT]:
+            one.score(one.embeddings)
+        parts: dict[str, Callable[[], Any]] = {
+            "integrated_gradients": lambda: integrated_gradients(model, texts, cases),
+            "adaptive": lambda: adaptive(model, texts, cases),
+            "coalitions": lambda: coalitions(model, texts, cases),
+            "one_pass": lambda: one_pass(model, texts, cases),
+            "sequential": lambda: sequential(model, texts[: options.sig_sentences], cases[: options.sig_sentences]),
+        }
+        found: dict[str, Any] = {"sentences": len(cases), "tokens": [one.batch.length for one in cases]}
+        for name in options.parts or parts:
+            found[name] = parts[name]()
+            print(name, json.dumps(found[name], indent=2), file=sys.stderr, flush=True)
+    print(json.dumps(found, indent=2))
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def sentences(data: Path, count: int) -> list[str]:
+    """Sentences of mixed length from a real corpus, or own ones where it is absent."""
+    if not (data / "sst").is_dir():
+        return list(OWN[:count])
+    rows = exegete.load_data(f"sst:{data / 'sst'}", "dev")["text"]
+    return [rows[number] for number in np.linspace(0, len(rows) - 1, count).astype(int)]
+
+
+def case(model: ExplainedModel, text: str) -> Case:
+    """Everything that is not attribution is done before the clock runs."""
+    batch = model.encode([text])
+    with torch.no_grad():
+        target, embeddings, reference = model.predict(batch), model.embed(batch), model.reference(batch)
+    return Case(batch, target, embeddings, reference, Direct(model, target))
+
+
+# -- the contestants -------------------------------------------------------------------------------------------------
+
+
+def integrated_gradients(model: ExplainedModel, texts: list[str], cases: list[Case]) -> dict[str, Any]:
+    """Fixed at 50 points, with the convergence delta on both sides."""
+
+    def theirs(one: Case, size: int | None) -> Tensor:
+        found, _ = published.IntegratedGradients(one.score).attribute(
+            one.embeddings, one.reference, n_steps=50, internal_batch_size=size, return_convergence_delta=True
+        )
+        return found
+
+    return versus(
+        model,
+        cases,
+        theirs,
+        (None, 10, 25),
+        {"integrated_gradients": ours(model, texts, cases, "integrated_gradients")},
+    )
+
+
+def adaptive(model: ExplainedModel, texts: list[str], cases: list[Case]) -> dict[str, Any]:
+    """`n_steps="auto"` against the fewest fixed points that bring as many sentences under the tolerance."""
+    call = ours(model, texts, cases, "integrated_gradients?n_steps=auto")
+    cost, deltas = spent(model, call)
+    rises = np.array([float((one.score(one.embeddings) - one.score(one.reference)).detach()) for one in cases])
+    gaps = np.abs(deltas) / np.abs(rises)
+    result: dict[str, Any] = {
+        "auto": report(cost)
+        | {"share under 1 %": float((gaps < TOLERANCE).mean()), "median gap": float(np.median(gaps))}
+    }
+    for rule in ("gausslegendre", "riemann_middle"):
+        steps = fewest(cases, rises, rule)
+        fixed = versus(model, cases, partial(straight, steps, rule), (None, 10, 25), {})["captum"]
+        result[rule] = fixed | {"n_steps": steps, "auto/captum": cost.seconds / fixed["cpu_s"]}
+    return result
+
+
+def fewest(cases: list[Case], rises: np.ndarray, rule: str) -> int:
+    """The smallest number of points with which 95 % of the sentences are under the tolerance."""
+
+    def enough(steps: int) -> bool:
+        sums = np.array([float(straight(steps, rule, one, None).sum()) for one in cases])
+        return bool((np.abs(sums - rises) / np.abs(rises) < TOLERANCE).mean() >= SHARE)
+
+    high = next(steps for steps in (16, 32, 64, 128, 256) if enough(steps))
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def straight(steps: int, rule: str, one: Case, size: int | None) -> Tensor:
+    """Captum's attributions with these points."""
+    return published.IntegratedGradients(one.score).attribute(
+        one.embeddings, one.reference, n_steps=steps, method=rule, internal_batch_size=size
+    )
+
+
+def one_pass(model: ExplainedModel, texts: list[str], cases: list[Case]) -> dict[str, Any]:
+    """DeepLift and GradientSHAP, which are Captum's own here too."""
+
+    def lift(one: Case, size: None) -> Tensor:
+        return published.DeepLift(one.score).attribute(one.embeddings.requires_grad_(), one.reference)
+
+    def shap(one: Case, size: None) -> Tensor:
+        both = torch.cat([one.reference, one.embeddings.detach()])
+        return published.GradientShap(one.score).attribute(one.embeddings, both, n_samples=5)
+
+    return {
+        name: versus(model, cases, theirs, (None,), {name: ours(model, texts, cases, name)})
+        for name, theirs in (("deep_lift", lift), ("gradient_shap", shap))
+    }
+
+
+def coalitions(model: ExplainedModel, texts: list[str], cases: list[Case]) -> dict[str, Any]:
+    """LIME and KernelSHAP with 500 samples; Captum masks words, we mask or remove them."""
+    found = {}
+    for name, kind in (("lime", published.Lime), ("kernel_shap", published.KernelShap)):
+
+        def theirs(one: Case, size: int, kind: Any = kind) -> Tensor:
+            ids, unit = one.batch.inputs["input_ids"], units(one.batch, "word")
+            probability = probability_of(model, one)
+            return kind(probability).attribute(
+                ids,
+                torch.where(unit >= 0, model.mask_id, ids),
+                feature_mask=torch.where(unit >= 0, unit, 0),
+                n_samples=500,
+                perturbations_per_eval=size,
+            )
+
+        mine = {
+            how: ours(model, texts, cases, f"{name}?n_samples=500&perturbation={how}&granularity=word")
+            for how in ("remove", "mask")
+        }
+        found[name] = versus(model, cases, theirs, (16, 50, 125), mine)
+    return found
+
+
+def probability_of(model: ExplainedModel, one: Case) -> Callable[[Tensor], Tensor]:
+    """Token ids [m, L] to the target's probability [m]."""
+
+    def probability(ids: Tensor) -> Tensor:
+        with torch.no_grad():
+            return model.model(input_ids=ids).logits.softmax(-1)[:, one.target[0]]
+
+    return probability
+
+
+def sequential(model: ExplainedModel, texts: list[str], cases: list[Case]) -> dict[str, Any]:
+    """A loop over positions with Captum's integrated gradients, 50 points each."""
+
+    def theirs(one: Case, size: int | None) -> Tensor:
+        scores = torch.zeros(one.batch.length)
+        for position in one.batch.content[0].nonzero().flatten().tolist():
+            start = one.embeddings.detach().clone()
+            start[0, position] = one.reference[0, position]
+            found = published.IntegratedGradients(one.score).attribute(
+                one.embeddings, start, n_steps=50, internal_batch_size=size
+            )
+            scores[position] = found.sum()
+        return scores
+
+    mine = {
+        f"n_steps={steps}": ours(model, texts, cases, f"sequential_integrated_gradients?n_steps={steps}", keep="scores")
+        for steps in (50, "auto")
+    }
+    result = versus(model, cases, theirs, (None,), mine)
+    loops = [theirs(one, None) for one in cases]
+    for name, call in mine.items():
+        drops = mine["n_steps=auto"]()
+        result[name]["largest gap per position"] = largest(call(), drops)
+        result["captum"]["largest gap per position"] = largest([x.numpy() for x in loops], drops)
+    return result
+
+
+# -- measuring -------------------------------------------------------------------------------------------------------
+
+
+def ours(
+    model: ExplainedModel, texts: list[str], cases: list[Case], spec: str, keep: str = "delta"
+) -> Callable[[], Any]:
+    """A call of exegete over all sentences at once: encoding and packing are inside the clock."""
+
+    def call() -> Any:
+        found: dict[int, Any] = {}
+        for indices in batches(model, texts):
+            batch = model.encode([texts[index] for index in indices])
+            with torch.no_grad():
+                target = torch.cat([cases[index].target for index in indices])
+                explanation = exegete.explainer(spec).explain(model, batch, target)
+            for row, index in enumerate(indices):
+                if keep == "scores":
+                    found[index] = explanation.scores[row, batch.attended[row]].numpy()
+                elif explanation.delta is not None:
+                    found[index] = float(explanation.delta[row])
+        return [found[index] for index in sorted(found)]
+
+    return call
+
+
+def versus(
+    model: ExplainedModel,
+    cases: list[Case],
+    theirs: Callable[[Case, Any], Tensor],
+    sizes: tuple[int | None, ...],
+    mine: dict[str, Callable[[], Any]],
+) -> dict[str, Any]:
+    """Captum at its best batch size over all cases, ours, and the ratios."""
+    size = best(model, cases[:PILOT], theirs, sizes)[0] if len(sizes) > 1 else sizes[0]
+    captum_cost, _ = spent(model, lambda: [theirs(one, size) for one in cases])
+    result: dict[str, Any] = {"captum": report(captum_cost) | {"batch": size}}
+    for name, call in mine.items():
+        cost, _ = spent(model, call)
+        result[name] = report(cost) | {"ours/captum": cost.seconds / captum_cost.seconds}
+    return result
+
+
+def best(
+    model: ExplainedModel, cases: list[Case], call: Callable[[Case, Any], Tensor], sizes: tuple[int | None, ...]
+) -> tuple[int | None, float]:
+    """The fastest batch size on a few cases."""
+    timed = [(size, spent(model, lambda size=size: [call(one, size) for one in cases])[0].seconds) for size in sizes]
+    return min(timed, key=lambda pair: pair[1])
+
+
+def spent(model: ExplainedModel, call: Callable[[], Any]) -> tuple[Cost, Any]:
+    """What a call costs, and what it gives."""
+    with counting(model) as counted:
+        begin = time.process_time()
+        result = call()
+        seconds = time.process_time() - begin
+    return Cost(seconds, counted[0], counted[1]), result
+
+
+@contextmanager
+def counting(model: ExplainedModel) -> Iterator[list[int]]:
+    """Inputs and tokens that go through the encoder inside the block."""
+    counted = [0, 0]
+
+    def count(module: Any, inputs: Any, output: Any) -> None:
+        hidden = output if isinstance(output, Tensor) else output[0]
+        counted[0] += hidden.shape[0]
+        counted[1] += hidden.shape[0] * hidden.shape[1]
+
+    with layers(model.model)[0].register_forward_hook(count):
+        yield counted
+
+
+def report(cost: Cost) -> dict[str, float]:
+    """A cost by name."""
+    return {"cpu_s": cost.seconds, "evaluations": cost.inputs, "tokens": cost.tokens}
+
+
+def largest(scores: list[np.ndarray], drops: list[np.ndarray]) -> float:
+    """The largest distance of a score from its word's drop."""
+    return max(float(np.abs(one - other).max()) for one, other in zip(scores, drops, strict=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""CPU seconds and peak memory of the decomposition family, beside a forward pass.
+
+Sentences and texts of 256 tokens one at a time on the fine-tuned model, and one text of 1,024 tokens on a random model
+of BERT-base's size. One thread; every method has a process of its own, in which the forward pass is timed too, and
+whose peak memory (with interpreter, libraries and model) is the highest resident set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+import exegete
+from exegete.explainers import explainer
+from exegete.models import Batch, ExplainedModel
+
+SHARED = Path(__file__).parents[2] / "shared"
+METHODS = ("globenc", "alti", "decompx_linear", "decompx", "decompx_classifier")
+PARTS = ("sentences", "texts of 256 tokens", "a text of 1,024 tokens")
+BARS = {
+    ("globenc", "passes"): 4.0,
+    ("alti", "passes"): 4.0,
+    ("decompx_linear", "passes"): 3.5,
+    ("decompx", "passes"): 0.75 * 366,
+    ("decompx_classifier", "passes"): 0.75 * 366,
+    ("globenc", "peak_gb"): 1.0,
+    ("alti", "peak_gb"): 1.0,
+    ("decompx", "peak_gb"): 1.5,
+    ("decompx_classifier", "peak_gb"): 1.5,
+}
+LONG_BARS = {"globenc": 8.0, "alti": 8.0, "decompx": 16.0, "decompx_classifier": 16.0}
+REPEATED = ("globenc", "alti", "decompx_linear")
+
+
+def main() -> None:
+    """Runs what is asked for, prints it, and keeps it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    parser.add_argument("--sentences", type=int, default=64)
+    parser.add_argument("--texts", type=int, default=16)
+    options = parser.parse_args()
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for part in options.parts:
+        for method in options.methods:
+            with get_context("spawn").Pool(1) as pool:
+                count = {PARTS[0]: options.sentences, PARTS[1]: options.texts}.get(part, 1)
+                row = pool.apply(measured, (part, method, count))
+            found.setdefault(part, {})[method] = row
+            print(f"{part:24}{method:20}" + "  ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
+    print(*missed(found), sep="\n")
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def measured(part: str, method: str, count: int) -> dict[str, float]:
+    """Median CPU seconds an input of a forward pass and of the method, their ratio, and peak memory in GB of each."""
+    torch.set_num_threads(1)
+    model, inputs = loaded(part, count)
+    target = torch.zeros(1, dtype=torch.long)
+    chosen = explainer(method)
+    repeats = 3 if part == PARTS[0] or method in REPEATED else 1
+    with torch.no_grad(), model.evaluating():
+        model(inputs[0])
+        passes = [seconds(lambda batch=batch: model(batch), 3) for batch in inputs]
+        before = peak()
+        if repeats > 1:
+            chosen.explain(model, inputs[0], target)
+        own = [seconds(lambda batch=batch: chosen.explain(model, batch, target), repeats) for batch in inputs]
+        passes += [seconds(lambda batch=batch: model(batch), 3) for batch in inputs]
+    forward, mine = statistics.median(passes), statistics.median(own)
+    return {
+        "seconds": mine,
+        "forward_seconds": forward,
+        "passes": mine / forward,
+        "peak_gb": peak(),
+        "forward_peak_gb": before,
+        "inputs": len(inputs),
+    }
+
+
+def loaded(part: str, count: int) -> tuple[ExplainedModel, list[Batch]]:
+    """The model and its inputs, one a batch."""
+    if part == PARTS[2]:
+        torch.manual_seed(0)
+        model = BertForSequenceClassification(BertConfig(max_position_embeddings=1024)).eval()
+        return ExplainedModel(model), [Batch.from_ids(torch.randint(1000, 30000, (1, 1024)))]
+    models, data = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("models", "data"))
+    explained = exegete.load(models / "minilm-sst2", device="cpu")
+    if part == PARTS[0]:
+        rows = exegete.load_data(f"sst:{data / 'sst'}", "dev", limit=count)
+        return explained, [explained.encode([row]) for row in rows]
+    rows = exegete.load_data(f"eraser:{data / 'movies'}", "dev", limit=count)
+    whole = [explained.encode([" ".join(row["text"].split()[:330])]) for row in rows]
+    return explained, [Batch.from_ids(batch.inputs["input_ids"][:, :256]) for batch in whole if batch.length >= 256]
+
+
+def seconds(call: Callable[[], object], repeats: int) -> float:
+    """The least CPU seconds of a call."""
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        call()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def peak() -> float:
+    """The highest resident set so far, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def missed(found: dict[str, dict[str, dict[str, float]]]) -> list[str]:
+    """The bars at 256 and 1,024 tokens that were not reached."""
+    middle, long = found.get(PARTS[1], {}), found.get(PARTS[2], {})
+    lines = [
+        f"missed: {method} {name} {middle[method][name]:.3g} > {bar:.3g}"
+        for (method, name), bar in BARS.items()
+        if method in middle and middle[method][name] > bar
+    ]
+    lines += [
+        f"missed: {method} at 1,024 tokens, {long[method]['peak_gb']:.3g} GB > {bar:.3g}"
+        for method, bar in LONG_BARS.items()
+        if method in long and long[method]["peak_gb"] > bar
+    ]
+    return lines or ["every bar reached"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Comprehensiveness and sufficiency over five budgets for ten methods: the engine, a plain loop, and the floor.
+
+One run, one thread, CPU seconds. The loop runs every perturbed input by itself; the floor is what the distinct,
+unpadded inputs cost at the best throughput that this machine reaches on this model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import exegete
+from exegete.explainers import EXPLAINERS
+from exegete.explainers.attribute import batches
+from exegete.metrics import measured, metric, top_fraction
+from exegete.models import Batch, ExplainedModel
+
+SHARED = Path(__file__).parents[2] / "shared"
+METHODS = (
+    "random",
+    "saliency",
+    "input_x_gradient",
+    "integrated_gradients?n_steps=20",
+    "attention_last",
+    "attention_all",
+    "attention_last?query=mean",
+    "scaled_attention",
+    "attention_rollout",
+    "occlusion",
+)
+BUDGETS = (0.01, 0.05, 0.1, 0.2, 0.5)
+
+
+def main() -> None:
+    """Runs both parts, prints them, and keeps them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--sentences", type=int, default=200)
+    parser.add_argument("--texts", type=int, default=16)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    models, data = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("models", "data"))
+    model = exegete.load(models / "minilm-sst2", device="cpu")
+    sentences = list(exegete.load_data(f"sst:{data / 'sst'}", "dev", limit=options.sentences))
+    reviews = exegete.load_data(f"eraser:{data / 'movies'}", "dev", limit=options.texts)
+    found = {
+        "throughput_gflops": best_throughput(model) / 1e9,
+        "costs": costs(model, sentences[:4]),
+        "sentences": compared(model, sentences, None),
+        "texts of 256 tokens": compared(model, [row["text"] for row in reviews], 256),
+    }
+    for part in ("sentences", "texts of 256 tokens"):
+        found[part] |= ratios(found[part], found["throughput_gflops"] * 1e9)
+    print(json.dumps(found, indent=2))
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def compared(model: ExplainedModel, rows: Sequence, tokens: int | None) -> dict[str, float]:
+    """CPU seconds of the engine and of the loop over the same inputs, and the FLOPs of the distinct ones."""
+    judges = [metric("aopc_comprehensiveness"), metric("aopc_sufficiency")]
+    totals = {"engine_s": 0.0, "loop_s": 0.0, "flops": 0.0, "inputs": 0, "distinct": 0, "peak_mib": 0.0, "gap": 0.0}
+    for indices in batches(model, rows):
+        for start in range(0, len(indices), 32):
+            batch = encoded(model, [rows[index] for index in indices[start : start + 32]], tokens)
+            with torch.no_grad():
+                target = model.predict(batch)
+                scores = [exegete.explainer(method).attribute(model, batch, target) for method in METHODS]
+            every = batch.select(list(range(len(batch))) * len(METHODS))
+            case = (every, torch.cat(scores), target.repeat(len(METHODS)))
+            with measured("cpu") as cost:
+                begin = time.process_time()
+                with model.remember():
+                    judged = [next(iter(judge.judge(model, *case).values())) for judge in judges]
+                totals["engine_s"] += time.process_time() - begin
+            totals["peak_mib"] = max(totals["peak_mib"], cost.peak_memory)
+            add(totals, model, *case, judged)
+    return totals
+
+
+def add(totals: dict[str, float], model: ExplainedModel, batch: Batch, scores: Tensor, target: Tensor, judged) -> None:
+    """The same inputs one at a time, with the same answers."""
+    top = top_fraction(scores, batch, BUDGETS)
+    keep = torch.cat([torch.ones_like(top[:1]), ~top, top]) | ~batch.content
+    inputs = [
+        [(batch.inputs["input_ids"][row][keep[n, row] & batch.attended[row]]) for n in range(len(keep))]
+        for row in range(len(batch))
+    ]
+    answers = torch.zeros(len(keep), len(batch))
+    begin = time.process_time()
+    with torch.no_grad():
+        for row, versions in enumerate(inputs):
+            for n, ids in enumerate(versions):
+                answers[n, row] = model.model(input_ids=ids[None]).logits.softmax(-1)[0, target[row]]
+    totals["loop_s"] += time.process_time() - begin
+    bins = len(BUDGETS)
+    expected = [(answers[0] - answers[1 : bins + 1]).mean(0), (answers[0] - answers[bins + 1 :]).mean(0)]
+    totals["gap"] = max(totals["gap"], *(float((a - b).abs().max()) for a, b in zip(expected, judged, strict=True)))
+    distinct = {tuple(ids.tolist()) for versions in inputs for ids in versions}
+    totals["inputs"] += keep.shape[0] * keep.shape[1]
+    totals["distinct"] += len(distinct)
+    totals["flops"] += sum(flops(model, len(ids)) for ids in distinct)
+
+
+def encoded(model: ExplainedModel, rows: Sequence, tokens: int | None) -> Batch:
+    """The batch, cut to so many tokens."""
+    batch = model.encode(rows)
+    if tokens is None or batch.length <= tokens:
+        return batch
+    ids = torch.cat([batch.inputs["input_ids"][:, : tokens - 1], torch.full((len(batch), 1), 102)], 1)
+    content = torch.cat([batch.content[:, : tokens - 1], torch.zeros(len(batch), 1, dtype=torch.bool)], 1)
+    return Batch.from_ids(ids, content=content)
+
+
+def flops(model: ExplainedModel, length: int) -> float:
+    """Multiplications and additions of one sequence in the encoder."""
+    config = model.config
+    linear = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
+    return config.num_hidden_layers * 2 * length * (linear + 2 * length * config.hidden_size)
+
+
+@torch.no_grad()
+def best_throughput(model: ExplainedModel) -> float:
+    """FLOPs a CPU second at the best of many shapes."""
+    best = 0.0
+    for length in (16, 32, 64, 128, 256):
+        for tokens in (512, 1024, 2048, 4096, 8192):
+            ids = torch.randint(1000, 20000, (max(1, tokens // length), length))
+            for _ in range(3):
+                begin = time.process_time()
+                model.model(input_ids=ids)
+                best = max(best, ids.shape[0] * flops(model, length) / (time.process_time() - begin))
+    return best
+
+
+def costs(model: ExplainedModel, rows: Sequence) -> dict[str, dict[str, float]]:
+    """Forward passes an example that each method makes, beside those it is registered with."""
+    batch, counted = model.encode(rows), [0]
+    length = float(batch.content.sum(1).float().mean())
+    target = model.predict(batch)
+    found = {}
+    hook = model.model.register_forward_hook(lambda module, inputs, output: counted.append(len(output.logits)))
+    try:
+        for name, kind in EXPLAINERS.items():
+            if kind.card.learned or kind.card.family == "prompted":
+                continue
+            counted.clear()
+            with torch.no_grad():
+                exegete.explainer(name).attribute(model, batch, target)
+            registered = exegete.explainer(name).passes(int(length))[0]
+            found[name] = {"forward": sum(counted) / len(batch), "registered": registered}
+    finally:
+        hook.remove()
+    return found
+
+
+def ratios(part: dict[str, float], throughput: float) -> dict[str, float]:
+    """What the bars are about."""
+    floor = part["flops"] / throughput
+    return {
+        "floor_s": floor,
+        "engine/loop": part["engine_s"] / part["loop_s"],
+        "engine/floor": part["engine_s"] / floor,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""What a guided step costs over plain fine-tuning: real sentences, batches of 32, one thread, CPU seconds.
+
+The kinds of step take turns over the same batches, so that what else the machine does falls on all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+import exegete
+from exegete.models import Batch, ExplainedModel
+from exegete.objectives import CrossEntropy, ExplanationLoss, Moment
+from exegete.training.module import TrainingModule
+
+SHARED = Path(__file__).parents[2] / "shared"
+BARS = {"attention_last": 1.15, "attention_rollout": 1.3, "input_x_gradient": 3.0, "alti": None, "decompx_linear": None}
+
+
+def main() -> None:
+    """Runs, prints, and keeps the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--guides", default=",".join(BARS))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    models, data = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("models", "data"))
+    model = exegete.load(models / "minilm-sst2", device="cpu")
+    rows = list(exegete.load_data(f"sst:{data / 'sst'}", "train", limit=32 * options.steps))
+    batches = [model.encode(rows[start : start + 32]) for start in range(0, len(rows), 32)]
+    found = costs(model, batches, options.guides.split(","))
+    print(json.dumps(found, indent=2))
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def costs(model: ExplainedModel, batches: list[Batch], guides: list[str]) -> dict[str, dict[str, float]]:
+    """Median CPU seconds of a step with each guide, and the median over batches of its ratio to a plain one."""
+    kinds = {"plain": [CrossEntropy()]}
+    kinds |= {guide: [CrossEntropy(), ExplanationLoss(exegete.explainer(guide))] for guide in guides}
+    modules = {name: TrainingModule(model, objectives).train() for name, objectives in kinds.items()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    seconds: dict[str, list[float]] = {name: [] for name in kinds}
+    for batch in batches[:1] + batches:
+        for name, module in modules.items():
+            begin = time.process_time()
+            optimizer.zero_grad()
+            module(batch, Moment())["terms"].sum().backward()
+            clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            seconds[name].append(time.process_time() - begin)
+    kept = {name: values[1:] for name, values in seconds.items()}
+    return {
+        name: {
+            "seconds": median(values),
+            "ratio": median(one / plain for one, plain in zip(values, kept["plain"], strict=True)),
+            "bar": BARS.get(name),
+        }
+        for name, values in kept.items()
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The commands; each is a thin call into the rooms below."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from exegete.cli.compare import compare
+from exegete.cli.console import say
+from exegete.cli.demo import demo
+from exegete.cli.explain import explain
+from exegete.cli.lists import datasets, methods, metrics
+from exegete.cli.study import app as study
+from exegete.cli.train import app as train
+from exegete.errors import ExegeteError
+
+app = typer.Typer(
+    name="exegete",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+for command in (compare, explain, demo, methods, metrics, datasets):
+    app.command()(command)
+app.add_typer(train, name="train")
+app.add_typer(study, name="study")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("exegete"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Explain language models, judge the explanations, and train models that explain themselves well."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command. Returns 0, 2 for bad input (one line on standard error), or what a stopped command says."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    try:
+        app(args=None if argv is None else list(argv))
+    except ExegeteError as error:
+        say(f"exegete: {' '.join(str(error).split())}")
+        return 2
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0
+    return 0

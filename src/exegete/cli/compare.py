@@ -1,0 +1,72 @@
+"""`exegete compare`: which explanation of a model can be trusted?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from exegete.cli import options
+from exegete.cli.console import console, hush, say
+
+
+def compare(
+    model: options.Model,
+    data: options.Data,
+    output_dir: options.OutputDir,
+    split: options.Split = "dev",
+    methods: options.Methods = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option("--metrics", help="Comma-separated ids; `exegete metrics` lists them. Default: all that apply."),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option("--preset", help="A paper's metrics and settings: ivra, er, aml or regex.")
+    ] = None,
+    target: options.Target = "predicted",
+    limit: options.Limit = None,
+    batch_size: options.BatchSize = None,
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    max_length: options.MaxLength = None,
+    quiet: options.Quiet = False,
+    text_column: options.TextColumn = None,
+    text_pair_column: options.PairColumn = None,
+    label_column: options.LabelColumn = None,
+    rationale_column: options.RationaleColumn = None,
+) -> None:
+    """Explain a dataset by many methods, judge them, and show which one to trust.
+
+    Writes results.parquet (a row per example and method), table.csv, table.tex, attributions/ and report.html. Run it
+    again after an interruption and it goes on where it stopped.
+
+    Example: exegete compare --model my-model --data sst:data/sst --limit 200 --methods
+    integrated_gradients,occlusion,random --output-dir comparison
+    """
+    import exegete
+    from exegete.cli.options import columns, split_ids, target_of
+    from exegete.errors import ExegeteError
+    from exegete.metrics import preset as preset_metrics
+    from exegete.reports.terminal import table
+
+    hush()
+    if preset is not None and metrics is not None:
+        raise ExegeteError("--preset and --metrics exclude each other")
+    chosen = split_ids(metrics) if preset is None else preset_metrics(preset)
+    explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length)
+    named = columns(text_column, text_pair_column, label_column, rationale_column)
+    examples = exegete.load_data(data, split, limit=limit, seed=seed, **named)
+    comparison = exegete.compare(
+        explained,
+        examples,
+        split_ids(methods),
+        chosen,
+        target=target_of(target),
+        batch_size=batch_size,
+        seed=seed,
+        output_dir=output_dir,
+        show_progress=not quiet,
+    )
+    console().print(table(comparison.leaderboard))
+    say(f"report: {output_dir / 'report.html'}")

@@ -1,0 +1,56 @@
+"""`exegete methods`, `metrics` and `datasets`: what there is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from exegete.cli.console import console
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def methods() -> None:
+    """List the attribution methods: id, family, signed, differentiable, learned, cost, paper.
+
+    Cost is in forward (F) and backward (B) passes an example. Example: exegete methods
+    """
+    import exegete
+
+    _show(exegete.methods())
+
+
+def metrics() -> None:
+    """List the metrics: id, family, which side is better, whether it needs rationales, paper.
+
+    Example: exegete metrics
+    """
+    import exegete
+
+    _show(exegete.metrics())
+
+
+def datasets() -> None:
+    """List the datasets and formats that --data understands.
+
+    Example: exegete datasets
+    """
+    import pandas as pd
+
+    from exegete.data import READERS
+
+    _show(pd.DataFrame([asdict(reader.card) for reader in READERS.values()]))
+
+
+def _show(frame: pd.DataFrame) -> None:
+    table = Table(box=SIMPLE_HEAD)
+    for column in frame.columns:
+        table.add_column(str(column), overflow="fold")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(Text({True: "yes", False: "no"}.get(value, str(value))) for value in row))
+    console().print(table)

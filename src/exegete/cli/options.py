@@ -1,0 +1,65 @@
+"""Options that several commands share, with their help texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[str, typer.Option("--model", "-m", help="Folder or hub name of a fine-tuned model.")]
+Data = Annotated[
+    str, typer.Option("--data", "-d", help="Dataset, as sst:DIR, csv:FILE or generated; `exegete datasets` lists them.")
+]
+Split = Annotated[str, typer.Option("--split", help="train, dev, test, or all where the data is one file.")]
+Methods = Annotated[
+    str | None,
+    typer.Option(
+        "--methods",
+        help="Comma-separated ids, parameters as ID?NAME=VALUE, learned ones as ID:PATH; `exegete methods` lists them. "
+        "all: every one that needs nothing but the model. Default: the quick among them.",
+    ),
+]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many examples, drawn by the seed.")]
+OutputDir = Annotated[Path, typer.Option("--output-dir", "-o", help="Where results go.")]
+Seed = Annotated[int, typer.Option("--seed", help="Decides all that is left to chance.")]
+Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1. Default: the GPU if there is one.")]
+Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16. Default: the checkpoint's.")]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", min=1, help="Examples a batch. Default: as many as fit a token budget.")
+]
+MaxLength = Annotated[
+    int | None, typer.Option("--max-length", min=8, help="Tokens a text may have. Default: what the model takes.")
+]
+Target = Annotated[str, typer.Option("--target", help="predicted, label, or the index or name of a class.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
+TextColumn = Annotated[str | None, typer.Option("--text-column", help="Tables: the column of the text.")]
+PairColumn = Annotated[str | None, typer.Option("--text-pair-column", help="Tables: the column of the second text.")]
+LabelColumn = Annotated[str | None, typer.Option("--label-column", help="Tables: the column of the label.")]
+RationaleColumn = Annotated[
+    str | None, typer.Option("--rationale-column", help="Tables: the column of rationales, as [[start, end], …].")
+]
+
+
+def columns(text: str | None, pair: str | None, label: str | None, rationale: str | None) -> dict[str, str]:
+    """The columns that were named, as options of `load_data`."""
+    named = {"text_column": text, "text_pair_column": pair, "label_column": label, "rationale_column": rationale}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def split_ids(names: str | None) -> list[str] | None:
+    """Ids between commas; a comma inside parameters (after ?) belongs to them as long as no id follows."""
+    if names is None:
+        return None
+    found: list[str] = []
+    for part in (piece.strip() for piece in names.split(",")):
+        if found and "?" in found[-1] and not part[:1].isalpha():
+            found[-1] += f",{part}"
+        elif part:
+            found.append(part)
+    return found
+
+
+def target_of(text: str) -> str | int:
+    """A class index where the text is a number, else the word itself."""
+    return int(text) if text.lstrip("-").isdigit() else text

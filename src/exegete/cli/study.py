@@ -1,0 +1,279 @@
+"""`exegete study`: a paper's table from one file."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from exegete.cli import options
+from exegete.cli.console import console, hush, say
+from exegete.errors import ExegeteError
+
+if TYPE_CHECKING:
+    from exegete.studies.cell import Cell, Store
+    from exegete.studies.engine import Outcome
+    from exegete.studies.engine import Workers as WorkersProtocol
+    from exegete.studies.grid import Grid
+    from exegete.studies.results import Results
+    from exegete.studies.run_cell import Ended
+
+app = typer.Typer(
+    help="Run grids of models, seeds, explainers and metrics, and make tables of them.", no_args_is_help=True
+)
+
+
+class Engine(StrEnum):
+    """What does the runs."""
+
+    local = "local"
+    ray = "ray"
+
+
+class Scale(StrEnum):
+    """How large the study is."""
+
+    small = "small"
+    paper = "paper"
+
+
+class Format(StrEnum):
+    """What a table is written as."""
+
+    md = "md"
+    csv = "csv"
+    tex = "tex"
+    html = "html"
+
+
+File = Annotated[Path, typer.Argument(help="The study's YAML file.")]
+Runs = Annotated[Path, typer.Option("--output-dir", "-o", help="Where runs are kept; several studies may share it.")]
+ScaleOption = Annotated[Scale, typer.Option("--scale", help="The size that the file gives under 'scales'.")]
+Only = Annotated[
+    str | None,
+    typer.Option(
+        "--only", help="Only runs with this in their title (see --dry-run), * and ? allowed; and what they need."
+    ),
+]
+EngineOption = Annotated[Engine, typer.Option("--engine", help="Processes of this machine, or a Ray cluster.")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Runs at a time. Default: 1, or all of a cluster.")
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Threads of each run. Default: a share of the cores.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what there is to do, and how long it may take.")]
+Resume = Annotated[
+    bool, typer.Option("--resume/--no-resume", help="Keep what an interrupted study has; else refuse to.")
+]
+Address = Annotated[str | None, typer.Option("--address", help="Of the Ray cluster. Default: the one running here.")]
+STORE = Path("runs")
+
+
+@app.callback()
+def _group() -> None:
+    """Run studies."""
+
+
+@app.command()
+def run(
+    file: File,
+    output_dir: Runs = STORE,
+    scale: ScaleOption = Scale.small,
+    engine: EngineOption = Engine.local,
+    workers: Workers = None,
+    threads: Threads = None,
+    only: Only = None,
+    dry_run: DryRun = False,
+    resume: Resume = True,
+    address: Address = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Do a study's runs and make its tables. Stopped or killed, the same command goes on where it was.
+
+    A run that is finished is never done again, by any study that shares the output folder; a changed one is a new one.
+
+    Examples: exegete study run studies/er-table-2.yaml --dry-run
+
+    exegete study run studies/er-table-2.yaml --workers 2 --output-dir runs
+
+    exegete study run studies/er-table-2.yaml --scale paper --engine ray --address auto
+    """
+    from exegete.studies.engine import drive
+
+    hush()
+    grid, store = _opened(file, scale, output_dir, only)
+    _show_status(grid, store)
+    if dry_run:
+        for line in grid.missing:
+            say(f"not on this machine: {line}")
+        if not quiet:
+            for each in grid.runs:
+                console().print(f"{'done' if store.done(each.cell.key) else '    '}  {each.title}", markup=False)
+        return
+    if grid.missing:
+        raise ExegeteError(grid.missing[0])
+    if not resume and any(store.done(cell.key) for cell in grid.cells):
+        raise ExegeteError(
+            f"{output_dir} holds finished runs of this study: choose another folder, or drop --no-resume"
+        )
+    outcome = drive(grid.cells, output_dir, _workers(engine, output_dir, workers, threads, address), _Talk(grid, quiet))
+    _write(grid, store)
+    _require_finished(grid, outcome, output_dir)
+
+
+@app.command()
+def status(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.small, only: Only = None) -> None:
+    """Say how far a study is, what failed, and how long the rest may take.
+
+    Example: exegete study status studies/er-table-2.yaml --output-dir runs
+    """
+    grid, store = _opened(file, scale, output_dir, only)
+    for name, reason in _show_status(grid, store).items():
+        console().print(f"failed: {name}: {reason}", markup=False)
+
+
+@app.command()
+def table(
+    file: File,
+    output_dir: Runs = STORE,
+    scale: ScaleOption = Scale.small,
+    name: Annotated[str | None, typer.Option("--table", help="One of the file's tables. Default: all.")] = None,
+    form: Annotated[Format, typer.Option("--format", help="Markdown, CSV, LaTeX or HTML.")] = Format.md,
+) -> None:
+    """Print a study's tables, with what is finished so far.
+
+    Example: exegete study table studies/er-table-2.yaml --format tex
+    """
+    from exegete.studies.report import FORMATS
+    from exegete.studies.tables import study_table
+
+    results = _results(file, scale, output_dir)
+    for each in [name] if name else list(results.grid.study.file.tables):
+        typer.echo(FORMATS[form.value](study_table(results, each)))
+
+
+@app.command()
+def report(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.small) -> None:
+    """Write a study's tables, figures and page, with what is finished so far.
+
+    Example: exegete study report studies/er-table-2.yaml
+    """
+    results = _results(file, scale, output_dir)
+    _write(results.grid, results.store)
+
+
+@app.command()
+def leaderboard(
+    output_dir: Runs = STORE,
+    form: Annotated[str, typer.Option("--format", help="text, csv or tex.")] = "text",
+) -> None:
+    """Compare all explanations that were judged in a folder of runs, of whatever studies.
+
+    Example: exegete study leaderboard --output-dir runs
+    """
+    from exegete.errors import unknown
+    from exegete.reports.csv_table import csv_table
+    from exegete.reports.latex import latex
+    from exegete.reports.terminal import table as drawn
+    from exegete.studies.cell import Store
+    from exegete.studies.report import boards
+
+    if form not in ("text", "csv", "tex"):
+        raise unknown("format", form, ("text", "csv", "tex"))
+    found = boards(Store(output_dir))
+    if not found:
+        raise ExegeteError(f"{output_dir} holds no judged explanations")
+    for dataset, board in found.items():
+        typer.echo(dataset)
+        if form == "text":
+            console().print(drawn(board))
+        else:
+            typer.echo(csv_table(board) if form == "csv" else latex(board, dataset))
+
+
+class _Talk:
+    """Says on standard error what happens."""
+
+    def __init__(self, grid: Grid, quiet: bool) -> None:
+        self.count, self.left, self.quiet = len(grid.cells), len(grid.cells), quiet
+
+    def __call__(self, cell: Cell, ended: Ended) -> None:
+        if ended.status in ("done", "failed"):
+            self.left -= 1
+        if ended.status == "busy" or (self.quiet and ended.status == "done"):
+            return
+        what = {"done": f"done in {ended.seconds:.0f} s", "failed": "FAILED", "killed": "killed, trying again"}
+        message = f": {ended.message}" if ended.message else ""
+        say(f"{cell.title}: {what.get(ended.status, ended.status)}{message}")
+
+
+def _opened(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[Grid, Store]:
+    from exegete.studies.cell import Store
+    from exegete.studies.files import load_study
+    from exegete.studies.grid import grid
+
+    found = grid(load_study(file, scale.value)).only(only)
+    if not found.runs:
+        raise ExegeteError(f"no run of {file} has {only!r} in its title")
+    return found, Store(output_dir)
+
+
+def _results(file: Path, scale: Scale, output_dir: Path) -> Results:
+    from exegete.studies.results import collect
+
+    return collect(*_opened(file, scale, output_dir, None))
+
+
+def _show_status(grid: Grid, store: Store) -> dict[str, str]:
+    from exegete.studies.estimate import in_words
+    from exegete.studies.status import status
+
+    now = status(grid, store)
+    words = {"train": "training runs", "judge": "judgements"}
+    counts = [f"{now.total[kind]} {word} ({now.done[kind]} done)" for kind, word in words.items() if now.total[kind]]
+    console().print(f"{grid.study.name}: {now.total.total()} runs: {', '.join(counts)}", markup=False)
+    if now.left.seconds:
+        basis = f"measured on {now.left.measured} runs" if now.left.measured else "a rough count of operations"
+        console().print(f"left: about {in_words(now.left.seconds)} of one worker ({basis})", markup=False)
+    return now.failed
+
+
+def _workers(
+    engine: Engine, root: Path, count: int | None, threads: int | None, address: str | None
+) -> WorkersProtocol:
+    if engine is Engine.ray:
+        from exegete.studies.ray_engine import RayWorkers
+
+        return RayWorkers(root, count, threads or 1, address)
+    from exegete.studies.local import LocalWorkers
+
+    return LocalWorkers(root, count or 1, threads)
+
+
+def _write(grid: Grid, store: Store) -> None:
+    from exegete.studies.report import write_report
+    from exegete.studies.results import collect
+    from exegete.studies.run_cell import no_space
+
+    try:
+        page = write_report(collect(grid, store), store.root / "studies" / grid.study.name)
+    except OSError as error:
+        if not no_space(error):
+            raise
+        say(f"the report could not be written: {error.strerror}")
+        return
+    say(f"report: {page}")
+
+
+def _require_finished(grid: Grid, outcome: Outcome, root: Path) -> None:
+    """Ends with code 1 when something failed, after saying what."""
+    titles = {cell.key: cell.title for cell in grid.cells}
+    for key, reason in outcome.failed.items():
+        say(f"failed: {titles[key]}: {reason} (see {root / 'failed' / key}.txt)")
+    if outcome.full:
+        say(f"the disk of {root} is full: make room and run the same command; {len(outcome.done)} runs are kept")
+    if outcome.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,181 @@
+"""What all commands of `exegete train` have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from exegete.cli import options
+from exegete.cli.console import console, hush, say
+from exegete.errors import ExegeteError
+
+if TYPE_CHECKING:
+    from exegete.recipes import Recipe
+    from exegete.training import TrainResult
+
+Model = Annotated[str | None, typer.Option("--model", "-m", help="Folder or hub name of the model to start from.")]
+Config = Annotated[
+    str | None,
+    typer.Option("--config", help="Train from scratch instead: tiny, small or a configuration's .json file."),
+]
+Processor = Annotated[
+    str | None, typer.Option("--tokenizer", help="Folder of a tokenizer or image processor. Default: the model's own.")
+]
+TrainSplit = Annotated[str, typer.Option("--train-split", help="The split to train on.")]
+DevSplit = Annotated[str, typer.Option("--dev-split", help="The split on which the best model is chosen.")]
+Epochs = Annotated[
+    float | None,
+    typer.Option("--epochs", min=0, help="Passes over the data. Default: the method's (baseline 3), new models 10."),
+]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(
+        "--learning-rate", "--lr", min=0, help="Its peak. Default: the method's (baseline 5e-5), new models 1e-3."
+    ),
+]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Examples a step, of each process.")]
+MaxLength = Annotated[int | None, typer.Option("--max-length", min=8, help="Tokens a text may have in training.")]
+MaskedShare = Annotated[
+    float,
+    typer.Option(
+        "--masked-share",
+        min=0,
+        max=1,
+        help="Examples that lose random words in training, so that the model can be asked about texts without some.",
+    ),
+]
+Patience = Annotated[
+    int | None, typer.Option("--early-stopping", min=1, help="Stop after so many evaluations without improvement.")
+]
+EvalSteps = Annotated[
+    int | None, typer.Option("--eval-steps", min=1, help="Evaluate and save every so many steps. Default: every epoch.")
+]
+Resume = Annotated[bool, typer.Option("--resume/--no-resume", help="Go on where an interrupted run stopped.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another run in the output folder.")]
+Argument = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any other argument of transformers' Trainer, as NAME=VALUE; may be repeated."),
+]
+
+
+def run(
+    recipe: Recipe,
+    *,
+    data: options.Data,
+    output_dir: options.OutputDir,
+    model: Model = None,
+    config: Config = None,
+    tokenizer: Processor = None,
+    train_split: TrainSplit = "train",
+    dev_split: DevSplit = "dev",
+    epochs: Epochs = None,
+    learning_rate: LearningRate = None,
+    batch_size: BatchSize = 32,
+    max_length: MaxLength = None,
+    masked_share: MaskedShare = 0.0,
+    early_stopping: Patience = None,
+    eval_steps: EvalSteps = None,
+    limit: options.Limit = None,
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    resume: Resume = True,
+    overwrite: Overwrite = False,
+    argument: Argument = None,
+    quiet: options.Quiet = False,
+    text_column: options.TextColumn = None,
+    text_pair_column: options.PairColumn = None,
+    label_column: options.LabelColumn = None,
+    rationale_column: options.RationaleColumn = None,
+) -> None:
+    """Trains by a recipe and prints the dev figures.
+
+    The best model on the dev split is kept, with metrics.json, history.json and exegete_run.json beside it. The same
+    command again goes on after an interruption, and does not repeat a finished run.
+    """
+    import exegete
+
+    hush()
+    start = starting_point(model, config)
+    named = options.columns(text_column, text_pair_column, label_column, rationale_column)
+    train = exegete.load_data(data, train_split, limit=limit, seed=seed, **named)
+    dev = exegete.load_data(data, dev_split, limit=limit, seed=seed, **named)
+    arguments = {
+        "num_train_epochs": epochs,
+        "learning_rate": learning_rate,
+        "per_device_train_batch_size": batch_size,
+        "eval_steps": eval_steps,
+        "disable_tqdm": quiet or None,
+        "use_cpu": on_cpu(device),
+    }
+    result = recipe.train(
+        start,
+        train,
+        dev,
+        output_dir,
+        processing_class=tokenizer,
+        arguments={name: value for name, value in arguments.items() if value is not None} | trainer_arguments(argument),
+        early_stopping_patience=early_stopping,
+        max_length=max_length,
+        masked_share=masked_share,
+        seed=seed,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    report(result)
+
+
+def starting_point(model: str | None, config: str | None) -> str:
+    """The one of both that was given."""
+    chosen = [source for source in (model, config) if source is not None]
+    if len(chosen) != 1:
+        raise ExegeteError("expected either --model (fine-tune it) or --config (train from scratch)")
+    if config is not None and not config.endswith(".json"):
+        from exegete.errors import unknown
+        from exegete.training.scratch import SIZES
+
+        if config not in SIZES:
+            raise unknown("configuration", config, [*SIZES, "FILE.json"])
+    return chosen[0]
+
+
+def on_cpu(device: str | None) -> bool | None:
+    """Whether to stay off the GPU; None where the default will do."""
+    if device is None:
+        return None
+    import torch
+
+    if device not in {"cpu", "cuda"}:
+        raise ExegeteError(f"expected the device cpu or cuda, got {device!r}; CUDA_VISIBLE_DEVICES chooses among GPUs")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ExegeteError("there is no CUDA device here: use --device cpu")
+    return device == "cpu"
+
+
+def trainer_arguments(given: list[str] | None) -> dict[str, Any]:
+    """NAME=VALUE as arguments: numbers, true, false and none as such."""
+    import json
+
+    arguments: dict[str, Any] = {}
+    for word in given or []:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ExegeteError(f"expected NAME=VALUE behind --set, got {word!r}")
+        try:
+            arguments[name] = json.loads({"none": "null"}.get(value.lower(), value))
+        except ValueError:
+            arguments[name] = value
+    return arguments
+
+
+def report(result: TrainResult) -> None:
+    """The dev figures on standard output; a stopped run ends with the code its signal has."""
+    if not result.finished:
+        say(f"stopped after step {result.steps}: the same command goes on from there")
+        raise typer.Exit(128 + (result.signal or 0))
+    for name, value in result.metrics.items():
+        console().print(f"{name}: {'–' if value is None else format(value, '.4f')}")
+    if result.metrics.get("feasible") == 0:
+        say("no epoch kept the bound: discard this run, train another seed or loosen the bound")
+    say(f"model: {Path(result.folder)}")

@@ -1,0 +1,58 @@
+"""A tokenizer for the generated corpus, built from its own words: nothing is trained and nothing is downloaded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from string import ascii_lowercase, digits, punctuation
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+from exegete.data.generated import pairs, reviews
+from exegete.data.generated.lexicon import DEGREES, DOMAINS, MARKERS, MARKING, Lexicon
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_WORD = re.compile(r"(?<![{a-z])[a-z]+")
+
+
+def generated_tokenizer() -> PreTrainedTokenizerFast:
+    """A lower-casing WordPiece tokenizer: each word of the generated corpus is one token, any other is spelt.
+
+    Letters, digits and ASCII punctuation are in the vocabulary, so only characters beyond them become [UNK] (accents
+    are stripped before). Pairs get token types 0 and 1. The vocabulary is the same in every process.
+    """
+    letters = ascii_lowercase + digits
+    pieces = [*SPECIALS, *punctuation, *letters, *(f"##{letter}" for letter in letters), *vocabulary()]
+    ids = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
+    tokenizer = Tokenizer(WordPiece(ids, unk_token=SPECIALS[1], max_input_chars_per_word=100))
+    tokenizer.normalizer = BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, ids[name]) for name in ("[CLS]", "[SEP]")],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=512,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **{f"{name.strip('[]').lower()}_token": name for name in SPECIALS},
+    )
+
+
+def vocabulary() -> list[str]:
+    """Every word that the generated corpus can contain, in all domains and tasks, sorted."""
+    phrases = [*reviews.FRAMES, *pairs.FRAMES, *DEGREES, *MARKERS, MARKING]
+    phrases += [phrase for words in DOMAINS.values() for phrase in _phrases(words)]
+    return sorted({word for phrase in phrases for word in _WORD.findall(phrase.lower())})
+
+
+def _phrases(words: Lexicon) -> Iterator[str]:
+    yield from (*words.aspects, *words.strangers, *words.adjectives, *words.verbs, *words.fillers)
+    yield from (word for quality in words.qualities for pole in quality for word in pole)
+    yield from (*words.things, *words.scenes, *words.places)

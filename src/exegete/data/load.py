@@ -1,0 +1,104 @@
+"""`load_data`: from a spec, such as `mlqe:FOLDER?pair=ro-en`, to a dataset in canonical form."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+from urllib.parse import parse_qsl, urlencode
+
+import numpy as np
+from datasets import Dataset, DatasetInfo, Features
+
+from exegete.data.readers import READERS, Reader
+from exegete.data.splits import choose
+from exegete.errors import ExegeteError, unknown
+
+BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def load_data(
+    spec: str, split: str = "train", *, limit: int | None = None, seed: int | None = None, **options: Any
+) -> Dataset:
+    """Reads a split of a dataset in canonical form (docs/architecture.md lists the columns).
+
+    The rows are in memory: nothing is cached, and a changed file gives new data. `info.description` is the spec with
+    all that is not at its default.
+
+    Args:
+        spec: NAME:PATH?OPTION=VALUE&..., a key of READERS first; a path alone where it ends in .csv, .jsonl, .parquet.
+        split: train, dev (also validation, val, valid), test; single files also have all.
+        limit: at most so many rows, drawn by the seed, in the order of the file; a smaller draw is part of a larger.
+        seed: what chance decides (division of single files, the generated corpus, the draw); wins over the spec's.
+        options: as behind the question mark of the spec; these win.
+
+    Raises:
+        ExegeteError: unknown name, option or split; what is missing, unreadable, or malformed, and where.
+    """
+    if limit is not None and limit < 1:
+        raise ExegeteError(f"expected a limit of at least 1 row, got {limit}")
+    reader = open_spec(spec, **options, **({} if seed is None else {"seed": seed}))
+    features, rows = reader.table(choose(split, reader.splits()))
+    data = list(rows)
+    if limit is not None and limit < len(data):
+        drawn = np.random.default_rng(reader.seed).permutation(len(data))[:limit]
+        data = [data[i] for i in sorted(drawn)]
+    return _dataset(data, features, resolved(reader))
+
+
+def open_spec(spec: str, **options: Any) -> Reader:
+    """The reader of a spec with its options set. Raises ExegeteError for a name or an option that there isn't."""
+    address, _, query = spec.partition("?")
+    name, path = _name_and_path(address)
+    kind = READERS[name]
+    if kind.needs_path and not path:
+        raise ExegeteError(f"expected a path in the spec {spec!r}: {kind.card.form}")
+    if path and not kind.needs_path:
+        raise ExegeteError(f"expected no path in the spec {spec!r}: {kind.card.form}")
+    given = dict(parse_qsl(query, keep_blank_values=True)) | options
+    hints = get_type_hints(kind)
+    valid = {field.name for field in fields(kind)} - {"path"}
+    for option in given:
+        if option not in valid:
+            raise unknown(f"option of {name}", option, valid)
+    return kind(path=path, **{option: _converted(value, hints[option], option) for option, value in given.items()})
+
+
+def resolved(reader: Reader) -> str:
+    """The spec that gives this reader again."""
+    changed = {
+        field.name: getattr(reader, field.name)
+        for field in fields(reader)
+        if field.name != "path" and getattr(reader, field.name) != field.default
+    }
+    address = f"{reader.card.name}:{reader.path}" if reader.path else reader.card.name
+    return f"{address}?{urlencode(changed)}" if changed else address
+
+
+def _name_and_path(address: str) -> tuple[str, str]:
+    name, _, path = address.partition(":")
+    if name in READERS:
+        return name, path
+    suffix = Path(address).suffix.removeprefix(".").lower()
+    if suffix in {"csv", "jsonl", "parquet"}:
+        return suffix, address
+    raise unknown("kind of data", name, READERS)
+
+
+def _converted(value: Any, kind: Any, option: str) -> Any:
+    """A value from a query string as the option's type."""
+    if kind is bool and str(value).lower() in BOOLEANS:
+        return BOOLEANS[str(value).lower()]
+    if kind is bool:
+        raise ExegeteError(f"expected true or false for the option {option}, got {value!r}")
+    if isinstance(value, kind) and not isinstance(value, bool):
+        return value
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise ExegeteError(f"expected {kind.__name__} for the option {option}, got {value!r}") from None
+
+
+def _dataset(rows: list[dict[str, Any]], features: Features, spec: str) -> Dataset:
+    columns = {name: [row[name] for row in rows] for name in features}
+    return Dataset.from_dict(columns, features=features, info=DatasetInfo(description=spec, features=features))

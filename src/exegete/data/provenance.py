@@ -1,0 +1,96 @@
+"""What a result came from, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from datasets import Dataset
+
+LIBRARIES = ("exegete", "torch", "transformers", "accelerate", "captum", "numpy", "datasets", "pyarrow")
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the installed libraries that results depend on."""
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def digest(value: Any) -> str:
+    """16 hexadecimal digits that stand for a JSON-like value; equal values in any key order have equal digests."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def data_digest(dataset: Dataset) -> str:
+    """A digest of the rows' stored values."""
+    table = dataset.with_format("arrow")[:].combine_chunks()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema.remove_metadata()) as stream:
+        stream.write_table(table.replace_schema_metadata(None))
+    return blake2b(sink.getvalue(), digest_size=8).hexdigest()
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A path to write to; the file gets its name when the block ends without an error, on disk and complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        yield fresh
+        with fresh.open("rb+") as written:
+            os.fsync(written.fileno())
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to write into; it gets its name when the block ends without an error. One that is there is kept."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    fresh.mkdir()
+    try:
+        yield fresh
+        for file in fresh.rglob("*"):
+            if file.is_file():
+                with file.open("rb+") as written:
+                    os.fsync(written.fileno())
+        fresh.rename(path)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Readable JSON, whole or not there; numbers that are none become null."""
+    with whole_file(path) as fresh:
+        text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+        fresh.write_text(text + "\n", encoding="utf-8")
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON holds it: keys are strings, numbers that are none null, everything unknown its text."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

@@ -1,0 +1,166 @@
+"""What all readers share: the contract, the columns' types, and reading with errors that say where."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from datasets import ClassLabel, Features, List, Value
+
+from exegete.data.cards import DataCard
+from exegete.errors import ExegeteError
+
+Row = dict[str, Any]
+Names = Sequence[str]
+
+
+class Table(NamedTuple):
+    """One split: the columns' types, and the rows in canonical form."""
+
+    features: Features
+    rows: Iterable[Row]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader(ABC):
+    """Reads one format without network. Its fields are the options of its spec.
+
+    `path` is what stands between the colon and the question mark. `seed` decides what chance decides: how an undivided
+    file is divided, which corpus is generated.
+    """
+
+    card: ClassVar[DataCard]
+    needs_path: ClassVar[bool] = True
+    path: str = ""
+    seed: int = 0
+
+    @abstractmethod
+    def splits(self) -> tuple[str, ...]:
+        """The splits that are there."""
+
+    @abstractmethod
+    def table(self, split: str) -> Table:
+        """One of `splits()`. Raises ExegeteError, naming the place, for what cannot be read."""
+
+
+def text_features(label: ClassLabel | Value | None, *, pair: bool = False, answer: bool = False) -> Features:
+    """The canonical columns of a text or a pair; `label` None leaves the label out."""
+    spans = List(List(Value("int32")))
+    columns = {
+        "text": Value("string"),
+        "text_pair": Value("string") if pair else None,
+        "label": label,
+        "answer": spans if answer else None,
+        "rationale": spans,
+        "rationale_pair": spans if pair else None,
+    }
+    return Features({name: kind for name, kind in columns.items() if kind is not None})
+
+
+def folder(path: str) -> Path:
+    """The folder of a spec. Raises ExegeteError when there is none."""
+    if not Path(path).is_dir():
+        raise ExegeteError(f"expected a folder at {path!r}, found {'a file' if Path(path).exists() else 'nothing'}")
+    return Path(path)
+
+
+def files(where: str, **names: str) -> dict[str, Path]:
+    """The files of a folder that are there, by split. Raises ExegeteError when none is."""
+    base = folder(where)
+    there = {split: base / name for split, name in names.items() if (base / name).is_file()}
+    if not there:
+        raise ExegeteError(f"expected one of {', '.join(names.values())} in {where!r}, found none")
+    return there
+
+
+def read(path: Path) -> str:
+    """The text of a UTF-8 file, line ends as they are. Raises ExegeteError when missing, empty or not UTF-8."""
+    if not path.is_file():
+        raise ExegeteError(f"expected a file at {str(path)!r}, found {'a folder' if path.exists() else 'nothing'}")
+    return decode(path.read_bytes(), str(path))
+
+
+def decode(data: bytes, where: str) -> str:
+    """Bytes as UTF-8, without a byte order mark. Raises ExegeteError when empty or not UTF-8, naming the line."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ExegeteError(f"{where}, line {line} is not UTF-8; convert the file to UTF-8") from None
+    if not text.strip():
+        raise ExegeteError(f"{where} is empty")
+    return text
+
+
+def lines(text: str, where: str) -> Iterator[tuple[str, str]]:
+    """(place for errors, line) of the lines that are not blank. Only line feeds end lines, never U+0085 or U+2028."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield f"{where}, line {number}", line.removesuffix("\r")
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, Row]]:
+    """(place for errors, object) of a jsonl file. Raises ExegeteError for a line that is no JSON object."""
+    for where, line in lines(read(path), str(path)):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ExegeteError(f"{where} is not JSON: {error.msg}") from None
+        if not isinstance(row, dict):
+            raise ExegeteError(f"{where}: expected a JSON object, got {type(row).__name__}")
+        yield where, row
+
+
+def field(row: Any, name: str, where: str) -> Any:
+    """A field of a row. Raises ExegeteError naming the fields there are."""
+    if not isinstance(row, dict):
+        raise ExegeteError(f"{where}: expected an object with a field {name!r}, got {type(row).__name__}")
+    if name not in row:
+        raise ExegeteError(f"{where} has no field {name!r}; it has: {', '.join(map(str, row)) or 'none'}")
+    return row[name]
+
+
+def listed(row: Any, name: str, where: str) -> list[Any]:
+    """A field of a row that holds a list. Raises ExegeteError otherwise."""
+    value = field(row, name, where)
+    if not isinstance(value, list):
+        raise ExegeteError(f"{where}: expected a list in {name!r}, got {type(value).__name__}")
+    return value
+
+
+def need_text(value: Any, name: str, where: str) -> str:
+    """A text that is not blank. Raises ExegeteError otherwise."""
+    if not isinstance(value, str):
+        raise ExegeteError(f"{where}: expected text in {name!r}, got {type(value).__name__}")
+    if not value.strip():
+        raise ExegeteError(f"{where}: the text in {name!r} is empty; mend the row, or set skip_empty=true")
+    return value
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a text is missing or only white space."""
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def need_label(value: Any, names: Names, where: str) -> int:
+    """The index of a label's name. Raises ExegeteError naming the valid ones."""
+    if value not in names:
+        raise ExegeteError(f"{where}: expected a label of {', '.join(names)}, got {value!r}")
+    return names.index(value)
+
+
+def need_spans(value: Any, text: str, where: str) -> list[list[int]]:
+    """A list of [start, end] inside the text. Raises ExegeteError otherwise."""
+    if not isinstance(value, list | tuple) or not all(_is_span(span, len(text)) for span in value):
+        raise ExegeteError(f"{where}: expected a list of [start, end] within {len(text)} characters, got {value!r}")
+    return [[int(span[0]), int(span[1])] for span in value]
+
+
+def _is_span(span: Any, length: int) -> bool:
+    if not isinstance(span, list | tuple) or len(span) != 2:
+        return False
+    return all(isinstance(i, int) and not isinstance(i, bool) for i in span) and 0 <= span[0] < span[1] <= length

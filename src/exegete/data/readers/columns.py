@@ -1,0 +1,196 @@
+"""Any table to canonical rows: which column is the text, which the label, and what kind of label it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from datasets import ClassLabel, Value
+
+from exegete.data.readers.base import Row, Table, field, is_blank, need_spans, need_text, text_features
+from exegete.errors import ExegeteError, unknown
+
+Records = list[tuple[str, Row]]
+
+PAIRS = (
+    ("text", "text_pair"),
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "context"),
+    ("question", "sentence"),
+)
+TEXTS = ("text", "sentence", "review", "content")
+LABELS = ("label", "labels")
+TASKS = ("classification", "regression")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions:
+    """Which columns to read; an empty name means: the one with a usual name, if there is any.
+
+    `rationale_column`, `rationale_pair_column` and `answer_column` hold lists of [start, end] in characters (in a csv
+    file as JSON); an answer may also be SQuAD's {"text": [...], "answer_start": [...]}. `task` is classification or
+    regression; by default labels that are numbers with a fraction make a regression. `skip_empty` leaves out rows with
+    an empty text; by default they are an error.
+    """
+
+    text_column: str = ""
+    text_pair_column: str = ""
+    label_column: str = ""
+    rationale_column: str = ""
+    rationale_pair_column: str = ""
+    answer_column: str = ""
+    task: str = ""
+    skip_empty: bool = False
+
+    def __post_init__(self) -> None:
+        if self.task and self.task not in TASKS:
+            raise unknown("task", self.task, TASKS)
+
+
+class Columns(NamedTuple):
+    """The resolved columns; None where a table has none."""
+
+    text: str
+    text_pair: str | None
+    label: str | None
+    rationale: str | None
+    rationale_pair: str | None
+    answer: str | None
+
+
+def resolve(options: ColumnOptions, there: Iterable[str], where: str) -> Columns:
+    """The columns to read. Raises ExegeteError when a named one or any text is missing, with those there are."""
+    names = list(there)
+    wanted = {key: value for key, value in vars(options).items() if key.endswith("_column") and value}
+    for option, name in wanted.items():
+        if name not in names:
+            raise ExegeteError(f"{where} has no column {name!r} ({option}); it has: {', '.join(names)}")
+    text, pair = _texts(options, names, where)
+
+    def usual(option: str, *candidates: str) -> str | None:
+        return wanted.get(option) or next((name for name in candidates if name in names), None)
+
+    return Columns(
+        text,
+        pair,
+        usual("label_column", *LABELS),
+        usual("rationale_column", "rationale"),
+        usual("rationale_pair_column", "rationale_pair") if pair else None,
+        usual("answer_column", "answer", "answers") if pair else None,
+    )
+
+
+def tabulate(options: ColumnOptions, everything: Records, chosen: Records, where: str) -> Table:
+    """The chosen records as a canonical table; `everything` decides which labels there are."""
+    columns = resolve(options, everything[0][1], where)
+    labels = _Labels.of(everything, columns.label, options.task) if columns.label else None
+    features = text_features(
+        labels.feature if labels else None, pair=columns.text_pair is not None, answer=columns.answer is not None
+    )
+    kept = [record for record in chosen if not (options.skip_empty and _is_empty(record[1], columns))]
+    return Table(features, _rows(kept, columns, labels))
+
+
+class _Labels(NamedTuple):
+    """How labels are written: `names` of the classes, None for a regression."""
+
+    names: list[str] | None
+
+    @classmethod
+    def of(cls, records: Records, column: str, task: str) -> _Labels:
+        values = [_label(row, column, where) for where, row in records]
+        if task == "regression" or (not task and any(_is_fraction(value) for value in values)):
+            return cls(None)
+        return cls(sorted({str(value) for value in values}, key=_order))
+
+    @property
+    def feature(self) -> ClassLabel | Value:
+        return Value("float32") if self.names is None else ClassLabel(names=self.names)
+
+    def encode(self, value: Any, where: str) -> int | float:
+        if self.names is not None:
+            return self.names.index(str(value))
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ExegeteError(f"{where}: expected a number as the label of a regression, got {value!r}") from None
+
+
+def _texts(options: ColumnOptions, names: list[str], where: str) -> tuple[str, str | None]:
+    if options.text_column:
+        return options.text_column, options.text_pair_column or None
+    for text, pair in PAIRS:
+        if text in names and (options.text_pair_column or pair) in names:
+            return text, options.text_pair_column or pair
+    for text in TEXTS:
+        if text in names:
+            return text, options.text_pair_column or None
+    raise ExegeteError(f"{where} has no column with a usual name for text; it has: {', '.join(names)}; set text_column")
+
+
+def _is_empty(record: Row, columns: Columns) -> bool:
+    return any(is_blank(record.get(name)) for name in (columns.text, columns.text_pair) if name)
+
+
+def _label(row: Row, column: str, where: str) -> Any:
+    value = field(row, column, where)
+    if value is None or value == "" or isinstance(value, list | dict):
+        raise ExegeteError(f"{where}: expected a label in {column!r}, got {value!r}")
+    return value
+
+
+def _is_fraction(value: Any) -> bool:
+    if not isinstance(value, float | str):
+        return False
+    try:
+        return not float(value).is_integer() or (isinstance(value, str) and "." in value)
+    except (ValueError, OverflowError):
+        return False
+
+
+def _order(name: str) -> tuple[int, float, str]:
+    """Whole numbers by value, before names by letter."""
+    try:
+        return 0, int(name), name
+    except ValueError:
+        return 1, 0, name
+
+
+def _rows(records: Records, columns: Columns, labels: _Labels | None) -> Iterator[Row]:
+    for where, record in records:
+        text = need_text(field(record, columns.text, where), columns.text, where)
+        row: Row = {"text": text, "rationale": _spans(record, columns.rationale, text, where)}
+        if columns.text_pair:
+            pair = need_text(field(record, columns.text_pair, where), columns.text_pair, where)
+            row |= {"text_pair": pair, "rationale_pair": _spans(record, columns.rationale_pair, pair, where)}
+            if columns.answer:
+                row["answer"] = _answers(field(record, columns.answer, where), pair, where)
+        if labels and columns.label:
+            row["label"] = labels.encode(_label(record, columns.label, where), where)
+        yield row
+
+
+def _spans(record: Row, column: str | None, text: str, where: str) -> list[list[int]] | None:
+    value = _parsed(field(record, column, where), where) if column else None
+    return None if value is None else need_spans(value, text, where)
+
+
+def _answers(value: Any, text: str, where: str) -> list[list[int]]:
+    value = _parsed(value, where)
+    if isinstance(value, dict):
+        starts, texts = field(value, "answer_start", where), field(value, "text", where)
+        value = [[start, start + len(answer)] for start, answer in zip(starts, texts, strict=True)]
+    return [list(span) for span in dict.fromkeys(map(tuple, need_spans(value or [], text, where)))]
+
+
+def _parsed(value: Any, where: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value) if value.strip() else None
+    except json.JSONDecodeError:
+        raise ExegeteError(f"{where}: expected spans as JSON, [[start, end], ...], got {value[:60]!r}") from None

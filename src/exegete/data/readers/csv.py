@@ -1,0 +1,54 @@
+"""Comma- or otherwise separated values with a head line."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from exegete.data.cards import DataCard
+from exegete.data.readers.base import Row, read
+from exegete.data.readers.columns import Records
+from exegete.data.readers.tabular import Tabular, some
+from exegete.errors import ExegeteError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Csv(Tabular):
+    """Quoted as RFC 4180 says; `delimiter` is one character."""
+
+    suffix: ClassVar[str] = ".csv"
+    card: ClassVar[DataCard] = DataCard(
+        name="csv",
+        what="any table with a head line",
+        form="csv:FILE or csv:FOLDER, with ?text_column=...&label_column=... where the names are not the usual ones",
+        source="yours",
+        licence="the file's",
+        example="csv:reviews.csv?text_column=review&label_column=stars",
+    )
+    delimiter: str = ","
+
+    def records(self, path: Path) -> Records:
+        """The rows under the head line; all cells are strings."""
+        if len(self.delimiter) != 1:
+            raise ExegeteError(f"expected one character as delimiter, got {self.delimiter!r}")
+        return some(list(_records(path, self.delimiter)), path)
+
+
+def _records(path: Path, delimiter: str) -> Iterator[tuple[str, Row]]:
+    text = read(path)
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    cells = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        head = next(cells)
+        for row in cells:
+            where = f"{path}, line {cells.line_num}"
+            if row and len(row) != len(head):
+                raise ExegeteError(f"{where}: expected {len(head)} cells, got {len(row)}")
+            if row:
+                yield where, dict(zip(head, row, strict=True))
+    except csv.Error as error:
+        raise ExegeteError(f"{path}, line {cells.line_num} is not valid csv: {error}") from None

@@ -1,0 +1,47 @@
+"""The corpus that the package makes itself, as a reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from exegete.data.cards import DataCard
+from exegete.data.generated.corpus import examples, label_type
+from exegete.data.readers.base import Reader, Table, text_features
+from exegete.errors import ExegeteError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated(Reader):
+    """Planted evidence as rationales.
+
+    `task` is sentiment, pairs or regression, `domain` films or gadgets; `shortcut` the probability of a spurious word
+    that goes with the label. `size` is that of train; dev and test have a quarter of it.
+    """
+
+    card: ClassVar[DataCard] = DataCard(
+        name="generated",
+        what="made-up reviews and pairs whose evidence is known; no files needed",
+        form="generated?task=sentiment|pairs|regression&domain=films|gadgets&shortcut=P&size=N&seed=S",
+        source="exegete",
+        licence="Apache-2.0",
+        example="generated?task=pairs&size=500",
+    )
+    needs_path: ClassVar[bool] = False
+    task: str = "sentiment"
+    domain: str = "films"
+    shortcut: float = 0.0
+    size: int = 2000
+
+    def splits(self) -> tuple[str, ...]:
+        """Always train, dev and test."""
+        return ("train", "dev", "test")
+
+    def table(self, split: str) -> Table:
+        """One row an example."""
+        if self.size < 1:
+            raise ExegeteError(f"expected a size of at least 1, got {self.size}")
+        size = self.size if split == "train" else -(-self.size // 4)
+        features = text_features(label_type(self.task), pair=self.task == "pairs")
+        rows = examples(self.task, self.domain, split, size=size, seed=self.seed, shortcut=self.shortcut)
+        return Table(features, rows)

@@ -1,0 +1,31 @@
+"""A JSON object a line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from exegete.data.cards import DataCard
+from exegete.data.readers.base import json_lines
+from exegete.data.readers.columns import Records
+from exegete.data.readers.tabular import Tabular, some
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jsonl(Tabular):
+    """Objects with the same fields; the first one names the columns."""
+
+    suffix: ClassVar[str] = ".jsonl"
+    card: ClassVar[DataCard] = DataCard(
+        name="jsonl",
+        what="any table as JSON lines; rationales as lists of [start, end]",
+        form="jsonl:FILE or jsonl:FOLDER, with ?text_column=... where the names are not the usual ones",
+        source="yours",
+        licence="the file's",
+        example="jsonl:reviews.jsonl?rationale_column=evidence",
+    )
+
+    def records(self, path: Path) -> Records:
+        """The objects."""
+        return some(list(json_lines(path)), path)

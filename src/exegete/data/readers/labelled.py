@@ -1,0 +1,58 @@
+"""Plain text with a label at the start of each line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from datasets import ClassLabel
+
+from exegete.data.cards import DataCard
+from exegete.data.readers.base import Reader, Row, Table, is_blank, lines, need_text, read, text_features
+from exegete.data.splits import DIVIDED, belongs
+from exegete.errors import ExegeteError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled(Reader):
+    """`LABEL text` lines; the labels are those that occur, sorted. Equal texts are always in the same part.
+
+    `skip_empty` leaves out the lines that have a label and no text; by default they are an error.
+    """
+
+    card: ClassVar[DataCard] = DataCard(
+        name="labelled",
+        what="any classification in a plain text file, such as the customer reviews of Hu and Liu",
+        form="labelled:FILE, a line is LABEL text; divided by a hash of text and seed, split all is everything",
+        source="yours; Hu and Liu 2004",
+        licence="the file's",
+        example="labelled:corpora/customer-reviews.txt?skip_empty=true",
+    )
+    skip_empty: bool = False
+
+    def splits(self) -> tuple[str, ...]:
+        """Always train, dev, test and all."""
+        return DIVIDED
+
+    def table(self, split: str) -> Table:
+        """One row a line."""
+        pairs = list(_pairs(Path(self.path), self.skip_empty))
+        names = sorted({label for label, _ in pairs})
+        return Table(text_features(ClassLabel(names=names)), self._rows(pairs, names, split))
+
+    def _rows(self, pairs: list[tuple[str, str]], names: list[str], split: str) -> Iterator[Row]:
+        index = {name: i for i, name in enumerate(names)}
+        for label, text in pairs:
+            if belongs(text, split, self.seed):
+                yield {"text": text, "label": index[label], "rationale": None}
+
+
+def _pairs(path: Path, skip_empty: bool) -> Iterator[tuple[str, str]]:
+    for where, line in lines(read(path), str(path)):
+        label, space, text = line.partition(" ")
+        if not space or not label:
+            raise ExegeteError(f"{where}: expected a label, a space and a text, got {line[:60]!r}")
+        if not (skip_empty and is_blank(text)):
+            yield label, need_text(text, "text", where)

@@ -1,0 +1,75 @@
+"""SQuAD: find the answer to a question in a paragraph, or see that it has none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from exegete.data.cards import DataCard
+from exegete.data.readers.base import Reader, Row, Table, field, listed, need_text, read, text_features
+from exegete.data.splits import DIVIDED, belongs
+from exegete.errors import ExegeteError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Squad(Reader):
+    """Questions and paragraphs; each distinct answer once, [] for a question without one.
+
+    A file is one of the published splits, so it is divided by paragraph: all questions of a paragraph are in the same
+    part (80 % train, 10 % dev, 10 % test of the paragraphs by a hash of text and seed); `all` is the whole file.
+    """
+
+    card: ClassVar[DataCard] = DataCard(
+        name="squad",
+        what="questions about a paragraph, answered by a span or by none",
+        form="squad:FILE in the json of SQuAD 1.1 or 2.0, divided by paragraph; split all is everything",
+        source="Rajpurkar et al. 2016, 2018",
+        licence="CC BY-SA 4.0",
+        example="squad:corpora/squad/dev-v2.0.json",
+    )
+
+    def splits(self) -> tuple[str, ...]:
+        """Always train, dev, test and all."""
+        return DIVIDED
+
+    def table(self, split: str) -> Table:
+        """One row a question."""
+        return Table(text_features(None, pair=True, answer=True), self._rows(split))
+
+    def _rows(self, split: str) -> Iterator[Row]:
+        for where, paragraph in _paragraphs(Path(self.path)):
+            context = need_text(field(paragraph, "context", where), "context", where)
+            if belongs(context, split, self.seed):
+                yield from (_row(question, context, where) for question in listed(paragraph, "qas", where))
+
+
+def _paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        content = json.loads(read(path))
+    except json.JSONDecodeError as error:
+        raise ExegeteError(f"{path}, line {error.lineno} is not JSON: {error.msg}") from None
+    for i, article in enumerate(listed(content, "data", str(path)), start=1):
+        for j, paragraph in enumerate(listed(article, "paragraphs", f"{path}, article {i}"), start=1):
+            yield f"{path}, article {i}, paragraph {j}", paragraph
+
+
+def _row(question: Any, context: str, where: str) -> Row:
+    text = need_text(field(question, "question", where), "question", where)
+    spans = (_answer(answer, context, f"{where}, {text!r}") for answer in listed(question, "answers", where))
+    return {
+        "text": text,
+        "text_pair": context,
+        "answer": [list(span) for span in dict.fromkeys(spans)],
+        "rationale": None,
+        "rationale_pair": None,
+    }
+
+
+def _answer(answer: Any, context: str, where: str) -> tuple[int, int]:
+    text, start = need_text(field(answer, "text", where), "text", where), field(answer, "answer_start", where)
+    if not isinstance(start, int) or start < 0 or context[start : start + len(text)] != text:
+        raise ExegeteError(f"{where}: the answer {text!r} does not stand at character {start} of its paragraph")
+    return start, start + len(text)

@@ -1,0 +1,137 @@
+"""Stanford Sentiment Treebank: parse trees with a sentiment from 0 to 4 on every phrase."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import ClassVar
+
+from datasets import ClassLabel
+
+from exegete.data.cards import DataCard
+from exegete.data.readers.base import Reader, Row, Table, files, lines, need_text, read, text_features
+from exegete.data.spans import Span, marked
+from exegete.errors import ExegeteError
+
+LABELS = ("negative", "positive")
+NEUTRAL = 2
+_PIECE = re.compile(r"[()]|[^ ()]+")
+_ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A node of a tree.
+
+    `label` is 0 to 4; `strength` |label − 2| / 2; `inner` the greatest strength among all proper descendants. A leaf
+    has its word and no children.
+    """
+
+    label: int
+    children: tuple[Phrase, ...] = ()
+    word: str = ""
+    inner: float = 0.0
+
+    @property
+    def strength(self) -> float:
+        """0, 0.5 or 1."""
+        return abs(self.label - NEUTRAL) / 2
+
+    @property
+    def explains(self) -> bool:
+        """Whether nothing inside is as strong: the phrase's sentiment comes from it as a whole."""
+        return not self.children or self.strength > self.inner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sst(Reader):
+    """Sentences with polar roots, in the case of the file, words joined by single spaces, brackets unescaped.
+
+    The rationale is the heuristic of Carton et al. (2020) as Explanation Regularisation uses it: from the root down, a
+    phrase whose strength is strictly greater than that of each of its proper descendants (a leaf always) is taken whole
+    and not looked into; its words get its strength, and those with 0.5 or more are the rationale.
+    """
+
+    card: ClassVar[DataCard] = DataCard(
+        name="sst",
+        what="film reviews, sentence by sentence; rationales from phrase sentiments",
+        form="sst:FOLDER with train.txt, dev.txt, test.txt (trees in brackets)",
+        source="Socher et al. 2013; rationales after Carton et al. 2020",
+        licence="not stated by the authors; research use",
+        example="sst:corpora/sst",
+    )
+
+    def splits(self) -> tuple[str, ...]:
+        """The files that are there."""
+        return tuple(self._files())
+
+    def table(self, split: str) -> Table:
+        """Trees whose root is neutral are left out."""
+        return Table(text_features(ClassLabel(names=list(LABELS))), _rows(self._files()[split]))
+
+    def _files(self) -> dict[str, Path]:
+        return files(self.path, train="train.txt", dev="dev.txt", test="test.txt")
+
+
+def parse(line: str, where: str) -> Phrase:
+    """A tree in brackets, `(3 (2 so) (3 good))`. Raises ExegeteError when it isn't one."""
+    pieces, stack, roots = _PIECE.findall(line.strip()), list[list[str | Phrase]](), list[Phrase]()
+    for piece in pieces:
+        if piece == "(":
+            stack.append([])
+        elif not stack:
+            raise ExegeteError(f"{where}: expected a tree in brackets, got {piece!r} outside of one")
+        elif piece == ")":
+            phrase = _phrase(stack.pop(), where)
+            (stack[-1] if stack else roots).append(phrase)
+        else:
+            stack[-1].append(piece)
+    if stack or len(roots) != 1:
+        raise ExegeteError(f"{where}: expected one tree with balanced brackets, got {line[:60]!r}")
+    return roots[0]
+
+
+def strengths(root: Phrase) -> Iterator[tuple[str, float]]:
+    """Each word with the strength of the phrase that explains it."""
+    todo: list[tuple[Phrase, float | None]] = [(root, None)]
+    while todo:
+        phrase, given = todo.pop()
+        strength = phrase.strength if given is None and phrase.explains else given
+        if phrase.children:
+            todo.extend((child, strength) for child in reversed(phrase.children))
+        else:
+            yield phrase.word, strength or 0.0
+
+
+def _phrase(parts: list[str | Phrase], where: str) -> Phrase:
+    label, *rest = parts or [""]
+    if not isinstance(label, str) or label not in {"0", "1", "2", "3", "4"}:
+        raise ExegeteError(f"{where}: expected a sentiment of 0 to 4 after each bracket, got {str(label)[:20]!r}")
+    children = tuple(part for part in rest if isinstance(part, Phrase))
+    if children and len(children) == len(rest):
+        return Phrase(int(label), children, inner=max(max(child.strength, child.inner) for child in children))
+    if len(rest) == 1 and isinstance(rest[0], str):
+        return Phrase(int(label), word=_unescaped(rest[0]))
+    raise ExegeteError(f"{where}: expected either one word or phrases inside each bracket, got {len(rest)} parts")
+
+
+def _unescaped(word: str) -> str:
+    return _ESCAPES.get(word, word).replace("\\/", "/").replace("\\*", "*")
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    for where, line in lines(read(path), str(path)):
+        root = parse(line, where)
+        if root.label == NEUTRAL:
+            continue
+        words, scores = zip(*strengths(root), strict=True)
+        ends = accumulate(len(word) + 1 for word in words)
+        spans: list[Span] = [(end - len(word) - 1, end - 1) for word, end in zip(words, ends, strict=True)]
+        yield {
+            "text": need_text(" ".join(words), "text", where),
+            "label": int(root.label > NEUTRAL),
+            "rationale": marked(spans, [score >= 0.5 for score in scores]),
+        }

@@ -1,0 +1,68 @@
+"""Tables of one's own: what csv, jsonl and parquet have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from exegete.data.readers.base import Reader, Table, field, files
+from exegete.data.readers.columns import ColumnOptions, Records, resolve, tabulate
+from exegete.data.splits import DIVIDED, belongs, canonical
+from exegete.errors import ExegeteError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tabular(ColumnOptions, Reader):
+    """A file, or a folder with a file a split.
+
+    A folder's files are named train, dev (or validation, val), test. One file is divided by its column `split_column`
+    if that is set, else 80/10/10 by a hash of the first text and the seed (equal texts stay together); `all` is the
+    whole file.
+    """
+
+    suffix: ClassVar[str]
+    split_column: str = ""
+
+    @abstractmethod
+    def records(self, path: Path) -> Records:
+        """The rows of a file with their places, at least one."""
+
+    def splits(self) -> tuple[str, ...]:
+        """The files of a folder, the values of the split column, or train, dev, test and all."""
+        if Path(self.path).is_dir():
+            return tuple(self._files())
+        if not self.split_column:
+            return DIVIDED
+        values = (str(field(row, self.split_column, where)) for where, row in self.records(Path(self.path)))
+        return (*dict.fromkeys(canonical(value) for value in values), "all")
+
+    def table(self, split: str) -> Table:
+        """One row a record."""
+        if Path(self.path).is_dir():
+            parts = {name: self.records(path) for name, path in self._files().items()}
+            return tabulate(self, [record for part in parts.values() for record in part], parts[split], self.path)
+        everything = self.records(Path(self.path))
+        return tabulate(self, everything, self._chosen(everything, split), self.path)
+
+    def _chosen(self, records: Records, split: str) -> Records:
+        if split == "all":
+            return records
+        if self.split_column:
+            return [(where, row) for where, row in records if canonical(str(row[self.split_column])) == split]
+        text = resolve(self, records[0][1], self.path).text
+        return [(where, row) for where, row in records if belongs(str(row.get(text)), split, self.seed)]
+
+    def _files(self) -> dict[str, Path]:
+        for dev in ("dev", "validation", "val"):
+            if (Path(self.path) / f"{dev}{self.suffix}").is_file():
+                break
+        return files(self.path, **{s: f"{dev if s == 'dev' else s}{self.suffix}" for s in ("train", "dev", "test")})
+
+
+def some(records: Records, path: Path) -> Records:
+    """The records. Raises ExegeteError when there is none."""
+    if not records:
+        raise ExegeteError(f"{path} is empty: it has no rows")
+    return records

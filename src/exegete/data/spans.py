@@ -1,0 +1,31 @@
+"""Character spans [start, end): where words stand in a text, and the rationale that marked words make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import accumulate, groupby, pairwise
+
+Span = tuple[int, int]
+
+_WORD = re.compile(r"\S+")
+
+
+def word_spans(text: str) -> list[Span]:
+    """The spans of the runs without white space, the "tokens" of most annotated corpora."""
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+def locate(words: Sequence[str], text: str) -> list[Span] | None:
+    """Where each word of a tokenised copy stands in the raw text; None when they differ in more than white space."""
+    letters = [i for i, character in enumerate(text) if not character.isspace()]
+    if "".join(words) != "".join(text[i] for i in letters) or not all(words):
+        return None
+    bounds = pairwise(accumulate((len(word) for word in words), initial=0))
+    return [(letters[start], letters[end - 1] + 1) for start, end in bounds]
+
+
+def marked(spans: Sequence[Span], marks: Sequence[bool]) -> list[list[int]]:
+    """The rationale of marked words: neighbours that are both marked become one span."""
+    runs = (list(run) for mark, run in groupby(zip(marks, spans, strict=True), key=lambda pair: pair[0]) if mark)
+    return [[run[0][1][0], run[-1][1][1]] for run in runs]

@@ -1,0 +1,68 @@
+"""Names with parameters in one string, as `aopc_comprehensiveness?budgets=0.1,0.2&how=mask`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import parse_qsl
+
+from exegete.errors import ExegeteError, unknown
+
+BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def split(spec: str) -> tuple[str, dict[str, str]]:
+    """The name and its parameters as text, from `name?a=1&b=2`."""
+    name, _, query = spec.partition("?")
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError:
+        raise ExegeteError(f"{spec!r}: expected parameters as name?a=1&b=2, got {query!r}") from None
+    return name, dict(pairs)
+
+
+def parameters(name: str, cls: type, given: dict[str, Any]) -> dict[str, Any]:
+    """Checked names, and values that came as text in the type of the dataclass's field; lists are split at commas.
+
+    `name` is what errors call the class.
+
+    Raises:
+        ExegeteError: a parameter that the class does not have, or a value that is none of its field's type.
+    """
+    valid, hints = [field.name for field in fields(cls)], get_type_hints(cls)
+    wrong = next((key for key in given if key not in valid), None)
+    if wrong is not None and not valid:
+        raise ExegeteError(f"{name} takes no parameter, got {wrong!r}")
+    if wrong is not None:
+        raise unknown(f"parameter of {name}", wrong, valid)
+    return {key: _valued(f"{name}: {key}", value, hints[key]) for key, value in given.items()}
+
+
+def _valued(what: str, value: Any, hint: Any) -> Any:
+    if not isinstance(value, str):
+        return tuple(value) if isinstance(value, list) else value
+    if get_origin(hint) is tuple:
+        return tuple(_valued(what, part, get_args(hint)[0]) for part in value.split(","))
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise unknown(what, value, get_args(hint))
+        return value
+    return _converted(what, value, hint)
+
+
+def _converted(what: str, value: str, hint: Any) -> Any:
+    kinds = get_args(hint) or (hint,)
+    if NoneType in kinds and value.lower() == "none":
+        return None
+    if any(value in get_args(kind) for kind in kinds if get_origin(kind) is Literal):
+        return value
+    if bool in kinds:
+        if value.lower() not in BOOLEANS:
+            raise unknown(what, value, BOOLEANS)
+        return BOOLEANS[value.lower()]
+    kind = next(kind for kind in kinds if kind is not NoneType)
+    try:
+        return kind(value)
+    except ValueError:
+        raise ExegeteError(f"{what}: expected {kind.__name__}, got {value!r}") from None

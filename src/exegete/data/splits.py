@@ -1,0 +1,44 @@
+"""Names of splits, and how one file without any becomes train, dev and test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from exegete.errors import unknown
+
+ALIASES = {"validation": "dev", "val": "dev", "valid": "dev"}
+DIVIDED = ("train", "dev", "test", "all")
+_SHARES = (("train", 0.8), ("dev", 0.9), ("test", 1.0))
+
+
+def canonical(split: str) -> str:
+    """`dev` for validation, val and valid; every other name as it is."""
+    return ALIASES.get(split, split)
+
+
+def choose(split: str, there: Iterable[str]) -> str:
+    """The name under which a split is there.
+
+    Raises:
+        ExegeteError: it isn't; the message names those that are.
+    """
+    names = {canonical(name): name for name in there}
+    if canonical(split) not in names:
+        raise unknown("split", split, names)
+    return names[canonical(split)]
+
+
+def divide(key: str, seed: int) -> str:
+    """The part of an undivided file that a row belongs to: train (80 %), dev (10 %) or test (10 %).
+
+    It depends on the key (the row's text) and the seed alone: equal texts stay together, and rows that come or go move
+    no other row.
+    """
+    point = int.from_bytes(blake2b(f"{seed}\0{key}".encode(), digest_size=8).digest()) / 2**64
+    return next(name for name, end in _SHARES if point < end)
+
+
+def belongs(key: str, split: str, seed: int) -> bool:
+    """Whether a row of an undivided file belongs to a split; to `all` every row does."""
+    return split == "all" or divide(key, seed) == split

@@ -1,0 +1,89 @@
+"""Points on a path placed where the function bends: Simpson's rule on intervals that are halved where they err.
+
+The function's values at the points come with its slopes, so every interval's error is known, not estimated: the rule's
+result minus the rise of the function over the interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+FIRST = (0.0, 0.125, 0.25, 0.5, 1.0)
+SPLIT_SHARE = 0.5
+CANCELLATION = 4.0
+
+Evaluate = Callable[[Sequence[int], Sequence[float]], Sequence["Value"]]
+
+
+class Value(NamedTuple):
+    """The function and its slope along the path at a point."""
+
+    score: float
+    slope: float
+
+
+class Path:
+    """One path from 0 to 1: the points asked so far and the intervals between them."""
+
+    def __init__(self) -> None:
+        self.known: dict[float, Value] = {}
+        self.ends = list(FIRST)
+
+    def wanted(self) -> list[float]:
+        """Points that the intervals need and that are not known."""
+        points = {point for interval in pairwise(self.ends) for point, _ in _simpson(*interval)}
+        return sorted(points - self.known.keys())
+
+    def weights(self) -> dict[float, float]:
+        """The composite rule's weight of every point; they add up to 1."""
+        total = dict.fromkeys(self.known, 0.0)
+        for interval in pairwise(self.ends):
+            for point, weight in _simpson(*interval):
+                total[point] += weight
+        return total
+
+    def gaps(self) -> list[float]:
+        """Every interval's error."""
+        return [
+            sum(weight * self.known[point].slope for point, weight in _simpson(start, end))
+            - (self.known[end].score - self.known[start].score)
+            for start, end in pairwise(self.ends)
+        ]
+
+    def done(self, tolerance: float) -> bool:
+        """Whether the errors together are under `tolerance` of the whole rise, and not by cancelling out alone."""
+        gaps, allowed = self.gaps(), tolerance * abs(self.known[1.0].score - self.known[0.0].score)
+        return abs(sum(gaps)) <= allowed and sum(map(abs, gaps)) <= CANCELLATION * allowed
+
+    def halve(self) -> None:
+        """Halves the interval that errs most, and those that err nearly as much."""
+        gaps = [abs(gap) for gap in self.gaps()]
+        worst = zip(pairwise(self.ends), gaps, strict=True)
+        middles = [(start + end) / 2 for (start, end), gap in worst if gap >= SPLIT_SHARE * max(gaps)]
+        self.ends = sorted([*self.ends, *middles])
+
+
+def integrate(evaluate: Evaluate, count: int, tolerance: float, max_steps: int) -> list[Path]:
+    """`count` paths, each refined until its error is under `tolerance` of its rise or `max_steps` points are asked.
+
+    `evaluate(paths, points)` gets, round by round, the new points of all paths that are not done, each point once.
+    """
+    paths = [Path() for _ in range(count)]
+    pending = list(range(count))
+    while pending:
+        asked = [(number, point) for number in pending for point in paths[number].wanted()]
+        numbers, points = zip(*asked, strict=True)
+        for (number, point), value in zip(asked, evaluate(numbers, points), strict=True):
+            paths[number].known[point] = value
+        pending = [n for n in pending if len(paths[n].known) < max_steps and not paths[n].done(tolerance)]
+        for number in pending:
+            paths[number].halve()
+    return paths
+
+
+def _simpson(start: float, end: float) -> tuple[tuple[float, float], ...]:
+    """Points and weights on an interval."""
+    sixth = (end - start) / 6
+    return (start, sixth), ((start + end) / 2, 4 * sixth), (end, sixth)

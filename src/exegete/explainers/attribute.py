@@ -1,0 +1,198 @@
+"""Texts in, attributions out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from exegete.data.alignment import pool
+from exegete.errors import ExegeteError
+from exegete.explainers.base import Explainer, Explanation
+from exegete.explainers.registry import explainer
+from exegete.models import Batch, ExplainedModel
+from exegete.models.encode import as_row
+from exegete.models.explained import finite
+from exegete.reports.attributions import Attribution, Attributions
+
+TOKENS_PER_BATCH = 4096
+
+
+def attribute(
+    model: ExplainedModel,
+    examples: Any,
+    method: str | Explainer = "integrated_gradients",
+    target: Any = "predicted",
+    *,
+    batch_size: int | None = None,
+    show_progress: bool = False,
+    **params: Any,
+) -> Attributions:
+    """Explains examples, in their order.
+
+    Args:
+        model: what to explain, from `exegete.load`.
+        examples: a text, a pair (text, text), an image, a row of canonical columns, several of those, or a dataset.
+        method: a registry id (`exegete.methods()` lists them) or an explainer.
+        target: "predicted", "label", a class index or name, or one of those for each example.
+        batch_size: examples a batch; default: as many as fit a token budget. Similar lengths go together either way.
+        show_progress: a progress bar on stderr.
+        params: the method's parameters, as `n_steps=50`.
+
+    Raises:
+        ExegeteError: an unknown method or parameter, an empty text, a model that answers NaN.
+    """
+    chosen = explainer(method, **params)
+    rows = listed(examples)
+    found: dict[int, Attribution] = {}
+    with tqdm(total=len(rows), desc=chosen.name, disable=not show_progress, unit="example") as progress:
+        for indices in batches(model, rows, batch_size):
+            batch = model.encode([rows[index] for index in indices])
+            wanted = targets_of(target, indices, len(rows))
+            explained, logits, explanation = _explain(model, chosen, batch, wanted)
+            described = describe(model, chosen, batch, explained, logits, explanation, indices)
+            found |= {item.index: item for item in described}
+            progress.update(len(indices))
+    config = {"model": model.config._name_or_path, "model_type": model.config.model_type, "method": chosen.name}
+    return Attributions([found[index] for index in range(len(rows))], config | {"params": chosen.params})
+
+
+def listed(examples: Any) -> Sequence[Any]:
+    """A single example as a list of one; a dataset or a sequence as it is."""
+    if isinstance(examples, str | Mapping | tuple) or hasattr(examples, "convert"):
+        return [examples]
+    if not isinstance(examples, Iterable):
+        raise ExegeteError(f"expected an example or several, got {examples!r:.80}")
+    rows: Sequence[Any] = examples if isinstance(examples, Sequence | Dataset) else list(examples)
+    if not len(rows):
+        raise ExegeteError("there is nothing to explain: no example was given")
+    return rows
+
+
+def batches(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None = None) -> Iterator[list[int]]:
+    """Indices of rows in batches of similar length, short rows first: by count, or by a budget of padded tokens."""
+    if batch_size is not None and batch_size < 1:
+        raise ExegeteError(f"batch_size is at least 1, got {batch_size}")
+    sizes = np.array([_size(as_row(row)) for row in rows])
+    order = np.argsort(sizes, kind="stable")
+    estimate = np.minimum(sizes[order] // 4 + 2, model.max_length)
+    start = 0
+    while start < len(rows):
+        fits = 1 + np.searchsorted(
+            estimate[start + 1 :] * np.arange(2, len(rows) - start + 1), TOKENS_PER_BATCH, "right"
+        )
+        stop = min(start + (batch_size or int(fits)), len(rows))
+        yield order[start:stop].tolist()
+        start = stop
+
+
+def targets_of(target: Any, indices: Sequence[int], count: int) -> Any:
+    """The targets of the examples at `indices` out of `count`: one for each, or one word for all."""
+    if target is None or (isinstance(target, str) and target in ("predicted", "label")):
+        return target
+    each = target.tolist() if isinstance(target, Tensor) else target
+    each = list(each) if isinstance(each, list) else [each] * count
+    if len(each) != count:
+        raise ExegeteError(f"expected one target or {count} (one an example), got {len(each)}")
+    return [each[index] for index in indices]
+
+
+def describe(
+    model: ExplainedModel,
+    method: Explainer,
+    batch: Batch,
+    target: Tensor,
+    logits: Tensor,
+    explanation: Explanation,
+    indices: Sequence[int],
+) -> list[Attribution]:
+    """A batch's explanation as plain values, one `Attribution` an example, without padding."""
+    prediction = model.task.predict(logits, batch)
+    chance = model.task.probability(model.task.probabilities(logits), target)
+    start = batch.attended.long().argmax(1)
+    return [
+        Attribution(
+            **_positions(batch, row, explanation),
+            target=_output(target[row], start[row]),
+            target_label=_label(model, batch, row, target[row]),
+            prediction=float(chance[row]) if model.task.name == "regression" else _output(prediction[row], start[row]),
+            prediction_label=_label(model, batch, row, prediction[row]),
+            probability=float(chance[row]),
+            method=method.name,
+            params=method.params,
+            delta=None if explanation.delta is None else float(explanation.delta[row]),
+            index=index,
+            signed=method.signed,
+        )
+        for row, index in enumerate(indices)
+    ]
+
+
+@torch.no_grad()
+def _explain(model: ExplainedModel, method: Explainer, batch: Batch, target: Any) -> tuple[Tensor, Tensor, Explanation]:
+    with model.evaluating():
+        logits = finite(model(batch).logits)
+    explained = model.target(batch, target, logits)
+    return explained, logits, method.explain(model, batch, explained)
+
+
+def _positions(batch: Batch, row: int, explanation: Explanation) -> dict[str, Any]:
+    """Tokens, words and their scores, padding left out."""
+    real = batch.attended[row].cpu()
+    content = batch.content[row].cpu()[real]
+    scores = explanation.scores[row].float().cpu()[real].numpy()
+    layers = None if explanation.layers is None else explanation.layers[row].float().cpu()[:, real].numpy()
+    shared = {"scores": scores, "special": (~content).tolist(), "layers": layers}
+    if batch.alignments is None:
+        shared |= {"tokens": _unnamed(batch, row, real), "image_shape": batch.image_shape}
+        return shared | {
+            "words": (),
+            "word_scores": (),
+            "word_spans": (),
+            "texts": (),
+            "image_shape": batch.image_shape,
+        }
+    alignment = batch.alignments[row]
+    return shared | {
+        "tokens": alignment.tokens,
+        "words": tuple(word.text for word in alignment.words),
+        "word_scores": pool(scores, alignment.word_of, len(alignment.words)),
+        "word_spans": tuple((word.side, word.start, word.end) for word in alignment.words),
+        "texts": alignment.texts,
+        "truncated": alignment.truncated,
+    }
+
+
+def _unnamed(batch: Batch, row: int, real: Tensor) -> list[str]:
+    """Names for positions that have no text: patches of an image, or token ids made elsewhere."""
+    if batch.image_shape is None:
+        return [str(token) for token in batch.inputs["input_ids"][row].cpu()[real].tolist()]
+    return ["class", *(f"patch {number}" for number in range(int(real.sum()) - 1))]
+
+
+def _label(model: ExplainedModel, batch: Batch, row: int, target: Tensor) -> str:
+    """The target's name: a label, or for a span the text it covers."""
+    if model.task.name != "span":
+        return model.labels[int(target)]
+    start, end = target.tolist()
+    if batch.alignments is None:
+        return f"{start}–{end}"
+    offset = int(batch.attended[row].long().argmax())
+    alignment = batch.alignments[row]
+    first, last = alignment.spans[start - offset], alignment.spans[end - offset]
+    return "no answer" if first is None or last is None else alignment.texts[first[0]][first[1] : last[2]]
+
+
+def _output(target: Tensor, start: Tensor) -> int | tuple[int, int]:
+    """A class, or a span counted from where its example starts."""
+    return int(target) if target.ndim == 0 else (int(target[0] - start), int(target[1] - start))
+
+
+def _size(row: Mapping[str, Any]) -> int:
+    """Characters, which tell lengths apart well enough to sort by; images are all alike."""
+    return 4 * 256 if "image" in row else sum(len(str(row.get(column) or "")) for column in ("text", "text_pair"))

@@ -1,0 +1,156 @@
+"""What every attribution method is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.errors import ExegeteError
+from exegete.models import Batch, Capture, ExplainedModel, Outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a method says of a batch.
+
+    `scores` [B, L], zero outside content; `delta` [B]: how far the scores are from adding up to what they should
+    (methods with a completeness property); `layers` [B, N, L]: scores layer by layer; `bias` [B]: the part of the
+    target's score that belongs to no position (methods that keep it apart).
+    """
+
+    scores: Tensor
+    delta: Tensor | None = None
+    layers: Tensor | None = None
+    bias: Tensor | None = None
+
+
+class Explainer(ABC):
+    """An attribution method with its parameters; subclasses are frozen dataclasses and registered by `card.name`.
+
+    A method implements `scores` (or `explanation`, when it has more to say). It is called in evaluation mode, on a
+    resolved target, with gradients enabled exactly when its attributions shall keep a graph to the model's weights.
+    """
+
+    card: ClassVar[MethodCard]
+
+    @property
+    def name(self) -> str:
+        """The registry id."""
+        return self.card.name
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether attributions keep a graph to the model's weights, so that a loss can be made of them."""
+        return self.card.differentiable
+
+    @property
+    def signed(self) -> bool:
+        """Whether negative scores mean evidence against the target."""
+        return self.card.signed
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The method's parameters by name, as plain values."""
+        return {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """Forward and backward passes for an example with `length` content positions, its target given."""
+        return 1.0, 0.0
+
+    def attribute(self, model: ExplainedModel, batch: Batch, target: Any = None) -> Tensor:
+        """Scores [B, L], zero outside content.
+
+        Args:
+            model: the model to explain; it leaves the call as it came.
+            batch: B examples.
+            target: what to explain, see `ExplainedModel.target`; default: the prediction.
+
+        The scores keep a graph to the model's weights when the method is differentiable and gradients are enabled.
+        """
+        return self.explain(model, batch, target).scores
+
+    def explain(self, model: ExplainedModel, batch: Batch, target: Any = None) -> Explanation:
+        """Scores and what else the method has to say; see `attribute`."""
+        explanation = self.everywhere(model, batch, target)
+        return replace(explanation, scores=explanation.scores.masked_fill(~batch.content, 0.0))
+
+    def everywhere(self, model: ExplainedModel, batch: Batch, target: Any = None) -> Explanation:
+        """As `explain`, but special tokens keep what the method gives them; anything at padding.
+
+        Explanation regularisation and its analyses look at these: there, special tokens are part of the input.
+        """
+        keep_graph = torch.is_grad_enabled() and self.differentiable
+        with model.evaluating():
+            target = model.target(batch, target)
+            with torch.set_grad_enabled(keep_graph):
+                return self.explanation(model, batch, target)
+
+    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+        """For methods that say more than scores."""
+        return Explanation(self.scores(model, batch, target))
+
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """The method's formula: [B, L], anything outside content."""
+        raise NotImplementedError(f"{type(self).__name__} implements neither scores nor explanation")
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> Self:
+        """A learned explainer from the folder it was saved in."""
+        raise ExegeteError(f"{cls.card.name} is not learned: it takes no path")
+
+
+class SinglePass(Explainer):
+    """A method that needs one forward pass and what was captured in it.
+
+    A training step can hand its own pass to `from_outputs`, so that guidance costs no pass of its own.
+    """
+
+    @property
+    def capture(self) -> Capture:
+        """What has to be captured in the forward pass."""
+        return Capture()
+
+    @property
+    def on_embeddings(self) -> bool:
+        """Whether the pass has to run on input embeddings given to it, because their gradient is needed."""
+        return False
+
+    @abstractmethod
+    def from_outputs(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+    ) -> Tensor:
+        """[B, L] from one pass; `keep_graph`: the scores themselves will be differentiated."""
+
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """One pass of the method's own."""
+        keep_graph = torch.is_grad_enabled()
+        capture = replace(self.capture, differentiable_twice=keep_graph)
+        if not self.on_embeddings and not self._needs_gradient:
+            outputs = model(batch, capture=capture)
+            return self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
+        with torch.enable_grad():
+            outputs = model(batch, embeddings_with_gradient(model, batch, keep_graph=keep_graph), capture)
+            scores = self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
+        return scores if keep_graph else scores.detach()
+
+    @property
+    def _needs_gradient(self) -> bool:
+        return self.passes(1)[1] > 0
+
+
+def embeddings_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Tensor:
+    """Input embeddings [B, L, d] that a gradient can be taken at; with a graph to the embedding table if wanted."""
+    embeddings = model.embed(batch)
+    return embeddings if keep_graph and embeddings.requires_grad else embeddings.detach().requires_grad_()
+
+
+def gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:
+    """∂ Σ_b of_b / ∂ at: every example's own gradient, since examples do not see each other."""
+    (result,) = torch.autograd.grad(of.sum(), at, create_graph=keep_graph)
+    return result

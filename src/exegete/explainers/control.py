@@ -1,0 +1,39 @@
+"""Controls: what a method has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.errors import ExegeteError
+from exegete.explainers.base import Explainer
+from exegete.explainers.seeding import generators
+from exegete.models import Batch, ExplainedModel
+
+
+@dataclass(frozen=True)
+class Random(Explainer):
+    """Independent N(0, 1) scores from the seed and the input itself, so batching and order change nothing."""
+
+    seed: int = 0
+    card: ClassVar = MethodCard("random", "control", False, False, "0", "")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 64:
+            raise ExegeteError(f"expected a seed from 0 to 2⁶⁴ − 1, got {self.seed}")
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """None: the model is not asked."""
+        return 0.0, 0.0
+
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """Content positions are drawn in their order, wherever padding stands."""
+        scores = np.zeros(tuple(batch.content.shape), np.float32)
+        for row, content, random in zip(scores, batch.content.cpu().numpy(), generators(batch, self.seed), strict=True):
+            row[content] = random.standard_normal(int(content.sum()))
+        return torch.from_numpy(scores).to(batch.device)

@@ -1,0 +1,77 @@
+"""How close each position's share of a layer's attention block is to the block's whole answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from exegete.data.cards import MethodCard
+from exegete.errors import unknown
+from exegete.explainers.decomposition.maps import LayerMaps
+from exegete.explainers.decomposition.trace import LayerState
+
+
+@dataclass(frozen=True)
+class Alti(LayerMaps):
+    """Aggregation of layer-wise token-to-token interactions (Ferrando et al. 2022). Unsigned; rows sum to 1.
+
+    T_i(x_j): what x_j adds, by attention and residual, to the attention block's answer y_i, its norm made linear;
+    c_ij = max(0, ‖y_i‖₁ − ‖y_i − T_i(x_j)‖₁), rows normalised. Feed-forwards are left out. In pre-norm families the
+    block has no norm behind it: T is the plain share and y the residual stream after attention. A position that
+    attention cannot reach gets nothing; a row in which nothing is near stays zero.
+
+    Args:
+        distance: the norm's order, 1 or 2.
+    """
+
+    distance: int = 1
+    card: ClassVar = MethodCard("alti", "decomposition", False, True, "≈ 3 F", "Ferrando et al. 2022")
+
+    def map(self, state: LayerState, rows: Tensor) -> Tensor:
+        """C [R, L]."""
+        answer, weights, vectors = shares(state, rows)
+        reached = (weights != 0).any(-1)
+        far = self.distances(answer, weights, vectors)
+        near = (length(answer, self.distance) - far).clamp(min=0).masked_fill(~reached, 0).T
+        return near / near.sum(-1, keepdim=True).clamp(min=torch.finfo(near.dtype).tiny)
+
+    def distances(self, answer: Tensor, weights: Tensor, vectors: Tensor) -> Tensor:
+        """‖T_i(x_j) − y_i‖ [L, R], in chunks of from-positions small enough for the processor's cache."""
+        size = max(1, self.max_memory // (answer.numel() * answer.element_size()))
+        parts = zip(weights.split(size), vectors.split(size), strict=True)
+        if torch.is_grad_enabled():
+            again = [checkpoint(_chunk, answer, w, v, self.distance, use_reentrant=False) for w, v in parts]
+            return torch.cat(again)
+        found = answer.new_empty(weights.shape[:2])  # written in place: small results between large ones tear the heap
+        for part, (w, v) in zip(found.split(size), parts, strict=True):
+            part.copy_(_chunk(answer, w, v, self.distance))
+        return found
+
+
+def shares(state: LayerState, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The answer y [R, d], and T_i(x_j) as weights [L, R, H + 1] times vectors [L, H + 1, d]."""
+    middle = state.middle[rows]
+    if state.parts.norm_first:
+        return middle, *state.mixture(rows)
+    norm = state.parts.norms[0]
+    weights, vectors = state.mixture(rows, norm.unscaled)
+    return norm(middle), weights / middle.std(-1, correction=0)[:, None], vectors
+
+
+def _chunk(answer: Tensor, weights: Tensor, vectors: Tensor, order: int) -> Tensor:
+    """‖T_i(x_j) − y_i + 1e-6‖ [c, R]; the 1e-6 on every coordinate is the authors'."""
+    difference = torch.baddbmm((answer - 1e-6).expand(len(weights), -1, -1), weights, vectors, alpha=-1)
+    return length(difference, order)
+
+
+def length(vectors: Tensor, order: int) -> Tensor:
+    """Norms of order 1 or 2 over the last axis; several times as fast as `torch.linalg.vector_norm` over short axes."""
+    if order == 1:
+        return vectors.abs().sum(-1)
+    if order == 2:
+        return vectors.square().sum(-1).sqrt()
+    raise unknown("order of a distance", str(order), ("1", "2"))

@@ -1,0 +1,65 @@
+"""Who a bias belongs to, when a vector is a sum of components."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from exegete.errors import unknown
+
+Bias = Literal["absdot", "dot", "norm", "abssim", "equal", "first", "token", "none"]
+Rule = Callable[[Tensor, Tensor], Tensor]
+TINY = 1e-12
+
+
+def _first(inner: Tensor, lengths: Tensor) -> Tensor:
+    return torch.zeros_like(inner).index_fill(-1, torch.tensor(0, device=inner.device), 1.0)
+
+
+def _last(inner: Tensor, lengths: Tensor) -> Tensor:
+    return _first(inner, lengths).flip(-1)
+
+
+def _absolute(inner: Tensor, lengths: Tensor) -> Tensor:
+    return inner.abs() / (inner.abs().sum(-1, keepdim=True) + TINY)
+
+
+def _similar(inner: Tensor, lengths: Tensor) -> Tensor:
+    return _absolute(inner / lengths.clamp(min=TINY), lengths)
+
+
+RULES: Mapping[str, Rule] = {
+    "absdot": _absolute,
+    "dot": lambda inner, lengths: inner / (inner.sum(-1, keepdim=True) + TINY),
+    "norm": lambda inner, lengths: lengths / (lengths.sum(-1, keepdim=True) + TINY),
+    "abssim": _similar,
+    "equal": lambda inner, lengths: torch.full_like(inner, 1 / inner.shape[-1]),
+    "first": _first,
+    "token": _last,
+    "none": lambda inner, lengths: torch.zeros_like(inner),
+}
+NEED_LENGTHS = frozenset({"norm", "abssim"})
+
+
+def checked(name: str) -> str:
+    """The rule's name, if there is such a rule."""
+    if name not in RULES:
+        raise unknown("bias rule", name, RULES)
+    return name
+
+
+def share(rule: str, components: Tensor, bias: Tensor) -> Tensor:
+    """Each component's share [..., K] of a bias [..., d], for components [..., K, d]."""
+    inner = (components @ bias.unsqueeze(-1)).squeeze(-1)
+    lengths = components.square().sum(-1).sqrt() if rule in NEED_LENGTHS else inner
+    return RULES[rule](inner, lengths)
+
+
+def add(rule: str, components: Tensor, bias: Tensor | None) -> Tensor:
+    """The components [..., K, d] with the bias [..., d] shared among them, in place."""
+    if bias is None:
+        return components
+    return components.addcmul_(share(rule, components, bias)[..., None], bias[..., None, :])

@@ -1,0 +1,135 @@
+"""DecompX: the whole network's answer as a sum of what each input position gave to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.errors import unknown
+from exegete.explainers.base import Explainer, Explanation
+from exegete.explainers.decomposition import biases
+from exegete.explainers.decomposition.biases import Bias
+from exegete.explainers.decomposition.components import Rules, components, normed
+from exegete.explainers.decomposition.feed_forward import Activation
+from exegete.explainers.decomposition.heads import through_head
+from exegete.explainers.decomposition.trace import Trace, traces
+from exegete.models import Batch, ExplainedModel
+from exegete.models.parts import head_parts
+
+
+@dataclass(frozen=True)
+class DecompX(Explainer):
+    """How long the part of the last hidden state is that each position gave, where the answer is read. Unsigned.
+
+    Hidden states are kept as sums of components, one a position, through attention, residuals, norms held at their
+    scales, and feed-forwards held at their activation slopes; every bias is shared among the components (Modarressi et
+    al. 2023). In pre-norm families a norm's bias is shared where the norm stands, with gated feed-forwards the gate is
+    held, and the length is that of the residual stream; sums are the hidden states there too.
+    `Explanation.layers` holds the lengths behind every layer.
+
+    Args:
+        bias: who a bias belongs to: components in proportion to `absdot` |⟨x_k, b⟩|, `dot`, `norm` ‖x_k‖ or `abssim`
+            |cos(x_k, b)|; all in `equal` parts; the `first` position; a `token` of its own; `none` drops it.
+        activation: the slope it is held at: `zero_origin` f(x)/x, `tangent` f'(x) with the rest shared as a bias, or
+            `relu`, as if it were one (sums are then not the hidden states).
+        feed_forward: False leaves the feed-forwards out, as GlobEnc does.
+        max_memory: bytes that a chunk of intermediate tensors may take; the decomposed state, L²·d numbers, comes on
+            top.
+    """
+
+    bias: Bias = "absdot"
+    activation: Activation = "zero_origin"
+    feed_forward: bool = True
+    max_memory: int = 1 << 25
+    card: ClassVar = MethodCard("decompx", "decomposition", False, False, "≈ L F / 2", "Modarressi et al. 2023")
+
+    @property
+    def rules(self) -> Rules:
+        """The parameters that the layers need."""
+        if self.activation not in ("zero_origin", "tangent", "relu"):
+            raise unknown("activation rule", self.activation, ("zero_origin", "tangent", "relu"))
+        return Rules(biases.checked(self.bias), self.activation, self.feed_forward, self.max_memory)
+
+    @torch.no_grad()
+    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+        """‖X_i←k‖₂ behind every layer, example by example."""
+        readout = model.readout(batch, target)
+        found = [
+            trace.spread(self._lengths(trace, weights[trace.positions]), batch.length)
+            for trace, weights in zip(traces(model, batch), readout, strict=True)
+        ]
+        layers = torch.stack(found)
+        return Explanation(layers[:, -1], layers=layers)
+
+    def _lengths(self, trace: Trace, weights: Tensor) -> Tensor:
+        """[N, L]"""
+        needed = weights.nonzero().flatten()
+        weights = weights[needed].to(trace.layers[0].x.dtype)
+        found = []
+        for number, state in enumerate(components(trace, self.rules, needed), 1):
+            read = state if number == len(trace.layers) else state[needed]
+            found.append(weights @ read[:, : len(trace.positions)].square().sum(-1).sqrt())
+        return torch.stack(found)
+
+
+@dataclass(frozen=True)
+class DecompXClassifier(DecompX):
+    """What each position adds to the target's logit, through the classifier too. Signed, exact.
+
+    As `decompx`, and on through pooler or head with the activation held at its slope (Modarressi et al. 2023).
+    `Explanation.delta` [B]: how far all positions together are from the logit: rounding, unless a rule drops something.
+
+    Args:
+        head_activation: as `activation`, for the one in the head: `zero_origin` or `tangent`.
+    """
+
+    head_activation: Literal["zero_origin", "tangent"] = "zero_origin"
+    card: ClassVar = MethodCard(
+        "decompx_classifier", "decomposition", True, False, "≈ L F / 2", "Modarressi et al. 2023"
+    )
+
+    @torch.no_grad()
+    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+        """The target's column of the class contributions."""
+        rows = readouts(model, batch, target)
+        scores, biases_own, deltas = [], [], []
+        for number, trace in enumerate(traces(model, batch)):
+            classes = self.contributions(model, trace, rows[number][:, trace.positions])
+            own = self._of_target(model, classes, target[number])
+            count = len(trace.positions)
+            true = model.task.score(trace.logits[None], target[number : number + 1])[0]
+            scores.append(trace.spread(own[:count], batch.length))
+            biases_own.append(own[count:].sum())
+            deltas.append(own.sum() - true)
+        bias = torch.stack(biases_own) if self.bias == "token" else None
+        return Explanation(torch.stack(scores), delta=torch.stack(deltas), bias=bias)
+
+    @torch.no_grad()
+    def contributions(self, model: ExplainedModel, trace: Trace, readout: Tensor) -> Tensor:
+        """What each of K components gives to each of C outputs at Q readouts [Q, L], see `readouts`: [Q, K, C]."""
+        needed = readout.any(0).nonzero().flatten()
+        *_, state = components(trace, self.rules, needed)
+        point = trace.layers[-1].answer(needed)
+        if trace.final is not None:
+            before = trace.layers[-1].end[needed]
+            state, point = normed(trace.final, state, before, self.bias), trace.final(before)
+        weights = readout[:, needed].to(point.dtype)
+        pooled = torch.einsum("qr,rkd->qkd", weights, state)
+        return through_head(head_parts(model.model), pooled, weights @ point, self.bias, self.head_activation)
+
+    def _of_target(self, model: ExplainedModel, classes: Tensor, target: Tensor) -> Tensor:
+        """[K]"""
+        if model.task.name == "span":
+            return classes[0, :, 0] + classes[1, :, 1]
+        return classes[0, :, int(target)]
+
+
+def readouts(model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+    """Weights [B, Q, L] of the positions that the head pools: one row, or for spans the start and the end."""
+    if model.task.name == "span":
+        return torch.nn.functional.one_hot(target, batch.length).to(model.dtype)
+    return model.readout(batch, target)[:, None]

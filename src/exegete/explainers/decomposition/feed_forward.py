@@ -1,0 +1,66 @@
+"""A feed-forward block, held at its own activation slopes, applied to components."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from exegete.explainers.decomposition import biases
+from exegete.models import activations
+from exegete.models.parts import LayerParts
+
+Activation = Literal["zero_origin", "tangent", "relu"]
+
+
+def feed_forward(parts: LayerParts, components: Tensor, point: Tensor, bias: str, activation: Activation) -> Tensor:
+    """What it makes of components [c, K, d] of the inputs `point` [c, d]: [c, K, d].
+
+    Whatever needs fewer operations: the block with frozen slopes as one matrix a position, M_i = W₂ diag(θ_i) W₁, or
+    both projections one after the other.
+    """
+    width, size = parts.into.weight.shape
+    count = components.shape[1]
+    linear = activation != "tangent" or parts.gate is not None
+    if linear and bias not in biases.NEED_LENGTHS and width * size + count * size < 2 * count * width:
+        out = _folded(parts, components, slopes(parts, point, activation), bias)
+    else:
+        out = _unfolded(parts, components, point, bias, activation)
+    return biases.add(bias, out, parts.out.bias)
+
+
+def slopes(parts: LayerParts, point: Tensor, activation: Activation) -> Tensor:
+    """θ [c, d_ff]: what the wide layer's value is multiplied by; with a gate, the gate's answer."""
+    name = parts.activation
+    if parts.gate is not None:
+        height = parts.gate(point)
+        return activations.slope(name)(height) * height
+    return activations.slope("relu" if activation == "relu" else name)(parts.into(point))
+
+
+def _folded(parts: LayerParts, components: Tensor, theta: Tensor, bias: str) -> Tensor:
+    first, second = parts.into, parts.out.weight
+    matrices = (second * theta[:, None]).flatten(0, 1) @ first.weight
+    out: Tensor = components @ matrices.unflatten(0, (len(theta), -1)).mT
+    if first.bias is None:
+        return out
+    inner = components @ (first.bias @ first.weight)
+    owned = biases.RULES[bias](inner, inner)
+    return out.addcmul_(owned[..., None], ((theta * first.bias) @ second.T)[:, None])
+
+
+def _unfolded(parts: LayerParts, components: Tensor, point: Tensor, bias: str, activation: Activation) -> Tensor:
+    wide = biases.add(bias, components @ parts.into.weight.T, parts.into.bias)
+    if activation == "tangent" and parts.gate is None:
+        steepness, height = activations.tangent(parts.activation, parts.into(point))
+        wide = biases.add(bias, wide.mul_(steepness[:, None]), height)
+    else:
+        wide.mul_(slopes(parts, point, activation)[:, None])
+    return wide @ parts.out.weight.T
+
+
+def rows_at_once(parts: LayerParts, count: int, max_memory: int) -> int:
+    """How many rows of `count` components fit into so many bytes: their wide layers, or matrices and scaled weights."""
+    wide, size = parts.into.weight.shape
+    numbers = max(count * (wide + 2 * size), wide * size + size * size)
+    return max(1, max_memory // (numbers * parts.into.weight.element_size()))

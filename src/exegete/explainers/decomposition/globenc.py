@@ -1,0 +1,43 @@
+"""How long each position's share of a layer's output is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.explainers.decomposition.maps import LayerMaps
+from exegete.explainers.decomposition.trace import LayerState
+
+
+@dataclass(frozen=True)
+class GlobEnc(LayerMaps):
+    """Global token attribution from the encoder layers' norms (Modarressi et al. 2022). Unsigned.
+
+    N_ij: the length of what x_j adds to position i by attention and residual, through both norms made linear, without
+    feed-forward and biases; rows do not sum to 1. In pre-norm families no norm stands behind either block, and N_ij is
+    the length of the share in the residual stream after attention.
+
+    A share is a mixture of H + 1 vectors of position j, so its length comes from their inner products:
+    no tensor [L, L, d] exists.
+    """
+
+    card: ClassVar = MethodCard("globenc", "decomposition", False, False, "≈ F", "Modarressi et al. 2022")
+
+    def map(self, state: LayerState, rows: Tensor) -> Tensor:
+        """N [R, L]."""
+        norms = () if state.parts.norm_first else state.parts.norms
+        weights, vectors = state.mixture(rows, lambda x: reduce(lambda y, norm: norm.unscaled(y), norms, x))
+        scale = torch.ones_like(state.x[rows, :1])
+        for norm, before in zip(norms, (state.middle, state.end), strict=False):
+            scale = scale * norm.scale(before[rows])
+        products = vectors @ vectors.mT
+        size = max(1, self.max_memory // (weights[0].numel() * products.element_size()))
+        squares = products.new_empty(weights.shape[:2])
+        for part, w, p in zip(squares.split(size), weights.split(size), products.split(size), strict=True):
+            part.copy_(((w @ p) * w).sum(-1))
+        return squares.clamp(min=0).sqrt().T * scale

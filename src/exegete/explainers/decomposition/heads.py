@@ -1,0 +1,34 @@
+"""A head, held at its own activation slope, applied to components."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from exegete.errors import unknown
+from exegete.explainers.decomposition import biases
+from exegete.models import activations
+from exegete.models.parts import HeadParts
+
+
+def through_head(
+    parts: HeadParts, components: Tensor, point: Tensor, bias: str, activation: Literal["zero_origin", "tangent"]
+) -> Tensor:
+    """What it makes of components [Q, K, d] of the inputs `point` [Q, d]: [Q, K, C]."""
+    if activation not in ("zero_origin", "tangent"):
+        raise unknown("head activation rule", activation, ("zero_origin", "tangent"))
+    if parts.dense is not None:
+        components = biases.add(bias, components @ parts.dense.weight.T, parts.dense.bias)
+        height = parts.dense(point)
+        steepness = activations.slope(parts.activation)(height)
+        point = steepness * height
+        if activation == "tangent":
+            steepness, rest = activations.tangent(parts.activation, height)
+            components = biases.add(bias, components * steepness[:, None], rest)
+        else:
+            components = components * steepness[:, None]
+    if parts.norm is not None:
+        scale = parts.norm.scale(point)
+        components = biases.add(bias, parts.norm.linear(components, scale[:, None]), parts.norm.bias)
+    return biases.add(bias, components @ parts.output.weight.T, parts.output.bias)

@@ -1,0 +1,71 @@
+"""Token-to-token maps of every layer, multiplied through the network."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from exegete.errors import unknown
+from exegete.explainers.base import Explainer, Explanation
+from exegete.explainers.decomposition.trace import LayerState, Trace, traces
+from exegete.models import Batch, ExplainedModel
+
+Maps = Literal["up_to", "each"]
+
+
+@dataclass(frozen=True)
+class LayerMaps(Explainer):
+    """A method that says, layer by layer, how much position j gives to position i, and multiplies: R_l = M_l R_{l-1}.
+
+    Scores are the row of R_N where the answer is read; of the last layer only that row is made. No identity is added:
+    the maps hold the residual already.
+
+    Args:
+        layers: what `Explanation.layers` holds of each layer at that row: R_l (`up_to`) or M_l (`each`).
+        max_memory: bytes that a chunk of the widest intermediate tensor may take.
+    """
+
+    layers: Maps = "up_to"
+    max_memory: int = 1 << 21
+
+    @abstractmethod
+    def map(self, state: LayerState, rows: Tensor) -> Tensor:
+        """M_l at the rows [R], from all positions: [R, L]."""
+
+    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+        """Example by example, without padding."""
+        if self.layers not in ("up_to", "each"):
+            raise unknown("choice of layers", self.layers, ("up_to", "each"))
+        readout = model.readout(batch, target)
+        found = [
+            trace.spread(torch.stack(self._rows(trace, weights[trace.positions])), batch.length)
+            for trace, weights in zip(traces(model, batch), readout, strict=True)
+        ]
+        both = torch.stack(found)
+        return Explanation(both[:, -1], layers=both[:, :-1])
+
+    def maps(self, trace: Trace) -> list[Tensor]:
+        """M_l [L, L] of every layer, in full."""
+        everywhere = torch.arange(len(trace.positions), device=trace.positions.device)
+        return [self.map(state, everywhere) for state in trace.layers]
+
+    def _rows(self, trace: Trace, weights: Tensor) -> list[Tensor]:
+        """What is read at each layer [L], and at the end the row of R_N."""
+        everywhere = torch.arange(len(weights), device=weights.device)
+        needed = weights.nonzero().flatten()
+        weights = weights.to(trace.layers[0].x.dtype)
+        read: list[Tensor] = []
+        rolled: Tensor | None = None
+        for number, state in enumerate(trace.layers, 1):
+            last = number == len(trace.layers)
+            own = self.map(state, needed if last else everywhere)
+            rolled = own if rolled is None else own @ rolled
+            shown = rolled if self.layers == "up_to" else own
+            row = weights[needed] if last else weights
+            read.append(row @ shown)
+        assert rolled is not None
+        return [*read, weights[needed] @ rolled]

@@ -1,0 +1,110 @@
+"""What a forward pass leaves for a decomposition, one unpadded example at a time, in float32 at least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models.anatomy import anatomy, layers, part
+from exegete.models.inputs import inputs_of
+from exegete.models.parts import LayerParts, Norm, layer_parts, norm, wide
+
+CAPTURE = Capture(attentions=True, heads=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """One layer at one example of L positions.
+
+    `attention` [H, L, L]; `values` [H, L, d_h], what is mixed, with the value bias; `x` [L, d]: the layer's input;
+    `middle` [L, d]: x plus what attention adds, before any norm; `end` [L, d]: before the second norm of a post-norm
+    layer, the layer's output in a pre-norm one.
+    """
+
+    parts: LayerParts
+    attention: Tensor
+    values: Tensor
+    x: Tensor
+    middle: Tensor
+    end: Tensor
+
+    def answer(self, rows: Tensor) -> Tensor:
+        """The layer's output at `rows` [R, d]."""
+        end = self.end[rows]
+        return end if self.parts.norm_first else self.parts.norms[1](end)
+
+    def mixture(self, rows: Tensor, through: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """How `middle` at `rows` is mixed, but for the output bias: weights [L, R, H + 1] and vectors [L, H + 1, d].
+
+        middle_i = Σ_j Σ_h weights[j, i, h] · vectors[j, h] + b_O; the last "head" is the residual: weight δ_ij,
+        vector x_j.
+
+        Args:
+            rows: [R] positions i.
+            through: a linear map on [..., d] that the vectors go through.
+        """
+        columns = self.parts.output.weight.T
+        x = self.x
+        if through is not None:
+            columns, x = through(columns), through(x)
+        heads = self.values @ columns.unflatten(0, (len(self.values), -1))
+        residual = torch.eye(len(x), dtype=x.dtype, device=x.device)[None, rows]
+        weights = torch.cat([self.attention[:, rows], residual]).permute(2, 1, 0).contiguous()
+        return weights, torch.cat([heads, x[None]]).transpose(0, 1).contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """All layers at one example.
+
+    `positions`: which columns of the batch its L positions are; `final`: the norm behind all layers; `logits` [C].
+    """
+
+    layers: tuple[LayerState, ...]
+    positions: Tensor
+    final: Norm | None
+    logits: Tensor
+
+    def spread(self, scores: Tensor, length: int) -> Tensor:
+        """Scores [..., L] in the batch's columns [..., length], zero at padding."""
+        return scores.new_zeros(*scores.shape[:-1], length).index_copy(-1, self.positions, scores)
+
+
+def traces(model: ExplainedModel, batch: Batch) -> Iterator[Trace]:
+    """One forward pass over the batch, then its examples one at a time, without their padding."""
+    blocks = layers(model.model)
+    found = anatomy(model.model)
+    norms = [[part(block, path) for block in blocks] for path in found.norms]
+    with inputs_of(blocks) as x, inputs_of(norms[0]) as first, inputs_of(norms[1]) as second:
+        final = [part(model.model.base_model, found.final_norm)] if found.final_norm else []
+        with inputs_of(final) as last:
+            outputs = model(batch, capture=CAPTURE)
+    middle, end = (second, [*x[1:], *last]) if found.norm_first else (first, second)
+    parts = [layer_parts(model.model, block) for block in blocks]
+    for row, attended in enumerate(batch.attended):
+        positions = attended.nonzero().flatten()
+        here = columns(positions)
+        yield Trace(
+            tuple(
+                LayerState(
+                    parts[n],
+                    wide(outputs.attentions[n][row][:, here][:, :, here]),
+                    wide(outputs.values[n][row][:, here]),
+                    *(wide(tensors[n][row, here]) for tensors in (x, middle, end)),
+                )
+                for n in range(len(blocks))
+            ),
+            positions,
+            norm(final[0]) if final else None,
+            wide(outputs.logits[row]),
+        )
+
+
+def columns(positions: Tensor) -> slice | Tensor:
+    """An index for these positions: a slice, so that nothing is copied, where they stand side by side."""
+    start, stop = int(positions[0]), int(positions[-1]) + 1
+    return slice(start, stop) if stop - start == len(positions) else positions

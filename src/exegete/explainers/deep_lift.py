@@ -1,0 +1,46 @@
+"""Differences from a reference instead of slopes, through Captum."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from captum.attr import DeepLift as CaptumDeepLift
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.explainers.base import Explainer
+from exegete.explainers.through_captum import ScoreOfEmbeddings
+from exegete.models import Batch, ExplainedModel
+from exegete.models.explained import Reference
+
+
+@dataclass(frozen=True)
+class DeepLift(Explainer):
+    """Captum's DeepLift with the rescale rule on input embeddings (Shrikumar et al. 2017). Signed.
+
+    Limits, which are Captum's: only activations that are modules (nn.Tanh, nn.ReLU, ...) and used once are rescaled; in
+    transformers that is often the pooler alone. Softmax, GELU and layer norms keep plain gradients, so the scores lie
+    between gradient × (E − b) and DeepLift, and do not add up to f_c(E) − f_c(b).
+
+    `baselines`: `mask` (content positions hold the mask token, special tokens stay), `pad`, or `zero` (everywhere).
+    """
+
+    baselines: Reference = "mask"
+    card: ClassVar = MethodCard("deep_lift", "gradients", True, False, "2 (F + B)", "Shrikumar et al. 2017")
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """Input and reference, forward and backward."""
+        return 2.0, 2.0
+
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """Σ_d of what Captum says; its hooks are gone afterwards, also when it raises."""
+        embeddings = model.embed(batch).detach().requires_grad_()
+        reference = model.reference(batch, self.baselines).detach()
+        with warnings.catch_warnings(), torch.enable_grad():
+            warnings.filterwarnings("ignore", "Setting forward, backward hooks", UserWarning)
+            explainer = CaptumDeepLift(ScoreOfEmbeddings(model, batch, target))
+            contributions: Tensor = explainer.attribute(embeddings, reference)
+        return contributions.detach().sum(-1)

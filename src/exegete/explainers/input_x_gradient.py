@@ -1,0 +1,32 @@
+"""Input embedding times gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.explainers.base import SinglePass, gradient
+from exegete.models import Batch, ExplainedModel, Outputs
+
+
+@dataclass(frozen=True)
+class InputXGradient(SinglePass):
+    """Input embedding times the gradient of the target's logit, summed over d (Shrikumar et al. 2017). Signed."""
+
+    card: ClassVar = MethodCard("input_x_gradient", "gradients", True, True, "F + B", "Shrikumar et al. 2017")
+    on_embeddings: ClassVar[bool] = True
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """One each."""
+        return 1.0, 1.0
+
+    def from_outputs(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+    ) -> Tensor:
+        """Σ_d E_id ∂f_c/∂E_id."""
+        assert outputs.embeddings is not None
+        slope = gradient(model.task.score(outputs.logits, target), outputs.embeddings, keep_graph=keep_graph)
+        return (slope * outputs.embeddings).sum(-1)

@@ -1,0 +1,183 @@
+"""Queries and keys as distributions over features, mixed by learned feature, head and layer coefficients (IvRA)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import torch
+from torch import Tensor, nn
+
+from exegete.data.cards import MethodCard
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers.learned_attention import (
+    NORMS,
+    LearnedAttention,
+    Norm,
+    jointly,
+    mean_logits,
+    over_positions,
+    precise,
+)
+from exegete.models import Batch, ExplainedModel, Outputs
+
+Mix = Literal["literal", "coefs"]
+
+
+class InterpretableAttention(LearnedAttention):
+    """Attention made again from learned features, heads and layers (IvRA, eq. 1 to 5). Unsigned.
+
+    `literal`: Q̃ = NORM(ω_Q ⊙ q) and K̃ = NORM(ω_K ⊙ k) over features, ψ^h_m = mean_n ⟨Q̃_n, K̃_m⟩,
+    Ψ_l = Σ_h NORM(τ₁ λ_h ψ^h) with NORM over heads and positions together, r = Σ_l NORM(τ₂ η_l Ψ_l) with NORM over
+    layers and positions. With softmax r is next to uniform unless `scales` are large: see `calibrate`.
+    `coefs`: r_m = softmax_m(Σ_l NORM(η)_l Σ_h NORM(λ_l)_h s^h_m), s^h_m = mean_n ⟨ω_Q ⊙ q_n, ω_K ⊙ k_m⟩ times the
+    model's scaling: untrained, it is `parameterised_attention` untrained.
+    The means are over the queries that see the key; r adds up to 1 over real positions, special tokens included.
+
+    Args:
+        n_layers: the layers of the models that it shall explain.
+        n_heads: the heads of each of them.
+        head_dim: the features of each head.
+        norm: NORM, one of `sparsemax`, `softmax`, `entmax15`.
+        mix: default: `coefs` for softmax, `literal` otherwise.
+        features: whether ω_Q and ω_K are learned; they stay what they are at first otherwise, all alike.
+        heads: the same of λ.
+        layers: the same of η.
+        scales: τ₁ and τ₂ of `literal`.
+    """
+
+    query_features: Tensor
+    key_features: Tensor
+    head_coefficients: Tensor
+    layer_coefficients: Tensor
+    card: ClassVar = MethodCard("interpretable_attention", "learned", False, True, "F", "Xie et al. 2024", learned=True)
+
+    def __init__(
+        self,
+        n_layers: int,
+        n_heads: int,
+        head_dim: int,
+        norm: Norm = "sparsemax",
+        mix: Mix | None = None,
+        features: bool = True,
+        heads: bool = True,
+        layers: bool = True,
+        scales: Sequence[float] = (1.0, 1.0),
+    ) -> None:
+        super().__init__(n_layers, n_heads)
+        self.norm, self.mix = _chosen(norm, mix)
+        self.head_dim, self.features, self.heads, self.layers = head_dim, features, heads, layers
+        self.scales = _two_positive(scales)
+        self._coefficient("query_features", (n_layers, n_heads, head_dim), learned=features)
+        self._coefficient("key_features", (n_layers, n_heads, head_dim), learned=features)
+        self._coefficient("head_coefficients", (n_layers, n_heads), learned=heads)
+        self._coefficient("layer_coefficients", (n_layers,), learned=layers)
+
+    @classmethod
+    def untrained(cls, model: ExplainedModel, **options: Any) -> Self:
+        """The explainer for a model with every coefficient 1; `options` as in the class."""
+        config = model.config
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return cls(config.num_hidden_layers, config.num_attention_heads, width, **options)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Sizes and choices."""
+        names = ("n_layers", "n_heads", "head_dim", "norm", "mix", "features", "heads", "layers", "scales")
+        return {name: getattr(self, name) for name in names}
+
+    def check(self, outputs: Outputs) -> None:
+        """Raises ExegeteError unless layers, heads and features are those that the coefficients are for."""
+        super().check(outputs)
+        if outputs.queries[0].shape[-1] != self.head_dim:
+            raise ExegeteError(
+                f"this {self.name} is for heads of {self.head_dim} features, the model's have "
+                f"{outputs.queries[0].shape[-1]}: use one made for this model"
+            )
+
+    def from_outputs(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+    ) -> Tensor:
+        """A distribution over real positions, special tokens included."""
+        self.check(outputs)
+        attended = batch.attended
+        if self.mix == "literal":
+            return jointly(self.norm, self._layer_grid(self._head_grid(model, batch, outputs), attended), attended)
+        logits = self._similarities(model, batch, outputs)
+        heads = NORMS[self.norm](self.head_coefficients, -1).to(logits)
+        layers = NORMS[self.norm](self.layer_coefficients, -1).to(logits)
+        return over_positions(torch.einsum("n,nh,bnhm->bm", layers, heads, logits), attended)
+
+    @torch.no_grad()
+    def calibrate(self, model: ExplainedModel, batch: Batch) -> None:
+        """Set `scales` so that what the two NORMs of `literal` get has standard deviation 1 on this batch.
+
+        Raises:
+            ExegeteError: nothing varies on the batch, or the mix has no scales.
+        """
+        if self.mix != "literal":
+            raise ExegeteError("only mix='literal' has scales to calibrate")
+        self.scales = (1.0, 1.0)
+        with model.evaluating():
+            outputs = model(batch, capture=replace(self.capture, differentiable_twice=False))
+        self.check(outputs)
+        grid = self._head_grid(model, batch, outputs)
+        first = _spread(grid.flatten(1, 2), batch.attended)
+        second = _spread(self._layer_grid(grid / first, batch.attended), batch.attended)
+        self.scales = _two_positive((1 / first, 1 / second))
+
+    def _head_grid(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
+        """τ₁ λ_h ψ^h: [B, N, H, L]."""
+        similarities = self._similarities(model, batch, outputs)
+        return self.scales[0] * self.head_coefficients.to(similarities)[..., None] * similarities
+
+    def _layer_grid(self, heads: Tensor, attended: Tensor) -> Tensor:
+        """τ₂ η_l Ψ_l: [B, N, L]."""
+        mixed = torch.stack([jointly(self.norm, layer, attended) for layer in heads.unbind(1)], 1)
+        return self.scales[1] * self.layer_coefficients.to(mixed)[:, None] * mixed
+
+    def _similarities(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
+        """ψ, or s for `coefs`: [B, N, H, L]."""
+        causal = model.is_decoder
+        weights = zip(self.query_features, self.key_features, strict=True)
+        layers = zip(outputs.queries, outputs.keys, outputs.scalings, weights, strict=True)
+        return torch.stack([self._layer(q, k, w, scale, batch, causal) for q, k, scale, w in layers], 1)
+
+    def _layer(
+        self, q: Tensor, k: Tensor, weights: tuple[Tensor, Tensor], scaling: float, batch: Batch, causal: bool
+    ) -> Tensor:
+        weighed = [weight.to(precise(x))[:, None] * precise(x) for x, weight in zip((q, k), weights, strict=True)]
+        if self.mix == "coefs":
+            return scaling * mean_logits(weighed[0], weighed[1], batch.attended, causal)
+        queries, keys = (NORMS[self.norm](x, -1) for x in weighed)
+        return mean_logits(queries, keys, batch.attended, causal)
+
+    def _coefficient(self, name: str, shape: tuple[int, ...], *, learned: bool) -> None:
+        if learned:
+            self.register_parameter(name, nn.Parameter(torch.ones(shape)))
+        else:
+            self.register_buffer(name, torch.ones(shape))
+
+
+def _chosen(norm: str, mix: str | None) -> tuple[str, str]:
+    if norm not in NORMS:
+        raise unknown("norm", norm, NORMS)
+    mix = mix or ("coefs" if norm == "softmax" else "literal")
+    if mix not in get_args(Mix):
+        raise unknown("mix", mix, get_args(Mix))
+    return norm, mix
+
+
+def _two_positive(scales: Sequence[float]) -> tuple[float, float]:
+    if len(scales) != 2 or not all(0 < scale < float("inf") for scale in scales):
+        raise ExegeteError(f"expected two positive scales, got {tuple(scales)}")
+    return scales[0], scales[1]
+
+
+def _spread(grid: Tensor, attended: Tensor) -> float:
+    """The standard deviation of the real entries of a grid [B, K, L]."""
+    deviation = float(grid.masked_select(attended[:, None].expand_as(grid)).std())
+    if not deviation > 0:
+        raise ExegeteError("nothing varies on this batch: calibrate with longer texts or more of them")
+    return deviation

@@ -1,0 +1,41 @@
+"""What happens to the answer when a word is not there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.explainers.base import Explainer
+from exegete.explainers.units import Granularity, spread, units
+from exegete.models import Batch, ExplainedModel
+from exegete.models.perturbed import How
+
+
+@dataclass(frozen=True)
+class Occlusion(Explainer):
+    """Drop of the target's probability when a word (or token) is taken away (Zeiler and Fergus 2014). Signed.
+
+    `granularity`: `word` or `token`; a word's drop is shared equally by its tokens. `perturbation`: `mask`, `remove`,
+    `pad` or `zero`.
+    """
+
+    granularity: Granularity = "word"
+    perturbation: How = "mask"
+    card: ClassVar = MethodCard("occlusion", "perturbation", True, False, "(words + 1) F", "Zeiler and Fergus 2014")
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """One a unit and one of the whole, at most: equal inputs are run once."""
+        return length + 1.0, 0.0
+
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """p_c(x) − p_c(x without the unit)."""
+        unit = units(batch, self.granularity)
+        number = torch.arange(-1, int(unit.max()) + 1, device=batch.device)
+        keep = unit != number[:, None, None]
+        keep[0] = True
+        probability = model.task.probability(model.perturbed(batch, keep, self.perturbation), target)
+        return spread((probability[0] - probability[1:]).T, unit)

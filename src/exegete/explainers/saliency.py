@@ -1,0 +1,43 @@
+"""How fast the target's logit changes with each input embedding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.errors import unknown
+from exegete.explainers.base import SinglePass, gradient
+from exegete.models import Batch, ExplainedModel, Outputs
+
+Norm = Literal["l2", "mean_absolute"]
+
+
+@dataclass(frozen=True)
+class Saliency(SinglePass):
+    """Norm of the gradient of the target's logit at each input embedding (Simonyan et al. 2014). Unsigned.
+
+    `norm`: `l2`, or `mean_absolute`, the mean of |∂f/∂E| over the embedding's dimensions.
+    """
+
+    norm: Norm = "l2"
+    card: ClassVar = MethodCard("saliency", "gradients", False, True, "F + B", "Simonyan et al. 2014")
+    on_embeddings: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.norm not in get_args(Norm):
+            raise unknown("norm", self.norm, get_args(Norm))
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """One each."""
+        return 1.0, 1.0
+
+    def from_outputs(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+    ) -> Tensor:
+        """‖∂f_c/∂E_i‖."""
+        assert outputs.embeddings is not None
+        slope = gradient(model.task.score(outputs.logits, target), outputs.embeddings, keep_graph=keep_graph)
+        return slope.norm(dim=-1) if self.norm == "l2" else slope.abs().mean(-1)

@@ -1,0 +1,70 @@
+"""The gradient, averaged over noisy copies of the input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers.base import Explainer
+from exegete.explainers.paths import every, slopes
+from exegete.explainers.saliency import Norm
+from exegete.explainers.seeding import seeds
+from exegete.models import Batch, ExplainedModel
+
+
+@dataclass(frozen=True)
+class SmoothGrad(Explainer):
+    """‖mean over noise of ∂f_c/∂E at E + N(0, σ²)‖ (Smilkov et al. 2017). Unsigned.
+
+    Args:
+        n_samples: noisy copies an example.
+        noise: σ as a share of the range of the example's own embeddings.
+        norm: `l2`, or `mean_absolute` over the embedding's dimensions.
+        seed: with the example's own content it decides the noise; batching and order change nothing.
+    """
+
+    n_samples: int = 50
+    noise: float = 0.1
+    norm: Norm = "l2"
+    seed: int = 0
+    card: ClassVar = MethodCard("smooth_grad", "gradients", False, True, "n_samples (F + B)", "Smilkov et al. 2017")
+
+    def __post_init__(self) -> None:
+        if self.norm not in get_args(Norm):
+            raise unknown("norm", self.norm, get_args(Norm))
+        if self.n_samples < 1:
+            raise ExegeteError(f"smooth_grad needs n_samples of at least 1, got {self.n_samples}")
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """One each a noisy copy."""
+        return float(self.n_samples), float(self.n_samples)
+
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """‖1/n Σ_s ∇f_c(E + ε_s)‖."""
+        embeddings = model.embed(batch)
+        own = list(seeds(batch, self.seed))
+        rows, numbers = every(batch, self.n_samples)
+
+        def noisy(points: Tensor) -> Tensor:
+            copies = zip(rows[points].tolist(), numbers[points].tolist(), strict=True)
+            noise = [self._noise(batch, embeddings, row, own[row] + number) for row, number in copies]
+            return embeddings[rows[points]] + torch.stack(noise)
+
+        total = torch.zeros_like(embeddings)
+        for part in slopes(model, batch, target, rows, noisy):
+            total = total.index_add(0, rows[part.points], part.gradient / self.n_samples)
+        return total.norm(dim=-1) if self.norm == "l2" else total.abs().mean(-1)
+
+    def _noise(self, batch: Batch, embeddings: Tensor, row: int, seed: int) -> Tensor:
+        """[L, d], drawn for real positions in their order, wherever padding stands."""
+        real = embeddings[row, batch.attended[row]]
+        drawn = np.random.default_rng(seed).standard_normal(tuple(real.shape), np.float32)
+        noise = torch.zeros_like(embeddings[row])
+        noise[batch.attended[row]] = torch.from_numpy(drawn).to(noise) * self.noise * (real.max() - real.min())
+        return noise

@@ -1,0 +1,22 @@
+"""An explained model as Captum wants one: a module from input embeddings to the number that is explained."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from exegete.models import Batch, ExplainedModel
+
+
+class ScoreOfEmbeddings(nn.Module):
+    """The target's logit [m·B] of input embeddings [m·B, L, d]: m versions of B examples, all first versions first."""
+
+    def __init__(self, model: ExplainedModel, batch: Batch, target: Tensor) -> None:
+        super().__init__()
+        self.model, self.batch, self.explained = model, batch, target
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """f_c of every version."""
+        rows = torch.arange(len(embeddings), device=embeddings.device) % len(self.batch)
+        outputs = self.model(self.batch.select(rows), embeddings)
+        return self.model.task.score(outputs.logits, self.explained[rows])

@@ -1,0 +1,42 @@
+"""How little does the attribution point at?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from exegete.data.cards import MetricCard
+from exegete.errors import ExegeteError
+from exegete.metrics.base import Metric
+from exegete.models import Batch, ExplainedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportantTokens(Metric):
+    """Fraction of content whose score, scaled to [0, 1] within its example, is above z, mean over `thresholds` z.
+
+    After IvRA, appendix D. Lower is more concise. Where all scores are equal, every position is as important as the
+    most important one: 1.
+    """
+
+    thresholds: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    card: ClassVar = MetricCard("important_tokens", "conciseness", False, "IvRA, appendix D", (0, 1))
+
+    def __post_init__(self) -> None:
+        if not self.thresholds or not all(0 <= z < 1 for z in self.thresholds):
+            raise ExegeteError(f"expected thresholds from 0 to below 1, got {self.thresholds}")
+
+    def per_example(
+        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
+    ) -> dict[str, Tensor]:
+        """See `Metric`; the model is not asked, NaN without content."""
+        scores = attribution.double()
+        low = scores.masked_fill(~batch.content, torch.inf).amin(1, keepdim=True)
+        high = scores.masked_fill(~batch.content, -torch.inf).amax(1, keepdim=True)
+        scaled = torch.where(high > low, (scores - low) / (high - low), 1.0)
+        levels = torch.tensor(self.thresholds, dtype=scores.dtype, device=scores.device)
+        above = (scaled[..., None] > levels) & batch.content[..., None]
+        return {self.name: (above.sum(1).double().mean(1) / batch.content.sum(1)).float()}

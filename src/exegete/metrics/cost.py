@@ -1,0 +1,84 @@
+"""What a block of code costs: time and memory."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from exegete.data.cards import MetricCard
+
+SECONDS = MetricCard("seconds", "cost", False, "", (0, None), label="seconds")
+PEAK_MEMORY = MetricCard("peak_memory", "cost", False, "", (0, None), label="MiB")
+
+MIB = 1 << 20
+_CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+
+
+@dataclass
+class Measurement:
+    """Filled when the block ends, also when it raises.
+
+    `seconds`: wall time. `peak_memory`: MiB at the highest moment beyond what was held at the start; on CUDA what
+    tensors take on the device, on a Linux CPU what the process holds (memory that it had kept from before and fills
+    again is not seen), NaN where neither is known.
+    """
+
+    seconds: float = math.nan
+    peak_memory: float = math.nan
+
+
+@contextmanager
+def measured(device: torch.device | str = "cpu") -> Iterator[Measurement]:
+    """Wall time and peak memory of the block on `device`, its queued work included.
+
+    The high-water mark is one for the whole process: a measured block inside another one lowers the outer one's peak.
+    """
+    device = torch.device(device)
+    result = Measurement()
+    wait = torch.get_device_module(device).synchronize
+    wait()
+    peak = _peak_from_here(device)
+    start = time.perf_counter()
+    try:
+        yield result
+    finally:
+        wait()
+        result.seconds = time.perf_counter() - start
+        result.peak_memory = peak() / MIB
+
+
+def _peak_from_here(device: torch.device) -> Callable[[], float]:
+    """A function that says how many bytes the peak since now lies above the present."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        held = torch.cuda.memory_allocated(device)
+        return lambda: float(torch.cuda.max_memory_allocated(device) - held)
+    if device.type != "cpu" or not _mark_lowered():
+        return lambda: math.nan
+    resident = _status("VmRSS")
+    return lambda: float(np.maximum(_status("VmHWM") - resident, 0.0))
+
+
+def _mark_lowered() -> bool:
+    """Lowers the process's high-water mark to what it holds now; False where the system has no such mark."""
+    try:
+        _CLEAR.write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _status(field: str) -> float:
+    """Bytes that /proc says of this process, NaN where it does not say."""
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return math.nan
+    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), math.nan)

@@ -1,0 +1,179 @@
+"""Does the attribution put first what people marked?
+
+NaN for an example that nobody looked at, and where nothing or everything was marked: there is nothing to tell apart.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from exegete.data.cards import MetricCard
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers.units import Granularity, units
+from exegete.metrics.base import Metric
+from exegete.metrics.ranking import checked_fractions, ranks, sizes
+from exegete.models import Batch, ExplainedModel
+
+
+class Ranked(NamedTuple):
+    """Words or tokens by falling score, equal scores in the order of the text: what is no candidate comes last.
+
+    `scores` [B, U] float64, `gold` [B, U]: marked by people, `candidates` [B, U].
+    """
+
+    scores: Tensor
+    gold: Tensor
+    candidates: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plausibility(Metric):
+    """Scores of words or tokens against those that people marked.
+
+    `level`: `word` (a word's score is the sum of its tokens', and it is marked if one of them is) or `token`.
+    `specials`: special tokens count as unmarked tokens, with the score 0 that attributions have there.
+    `absolute`: compare magnitudes: evidence against the target is evidence people mark too. Unsigned methods have none.
+    """
+
+    level: Granularity = "word"
+    specials: bool = False
+    absolute: bool = True
+
+    def __post_init__(self) -> None:
+        if self.level not in ("word", "token"):
+            raise unknown("level", self.level, ("word", "token"))
+        if self.specials and self.level == "word":
+            raise ExegeteError("special tokens belong to no word: specials=True needs level='token'")
+
+    @abstractmethod
+    def value(self, ranked: Ranked) -> Tensor:
+        """[B] The metric's formula; anything where it is undefined."""
+
+    def per_example(
+        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
+    ) -> dict[str, Tensor]:
+        """See `Metric`; the target does not matter, and without any rationale in the batch all are NaN."""
+        if batch.rationale is None:
+            return {self.name: torch.full((len(batch),), torch.nan, device=batch.device)}
+        ranked = self.ranked(batch, batch.rationale, attribution)
+        marked, unmarked = ranked.gold.any(1), (ranked.candidates & ~ranked.gold).any(1)
+        defined = marked & unmarked if batch.has_rationale is None else marked & unmarked & batch.has_rationale
+        return {self.name: self.value(ranked).float().masked_fill(~defined, torch.nan)}
+
+    def ranked(self, batch: Batch, rationale: Tensor, attribution: Tensor) -> Ranked:
+        """The units that are compared, in the attribution's order."""
+        gold, scores = rationale & batch.content, attribution.double()
+        candidates = batch.attended if self.specials else batch.content
+        if self.level == "word":
+            scores, gold, candidates = _words(batch, scores, gold)
+        scores = scores.abs() if self.absolute else scores
+        scores = scores.masked_fill(~candidates, -torch.inf)
+        order = ranks(scores, candidates).argsort(dim=1)
+        return Ranked(*(each.gather(1, order) for each in (scores, gold, candidates)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auc(Plausibility):
+    """Area under the ROC curve: how often a marked unit is ahead of an unmarked one; ties count half."""
+
+    card: ClassVar = MetricCard("auc", "plausibility", True, "Fawcett 2006", (0, 1), needs_rationale=True, label="AUC")
+
+    def value(self, ranked: Ranked) -> Tensor:
+        """Mann and Whitney's statistic, over groups of equal scores."""
+        first, last = _ties(ranked.scores)
+        negatives = _counted(ranked.candidates & ~ranked.gold)
+        ahead, level = negatives.gather(1, first), negatives.gather(1, last + 1)
+        behind = (negatives[:, -1:] - (ahead + level) / 2) * ranked.gold
+        return behind.sum(1) / (ranked.gold.sum(1) * negatives[:, -1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragePrecision(Plausibility):
+    """Precision at every marked unit, averaged; units of equal score come together (step-wise, not interpolated)."""
+
+    card: ClassVar = MetricCard(
+        "average_precision", "plausibility", True, "DeYoung et al. 2020", (0, 1), needs_rationale=True, label="AP"
+    )
+
+    def value(self, ranked: Ranked) -> Tensor:
+        """Precision at the end of each marked unit's group."""
+        _, last = _ties(ranked.scores)
+        precision = _counted(ranked.gold).gather(1, last + 1) / (last + 1)
+        return (precision * ranked.gold).sum(1) / ranked.gold.sum(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallAtK(Plausibility):
+    """Share of the G marked units among the first G; of equal scores the first in the text counts."""
+
+    card: ClassVar = MetricCard(
+        "recall_at_k", "plausibility", True, "DeYoung et al. 2020", (0, 1), needs_rationale=True, label="recall@k"
+    )
+
+    def value(self, ranked: Ranked) -> Tensor:
+        """Hits over G."""
+        size = ranked.gold.sum(1)
+        return _hits(ranked.gold, size) / size
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenF1(Plausibility):
+    """F1 of the first units as a set against the marked ones; of equal scores the first in the text counts.
+
+    `k`: None takes as many as were marked (then it equals `recall_at_k`), a number below 1 is that fraction of the
+    units, rounded up, and a number from 1 on is that many units, or all there are.
+    """
+
+    k: float | None = None
+    card: ClassVar = MetricCard(
+        "token_f1", "plausibility", True, "DeYoung et al. 2020", (0, 1), needs_rationale=True, label="F1"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.k is not None and self.k < 1:
+            checked_fractions((self.k,))
+
+    def value(self, ranked: Ranked) -> Tensor:
+        """2 · hits / (chosen + marked)."""
+        marked, count = ranked.gold.sum(1), ranked.candidates.sum(1)
+        size = marked if self.k is None else self._size(count, self.k)
+        return 2 * _hits(ranked.gold, size) / (size + marked)
+
+    @staticmethod
+    def _size(count: Tensor, k: float) -> Tensor:
+        return sizes(count, (k,))[0] if k < 1 else count.clamp(max=int(k))
+
+
+def _words(batch: Batch, scores: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, marks and existence [B, W] of words."""
+    unit = units(batch, "word")
+    index, inside = unit.clamp(min=0), unit >= 0
+    zeros = scores.new_zeros(len(unit), int(index.max()) + 1)
+    summed, marks, tokens = (zeros.scatter_add(1, index, (each * inside).to(zeros)) for each in (scores, gold, inside))
+    return summed, marks > 0, tokens > 0
+
+
+def _ties(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, U] Where the group of equal scores around each place of the sorted scores begins, and its last place."""
+    places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
+    changes = scores[:, 1:] != scores[:, :-1]
+    edge = torch.ones_like(changes[:, :1]) if scores.shape[1] > 1 else torch.ones_like(scores, dtype=torch.bool)
+    first = places.where(torch.cat([edge, changes], 1), 0).cummax(1).values
+    last = places.where(torch.cat([changes, edge], 1), scores.shape[1] - 1).flip(1).cummin(1).values.flip(1)
+    return first, last
+
+
+def _counted(which: Tensor) -> Tensor:
+    """[B, U + 1] How many come before each place, in float64; the last entry counts all."""
+    return torch.nn.functional.pad(which.cumsum(1), (1, 0)).double()
+
+
+def _hits(gold: Tensor, size: Tensor) -> Tensor:
+    """[B] Marked units among the first `size` [B]."""
+    return _counted(gold).gather(1, size[:, None]).squeeze(1)

@@ -1,0 +1,38 @@
+"""The metrics of each paper, with its parameters, so that tables can be compared with the published ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_AML = {"rounding": "floor"}
+_AML_AOPC = _AML | {"divisor": "bins_plus_one"}
+_ER = {"rounding": "er", "budgets": (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)}
+_ER_TOKENS = {"level": "token", "specials": True, "absolute": True}
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "ivra": {
+        "aopc_comprehensiveness": {},
+        "aopc_sufficiency": {},
+        "important_tokens": {},
+        "auc": {},
+    },
+    "er": {
+        "normalised_comprehensiveness": _ER,
+        "normalised_sufficiency": _ER,
+        "auc": _ER_TOKENS,
+        "average_precision": _ER_TOKENS,
+        "recall_at_k": _ER_TOKENS,
+    },
+    "aml": {
+        "sufficiency": _AML,
+        "log_odds": _AML,
+        "comprehensiveness": _AML,
+        "aopc_sufficiency": _AML_AOPC,
+        "aopc_comprehensiveness": _AML_AOPC,
+        "token_f1": {"level": "token", "k": 25},
+    },
+    "regex": {
+        "normalised_comprehensiveness": {"how": "pad"},
+        "normalised_sufficiency": {"how": "pad"},
+    },
+}

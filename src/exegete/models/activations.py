@@ -1,0 +1,84 @@
+"""Activation functions as a slope times their input: f(x) = slope(x)·x."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+from exegete.errors import unknown
+
+Slope = Callable[[Tensor], Tensor]
+
+
+def _tanh_gelu(x: Tensor) -> Tensor:
+    return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x.pow(3))))
+
+
+def _tanh(x: Tensor) -> Tensor:
+    """tanh(x)/x; around 0 its series, so that derivatives are right there too."""
+    small = x.abs() < 1e-2
+    away = torch.where(small, torch.ones_like(x), x)
+    square = torch.where(small, x, torch.zeros_like(x)).pow(2)
+    series = 1 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * 62 / 2835)))
+    return torch.where(small, series, torch.tanh(away) / away)
+
+
+SLOPES: Mapping[str, Slope] = {
+    "gelu": torch.special.ndtr,
+    "gelu_python": torch.special.ndtr,
+    "gelu_new": _tanh_gelu,
+    "gelu_fast": _tanh_gelu,
+    "gelu_accurate": _tanh_gelu,
+    "gelu_pytorch_tanh": _tanh_gelu,
+    "gelu_python_tanh": _tanh_gelu,
+    "quick_gelu": lambda x: torch.sigmoid(1.702 * x),
+    "silu": torch.sigmoid,
+    "swish": torch.sigmoid,
+    "relu": lambda x: (x > 0).to(x.dtype),
+    "tanh": _tanh,
+    "linear": torch.ones_like,
+}
+
+
+def slope(name: str) -> Slope:
+    """f(x)/x for an activation by its transformers name, with the limit at 0.
+
+    Raises:
+        ExegeteError: an activation without a known slope.
+    """
+    if name not in SLOPES:
+        raise unknown("activation", name, SLOPES)
+    return SLOPES[name]
+
+
+def name_of(module: nn.Module) -> str:
+    """The name of an activation module.
+
+    Raises:
+        ExegeteError: none of those with a known slope.
+    """
+    if isinstance(module, nn.GELU):
+        return "gelu" if module.approximate == "none" else "gelu_pytorch_tanh"
+    for name in SLOPES:
+        if type(module) is type(ACT2FN[name]):
+            return name
+    raise unknown("activation", type(module).__name__, SLOPES)
+
+
+def tangent(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The tangent of an activation at x: its slope f'(x) and its height at zero f(x) − f'(x)·x."""
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        value = slope(name)(point) * point
+        (steepness,) = torch.autograd.grad(value.sum(), point)
+    return steepness, value.detach() - steepness * x
+
+
+def head_activation(config: Any, name: str) -> str:
+    """The name of a head's activation, which a family's record gives, or says where the configuration has it."""
+    return name if name in SLOPES else str(getattr(config, name))

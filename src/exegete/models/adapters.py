@@ -1,0 +1,44 @@
+"""Adapters trained with PEFT, put into the model that they were trained on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+from transformers.utils import ADAPTER_CONFIG_NAME
+from transformers.utils.peft_utils import find_adapter_config_file
+
+from exegete.errors import ExegeteError
+
+
+def adapted(name: str) -> str | None:
+    """The name of the model that the adapter at `name` was trained on; None where there is no adapter."""
+    if Path(name).is_dir() and not (Path(name) / ADAPTER_CONFIG_NAME).exists():
+        return None
+    try:
+        file = find_adapter_config_file(name)
+    except (OSError, ValueError):
+        return None
+    if file is None:
+        return None
+    base = json.loads(Path(file).read_text()).get("base_model_name_or_path")
+    if not base:
+        raise ExegeteError(f"the adapter at {name} does not say which model it was trained on: load both with peft")
+    return str(base)
+
+
+def with_adapter(model: PreTrainedModel, name: str) -> tuple[Any, Sequence[str]]:
+    """The model with the adapter in it, and the names of whole modules that the adapter brought."""
+    try:
+        from peft import PeftModel  # noqa: PLC0415  (an extra: only adapters need it)
+    except ImportError as error:
+        raise ExegeteError(f"{name} is an adapter: install exegete[lora] to load it") from error
+    try:
+        loaded = PeftModel.from_pretrained(model, name)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ExegeteError(f"the adapter at {name} does not fit its model: {str(error).splitlines()[0]}") from error
+    brought = loaded.peft_config["default"].modules_to_save
+    return loaded, tuple(brought or ())

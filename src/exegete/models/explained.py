@@ -1,0 +1,403 @@
+"""The model being explained."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from operator import index
+from typing import Any, Literal, SupportsIndex
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from exegete.errors import ExegeteError
+from exegete.models import encode as encoding
+from exegete.models.batch import Batch
+from exegete.models.capture import Capture, recording
+from exegete.models.perturbed import How, perturbed
+from exegete.models.preserve import attention_type_for, evaluating, hooks_removed
+from exegete.models.substitute import embeddings_replaced, last_tokens, read_at
+from exegete.models.tasks import TASKS, Task
+
+Reference = Literal["mask", "pad", "zero"]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What one forward pass gave.
+
+    `logits` [B, C] (spans: [B, 2, L]); `embeddings` [B, L, d]: the input embeddings it ran on, when they were given;
+    the rest as asked for with `Capture`, one tensor a layer (`hidden_states`: one more, the embeddings' output first;
+    `scalings`: the number that q·k is multiplied by).
+    """
+
+    logits: Tensor
+    embeddings: Tensor | None = None
+    attentions: tuple[Tensor, ...] = ()
+    queries: tuple[Tensor, ...] = ()
+    keys: tuple[Tensor, ...] = ()
+    values: tuple[Tensor, ...] = ()
+    scalings: tuple[float, ...] = ()
+    hidden_states: tuple[Tensor, ...] = ()
+
+
+class ExplainedModel(nn.Module):
+    """A Hugging Face model with its tokenizer or image processor, ready to be explained.
+
+    It never moves, patches, resizes or retrains the model it holds: mode, hooks, attention implementation, embeddings
+    and random state are after each call what they were before it, also when the call raises.
+
+    Args:
+        model: a model with a sequence classification (or regression), question answering or image classification head.
+        processing_class: its tokenizer or image processor; without it only batches made with `Batch.from_ids` work.
+        task: one of `TASKS`; default: what the model's head and configuration say.
+        max_length: tokens that a text may have, where that shall be fewer than the model takes; at least 8.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        processing_class: Any = None,
+        task: str | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        super().__init__()
+        if max_length is not None and max_length < 8:
+            raise ExegeteError(f"expected a max_length of at least 8 tokens, got {max_length}")
+        self.limit = max_length
+        self.model = model
+        self.processing_class = processing_class
+        self.task: Task = TASKS[task or _task_of(model)]()
+        self._arguments = frozenset(inspect.signature(_unwrapped(model).forward).parameters)
+        self.memory: dict[bytes, Tensor] | None = None
+
+    # -- what the model is -------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> Any:
+        """The Hugging Face configuration."""
+        return self.model.config
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is; batches are put there."""
+        return next(self.embedding.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The model's floating point type."""
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    @property
+    def modality(self) -> Literal["text", "image"]:
+        """What the model reads."""
+        return "image" if _unwrapped(self.model).main_input_name == "pixel_values" else "text"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the model's outputs, in their order."""
+        return tuple(str(self.config.id2label[index]) for index in range(self.config.num_labels))
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether attention is causal: the answer is then read at the last position, and padding goes left."""
+        return any(getattr(module, "is_causal", False) for module in self.model.modules())
+
+    @property
+    def embedding(self) -> nn.Module:
+        """The layer whose output is the input embeddings: word embeddings, or an image's patch embeddings."""
+        layer: nn.Module = self.model.get_input_embeddings()
+        return layer
+
+    @property
+    def tokenizer(self) -> Any:
+        """The processing class, when it is a tokenizer that knows where its tokens are in the text."""
+        if self.processing_class is None:
+            raise ExegeteError("the model came without a tokenizer: pass it as processing_class, or use Batch.from_ids")
+        if not getattr(self.processing_class, "is_fast", False):
+            kind = type(self.processing_class).__name__
+            raise ExegeteError(f"{kind} does not say where tokens are in the text: use its fast version")
+        return self.processing_class
+
+    @property
+    def max_length(self) -> int:
+        """The most tokens of a text, special ones included: what the model takes, or fewer if so asked."""
+        positions = getattr(self.config, "max_position_embeddings", None) or getattr(self.config, "n_positions", None)
+        limit = int(positions) - self._first_position if positions else 1 << 20
+        limit = limit if self.limit is None else min(limit, self.limit)
+        return min(limit, getattr(self.processing_class, "model_max_length", limit) or limit)
+
+    @property
+    def _first_position(self) -> int:
+        """RoBERTa's first position is the one after its padding index; everybody else's is 0."""
+        for name, module in self.model.named_modules():
+            if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+                return 0 if module.padding_idx is None else module.padding_idx + 1
+        return 0
+
+    @property
+    def pad_id(self) -> int:
+        """A token id for padding; never attended to, so any valid one does for models without one."""
+        known = (getattr(self.processing_class, "pad_token_id", None), self.config.pad_token_id)
+        return next((int(value) for value in known if value is not None), 0)
+
+    @property
+    def mask_id(self) -> int:
+        """The id that stands for "no word": the mask token, else the unknown token, else the end-of-text token."""
+        names = ("mask_token_id", "unk_token_id", "eos_token_id")
+        sources = [self.processing_class, self.config]
+        known = [value for name in names for source in sources if (value := getattr(source, name, None)) is not None]
+        if not known:
+            raise ExegeteError("the tokenizer has no mask, unknown or end-of-text token: use the reference 'zero'")
+        return int(known[0] if not isinstance(known[0], list) else known[0][0])
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that never carry attribution; the unknown token is a word unless it doubles as another special token."""
+        tokenizer = self.tokenizer
+        special = frozenset(tokenizer.all_special_ids)
+        unknown = tokenizer.unk_token_id
+        doubles = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+        return special if unknown in doubles else special - {unknown}
+
+    @property
+    def _reads_last_token(self) -> bool:
+        return self.is_decoder and self.task.name != "span"
+
+    def takes(self, argument: str) -> bool:
+        """Whether the model's forward has this argument."""
+        return argument in self._arguments
+
+    # -- inputs ------------------------------------------------------------------------------------------------------
+
+    def encode(self, examples: Sequence[Any]) -> Batch:
+        """Texts, pairs (text, text), images or rows of canonical columns as one padded batch on the model's device.
+
+        Texts longer than the model takes are truncated, and a warning says how many. Labels are the model's own ids.
+
+        Raises:
+            ExegeteError: an empty text, a text without content tokens, a missing column, no tokenizer.
+        """
+        return encoding.encode(self, examples)
+
+    def with_positions(self, batch: Batch) -> Batch:
+        """The batch with explicit positions where left padding would shift the model's own."""
+        if "position_ids" in batch.inputs or not (self.is_decoder and self.takes("position_ids")):
+            return batch
+        positions = (batch.attended.long().cumsum(1) - 1).clamp(min=0)
+        return replace(batch, inputs=batch.inputs | {"position_ids": positions})
+
+    def embed(self, batch: Batch) -> Tensor:
+        """The input embeddings [B, L, d], before positions are added; differentiable.
+
+        Texts: word embeddings. Images: patch embeddings, with zeros at the class token, which has no pixels.
+        """
+        if self.modality == "text":
+            words: Tensor = self.embedding(batch.inputs["input_ids"])
+            return words
+        patches: Tensor = self.embedding(batch.inputs["pixel_values"])
+        return nn.functional.pad(patches, (0, 0, batch.length - patches.shape[1], 0))
+
+    def reference(self, batch: Batch, kind: Reference = "mask") -> Tensor:
+        """Embeddings [B, L, d] of an input that says nothing.
+
+        `mask` and `pad`: every content position holds that token, special tokens stay (images: patches of zero pixels);
+        `zero`: zeros everywhere.
+        """
+        embeddings = self.embed(batch)
+        if kind == "zero":
+            return torch.zeros_like(embeddings)
+        if kind not in ("mask", "pad"):
+            raise ExegeteError(f"unknown reference {kind!r}. Valid choices: mask, pad, zero")
+        if self.modality == "image":
+            blank = self.embed(replace(batch, inputs={"pixel_values": torch.zeros_like(batch.inputs["pixel_values"])}))
+        else:
+            token = torch.tensor(self.mask_id if kind == "mask" else self.pad_id, device=batch.device)
+            blank = self.embedding(token).expand_as(embeddings)
+        return torch.where(batch.content[..., None], blank, embeddings)
+
+    def blend(self, batch: Batch, keep: Tensor, how: Reference = "mask") -> Tensor:
+        """E·keep + E_ref·(1 − keep) [B, L, d] with keep [B, L] bool or in [0, 1]; outside `content` E stays."""
+        embeddings = self.embed(batch)
+        reference = torch.zeros_like(embeddings) if how == "zero" else self.reference(batch, how)
+        keep = torch.where(batch.content, keep.to(embeddings.dtype), 1.0)[..., None]
+        return embeddings * keep + reference * (1 - keep)
+
+    # -- passes ------------------------------------------------------------------------------------------------------
+
+    def forward(self, batch: Batch, embeddings: Tensor | None = None, capture: Capture | None = None) -> Outputs:
+        """One forward pass in the model's present mode.
+
+        Args:
+            batch: B examples.
+            embeddings: [B, L, d] to run on instead of the batch's own (see `embed`); positions are added by the model.
+            capture: what to record.
+        """
+        capture = capture or Capture()
+        arguments = self._arguments_for(self.with_positions(batch), capture)
+        with ExitStack() as scope:
+            scope.enter_context(attention_type_for(self.model, batch.length))
+            if capture.hidden_states:
+                scope.enter_context(hooks_removed(self.model))
+            if self._reads_last_token:
+                arguments["input_ids"] = scope.enter_context(read_at(self.model, self.embedding, batch))
+            if embeddings is not None:
+                scope.enter_context(embeddings_replaced(self.embedding, embeddings))
+            record = scope.enter_context(recording(self.model, capture)) if capture.in_attention else None
+            output = self.model(**arguments)
+        recorded = {} if record is None else record.layers()
+        if capture.hidden_states:
+            recorded["hidden_states"] = tuple(output.hidden_states)
+        return Outputs(self.task.logits(output, batch), embeddings, **recorded)
+
+    def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:
+        arguments: dict[str, Any] = {name: value for name, value in batch.inputs.items() if self.takes(name)}
+        if self.takes("use_cache"):
+            arguments["use_cache"] = False
+        if capture.hidden_states:
+            arguments["output_hidden_states"] = True
+        return arguments
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode inside the block, every module's own mode and the random state after it."""
+        with evaluating(self.model):
+            yield
+
+    @torch.no_grad()
+    def probabilities(self, batch: Batch) -> Tensor:
+        """Class probabilities [B, C] without dropout (regression: values; spans: [B, 2, L]).
+
+        Raises:
+            ExegeteError: the model answers NaN.
+        """
+        with self.evaluating():
+            return self.task.probabilities(finite(self(batch).logits))
+
+    @torch.no_grad()
+    def predict(self, batch: Batch) -> Tensor:
+        """The predicted target, [B] (spans: [B, 2])."""
+        with self.evaluating():
+            return self.task.predict(finite(self(batch).logits), batch)
+
+    def perturbed(self, batch: Batch, keep: Tensor, how: How = "remove") -> Tensor:
+        """Probabilities of many perturbed versions of each example: [N, B, C] (spans: [N, B, 2, L]).
+
+        Special tokens always stay. Identical inputs are run once, the rest sorted by length and packed by tokens.
+
+        Args:
+            batch: B examples.
+            keep: [N, B, L] which content positions to keep: bool, or weights in [0, 1] for a soft blend
+                E·keep + E_ref·(1 − keep), which is differentiable in `keep`.
+            how: `remove` (positions are deleted), or what takes their place: `mask`, `pad` (that token) or `zero`
+                (a zero vector); positions then stay as they are.
+        """
+        return perturbed(self, batch, keep, how)
+
+    @contextmanager
+    def remember(self) -> Iterator[None]:
+        """Inside the block no perturbed input is run twice, over all calls: methods often ask for the same ones."""
+        before, self.memory = self.memory, {} if self.memory is None else self.memory
+        try:
+            yield
+        finally:
+            self.memory = before
+
+    def readout(self, batch: Batch, target: Tensor) -> Tensor:
+        """Weights [B, L] of the positions at which the answer is read: attention maps are looked at from there.
+
+        Encoders: the first position (or the mean over all, if that is how the head pools); decoders: the last one;
+        spans: half at the start and half at the end.
+        """
+        weights = torch.zeros(batch.attended.shape, device=batch.device, dtype=self.dtype)
+        if self.task.name == "span":
+            halves = torch.full_like(target, 0.5, dtype=weights.dtype)
+            return weights.scatter_add(1, target, halves)
+        if getattr(self.config, "classifier_pooling", "cls") == "mean":
+            return batch.attended / batch.attended.sum(1, keepdim=True)
+        first = batch.attended.long().argmax(1)
+        position = last_tokens(batch, self.config.pad_token_id) if self.is_decoder else first
+        return weights.scatter(1, position[:, None], 1.0)
+
+    def target(self, batch: Batch, target: Any = None, logits: Tensor | None = None) -> Tensor:
+        """The target as a tensor: [B], or [B, 2] for spans.
+
+        `target`: None or "predicted" (from `logits` when given, else one more pass), "label" (the batch's own), a class
+        index or name, a span (start, end) counted without padding, or a list with one of those for each example; or the
+        tensor itself, its spans counted with padding.
+
+        Raises:
+            ExegeteError: no such output, or not one target an example.
+        """
+        if target is None or (isinstance(target, str) and target == "predicted"):
+            return self.predict(batch) if logits is None else self.task.predict(finite(logits).detach(), batch)
+        if isinstance(target, str) and target == "label":
+            if batch.labels is None:
+                raise ExegeteError("target='label' needs labelled examples")
+            if self.task.name == "regression":
+                return torch.zeros_like(batch.labels, dtype=torch.long)
+            return self._checked_target(batch, batch.labels)
+        if not isinstance(target, Tensor) or not target.ndim:
+            target = self._named_target(batch, target)
+        return self._checked_target(batch, target.to(batch.device))
+
+    def _checked_target(self, batch: Batch, target: Tensor) -> Tensor:
+        """The target, when its shape, type and values are those of outputs."""
+        span = self.task.name == "span"
+        shape, outputs = ([len(batch), 2], batch.length) if span else ([len(batch)], self.config.num_labels)
+        if list(target.shape) != shape or target.is_floating_point():
+            raise ExegeteError(f"expected a target of integers {shape}, got {list(target.shape)} {target.dtype}")
+        if ((target < 0) | (target >= outputs)).any():
+            raise ExegeteError(f"expected targets from 0 to {outputs - 1}, got {target.flatten().tolist()}")
+        return target
+
+    def _named_target(self, batch: Batch, target: Any) -> Tensor:
+        if self.task.name == "span":
+            spans = torch.as_tensor(target, device=batch.device)
+            return spans.expand(len(batch), 2) + batch.attended.long().argmax(1)[:, None]
+        each = list(target) if isinstance(target, list | tuple) else [target] * len(batch)
+        if len(each) != len(batch):
+            raise ExegeteError(f"expected one target or {len(batch)} (one an example), got {len(each)}")
+        return torch.tensor([self.label_id(value) for value in each], device=batch.device)
+
+    def label_id(self, label: SupportsIndex | str) -> int:
+        """The index of a label given by index or by name (any case)."""
+        if isinstance(label, str):
+            names = [name.lower() for name in self.labels]
+            if label.lower() in names:
+                return names.index(label.lower())
+        elif hasattr(label, "__index__") and 0 <= index(label) < len(self.labels):
+            return index(label)
+        valid = ", ".join(f"{number} ({name})" for number, name in enumerate(self.labels))
+        raise ExegeteError(f"the model does not know the label {label!r}. It knows: {valid}")
+
+
+def finite(logits: Tensor) -> Tensor:
+    """The logits, unless one is NaN: then the model is broken, and no explanation of it means anything."""
+    if torch.isnan(logits).any():
+        raise ExegeteError("the model answers NaN: its weights or its floating point type are broken")
+    return logits
+
+
+def _unwrapped(model: PreTrainedModel) -> PreTrainedModel:
+    """The model inside a PEFT wrapper, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _task_of(model: PreTrainedModel) -> str:
+    name = type(_unwrapped(model)).__name__
+    config = model.config
+    if name.endswith("ForQuestionAnswering"):
+        return "span"
+    if not name.endswith(("ForSequenceClassification", "ForImageClassification")):
+        raise ExegeteError(
+            f"{name} has no head to explain: expected …ForSequenceClassification, …ForQuestionAnswering "
+            "or …ForImageClassification"
+        )
+    if config.problem_type == "multi_label_classification":
+        return "multi_label"
+    return "regression" if config.problem_type == "regression" or config.num_labels == 1 else "classification"

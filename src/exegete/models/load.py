@@ -1,0 +1,165 @@
+"""From a name, a folder or a model to an ExplainedModel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+)
+
+from exegete.errors import ExegeteError, unknown
+from exegete.models.adapters import adapted, with_adapter
+from exegete.models.explained import ExplainedModel
+from exegete.models.prompted import PromptedModel
+from exegete.models.tasks import TASKS
+
+HEADS: dict[str, Any] = {
+    "ForSequenceClassification": AutoModelForSequenceClassification,
+    "ForQuestionAnswering": AutoModelForQuestionAnswering,
+    "ForImageClassification": AutoModelForImageClassification,
+}
+
+PROCESSOR_FILES = {
+    True: ("preprocessor_config.json",),
+    False: ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model"),
+}
+
+
+def load(
+    model: str | Path | PreTrainedModel | ExplainedModel,
+    processing_class: Any = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    *,
+    task: str | None = None,
+    template: str | None = None,
+    labels: Sequence[str] | Mapping[str, str] | None = None,
+    max_length: int | None = None,
+    trust_remote_code: bool = False,
+) -> ExplainedModel:
+    """The model to explain.
+
+    Args:
+        model: a folder, a hub name, or a Hugging Face model (which stays where it is and as it is). A folder or name of
+            a LoRA adapter loads the model that it was trained on, and puts the adapter into it.
+        processing_class: its tokenizer or image processor; default: the one saved beside the model.
+        device: where to put a model loaded by name; default: the GPU if there is one.
+        dtype: the floating point type to load it in, as "bfloat16"; default: the checkpoint's own.
+        task: what the model's answer is, where its configuration does not say; `prompt`: a causal language model
+            classifies by continuing `template`, in which `{text}` stands for the text, with one of `labels`; see
+            `PromptedModel`.
+        template: the prompt.
+        labels: how each label continues the prompt, as a list or by name.
+        max_length: tokens that a text may have, where that shall be fewer than the model takes.
+        trust_remote_code: run modelling code that comes with the checkpoint.
+
+    Raises:
+        ExegeteError: nothing there, no head that can be explained, or weights of the head missing.
+    """
+    if isinstance(model, ExplainedModel):
+        return model
+    _check_task(task, template, labels)
+    names: tuple[str, ...]
+    if not isinstance(model, str | Path):
+        if device is not None or dtype is not None:
+            raise ExegeteError(
+                "a model that is already loaded stays where it is: move it yourself, without device=, dtype="
+            )
+        loaded, names = model, (str(model.config._name_or_path),)
+    else:
+        name = os.path.expanduser(model)
+        if isinstance(model, Path) and not Path(name).exists():
+            raise ExegeteError(f"there is no model at {name}")
+        base = adapted(name)
+        names = (name,) if base is None else (name, base)
+        loaded = _pretrained(names[-1], dtype, trust_remote_code, prompted=task == "prompt", adapter=names[:-1])
+        loaded.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    for name in names:
+        processing_class = processing_class or _beside(name, loaded, trust_remote_code)
+    if template is not None and labels is not None:
+        return PromptedModel(loaded, processing_class, template, labels, max_length)
+    return ExplainedModel(loaded, processing_class, task, max_length)
+
+
+def _check_task(task: str | None, template: str | None, labels: Sequence[str] | Mapping[str, str] | None) -> None:
+    if task is not None and task not in (*TASKS, "prompt"):
+        raise unknown("task", task, (*TASKS, "prompt"))
+    if (task == "prompt") != (template is not None) or (task == "prompt") != (labels is not None):
+        raise ExegeteError("task='prompt', template= and labels= go together: give all three or none")
+
+
+def _pretrained(
+    name: str, dtype: str | torch.dtype | None, trust_remote_code: bool, *, prompted: bool, adapter: tuple[str, ...]
+) -> PreTrainedModel:
+    """The model, with the adapter in it if there is one."""
+    if _looks_local(name) and not Path(name).exists():
+        raise ExegeteError(f"there is no model at {name}")
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ExegeteError(f"no model could be loaded from {name!r}: {_first_line(error)}") from error
+    head = AutoModelForCausalLM if prompted else _head(name, config, anything=bool(adapter))
+    try:
+        model, info = head.from_pretrained(
+            name, dtype=dtype or "auto", trust_remote_code=trust_remote_code, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ExegeteError(f"the weights of {name} could not be loaded: {_first_line(error)}") from error
+    missing = set(info["missing_keys"])
+    for folder in adapter:
+        model, brought = with_adapter(model, folder)
+        missing = {key for key in missing if not any(part in key.split(".") for part in brought)}
+    if missing:
+        names = ", ".join(sorted(missing)[:3])
+        raise ExegeteError(f"{name} lacks weights ({names}, …): explaining random weights means nothing")
+    return model
+
+
+def _head(name: str, config: Any, *, anything: bool) -> Any:
+    """The class that loads the checkpoint with its head; an adapter of a bare model brings a classifier's own."""
+    architecture = (config.architectures or ["none"])[0]
+    head = next((head for suffix, head in HEADS.items() if architecture.endswith(suffix)), None)
+    if head is None and anything:
+        return AutoModelForSequenceClassification
+    if head is None:
+        raise ExegeteError(
+            f"{name} holds {architecture}, which has no classification head; expected "
+            + ", ".join(f"…{suffix}" for suffix in HEADS)
+            + ". Fine-tune it first: exegete train baseline; or use a causal language model as it is: task='prompt'"
+        )
+    return head
+
+
+def _beside(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
+    """The tokenizer or image processor saved with the model; None where nothing was saved."""
+    if not name or (_looks_local(name) and not Path(name).exists()):
+        return None
+    images = model.main_input_name == "pixel_values"
+    if Path(name).is_dir() and not any((Path(name) / file).exists() for file in PROCESSOR_FILES[images]):
+        return None
+    loader = AutoImageProcessor if images else AutoTokenizer
+    try:
+        return loader.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ExegeteError(f"what goes with {name} could not be loaded: {_first_line(error)}") from error
+
+
+def _looks_local(name: str) -> bool:
+    return name.startswith((".", "/")) or name.count("/") > 1
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,118 @@
+"""What a model answers, and how its answer becomes the one number that is explained."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from exegete.models.batch import Batch
+
+
+class Task(ABC):
+    """Reads logits from a Hugging Face output and turns a target into a score."""
+
+    name: ClassVar[str]
+
+    def logits(self, output: Any, batch: Batch) -> Tensor:
+        """[B, C] (spans: [B, 2, L])."""
+        logits: Tensor = output.logits
+        return logits
+
+    @abstractmethod
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The logits' shape."""
+
+    def predict(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The predicted target: [B] (spans: [B, 2])."""
+        return logits.argmax(-1)
+
+    def pick(self, values: Tensor, target: Tensor) -> Tensor:
+        """The entry of `values` [..., B, C] at the target: [..., B]."""
+        return values.gather(-1, target.expand(values.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+
+    def score(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The number that is explained, the target's logit: [B]."""
+        return self.pick(logits, target)
+
+    def probability(self, probabilities: Tensor, target: Tensor) -> Tensor:
+        """The target's probability, from [..., B, C]: [..., B]."""
+        return self.pick(probabilities, target)
+
+
+class Classification(Task):
+    """One class out of C."""
+
+    name = "classification"
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Softmax over the classes, in float32 at least."""
+        return logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+class MultiLabel(Task):
+    """C labels, each on or off; the predicted target is the most likely one."""
+
+    name = "multi_label"
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Sigmoid of every label."""
+        return logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
+
+
+class Regression(Task):
+    """A number; the target is output 0, and what other tasks call its probability is the number itself."""
+
+    name = "regression"
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The values as they are."""
+        return logits
+
+    def predict(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Output 0 for every example."""
+        return logits.new_zeros(len(logits), dtype=torch.long)
+
+
+class Span(Task):
+    """A span of tokens: start and end. Its logit is the sum of both logits, its probability their product."""
+
+    name = "span"
+    longest = 30
+
+    def logits(self, output: Any, batch: Batch) -> Tensor:
+        """[B, 2, L]; padding gets the lowest number there is."""
+        both = torch.stack([output.start_logits, output.end_logits], 1)
+        return both.masked_fill(~batch.attended[:, None], torch.finfo(both.dtype).min)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Softmax over the positions, for start and end apart."""
+        return logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+    def predict(self, logits: Tensor, batch: Batch) -> Tensor:
+        """[B, 2], the best start ≤ end of at most 30 tokens among the positions where an answer may lie."""
+        may = batch.attended if batch.answerable is None else batch.answerable
+        start, end = logits.float().masked_fill(~may[:, None], -torch.inf).unbind(1)
+        length = start.shape[1]
+        order = torch.ones(length, length, dtype=torch.bool, device=start.device)
+        valid = order.triu() & order.tril(self.longest - 1)
+        total = (start[:, :, None] + end[:, None, :]).masked_fill(~valid, -torch.inf)
+        best = total.flatten(1).argmax(1)
+        return torch.stack([best // length, best % length], 1)
+
+    def pick(self, values: Tensor, target: Tensor) -> Tensor:
+        """Start and end entries [..., B, 2] of [..., B, 2, L]."""
+        return values.gather(-1, target.unsqueeze(-1).expand(*values.shape[:-1], 1)).squeeze(-1)
+
+    def score(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The start's logit plus the end's."""
+        return self.pick(logits, target).sum(-1)
+
+    def probability(self, probabilities: Tensor, target: Tensor) -> Tensor:
+        """The start's probability times the end's."""
+        return self.pick(probabilities, target).prod(-1)
+
+
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Span)}

@@ -1,0 +1,29 @@
+"""What a training loss can ask of a model and its explanations: OBJECTIVES["cross_entropy"] is one term."""
+
+from __future__ import annotations
+
+from exegete.objectives.base import Adaptive, Moment, Objective, Step
+from exegete.objectives.cross_entropy import CrossEntropy, task_losses
+from exegete.objectives.explanation import ExplanationLoss
+from exegete.objectives.explanation_guided import ExplanationGuided
+from exegete.objectives.gradient_penalty import GradientPenalty
+from exegete.objectives.virtual_adversarial import VirtualAdversarial
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    objective.name: objective
+    for objective in (CrossEntropy, ExplanationLoss, GradientPenalty, VirtualAdversarial, ExplanationGuided)
+}
+
+__all__ = [
+    "OBJECTIVES",
+    "Adaptive",
+    "CrossEntropy",
+    "ExplanationGuided",
+    "ExplanationLoss",
+    "GradientPenalty",
+    "Moment",
+    "Objective",
+    "Step",
+    "VirtualAdversarial",
+    "task_losses",
+]

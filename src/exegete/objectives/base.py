@@ -1,0 +1,134 @@
+"""What every term of a training loss is, and the step it looks at."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from hashlib import blake2b
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from exegete.models import Batch, Capture, ExplainedModel, Outputs
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When and where a step happens; all that randomness inside it may depend on.
+
+    `number`: optimizer steps before it; `part`: which batch of an accumulated step (in evaluation: which batch).
+    """
+
+    seed: int = 0
+    number: int = 0
+    rank: int = 0
+    part: int = 0
+    training: bool = True
+
+    def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
+        """A fresh generator: the same moment and purpose draw the same numbers, also after a resumed run."""
+        key = f"{sorted(asdict(self).items())} {purpose}".encode()
+        seed = int.from_bytes(blake2b(key, digest_size=8).digest()) >> 1
+        return torch.Generator(device).manual_seed(seed)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch on its way through the model; `outputs` is the pass that all objectives share.
+
+    `task_losses` [B]: each example's loss against its label, with its graph; `counted` [B] bool: the examples that
+    have a usable label (an answer that was cut off has none).
+    """
+
+    model: ExplainedModel
+    batch: Batch
+    outputs: Outputs
+    task_losses: Tensor
+    counted: Tensor
+    moment: Moment = Moment()
+
+    @property
+    def labels(self) -> Tensor | None:
+        """[B] or [B, 2], see `Batch.labels`."""
+        return self.batch.labels
+
+    @property
+    def rationale(self) -> Tensor | None:
+        """[B, L] bool, see `Batch.rationale`."""
+        return self.batch.rationale
+
+    @property
+    def embeddings(self) -> Tensor | None:
+        """The input embeddings [B, L, d] the pass ran on; there when an objective has `on_embeddings`."""
+        return self.outputs.embeddings
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Randomness for one purpose in this step, on the batch's device."""
+        return self.moment.generator(purpose, self.batch.device)
+
+
+class Objective(ABC):
+    """One term of a training loss; subclasses are frozen dataclasses with a `weight`, registered by `name`.
+
+    An objective keeps no state and no generator: what it learns is a module it shows as `learned`, what it draws comes
+    from `step.generator`. It returns its term unweighted.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def weight(self) -> float:
+        """What the term is multiplied by in the sum."""
+
+    @property
+    def capture(self) -> Capture:
+        """What the shared forward pass has to record for it."""
+        return Capture()
+
+    @property
+    def on_embeddings(self) -> bool:
+        """Whether the shared pass has to run on input embeddings that a gradient can be taken at."""
+        return False
+
+    @property
+    def learned(self) -> nn.Module | None:
+        """Parameters of its own, trained and saved with the model; a property that gives the same module each time."""
+        return None
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its parameters by name, as plain values, for the record of a run."""
+        return {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
+
+    @abstractmethod
+    def __call__(self, step: Step) -> Tensor:
+        """The term, a scalar: a mean over the batch."""
+
+    def size(self, batch: Batch) -> Tensor:
+        """How many equal parts the mean over this batch is of; by default its examples.
+
+        Means over the parts of an accumulated step, over processes and over a dataset are weighted by it, so that they
+        are what one large batch would give.
+        """
+        return torch.tensor(float(len(batch)), device=batch.device)
+
+
+class Adaptive(Objective):
+    """An objective that changes after every optimizer step without a gradient of the loss.
+
+    What changes lies in buffers of `learned`, so that checkpoints hold it.
+    """
+
+    @abstractmethod
+    def adapt(self, value: float, number: int, total: int) -> None:
+        """Called after the backward pass of step `number` (from 0) of `total`.
+
+        `value`: the term over the whole step, all of its parts and processes.
+        """
+
+    @property
+    @abstractmethod
+    def figures(self) -> dict[str, float]:
+        """What is worth logging, by name."""

@@ -1,0 +1,51 @@
+"""The task's own loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from exegete.errors import ExegeteError
+from exegete.models import Batch, ExplainedModel
+from exegete.objectives.base import Objective, Step
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Objective):
+    """Mean over the examples of the task's loss (see `task_losses`); 0 when no example has a usable label."""
+
+    weight: float = 1.0
+    name: ClassVar[str] = "cross_entropy"
+
+    def __call__(self, step: Step) -> Tensor:
+        """A scalar."""
+        return (step.task_losses * step.counted).sum() / step.counted.sum().clamp(min=1)
+
+
+def task_losses(model: ExplainedModel, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Every example's loss [B], in float32 at least, and which examples count [B] bool.
+
+    Classification: cross-entropy. Several labels: mean binary cross-entropy. Regression: squared error. Spans: mean of
+    the cross-entropies of start and end; an answer that was cut off doesn't count, and its loss is 0.
+
+    Raises:
+        ExegeteError: the batch has no labels.
+    """
+    if batch.labels is None:
+        raise ExegeteError("training and its evaluation need labelled examples: the rows have no label (or no answer)")
+    labels, counted = batch.labels, torch.ones(len(batch), dtype=torch.bool, device=batch.device)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if model.task.name == "span":
+        counted = (labels >= 0).all(1)
+        ends = F.cross_entropy(logits.transpose(1, 2), labels.clamp(min=0), reduction="none")
+        return ends.mean(1).masked_fill(~counted, 0.0), counted
+    if model.task.name == "regression":
+        return (logits.squeeze(-1) - labels.to(logits.dtype)).square(), counted
+    if model.task.name == "multi_label":
+        each = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
+        return each.mean(1), counted
+    return F.cross_entropy(logits, labels, reduction="none"), counted

@@ -1,0 +1,115 @@
+"""Attention that learns from an attribution of the same model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, get_args
+
+from torch import Tensor
+
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers import Explainer
+from exegete.explainers.attention import from_readout
+from exegete.models import Batch, Capture, Outputs
+from exegete.objectives.base import Objective, Step
+from exegete.objectives.teacher import Aggregation, contributions_of, distribution, importance, least_important
+
+Direction = Literal["attention", "teacher"]
+LAST = Capture(attentions=True, last_only=True)
+
+
+@dataclass(frozen=True)
+class ExplanationGuided(Objective):
+    """KL(att(x) ‖ s) + KL(att(x̃) ‖ s), mean over examples (Li et al. 2023, REGEX, eq. 6 and 7).
+
+    s: what the teacher says of the gold label on the clean input, without dropout and without a graph. x̃: x with the
+    mask token in place of the least important content positions. att: the last layer's attention, mean over heads, from
+    where the answer is read (an encoder's first position). All of them are distributions over content: neither special
+    tokens nor padding have a share. Examples without a usable label do not count.
+
+    Args:
+        explainer: the teacher, any method; it need not be differentiable.
+        mask_ratio: from 0 to 1; of l content positions max(1, ⌈mask_ratio · l⌉) are masked.
+        weight: λ4.
+        aggregation: of a position's embedding dimensions, `l2` or `mean` (see `importance`). Default: `l2` where the
+            method has a score a dimension (integrated_gradients, input_x_gradient), else `mean`.
+        direction: what comes first in KL, the `attention` (the paper's order) or the `teacher`.
+
+    Raises:
+        ExegeteError: a choice or a ratio out of range; images; several labels at once, of which none is the gold one.
+    """
+
+    explainer: Explainer
+    mask_ratio: float = 0.15
+    weight: float = 0.01
+    aggregation: Aggregation | None = None
+    direction: Direction = "attention"
+    name: ClassVar[str] = "explanation_guided"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mask_ratio <= 1:
+            raise ExegeteError(f"expected a mask ratio from 0 to 1, as 0.15 for 15 %, got {self.mask_ratio}")
+        if self.how not in get_args(Aggregation):
+            raise unknown("aggregation", self.how, get_args(Aggregation))
+        if self.how == "l2" and contributions_of(self.explainer) is None:
+            raise ExegeteError(f"{self.explainer.name} has one score a position, no norm over dimensions: use 'mean'")
+        if self.direction not in get_args(Direction):
+            raise unknown("direction", self.direction, get_args(Direction))
+
+    @property
+    def how(self) -> Aggregation:
+        """The aggregation in use."""
+        return self.aggregation or ("mean" if contributions_of(self.explainer) is None else "l2")
+
+    @property
+    def capture(self) -> Capture:
+        """Attention of the last layer."""
+        return LAST
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its parameters and the teacher's."""
+        method = {"method": self.explainer.name, **self.explainer.params}
+        return super().params | {"explainer": method, "aggregation": self.how}
+
+    def __call__(self, step: Step) -> Tensor:
+        """A scalar."""
+        model, batch = step.model, step.batch
+        target = self._gold(step)
+        scores = importance(self.explainer, model, batch, target, self.how)
+        changed = _masked(batch, least_important(scores, batch.content, self.mask_ratio), model.mask_id)
+        teacher = distribution(scores, batch.content)
+        passes = (step.outputs, model(changed, capture=LAST))
+        apart = sum(self._apart(_attention(step, outputs, target), teacher) for outputs in passes)
+        return (apart * step.counted).sum() / step.counted.sum().clamp(min=1)
+
+    def _gold(self, step: Step) -> Tensor:
+        if step.model.modality != "text":
+            raise ExegeteError("explanation guided training masks words: it does not apply to images")
+        if step.model.task.name == "multi_label":
+            raise ExegeteError("with several labels at once there is no gold label that a teacher could explain")
+        if step.model.task.name == "span" and step.labels is not None:
+            return step.labels.clamp(min=0)
+        return step.model.target(step.batch, "label")
+
+    def _apart(self, attention: Tensor, teacher: Tensor) -> Tensor:
+        """[B]"""
+        pair = (attention, teacher) if self.direction == "attention" else (teacher, attention)
+        return _divergence(*pair)
+
+
+def _masked(batch: Batch, lost: Tensor, mask_id: int) -> Batch:
+    return replace(batch, inputs=batch.inputs | {"input_ids": batch.inputs["input_ids"].masked_fill(lost, mask_id)})
+
+
+def _attention(step: Step, outputs: Outputs, target: Tensor) -> Tensor:
+    """[B, L] The last layer's, a distribution over content."""
+    row = from_readout(step.model, step.batch, outputs.attentions[-1].mean(1), target)
+    return distribution(row, step.batch.content)
+
+
+def _divergence(one: Tensor, other: Tensor) -> Tensor:
+    """[B] KL(one ‖ other) of distributions that are 0 at the same positions, outside content."""
+    outside = other <= 0
+    ratio = one.masked_fill(outside, 1.0).log() - other.masked_fill(outside, 1.0).log()
+    return (one * ratio).sum(1)

@@ -1,0 +1,86 @@
+"""What a training method is: objectives, a trainer, its arguments, and where it departs from its paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from datasets import Dataset
+
+from exegete.errors import ExegeteError
+from exegete.objectives import CrossEntropy, Objective
+from exegete.training import ObjectiveTrainer, TrainResult, fine_tune
+from exegete.training.fine_tune import FROM_SCRATCH
+from exegete.training.start import Source, is_new
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A training method of a paper, with the paper's values.
+
+    `arguments`: of transformers' Trainer; `patience` and `threshold`: of early stopping; `max_length`: tokens a text
+    may have (None: what the model takes); `departures`: what is done in another way than in the paper, a sentence each.
+    """
+
+    name: str
+    paper: str
+    objectives: tuple[Objective, ...] = (CrossEntropy(),)
+    trainer: type[ObjectiveTrainer] = ObjectiveTrainer
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    patience: int | None = None
+    threshold: float = 0.0
+    max_length: int | None = None
+    needs_rationales: bool = False
+    departures: tuple[str, ...] = ()
+
+    def train(
+        self,
+        model: Source,
+        train: Dataset,
+        dev: Dataset,
+        output_dir: str | Path,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        early_stopping_patience: int | None = None,
+        max_length: int | None = None,
+        **options: Any,
+    ) -> TrainResult:
+        """Trains a model into a folder; arguments as those of `fine_tune`, each on top of the recipe's own.
+
+        A model from scratch gets that kind of model's learning rate and epochs unless told otherwise.
+
+        Raises:
+            ExegeteError: there is no rationale in the data of a method that needs some; else as `fine_tune`.
+        """
+        if self.needs_rationales:
+            for name, data in (("train", train), ("dev", dev)):
+                _require_rationales(name, data)
+        new = FROM_SCRATCH if is_new(model) else {}
+        return fine_tune(
+            model,
+            train,
+            dev,
+            output_dir,
+            objectives=deepcopy(self.objectives),
+            trainer=self.trainer,
+            arguments={**self.arguments, **new, **(arguments or {})},
+            early_stopping_patience=early_stopping_patience or self.patience,
+            early_stopping_threshold=self.threshold,
+            max_length=max_length or self.max_length,
+            **options,
+        )
+
+
+Factory: TypeAlias = Callable[..., Recipe]
+
+
+def _require_rationales(name: str, data: Dataset) -> None:
+    columns = [column for column in ("rationale", "rationale_pair") if column in data.column_names]
+    if not any(spans for column in columns for spans in data[column][:]):
+        raise ExegeteError(
+            f"no row of the {name} data has a rationale, so there is nothing to guide the model by: "
+            "use data with rationales, or train baseline"
+        )

@@ -1,0 +1,56 @@
+"""Explanation regularisation as the least cross-entropy at an explanation loss below a bound."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from exegete.errors import ExegeteError
+from exegete.objectives import CrossEntropy
+from exegete.objectives.explanation import Score
+from exegete.recipes.base import Recipe
+from exegete.recipes.guidance import DEPARTURES, MAX_LENGTH, PAPER, arguments, explanation_loss
+from exegete.training import Constrained, ConstrainedTrainer
+
+
+def er_constrained(
+    guide: Annotated[
+        str, "What is guided: rollout, attention, input_x_gradient, or any differentiable id."
+    ] = "rollout",
+    bound: Annotated[float | None, "Of the training loss. Default: the paper's for this guide."] = None,
+    dev_bound: Annotated[float | None, "Of the dev loss. Default: the paper's, or that of the training loss."] = None,
+    multiplier_rate: Annotated[float | None, "Learning rate of the multiplier. Default: the paper's."] = None,
+    score: Annotated[Score, "Distance to rationales."] = "mae",
+) -> Recipe:
+    """Guide explanations towards human rationales, with the explanation loss kept below a bound.
+
+    Of the epochs whose dev explanation loss is below 1.1 times the dev bound, the one with the lowest cross-entropy is
+    kept. A run without such an epoch ends with feasible: 0 and is to be discarded: train another seed. er_bound finds
+    bounds for other guides, models and data than the paper's.
+
+    Example: exegete train er_constrained --guide rollout --bound 0.03 --model bert-base-uncased --data sst:data/sst
+    --output-dir runs/er
+    """
+    loss, values = explanation_loss(guide, score, 1.0)
+    limit = bound or (values.train_bound if score == "mae" else None)
+    if limit is None:
+        raise ExegeteError(f"the paper has no bound for {loss.explainer.name} with {score}: give one, or find it first")
+    constrained = Constrained(
+        loss,
+        bound=limit,
+        dev_bound=dev_bound or (None if bound else values.dev_bound),
+        learning_rate=multiplier_rate or values.multiplier_rate,
+    )
+    return Recipe(
+        name="er_constrained",
+        paper=PAPER,
+        objectives=(CrossEntropy(), constrained),
+        trainer=ConstrainedTrainer,
+        arguments=arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),
+        patience=10,
+        max_length=MAX_LENGTH,
+        needs_rationales=True,
+        departures=(
+            *DEPARTURES,
+            "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.",
+        ),
+    )

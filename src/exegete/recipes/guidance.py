@@ -1,0 +1,70 @@
+"""What the variants of explanation regularisation share: names of guides, and the values of Ferreira et al. 2024."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from exegete.explainers import Explainer, explainer
+from exegete.objectives import ExplanationLoss
+from exegete.objectives.explanation import Score
+
+PAPER = "Ferreira et al. 2024"
+ALIASES = {"attention": "attention_last", "rollout": "attention_rollout", "ixg": "input_x_gradient"}
+ARGUMENTS: Mapping[str, Any] = {
+    "adam_beta2": 0.98,
+    "weight_decay": 0.0,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 0.1,
+    "max_grad_norm": 0.0,
+    "per_device_train_batch_size": 32,
+    "logging_strategy": "epoch",
+    "metric_for_best_model": "loss",
+    "greater_is_better": False,
+}
+MAX_LENGTH = 1024
+DEPARTURES = (
+    "Any encoder or decoder with a classification head, with that head's own dropout; the paper has BigBird-RoBERTa's.",
+    "Guided attention is taken before its dropout; the authors' code takes it after.",
+    "Word embeddings enter the model once; the authors' code adds positions and normalises twice.",
+    "Batches are of like length; a dev figure is the mean over the whole split, not over batch means.",
+    "An L2 norm of zero counts as 1e-12.",
+)
+
+
+class Values(NamedTuple):
+    """The paper's choices for a guide: learning rates, epochs and bounds (None: it has none)."""
+
+    joint_rate: float
+    joint_epochs: int
+    constrained_rate: float
+    multiplier_rate: float
+    train_bound: float | None
+    dev_bound: float | None
+
+
+USUAL = Values(3e-5, 25, 3e-5, 1e-1, None, None)
+VALUES = {
+    "attention_last": Values(2e-5, 25, 2e-5, 5e-2, 0.035, 0.031),
+    "attention_rollout": Values(3e-5, 15, 3e-5, 1e-1, 0.030, 0.031),
+    "input_x_gradient": Values(2e-5, 25, 2e-5, 1e-1, 0.35, 0.35),
+}
+
+
+def guided(guide: str | Explainer) -> Explainer:
+    """The method that guides: `attention`, `rollout`, or any differentiable method's id."""
+    if not isinstance(guide, str):
+        return guide
+    name, mark, query = guide.partition("?")
+    return explainer(f"{ALIASES.get(name, name)}{mark}{query}")
+
+
+def explanation_loss(guide: str | Explainer, score: Score, weight: float) -> tuple[ExplanationLoss, Values]:
+    """The loss of a guide, and the paper's values for it."""
+    method = guided(guide)
+    return ExplanationLoss(method, score=score, weight=weight), VALUES.get(method.name, USUAL)
+
+
+def arguments(rate: float, epochs: int, **more: Any) -> dict[str, Any]:
+    """The Trainer's arguments."""
+    return {**ARGUMENTS, "learning_rate": rate, "num_train_epochs": epochs, **more}

@@ -1,0 +1,294 @@
+"""What an explainer found, as plain values: one `Attribution` an example, `Attributions` for many, kept as Parquet."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import pandas as pd
+from datasets import Dataset
+from numpy.typing import ArrayLike, NDArray
+
+from exegete.errors import ExegeteError
+from exegete.reports import highlight, storage
+
+Output = int | float | tuple[int, int]
+"""An output of the model: a class id, a regression value, or the first and last position of an answer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attribution:
+    """One example explained by one method.
+
+    `tokens`, `scores` and `special` have one entry a position, [T], without padding; special tokens score 0. `words`
+    and `word_scores` have one a word; `word_spans` says where it is: side (0 or 1), start and end, in characters of
+    `texts[side]`. An image has no texts: `image_shape` is its grid of patches (rows, columns), and its patches are the
+    positions that are not special. `probability` is that of the target, `delta` the convergence delta of methods that
+    have one, `layers` [layers, T] the scores of each layer, `index` the position in the input. `signed` says whether
+    negative scores mean evidence against the target. `params` hold JSON values only.
+
+    Raises `ExegeteError` when lengths disagree or `params` are not JSON.
+    """
+
+    tokens: tuple[str, ...]
+    scores: NDArray[np.float32]
+    words: tuple[str, ...]
+    word_scores: NDArray[np.float32]
+    word_spans: tuple[tuple[int, int, int], ...]
+    texts: tuple[str, ...]
+    target: Output
+    target_label: str
+    prediction: Output
+    prediction_label: str
+    probability: float
+    method: str
+    params: dict[str, Any] = field(default_factory=dict)
+    delta: float | None = None
+    truncated: bool = False
+    layers: NDArray[np.float32] | None = None
+    index: int = 0
+    special: tuple[bool, ...] = ()
+    image_shape: tuple[int, int] | None = None
+    signed: bool = True
+
+    def __post_init__(self) -> None:
+        plain = {
+            "tokens": _strings(self.tokens, "tokens"),
+            "scores": _floats(self.scores, "scores", 1),
+            "words": _strings(self.words, "words"),
+            "word_scores": _floats(self.word_scores, "word_scores", 1),
+            "word_spans": tuple(tuple(int(number) for number in span) for span in self.word_spans),
+            "texts": _strings(self.texts, "texts"),
+            "target": _output(self.target, "target"),
+            "prediction": _output(self.prediction, "prediction"),
+            "probability": float(self.probability),
+            "params": _json_values(self.params),
+            "delta": None if self.delta is None else float(self.delta),
+            "truncated": bool(self.truncated),
+            "layers": None if self.layers is None else _floats(self.layers, "layers", 2),
+            "index": int(self.index),
+            "special": tuple(bool(flag) for flag in self.special) or (False,) * len(self.tokens),
+            "image_shape": None if self.image_shape is None else tuple(int(side) for side in self.image_shape),
+            "signed": bool(self.signed),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
+        _check(self)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Attribution):
+            return NotImplemented
+        return all(_same(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+
+    def __hash__(self) -> int:
+        return hash((self.tokens, self.method, self.index))
+
+    def top(self, k: int = 3) -> list[tuple[str, float]]:
+        """The k words (tokens where there are no words) with the highest scores, best first; ties in order."""
+        units, scores = (self.words, self.word_scores) if self.words else (self.tokens, self.scores)
+        order = np.argsort(-scores, kind="stable")[:k]
+        return [(units[position], float(scores[position])) for position in order]
+
+    def to_row(self) -> dict[str, Any]:
+        """Plain values by column name, as stored; `target`, `prediction` and `params` are JSON text."""
+        row = {each.name: getattr(self, each.name) for each in fields(self)}
+        return row | {name: json.dumps(row[name], ensure_ascii=False) for name in _JSON_COLUMNS}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Attribution:
+        """The inverse of `to_row`."""
+        values = dict(row) | {name: json.loads(row[name]) for name in _JSON_COLUMNS}
+        return cls(**values)
+
+
+class Attributions(Sequence[Attribution]):
+    """The attributions of several examples, in order; it does not change, and a slice of it is of the same kind.
+
+    `config` says where they come from (model, revision, seed, ...): JSON values that are saved and loaded along.
+    """
+
+    def __init__(self, items: Iterable[Attribution] = (), config: Mapping[str, Any] | None = None) -> None:
+        self._items = tuple(items)
+        self._config = _json_values(config or {})
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Where the attributions come from; a copy."""
+        return _json_values(self._config)
+
+    @overload
+    def __getitem__(self, index: int) -> Attribution: ...
+    @overload
+    def __getitem__(self, index: slice) -> Attributions: ...
+    def __getitem__(self, index: int | slice) -> Attribution | Attributions:
+        if isinstance(index, slice):
+            return Attributions(self._items[index], self._config)
+        return self._items[index]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Attribution]:
+        return iter(self._items)
+
+    def __add__(self, other: Attributions) -> Attributions:
+        """Both, one after the other; the configuration is kept where the two agree on it."""
+        if not isinstance(other, Attributions):
+            return NotImplemented
+        shared = {key: value for key, value in self._config.items() if other._config.get(key) == value}
+        return Attributions(self._items + other._items, shared)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Attributions) and self._items == other._items and self._config == other._config
+
+    def __hash__(self) -> int:
+        return hash(self._items)
+
+    def __repr__(self) -> str:
+        methods = ", ".join(dict.fromkeys(item.method for item in self))
+        head = f"Attributions({len(self)} example{'' if len(self) == 1 else 's'}{', ' if methods else ''}{methods})"
+        more = ["  ..."] if len(self) > _SHOWN else []
+        return "\n".join([head, *(f"  {_summary(item)}" for item in self[:_SHOWN]), *more])
+
+    def _repr_html_(self) -> str:
+        return highlight.fragment(self)
+
+    def save(self, directory: str | Path, config: Mapping[str, Any] | None = None) -> Path:
+        """Write `attributions.parquet` and `config.json` (versions, and `config` or else this object's own).
+
+        Each appears under its name only when it is complete. Returns the directory; raises `ExegeteError` where it
+        cannot be one.
+        """
+        kept = self._config if config is None else _json_values(config)
+        return storage.save(Path(directory), [item.to_row() for item in self], kept)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Attributions:
+        """Read what `save` wrote, exactly; runs nothing of what it reads.
+
+        Raises `ExegeteError` for files that are missing, damaged or of another kind.
+        """
+        rows, config = storage.load(Path(directory))
+        try:
+            return cls((Attribution.from_row(row) for row in rows), config)
+        except (TypeError, ValueError) as error:
+            raise ExegeteError(f"{directory} holds damaged attributions ({error}); save them again") from error
+
+    def to_dataset(self) -> Dataset:
+        """A `datasets.Dataset` with the stored columns."""
+        return Dataset(storage.table([item.to_row() for item in self]))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A data frame with the stored columns, one row an example."""
+        frame: pd.DataFrame = storage.table([item.to_row() for item in self]).to_pandas()
+        return frame
+
+    def to_json(self) -> str:
+        """A JSON list of objects, one an example; numbers that JSON lacks (NaN, infinity) become null."""
+        rows = [{each.name: _jsonable(getattr(item, each.name)) for each in fields(item)} for item in self]
+        return json.dumps(rows, ensure_ascii=False, allow_nan=False)
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """One page that shows every example highlighted, without any other file; also written to `path` if given."""
+        page = highlight.page(self)
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8")
+        return page
+
+
+_JSON_COLUMNS = ("target", "prediction", "params")
+_SHOWN = 3
+
+
+def _floats(values: ArrayLike, name: str, ndim: int) -> NDArray[np.float32]:
+    try:
+        array = np.array(values, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise ExegeteError(f"{name}: expected numbers, got {values!r}") from error
+    if array.ndim != ndim:
+        raise ExegeteError(f"{name}: expected {ndim} dimension{'s'[: ndim - 1]}, got shape {array.shape}")
+    array.setflags(write=False)
+    return array
+
+
+def _strings(values: Iterable[str], name: str) -> tuple[str, ...]:
+    plain = tuple(values)
+    if not all(isinstance(value, str) for value in plain):
+        raise ExegeteError(f"{name}: expected strings, got {plain!r}")
+    return plain
+
+
+def _output(value: Any, name: str) -> Output:
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2:
+        return int(value[0]), int(value[1])
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise ExegeteError(f"{name}: expected a class id, a number or a pair (start, end), got {value!r}")
+
+
+def _json_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(values), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ExegeteError(f"expected values that JSON can hold, got {values!r} ({error})") from error
+    return plain
+
+
+def _check(item: Attribution) -> None:
+    positions, words = len(item.tokens), len(item.words)
+    lengths = {
+        "scores": (len(item.scores), positions),
+        "special": (len(item.special), positions),
+        "layers": (positions if item.layers is None else item.layers.shape[1], positions),
+        "word_scores": (len(item.word_scores), words),
+        "word_spans": (len(item.word_spans) or words, words),
+    }
+    for name, (got, expected) in lengths.items():
+        if got != expected:
+            raise ExegeteError(f"{name}: expected {expected} entries, one a {_unit(name)}, got {got}")
+    if item.layers is not None and not len(item.layers):
+        raise ExegeteError("layers: expected at least one layer, got none; leave it out instead")
+    if any(len(span) != 3 for span in item.word_spans):
+        raise ExegeteError("word_spans: expected (side, start, end) for each word")
+    if any(not 0 <= side < len(item.texts) for side, _, _ in item.word_spans):
+        raise ExegeteError(f"word_spans: expected a side below {len(item.texts)}, the number of texts")
+    _check_grid(item)
+
+
+def _check_grid(item: Attribution) -> None:
+    patches = len(item.tokens) - sum(item.special)
+    if item.image_shape is not None and (len(item.image_shape) != 2 or math.prod(item.image_shape) != patches):
+        raise ExegeteError(f"image_shape: expected rows × columns = {patches} patches, got {item.image_shape}")
+
+
+def _unit(name: str) -> str:
+    return "word" if name.startswith("word") else "token"
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other, equal_nan=True)
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)
+    return type(one) is type(other) and bool(one == other)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return _jsonable(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _summary(item: Attribution) -> str:
+    best = ", ".join(f"{unit} {score:+.3g}" for unit, score in item.top())
+    return f"{item.index}: {item.target_label} ({item.probability:.2f}): {best}"

@@ -1,0 +1,127 @@
+"""Faithfulness curves as numbers, and their geometry in a chart; drawn as SVG by the HTML report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Points = list[tuple[float, float]]
+
+WIDTH, HEIGHT = 380, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 42
+
+
+class Curve(NamedTuple):
+    """How a metric's score moves as more of the input is removed or kept, mean over examples with a band.
+
+    `x` is in percent of the input, `mean`, `low` and `high` are as long. NaN leaves a point out.
+    """
+
+    method: str
+    metric: str
+    x: ArrayLike
+    mean: ArrayLike
+    low: ArrayLike
+    high: ArrayLike
+    x_label: str = "% of the input"
+    y_label: str = "mean"
+
+
+class Dot(NamedTuple):
+    """A point of a line: where it is drawn and what it says."""
+
+    x: float
+    y: float
+    title: str
+
+
+class Line(NamedTuple):
+    """A method's line: SVG point lists, its dots, and the number of its colour and of its dashes."""
+
+    method: str
+    color: int
+    dashes: int
+    path: str
+    band: str
+    dots: list[Dot]
+
+
+class Tick(NamedTuple):
+    """A mark on an axis."""
+
+    at: float
+    text: str
+
+
+class Chart(NamedTuple):
+    """All lines of one metric, in a frame of WIDTH × HEIGHT units."""
+
+    metric: str
+    x_label: str
+    y_label: str
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    lines: list[Line]
+
+
+def charts(curves: Sequence[Curve], series: Sequence[str], colors: int) -> list[Chart]:
+    """A chart a metric, in the order they come; `series` are all methods, which keep their colour in every chart."""
+    metrics = dict.fromkeys(curve.metric for curve in curves)
+    return [_chart([curve for curve in curves if curve.metric == metric], series, colors) for metric in metrics]
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers that enclose the range, `about` as many as asked; one unit apart where the range is a point."""
+    span = high - low if high > low else 1.0
+    power = 10 ** math.floor(math.log10(span / about))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power * about >= span)
+    first, last = math.floor(low / step + 1e-9), math.ceil(max(high, low + span * (high == low)) / step - 1e-9)
+    return [round(index * step, 12) for index in range(first, last + 1)]
+
+
+def _chart(curves: Sequence[Curve], series: Sequence[str], colors: int) -> Chart:
+    horizontal = _axis(curve.x for curve in curves)
+    vertical = _axis(values for curve in curves for values in (curve.mean, curve.low, curve.high))
+    lines = [_line(curve, horizontal, vertical, series.index(curve.method), colors) for curve in curves]
+    x_ticks = [Tick(_across(value, horizontal), f"{value:g}") for value in horizontal]
+    y_ticks = [Tick(_down(value, vertical), f"{value:g}") for value in vertical]
+    return Chart(curves[0].metric, curves[0].x_label, curves[0].y_label, x_ticks, y_ticks, lines)
+
+
+def _axis(values: Iterable[ArrayLike]) -> list[float]:
+    known = np.concatenate([_floats(each) for each in values])
+    known = known[np.isfinite(known)]
+    return ticks(float(known.min()), float(known.max())) if len(known) else [0.0, 1.0]
+
+
+def _line(curve: Curve, horizontal: Sequence[float], vertical: Sequence[float], number: int, colors: int) -> Line:
+    x, mean, low, high = (_floats(values) for values in (curve.x, curve.mean, curve.low, curve.high))
+    order = np.argsort(x, kind="stable")
+    x, mean, low, high = x[order], mean[order], low[order], high[order]
+    drawn, banded = np.isfinite(x) & np.isfinite(mean), np.isfinite(x) & np.isfinite(low) & np.isfinite(high)
+    edge = [*zip(x[banded], high[banded], strict=True), *zip(x[banded][::-1], low[banded][::-1], strict=True)]
+    path = [(_across(a, horizontal), _down(b, vertical)) for a, b in zip(x[drawn], mean[drawn], strict=True)]
+    titles = [f"{curve.method}: {b:.3g} at {a:g} %" for a, b in zip(x[drawn], mean[drawn], strict=True)]
+    dots = [Dot(round(a, 1), round(b, 1), title) for (a, b), title in zip(path, titles, strict=True)]
+    band = _points((_across(a, horizontal), _down(b, vertical)) for a, b in edge)
+    return Line(curve.method, number % colors + 1, number // colors, _points(path), band, dots)
+
+
+def _floats(values: ArrayLike) -> NDArray[np.float64]:
+    return np.asarray(values, dtype=np.float64).reshape(-1)
+
+
+def _across(value: float, axis: Sequence[float]) -> float:
+    return _LEFT + (WIDTH - _LEFT - _RIGHT) * (value - axis[0]) / (axis[-1] - axis[0])
+
+
+def _down(value: float, axis: Sequence[float]) -> float:
+    return _TOP + (HEIGHT - _TOP - _BOTTOM) * (axis[-1] - value) / (axis[-1] - axis[0])
+
+
+def _points(points: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)

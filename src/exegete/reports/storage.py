@@ -1,0 +1,140 @@
+"""Rows of attributions in a directory: a Parquet file of plain columns, and a JSON file of where they come from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from exegete.data.provenance import versions
+from exegete.errors import ExegeteError
+
+FORMAT = "exegete-attributions"
+FORMAT_VERSION = 1
+DATA, CONFIG = "attributions.parquet", "config.json"
+OPTIONAL = frozenset({"delta", "layers", "image_shape"})
+SCHEMA = pa.schema(
+    {
+        "index": pa.int64(),
+        "method": pa.string(),
+        "texts": pa.list_(pa.string()),
+        "tokens": pa.list_(pa.string()),
+        "scores": pa.list_(pa.float32()),
+        "special": pa.list_(pa.bool_()),
+        "words": pa.list_(pa.string()),
+        "word_scores": pa.list_(pa.float32()),
+        "word_spans": pa.list_(pa.list_(pa.int64())),
+        "target": pa.string(),
+        "target_label": pa.string(),
+        "prediction": pa.string(),
+        "prediction_label": pa.string(),
+        "probability": pa.float64(),
+        "delta": pa.float64(),
+        "signed": pa.bool_(),
+        "truncated": pa.bool_(),
+        "layers": pa.list_(pa.list_(pa.float32())),
+        "image_shape": pa.list_(pa.int64()),
+        "params": pa.string(),
+    }
+)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """The rows as an Arrow table of plain columns; raises `ExegeteError` for text that is not Unicode."""
+    columns = {name: [_plain(row[name]) for row in rows] for name in SCHEMA.names}
+    try:
+        return pa.table(columns, schema=SCHEMA)
+    except (UnicodeEncodeError, pa.ArrowException) as error:
+        raise ExegeteError(f"the attributions cannot be stored: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return list(value) if hasattr(value, "ndim") else value
+
+
+def save(directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Path:
+    """Write both files; a reader never sees half of one. Returns the directory."""
+    content = table(rows)
+    fresh = directory.absolute().with_name(f".{directory.absolute().name}.{uuid.uuid4().hex}")
+    try:
+        fresh.mkdir(parents=True)
+        pq.write_table(content, fresh / DATA, compression="zstd")
+        (fresh / CONFIG).write_text(_description(fresh / DATA, len(rows), config), encoding="utf-8")
+        _publish(fresh, directory)
+    except OSError as error:
+        raise ExegeteError(f"cannot write attributions to {directory}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return directory
+
+
+def _description(data: Path, rows: int, config: Mapping[str, Any]) -> str:
+    head = {"format": FORMAT, "format_version": FORMAT_VERSION, "rows": rows, "sha256": _digest(data)}
+    return json.dumps(head | {"versions": versions(), "config": dict(config)}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _publish(fresh: Path, directory: Path) -> None:
+    if not directory.exists():
+        fresh.rename(directory)
+        return
+    for name in (DATA, CONFIG):
+        os.replace(fresh / name, directory / name)
+
+
+def load(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows and the configuration that `save` wrote; raises `ExegeteError` for anything else."""
+    for name in (DATA, CONFIG):
+        if not (directory / name).is_file():
+            raise ExegeteError(
+                f"{directory} holds no saved attributions: {name} is missing; give a directory from save()"
+            )
+    description = _read_description(directory / CONFIG)
+    if _digest(directory / DATA) != description.get("sha256"):
+        raise ExegeteError(
+            f"{directory / DATA} is not the file that {CONFIG} describes: damaged or half-saved; save again"
+        )
+    return _read_rows(directory / DATA), dict(description["config"])
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ExegeteError(f"{path} is not readable JSON ({error}); save the attributions again") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("config"), dict):
+        raise ExegeteError(f"{path} does not describe saved attributions; give a directory from save()")
+    if found.get("format_version") != FORMAT_VERSION:
+        raise ExegeteError(f"{path} has format {found.get('format_version')}, this version reads {FORMAT_VERSION}")
+    return found
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        content = pq.ParquetFile(path).read()
+    except (OSError, pa.ArrowException) as error:
+        raise ExegeteError(f"{path} is not a readable Parquet file ({error}); save the attributions again") from error
+    wrong = [one.name for one in SCHEMA if one.name not in content.column_names or not _fits(content, one)]
+    if wrong:
+        raise ExegeteError(f"{path}: expected the columns of saved attributions; missing or of another type: {wrong}")
+    rows: list[dict[str, Any]] = content.select(SCHEMA.names).to_pylist()
+    return rows
+
+
+def _fits(content: pa.Table, expected: pa.Field) -> bool:
+    column = content.column(expected.name)
+    return bool(column.type == expected.type) and (expected.name in OPTIONAL or column.null_count == 0)

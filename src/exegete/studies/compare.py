@@ -1,0 +1,184 @@
+"""Which explanation of this model can be trusted on this data?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from tqdm.auto import tqdm
+
+from exegete.explainers import EXPLAINERS, Explainer, explainer
+from exegete.explainers.attribute import batches, listed, targets_of
+from exegete.metrics import Metric, metric
+from exegete.metrics.cost import PEAK_MEMORY, SECONDS
+from exegete.models import ExplainedModel
+from exegete.models.encode import as_row
+from exegete.models.labels import in_model_labels
+from exegete.reports.attributions import Attributions
+from exegete.studies.comparison import Comparison
+from exegete.studies.judge import judge
+from exegete.studies.parts import Parts, finished
+
+EXAMPLES_PER_PART = 32
+USUAL_METHODS = (
+    "random",
+    "saliency",
+    "input_x_gradient",
+    "integrated_gradients",
+    "attention_last",
+    "attention_all",
+    "scaled_attention",
+    "attention_rollout",
+    "occlusion",
+    "globenc",
+    "alti",
+    "decompx_linear",
+)
+USUAL_METRICS = (
+    "aopc_comprehensiveness",
+    "aopc_sufficiency",
+    "log_odds",
+    "auc",
+    "average_precision",
+    "recall_at_k",
+    "important_tokens",
+)
+
+
+def compare(
+    model: ExplainedModel,
+    data: Dataset | Sequence[Any],
+    methods: Sequence[str | Explainer] | None = None,
+    metrics: Sequence[str | Metric] | None = None,
+    *,
+    target: Any = "predicted",
+    batch_size: int | None = None,
+    seed: int = 0,
+    output_dir: str | Path | None = None,
+    show_progress: bool = False,
+) -> Comparison:
+    """Explains every example by every method and judges all of it.
+
+    Args:
+        model: what is explained.
+        data: a dataset in canonical form, or texts.
+        methods: ids or explainers; ["all"]: every one that needs nothing but the model; default: the quick among them.
+        metrics: ids or metrics; default: the usual ones that apply, those on rationales where the data has some.
+        target: what is explained, see `exegete.attribute`.
+        batch_size: examples judged together; default: up to 32 of similar length.
+        seed: of the bootstrap and of every method that has a seed.
+        output_dir: where results go. A comparison that was stopped there goes on where it stopped.
+        show_progress: a progress bar on stderr.
+
+    Raises:
+        ExegeteError: unknown names, a label that the model does not know, or results of something else in `output_dir`.
+    """
+    rows = in_model_labels(model, data) if isinstance(data, Dataset) else [dict(as_row(row)) for row in listed(data)]
+    chosen, judges = _methods(methods, seed), _metrics(model, metrics, rows)
+    config = _config(model, rows, chosen, judges) | {"target": str(target), "seed": seed}
+    folder = None if output_dir is None else Path(output_dir)
+    whole = None if folder is None else finished(folder, config)
+    parts = None
+    if whole is None:
+        parts = Parts(folder, config)
+        with tqdm(total=len(rows), desc="compare", disable=not show_progress, unit="example") as progress:
+            for number, indices in enumerate(_shards(model, rows, batch_size)):
+                if number not in parts:
+                    batch = model.encode([rows[index] for index in indices])
+                    parts[number] = judge(model, batch, indices, chosen, judges, targets_of(target, indices, len(rows)))
+                progress.update(len(indices))
+        whole = parts.whole()
+    cards = [*(replace(judge.card, name=column) for column, judge in judges.items()), SECONDS, PEAK_MEMORY]
+    attributions = Attributions(whole.attributions, config)
+    comparison = Comparison(whole.results, whole.curves, attributions, cards, _named(model, rows), config)
+    if folder is not None:
+        comparison.save(folder)
+    if parts is not None:
+        parts.remove()
+    return comparison
+
+
+def seeded(method: str | Explainer, seed: int) -> Explainer:
+    """The explainer with this seed, if it has one and the spec does not name its own."""
+    made = explainer(method)
+    if isinstance(method, str) and "seed" in made.params and "seed=" not in method:
+        return explainer(method, seed=seed)
+    return made
+
+
+def _shards(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) -> Iterator[list[int]]:
+    """Indices of examples that are explained together: of similar length, and few enough to lose little."""
+    size = batch_size or EXAMPLES_PER_PART
+    for indices in batches(model, rows):
+        for start in range(0, len(indices), size):
+            yield indices[start : start + size]
+
+
+def _methods(methods: Sequence[str | Explainer] | None, seed: int) -> dict[str, Explainer]:
+    """Explainers by the name that the table shows; those with a seed get this one unless they name their own."""
+    if methods is None:
+        methods = USUAL_METHODS
+    elif list(methods) == ["all"]:
+        methods = [n for n, kind in EXPLAINERS.items() if not kind.card.learned and kind.card.family != "prompted"]
+    named = [(each if isinstance(each, str) else each.name, each) for each in methods]
+    return {name: seeded(each, seed) for name, each in named}
+
+
+def _metrics(
+    model: ExplainedModel, metrics: Sequence[str | Metric] | None, rows: Sequence[dict[str, Any]]
+) -> dict[str, Metric]:
+    """Metrics by column: their id, or all they were called where two share an id."""
+    if metrics is None:
+        marked = any(row.get("rationale") is not None or row.get("rationale_pair") is not None for row in rows)
+        usual = [metric(name) for name in USUAL_METRICS]
+        return {m.name: m for m in usual if m.applies(model) and (marked or not m.card.needs_rationale)}
+    made = [(each, each if isinstance(each, Metric) else metric(each)) for each in metrics]
+    count = Counter(each.name for _, each in made)
+    return {spec if isinstance(spec, str) and count[m.name] > 1 else m.name: m for spec, m in made}
+
+
+def _named(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with the name of their label, where they have a class."""
+    known = model.labels if model.task.name in ("classification", "multi_label") else ()
+    return [
+        row | {"label_name": known[row["label"]]} if known and isinstance(row.get("label"), int) else row
+        for row in rows
+    ]
+
+
+def _config(
+    model: ExplainedModel, rows: Sequence[dict[str, Any]], methods: dict[str, Explainer], metrics: dict[str, Metric]
+) -> dict[str, Any]:
+    """All that the results depend on: the same configuration gives the same results, another one never these."""
+    return {
+        "model": model.config._name_or_path,
+        "model_type": model.config.model_type,
+        "weights": _fingerprint(model),
+        "examples": len(rows),
+        "data": _contents(rows),
+        "methods": {name: {"method": method.name, **method.params} for name, method in methods.items()},
+        "metrics": {column: {"metric": metric.name, **metric.params} for column, metric in metrics.items()},
+    }
+
+
+@torch.no_grad()
+def _fingerprint(model: ExplainedModel) -> str:
+    """A digest of the weights: a sum and a sum of magnitudes of every tensor."""
+    sums = [(float(weight.double().sum()), float(weight.double().abs().sum())) for weight in model.parameters()]
+    return blake2b(repr(sums).encode(), digest_size=8).hexdigest()
+
+
+def _contents(rows: Sequence[dict[str, Any]]) -> str:
+    """A digest of the rows, pictures included."""
+    summary = blake2b(digest_size=8)
+    for row in rows:
+        for name, value in row.items():
+            content = value.tobytes() if hasattr(value, "tobytes") else repr(value).encode("utf-8", "surrogatepass")
+            summary.update(name.encode() + b"\0" + content + b"\0")
+    return summary.hexdigest()

@@ -1,0 +1,90 @@
+"""The parts of a comparison as they get done, so that one that was stopped goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from exegete.data.provenance import digest, versions, whole_folder, write_json
+from exegete.errors import ExegeteError
+from exegete.reports.attributions import Attribution, Attributions
+from exegete.studies.judge import Judged
+
+RUN = "exegete_run.json"
+
+
+class Parts:
+    """Finished parts by number, in a folder (or in memory without one).
+
+    A part's folder has its name only when everything in it is written. The folder belongs to one configuration.
+
+    Raises:
+        ExegeteError: the folder holds results of another configuration.
+    """
+
+    def __init__(self, folder: Path | None, config: dict[str, Any]) -> None:
+        self.folder, self.done = folder, dict[int, Judged]()
+        if folder is None:
+            return
+        self.hidden = folder / ".parts"
+        run = folder / RUN
+        if run.exists():
+            _same_run(run, config)
+        else:
+            write_json(run, {"digest": digest(config), "config": config, "versions": versions()})
+        for part in sorted(self.hidden.glob("[0-9]*")):
+            self.done[int(part.name)] = _read(part)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self.done
+
+    def __setitem__(self, number: int, part: Judged) -> None:
+        self.done[number] = part
+        if self.folder is not None:
+            with whole_folder(self.hidden / f"{number:06d}") as fresh:
+                part.results.to_parquet(fresh / "results.parquet", index=False)
+                part.curves.to_parquet(fresh / "curves.parquet", index=False)
+                Attributions(part.attributions).save(fresh / "attributions")
+
+    def whole(self) -> Judged:
+        """All parts as one, sorted by method as asked for and then by example."""
+        results = pd.concat([part.results for part in self.done.values()], ignore_index=True)
+        curves = pd.concat([part.curves for part in self.done.values()], ignore_index=True)
+        items = [item for part in self.done.values() for item in part.attributions]
+        methods = {name: place for place, name in enumerate(dict.fromkeys(results["method"]))}
+        order = sorted(results.index, key=lambda row: (methods[results["method"][row]], results["example"][row]))
+        return Judged(results.loc[order].reset_index(drop=True), curves, [items[row] for row in order])
+
+    def remove(self) -> None:
+        """The parts, when the whole is stored."""
+        if self.folder is not None:
+            shutil.rmtree(self.hidden, ignore_errors=True)
+
+
+def finished(folder: Path, config: dict[str, Any]) -> Judged | None:
+    """What a finished comparison of this configuration stored; None where there is none."""
+    if not (folder / RUN).exists() or not (folder / "report.html").exists():
+        return None
+    _same_run(folder / RUN, config)
+    return _read(folder)
+
+
+def _read(folder: Path) -> Judged:
+    results, curves = (pd.read_parquet(folder / f"{name}.parquet") for name in ("results", "curves"))
+    items: list[Attribution] = list(Attributions.load(folder / "attributions"))
+    return Judged(results, curves, items)
+
+
+def _same_run(path: Path, config: dict[str, Any]) -> None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["digest"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ExegeteError(f"{path} is damaged: choose another output directory or remove this one") from error
+    if found != digest(config):
+        raise ExegeteError(
+            f"{path.parent} holds a comparison of something else (see {path.name}): choose another output directory"
+        )

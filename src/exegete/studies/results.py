@@ -1,0 +1,111 @@
+"""What a study's finished runs found, by the names of its file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from exegete.data.cards import MetricCard
+from exegete.metrics import CARDS, metric
+from exegete.metrics.cost import PEAK_MEMORY, SECONDS
+from exegete.studies.cell import Store
+from exegete.studies.grid import Grid, Run
+from exegete.studies.runs import FIGURES, PREDICTIONS, RESULTS
+from exegete.training.run import METRICS
+
+DEV = "dev_"
+RISING = ("accuracy", "f1_macro", "f1", "exact_match", "pearson")
+COLUMNS = ("training", "model", "recipe", "seed", "dataset", "judgement", "explainer", "metric", "value")
+
+
+@dataclass(frozen=True)
+class Results:
+    """The figures of finished runs, and the way back to what they are made of.
+
+    `figures`: a row a run, explainer and metric, with the columns COLUMNS; `explainer` is empty for a figure of the
+    model itself. Figures of training (on the dev split of the best model) have names that begin with `dev_`.
+    """
+
+    grid: Grid
+    store: Store
+    figures: pd.DataFrame
+
+    def card(self, name: str) -> MetricCard:
+        """The facts of a metric of the study, or of a figure of the model: losses are better when lower."""
+        declared = self.grid.study.file.metrics
+        if name in declared:
+            return metric(declared[name]).card
+        if name in CARDS:
+            return CARDS[name]
+        return MetricCard(name, "cost", name.removeprefix(DEV) in RISING, "", label=name)
+
+    def runs(self, **where: Any) -> list[Run]:
+        """The finished judged runs with these fields."""
+        return [
+            run
+            for run in self.grid.runs
+            if run.dataset
+            and all(getattr(run, name) == value for name, value in where.items())
+            and self.store.done(run.cell.key)
+        ]
+
+    def examples(self, run: Run) -> pd.DataFrame:
+        """A judged run's rows by example and method, under the names of the study (see `named`)."""
+        return self.named(pd.read_parquet(self.store.folder(run.cell.key) / RESULTS))
+
+    def predictions(self, run: Run) -> pd.DataFrame:
+        """What a judged run's model predicted, a row an example."""
+        return pd.read_parquet(self.store.folder(run.cell.key) / PREDICTIONS)
+
+    def named(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """A stored frame with this study's names of explainers and metrics, as one that has several names has rows."""
+        file = self.grid.study.file
+        parts = [frame[frame["method"] == spec].assign(explainer=name) for name, spec in file.explainers.items()]
+        whole = pd.concat(parts, ignore_index=True)
+        stored = {name: whole[spec] for name, spec in file.metrics.items() if spec in whole.columns}
+        kept = [name for name in ("example", "explainer", SECONDS.name, PEAK_MEMORY.name) if name in whole.columns]
+        return whole[kept].assign(**stored)
+
+
+def collect(grid: Grid, store: Store) -> Results:
+    """The figures of all runs of a grid that are done; without models that missed the bound they were trained under."""
+    empty = Results(grid, store, pd.DataFrame(columns=list(COLUMNS)))
+    done = [run for run in grid.runs if store.done(run.cell.key)]
+    missed = {run.cell.key for run in done if not run.dataset and _infeasible(store.folder(run.cell.key))}
+    kept = [run for run in done if missed.isdisjoint({run.cell.key, *run.cell.needs})]
+    rows = [row for run in kept for row in _figures(empty, run)]
+    return Results(grid, store, pd.DataFrame(rows, columns=list(COLUMNS)))
+
+
+def _infeasible(folder: Path) -> bool:
+    return dict(_numbers(folder / METRICS)).get("feasible") == 0
+
+
+def _figures(results: Results, run: Run) -> Iterator[tuple[Any, ...]]:
+    folder = results.store.folder(run.cell.key)
+    place = (run.training, run.model, run.recipe, run.seed)
+    if not run.dataset:
+        dev = results.grid.study.file.training[run.training].dev
+        for name, value in _numbers(folder / METRICS):
+            yield (*place, dev, "", "", f"{DEV}{name}", value)
+        return
+    for name, value in _numbers(folder / FIGURES):
+        yield (*place, run.dataset, run.judgement, "", name, value)
+    if (folder / RESULTS).exists():
+        means = results.examples(run).drop(columns="example").groupby("explainer", sort=False).mean()
+        wanted = results.grid.study.file.judgements[run.judgement].explainers or ()
+        for explainer, row in means.iterrows():
+            if explainer in wanted:
+                yield from ((*place, run.dataset, run.judgement, explainer, name, row[name]) for name in means.columns)
+
+
+def _numbers(path: Path) -> Iterator[tuple[str, float]]:
+    for name, value in json.loads(path.read_text(encoding="utf-8")).items():
+        if value is None or isinstance(value, int | float):
+            yield name, np.nan if value is None else float(value)

@@ -1,0 +1,168 @@
+"""What a study file may say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+Names = list[str] | None
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _named(value: Any) -> Any:
+    """A list of ids as a mapping from each id to itself."""
+    return {each: each for each in value} if isinstance(value, list) else value
+
+
+def _seeds(value: Any) -> Any:
+    """A number of seeds as the seeds 0 to that number."""
+    return list(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Several = Annotated[list[str], BeforeValidator(_listed)]
+Specs = Annotated[dict[str, str], BeforeValidator(_named)]
+Seeds = Annotated[list[int], BeforeValidator(_seeds), Field(min_length=1)]
+
+
+class Part(BaseModel):
+    """A part of a file; a key that it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=False, frozen=True, allow_inf_nan=False)
+
+
+class DatasetPart(Part):
+    """One split of a dataset: what `exegete.load_data` takes."""
+
+    spec: str
+    split: str = "test"
+    limit: int | None = Field(None, ge=1)
+    seed: int = 0
+    options: dict[str, Any] = {}
+
+
+class TrainingPart(Part):
+    """The datasets, by name, that runs are trained and chosen on."""
+
+    train: str
+    dev: str
+
+
+class ModelPart(Part):
+    """Where training starts: a folder, a hub name, or a size from scratch; see `exegete.training.starting_model`."""
+
+    source: str
+    max_length: int | None = Field(None, ge=8)
+
+
+class RecipePart(Part):
+    """A training method by its id with what this study changes: the method's parameters, the Trainer's arguments.
+
+    The id `none` trains nothing: the model is judged as it is. A parameter may take its value from other runs, as
+    `{from: RECIPE, metric: NAME, times: 1.5}`: the mean over that recipe's seeds of the kept model's figure on dev, or
+    with `of: train` of the lowest one that was logged in training; times a factor.
+    """
+
+    recipe: str
+    parameters: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
+    early_stopping_patience: int | None = Field(None, ge=1)
+    seeds: Seeds | None = None
+
+
+class JudgementPart(Part):
+    """What is asked of every trained model: its figures on datasets, and how good its explanations are there.
+
+    `layers`: also judge each layer's scores by the metrics on rationales, for explainers that have them.
+    """
+
+    datasets: Several
+    explainers: Names = []
+    metrics: Names = []
+    recipes: Names = None
+    target: str | int = "predicted"
+    keep_attributions: bool = False
+    layers: bool = False
+
+
+class Significance(Part):
+    """Which differences to a row are more than chance, over examples, after correction for all of a table's tests."""
+
+    against: str
+    method: Literal["bootstrap", "permutation"] = "permutation"
+    correction: Literal["holm", "bh", "none"] = "holm"
+    level: float = Field(0.05, gt=0, lt=1)
+    resamples: int = Field(2000, ge=100)
+
+
+class TablePart(Part):
+    """A table: a figure for each row and column, mean over seeds with its spread.
+
+    `rows` and `columns` are fields of a figure: training, model, recipe, dataset, explainer, metric. `where` keeps
+    those whose fields have one of the values given.
+    """
+
+    caption: str = ""
+    rows: Several
+    columns: Several
+    metrics: Several
+    where: dict[str, Several] = {}
+    show: Literal["mean ± sd", "mean ± se", "median [25–75]", "mean"] = "mean ± sd"
+    scale: float = 1.0
+    decimals: int | None = Field(None, ge=0, le=8)
+    mark_best: bool = True
+    significance: Significance | None = None
+    labels: dict[str, str] = {}
+
+
+class Axis(Part):
+    """One measurement of a run: a metric, and on which dataset and by which explainer; without these on dev."""
+
+    metric: str
+    dataset: str | None = None
+    explainer: str | None = None
+    label: str = ""
+    scale: float = 1.0
+
+
+class FigurePart(Part):
+    """A picture. Which fields matter depends on its kind.
+
+    `seeds`: a dot a run of `metrics` by recipe. `scatter`: a dot a run at `x` and `y`; with `average`, a recipe's mean
+    with its deviation. `curves`: `metrics` over budgets. `layers`: plausibility layer by layer. `agreement`: Kendall's
+    τ of attributions: of the same explainer between recipes, or with `between: explainers` of pairs of explainers.
+    """
+
+    kind: Literal["seeds", "scatter", "curves", "layers", "agreement"]
+    caption: str = ""
+    metrics: Several = []
+    where: dict[str, Several] = {}
+    x: list[Axis] = []
+    y: list[Axis] = []
+    average: bool = False
+    lines: dict[str, float] = {}
+    against: str | None = None
+    between: Literal["recipes", "explainers"] = "recipes"
+
+
+class StudyFile(Part):
+    """A grid of runs, what is asked of each, and what is made of the answers."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    title: str = ""
+    paper: str = ""
+    notes: str = ""
+    datasets: dict[str, DatasetPart]
+    training: dict[str, TrainingPart] = {}
+    models: dict[str, ModelPart] = Field(min_length=1)
+    recipes: dict[str, RecipePart] = Field(min_length=1)
+    seeds: Seeds = [0]
+    arguments: dict[str, Any] = {}
+    explainers: Specs = {}
+    metrics: Specs = {}
+    judgements: dict[str, JudgementPart] = {}
+    tables: dict[str, TablePart] = {}
+    figures: dict[str, FigurePart] = {}

@@ -1,0 +1,123 @@
+"""YAML whose every value knows its line, so that an error can point at it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from exegete.errors import ExegeteError
+
+Place = tuple[str | int, ...]
+"""The way to a value through mappings and lists."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as version 1.2 reads it: `on` and `no` are words, `3e-5` is a number, a key comes once."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in forms if not tag.endswith((":bool", ":float"))]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|false|False)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\.(?:inf|nan))$"),
+    list("-+.0123456789"),
+)
+
+
+@dataclass
+class Lined:
+    """A YAML document: `value` is plain Python, `lines` where each place stands, as FILE:LINE."""
+
+    value: Any
+    lines: dict[Place, str] = field(default_factory=dict)
+
+    def where(self, place: Place) -> str:
+        """The line of a place, or of the closest known one around it (parts that are unknown are passed over)."""
+        known: Place = ()
+        for part in place:
+            if (*known, part) in self.lines:
+                known = (*known, part)
+        return self.lines[known]
+
+
+def read(path: Path) -> Lined:
+    """The document in a file.
+
+    Raises:
+        ExegeteError: no such file, or no YAML; with the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExegeteError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        return _lined(_Loader(text), path)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        raise ExegeteError(f"{path}{line}: no YAML: {getattr(error, 'problem', None) or error}") from error
+    except RecursionError as error:
+        raise ExegeteError(f"{path}: a value contains itself") from error
+
+
+def _lined(loader: _Loader, path: Path) -> Lined:
+    node = loader.get_single_node()
+    if node is None:
+        raise ExegeteError(f"{path} is empty: expected a study")
+    lines = dict(_lines(loader, node, (), str(path)))
+    return Lined(loader.construct_document(node), lines)
+
+
+def _lines(loader: _Loader, node: yaml.Node, place: Place, path: str) -> Iterator[tuple[Place, str]]:
+    yield place, f"{path}:{node.start_mark.line + 1}"
+    if isinstance(node, yaml.SequenceNode):
+        for index, inner in enumerate(node.value):
+            yield from _lines(loader, inner, (*place, index), path)
+    elif isinstance(node, yaml.MappingNode):
+        _require_once(node, path)
+        loader.flatten_mapping(node)
+        for key, inner in node.value:
+            name = (*place, loader.construct_object(key, deep=True))
+            yield from _lines(loader, inner, name, path)
+            yield name, f"{path}:{key.start_mark.line + 1}"
+
+
+def _require_once(node: yaml.MappingNode, path: str) -> None:
+    seen = set()
+    for key, _ in node.value:
+        name = getattr(key, "value", None)
+        if not isinstance(name, str):
+            raise ExegeteError(f"{path}:{key.start_mark.line + 1}: expected a word or number as a key")
+        if name in seen and name != "<<":
+            raise ExegeteError(f"{path}:{key.start_mark.line + 1}: the key {name!r} comes twice")
+        seen.add(name)
+
+
+def merged(below: Lined, above: Lined) -> Lined:
+    """`above` on `below`: mappings are joined key by key, null removes a key, everything else replaces."""
+    if not (isinstance(below.value, Mapping) and isinstance(above.value, Mapping)):
+        return above
+    value, lines = dict(below.value), dict(below.lines)
+    for key, inner in above.value.items():
+        upper = part(above, key)
+        both = merged(part(below, key), upper) if key in value and inner is not None else upper
+        lines = {place: line for place, line in lines.items() if place[:1] != (key,)}
+        value.pop(key, None)
+        if inner is not None:
+            value[key] = both.value
+            lines |= {(key, *place): line for place, line in both.lines.items()}
+    return Lined(value, lines | {(): above.lines[()]})
+
+
+def part(whole: Lined, key: str | int) -> Lined:
+    """The document under one key."""
+    lines = {place[1:]: line for place, line in whole.lines.items() if place[:1] == (key,)}
+    return Lined(whole.value[key], lines or {(): whole.where((key,))})

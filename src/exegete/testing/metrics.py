@@ -1,0 +1,61 @@
+"""What every metric owes; inherit the class and give it one fixture, `metric`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from exegete.explainers import explainer
+from exegete.metrics import Metric
+from exegete.models import ExplainedModel
+from exegete.testing.models import alone, random_model, texts
+
+
+class MetricContract:
+    """Contract tests of a metric.
+
+    Example:
+        class TestMyMetric(MetricContract):
+            @pytest.fixture
+            def metric(self):
+                return MyMetric()
+    """
+
+    tolerance = 1e-5
+
+    @pytest.fixture
+    def model(self) -> ExplainedModel:
+        """A small random classifier."""
+        return random_model()
+
+    def test_a_value_an_example_within_the_bounds(self, metric: Metric, model: ExplainedModel) -> None:
+        """[B] values under the metric's id, inside what its card says."""
+        batch = model.encode(texts())
+        found = metric.judge(model, batch, explainer("random").attribute(model, batch))
+        assert metric.name in found
+        low, high = metric.card.bounds
+        for values in found.values():
+            known = values[~values.isnan()]
+            assert values.shape == (len(batch),)
+            assert low is None or (known >= low - self.tolerance).all()
+            assert high is None or (known <= high + self.tolerance).all()
+
+    def test_an_example_is_judged_alike_alone_and_in_a_batch(self, metric: Metric, model: ExplainedModel) -> None:
+        """Padding and neighbours change nothing."""
+        batch = model.encode(texts())
+        scores = explainer("random").attribute(model, batch)
+        together = metric.judge(model, batch, scores)[metric.name]
+        for row in range(len(batch)):
+            single = alone(batch, row)
+            value = metric.judge(model, single, scores[row : row + 1, : single.length])[metric.name]
+            torch.testing.assert_close(together[row : row + 1], value, rtol=1e-4, atol=self.tolerance, equal_nan=True)
+
+    def test_scores_that_are_no_numbers_have_no_value(self, metric: Metric, model: ExplainedModel) -> None:
+        """NaN in, NaN out, for that example only."""
+        batch = model.encode(texts(2))
+        scores = explainer("random").attribute(model, batch)
+        broken = scores.clone()
+        broken[0, batch.content[0].long().argmax()] = torch.nan
+        whole, values = (metric.judge(model, batch, each)[metric.name] for each in (scores, broken))
+        assert values[0].isnan()
+        torch.testing.assert_close(values[1], whole[1], equal_nan=True)

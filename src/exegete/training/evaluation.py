@@ -1,0 +1,115 @@
+"""How good predictions are, in each task's usual figures."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from numpy.typing import NDArray
+from sklearn.metrics import f1_score
+from torch import Tensor
+
+from exegete.models import Batch, ExplainedModel
+
+Array = NDArray[Any]
+
+
+def predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
+    """Probabilities [B, C], values [B, 1], or for spans the answer's characters of the context [B, 2]; (0, 0): none."""
+    if model.task.name == "span":
+        return answer_characters(batch, answer_positions(model, batch, logits))
+    return model.task.probabilities(logits)
+
+
+def answer_positions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
+    """[B, 2] The best start ≤ end inside the context, or twice the position that stands for "no answer"."""
+    answerable = batch.attended if batch.answerable is None else batch.answerable
+    none = answerable.long().argmax(1, keepdim=True).expand(-1, 2)
+    inside = answerable.scatter(1, none, False)
+    best = model.task.predict(logits, replace(batch, answerable=inside))
+    found = inside.any(1) & (model.task.score(logits, best) > model.task.score(logits, none))
+    return torch.where(found[:, None], best, none)
+
+
+def answer_characters(batch: Batch, positions: Tensor) -> Tensor:
+    """[B, 2] Where the answers stand in the characters of the context; (0, 0) for none."""
+    starts = (batch.length - batch.attended.sum(1)) * ~batch.attended[:, 0]
+    characters = []
+    for alignment, (first, last) in zip(batch.alignments or (), (positions - starts[:, None]).tolist(), strict=True):
+        begin, end = alignment.spans[first], alignment.spans[last]
+        there = begin is not None and end is not None and begin[0] == 1
+        characters.append((begin[1], end[2]) if there else (0, 0))
+    return torch.tensor(characters, device=positions.device)
+
+
+def score(task: str, predicted: Array, dataset: Dataset) -> dict[str, float]:
+    """The task's figures for predictions in the dataset's order (see `predictions`).
+
+    Classification: `accuracy`, `f1_macro` over the classes that occur. Regression: `pearson` (NaN when either side is
+    constant), `rmse`. Several labels: `f1_macro` at probability ½. Spans: `exact_match` and `f1`, the best over the
+    answers of a question, both 1 or 0 where there is no answer (Rajpurkar et al. 2018).
+    """
+    return SCORES[task](predicted, dataset)
+
+
+def _classification(predicted: Array, dataset: Dataset) -> dict[str, float]:
+    labels, classes = np.asarray(dataset["label"][:]), predicted.argmax(-1)
+    return {
+        "accuracy": float((labels == classes).mean()),
+        "f1_macro": float(f1_score(labels, classes, average="macro", zero_division=0)),
+    }
+
+
+def _multi_label(predicted: Array, dataset: Dataset) -> dict[str, float]:
+    labels = np.asarray(dataset["label"][:])
+    return {"f1_macro": float(f1_score(labels, predicted > 0.5, average="macro", zero_division=0))}
+
+
+def _regression(predicted: Array, dataset: Dataset) -> dict[str, float]:
+    labels, values = np.asarray(dataset["label"][:], dtype=np.float64), predicted[:, 0].astype(np.float64)
+    a, b = labels - labels.mean(), values - values.mean()
+    norm = float(np.sqrt((a**2).sum() * (b**2).sum()))
+    return {
+        "pearson": float((a * b).sum() / norm) if norm else float("nan"),
+        "rmse": float(np.sqrt(((labels - values) ** 2).mean())),
+    }
+
+
+def _spans(predicted: Array, dataset: Dataset) -> dict[str, float]:
+    columns = dataset[:]
+    pairs = []
+    for context, answers, (start, end) in zip(columns["text_pair"], columns["answer"], predicted.tolist(), strict=True):
+        given = _normal_words(context[start:end])
+        right = [_normal_words(context[a:b]) for a, b in answers] or [[]]
+        pairs.append((max(given == gold for gold in right), max(_overlap(given, gold) for gold in right)))
+    exact, overlap = zip(*pairs, strict=True)
+    return {"exact_match": float(np.mean(exact)), "f1": float(np.mean(overlap))}
+
+
+def _normal_words(text: str) -> list[str]:
+    """Lower case, without punctuation and English articles."""
+    letters = "".join(character for character in text.lower() if character not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", letters).split()
+
+
+def _overlap(given: Sequence[str], gold: Sequence[str]) -> float:
+    """F1 of two bags of words."""
+    if not given or not gold:
+        return float(given == gold)
+    return 2 * (Counter(given) & Counter(gold)).total() / (len(given) + len(gold))
+
+
+SCORES: dict[str, Callable[[Array, Dataset], dict[str, float]]] = {
+    "classification": _classification,
+    "multi_label": _multi_label,
+    "regression": _regression,
+    "span": _spans,
+}
+BEST_BY = {"classification": "accuracy", "multi_label": "f1_macro", "regression": "pearson", "span": "f1"}

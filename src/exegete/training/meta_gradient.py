@@ -1,0 +1,73 @@
+"""How a teacher's explainer should change so that a student that learns from it does better (SMaT)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from exegete.errors import ExegeteError
+
+SMALLEST = 1e-7
+
+
+def divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(teacher ‖ student) of explanations [B, L] that are distributions: sum over positions, mean over examples.
+
+    Logarithms are of probabilities clipped to [1e-7, 1 − 1e-7]: below, a student's has no gradient. The term by which
+    SMaT's students learn from explanations (Fernandes et al. 2022, eq. 3).
+    """
+    return (teacher * (_log(teacher) - _log(student))).sum(-1).mean()
+
+
+def meta_gradient(
+    teacher: Tensor,
+    coefficients: Sequence[Tensor],
+    student: Callable[[Mapping[str, Tensor]], Tensor],
+    weights: Mapping[str, Tensor],
+    slopes: Mapping[str, Tensor],
+    step: float,
+) -> tuple[Tensor, ...]:
+    """The outer loss's gradient at the teacher's coefficients, through one inner step of plain SGD (eq. 8 and 9).
+
+    The coefficients act on the inner step θ' = θ − η ∇_θ (L_sim + β·KL(e_T ‖ e_S(θ))) through e_T alone, so
+    ∂L_outer/∂φ_T = η β ∂/∂φ_T mean_b Σ_m e_T,m D_m, where D is the derivative of log e_S at θ along
+    ∇_θ' L_outer: one forward-mode pass, no graph through the inner step and no second backward pass.
+
+    Args:
+        teacher: e_T [B, L], with a graph to `coefficients`.
+        coefficients: φ_T.
+        student: e_S [B, L] of weights by name. It has to draw the same dropout as the inner step, and to be made of
+            operations with a forward-mode derivative: `parameterised_attention` is, in a pass with
+            `Capture(differentiable_twice=True)`.
+        weights: θ, those that the inner step changes.
+        slopes: ∇_θ' L_outer, by the same names.
+        step: η·β; times the factor that clipping scaled the inner gradient by, which is taken as a constant.
+
+    Raises:
+        ExegeteError: names that differ, or an explanation that does not depend on the weights.
+    """
+    if weights.keys() != slopes.keys():
+        differing = ", ".join(sorted(weights.keys() ^ slopes.keys()))
+        raise ExegeteError(f"expected one slope for each of the student's weights; without partner: {differing}")
+    change = _along(student, weights, slopes)
+    return torch.autograd.grad(step * (teacher * change).sum(-1).mean(), list(coefficients))
+
+
+@torch.no_grad()
+def _along(
+    student: Callable[[Mapping[str, Tensor]], Tensor], weights: Mapping[str, Tensor], slopes: Mapping[str, Tensor]
+) -> Tensor:
+    """The derivative of log e_S along the slopes: [B, L]."""
+    with forward_ad.dual_level():
+        duals = {name: forward_ad.make_dual(weight.detach(), slopes[name]) for name, weight in weights.items()}
+        tangent: Tensor | None = forward_ad.unpack_dual(_log(student(duals))).tangent
+    if tangent is None:
+        raise ExegeteError("the student's explanation does not depend on the weights that the inner step changes")
+    return tangent
+
+
+def _log(probabilities: Tensor) -> Tensor:
+    return probabilities.clamp(SMALLEST, 1 - SMALLEST).log()

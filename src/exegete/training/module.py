@@ -1,0 +1,66 @@
+"""What a Trainer trains: the model together with its objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from exegete.errors import ExegeteError
+from exegete.explainers.base import embeddings_with_gradient
+from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models.explained import finite
+from exegete.objectives import Moment, Objective, Step, task_losses
+from exegete.training.masking import masked
+
+
+class TrainingModule(nn.Module):
+    """The model and its objectives as one module whose forward pass is a whole step.
+
+    Everything that has a gradient happens inside `forward`, so that wrappers (DDP, autocast) see one call a step. What
+    the Trainer asks of a model otherwise (configuration, gradient checkpointing, ...) the Hugging Face model answers.
+    """
+
+    accepts_loss_kwargs = False
+
+    def __init__(self, explained: ExplainedModel, objectives: Sequence[Objective], masked_share: float = 0.0) -> None:
+        super().__init__()
+        names = [objective.name for objective in objectives]
+        if not names or len(set(names)) < len(names):
+            raise ExegeteError(f"expected objectives with different names, got: {', '.join(names) or 'none'}")
+        self.explained = explained
+        self.masked_share = masked_share
+        self.objectives = tuple(objectives)
+        learned = {objective.name: objective.learned for objective in objectives}
+        self.learned = nn.ModuleDict({name: module for name, module in learned.items() if module is not None})
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            explained: Any = super().__getattr__("explained")
+            return getattr(explained.model, name)
+
+    @property
+    def capture(self) -> Capture:
+        """What any objective wants recorded."""
+        return reduce(or_, (objective.capture for objective in self.objectives))
+
+    def forward(self, batch: Batch, moment: Moment) -> dict[str, Tensor]:
+        """The objectives' terms [number of objectives], unweighted, and the logits; one pass through the model."""
+        if moment.training and self.masked_share:
+            batch = masked(self.explained, batch, self.masked_share, moment)
+        gradient_needed = any(objective.on_embeddings for objective in self.objectives)
+        keep_graph = torch.is_grad_enabled()
+        with torch.set_grad_enabled(keep_graph or gradient_needed):
+            at = embeddings_with_gradient(self.explained, batch, keep_graph=keep_graph) if gradient_needed else None
+            outputs = self.explained(batch, at, self.capture)
+            losses, counted = task_losses(self.explained, batch, finite(outputs.logits))
+            step = Step(self.explained, batch, outputs, losses, counted, moment)
+            terms = [objective(step) for objective in self.objectives]
+        precise = reduce(torch.promote_types, (term.dtype for term in terms), torch.float32)
+        return {"terms": torch.stack([term.to(precise) for term in terms]), "logits": outputs.logits}

@@ -1,0 +1,150 @@
+"""Bad input gets one clear line on standard error and exit code 2."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import transformers as hf
+
+import exegete
+import families
+from exegete.cli import main
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tiny = families.tiny("bert", id2label={0: "bad", 1: "mixed", 2: "good"})
+    tiny.save_pretrained(folder)
+    families.tokenizer("bert").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path):
+    file = tmp_path / "data.csv"
+    file.write_text("text,label\na moving film,good\nthe plot is dull,bad\n", encoding="utf-8")
+    return file
+
+
+def run(*argv, capsys) -> tuple[int, str]:
+    code = main([str(word) for word in argv])
+    return code, capsys.readouterr().err
+
+
+def comparing(model, spec, folder, *more):
+    return ("compare", "--model", model, "--data", spec, "--split", "all", "--output-dir", folder, "--quiet", *more)
+
+
+def assert_one_clear_line(code: int, err: str, *words: str) -> None:
+    lines = [line for line in err.strip().splitlines() if line.startswith("exegete:")]
+    assert code == 2
+    assert len(lines) == 1
+    assert "Traceback" not in err
+    for word in words:
+        assert word in lines[0]
+
+
+CONTENTS = {
+    "empty": (b"", ["empty"]),
+    "not UTF-8": (b"text,label\n\xff\xfe film,good\n", ["UTF-8"]),
+    "without the column": (b"body,label\na film,good\n", ["body", "text"]),
+    "an unknown label": (b"text,label\na film,excellent\nanother,good\n", ["excellent", "good"]),
+    "an empty text": (b"text,label\n ,good\na film,bad\n", ["text"]),
+}
+
+
+@pytest.mark.parametrize("kind", CONTENTS)
+def test_a_bad_file(kind, model, tmp_path, capsys):
+    content, words = CONTENTS[kind]
+    file = tmp_path / "bad.csv"
+    file.write_bytes(content)
+    code, err = run(*comparing(model, f"csv:{file}", tmp_path / "out"), capsys=capsys)
+    assert_one_clear_line(code, err, *words)
+    assert not list(tmp_path.glob("out/results*"))
+
+
+def test_a_missing_file(model, tmp_path, capsys):
+    assert_one_clear_line(*run(*comparing(model, "csv:nowhere.csv", tmp_path / "out"), capsys=capsys), "nowhere.csv")
+
+
+def test_an_unknown_method_or_metric_names_the_valid_ones(model, data, tmp_path, capsys):
+    code, err = run(*comparing(model, f"csv:{data}", tmp_path / "o", "--methods", "occlusoin"), capsys=capsys)
+    assert_one_clear_line(code, err, "occlusion", "integrated_gradients", "random")
+    code, err = run(*comparing(model, f"csv:{data}", tmp_path / "o", "--metrics", "acu"), capsys=capsys)
+    assert_one_clear_line(code, err, "auc", "aopc_comprehensiveness")
+
+
+@pytest.mark.parametrize("text", ["", "   ", "[SEP] [SEP]"])
+def test_nothing_to_explain(text, model, capsys):
+    assert_one_clear_line(*run("explain", text, "--model", model, capsys=capsys))
+
+
+def test_a_text_that_is_too_long_is_truncated_and_said_so(model, capsys, caplog):
+    code = main(["explain", "film " * 500, "--model", str(model), "--json"])
+    explained = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert "1 of 1 texts are longer than 130 tokens: truncated" in caplog.text
+    assert len(json.dumps(explained)) > 0
+
+
+def test_models_that_cannot_be_explained(model, tmp_path, capsys):
+    code, err = run("explain", "a film", "--model", tmp_path / "none", capsys=capsys)
+    assert_one_clear_line(code, err, "no model")
+    headless = tmp_path / "headless"
+    hf.BertModel(hf.BertConfig(**families.SIZE)).save_pretrained(headless)
+    code, err = run("explain", "a film", "--model", headless, capsys=capsys)
+    assert_one_clear_line(code, err, "BertModel", "head")
+
+
+def test_a_model_that_answers_nan(tmp_path, capsys):
+    broken = families.tiny("bert")
+    with torch.no_grad():
+        broken.classifier.weight.fill_(float("nan"))
+    broken.save_pretrained(tmp_path)
+    families.tokenizer("bert").save_pretrained(tmp_path)
+    assert_one_clear_line(*run("explain", "a film", "--model", tmp_path, capsys=capsys), "NaN")
+
+
+def test_an_output_directory_of_another_comparison(model, data, tmp_path, capsys):
+    few = ("--methods", "random", "--metrics", "sufficiency")
+    assert main([str(w) for w in comparing(model, f"csv:{data}", tmp_path / "o", *few)]) == 0
+    capsys.readouterr()
+    other = ("--methods", "random,saliency", "--metrics", "sufficiency")
+    assert_one_clear_line(*run(*comparing(model, f"csv:{data}", tmp_path / "o", *other), capsys=capsys), "output")
+
+
+def test_every_command_has_help_with_an_example(capsys):
+    for command in (
+        [],
+        ["compare"],
+        ["explain"],
+        ["demo"],
+        ["methods"],
+        ["metrics"],
+        ["datasets"],
+        ["train", "baseline"],
+    ):
+        assert main([*command, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert not command or "Example" in text
+
+
+@pytest.mark.parametrize(
+    "argv", [["nonsense"], ["compare", "--nonsense"], ["compare"], ["methods", "--limit", "no"], []]
+)
+def test_a_command_line_that_makes_no_sense(argv, capsys):
+    assert main(argv) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out[0].isdigit()
+
+
+def test_public_names_are_all_there():
+    for name in exegete.__all__:
+        assert getattr(exegete, name) is not None

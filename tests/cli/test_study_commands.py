@@ -1,0 +1,95 @@
+"""`exegete study` from the command line's point of view; the study files of the project are valid."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from exegete.cli import main
+from exegete.studies.files import load_study
+from exegete.studies.grid import grid
+
+STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
+GOOD = """\
+datasets: {train: {spec: "generated?size=24", split: train}, dev: {spec: "generated?size=24", split: dev}}
+training: {films: {train: train, dev: dev}}
+models: {tiny: {source: tiny}}
+recipes: {plain: {recipe: baseline}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("tiny}}", "tiny}", 4, "no YAML"),
+        ("recipe: baseline", "recipe: smat2", 4, "unknown recipe 'smat2'"),
+        ("generated?size=24", "csv:nowhere.csv", 1, "nowhere.csv"),
+        ("source: tiny", "source: ./nowhere", 3, "no model at ./nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2_before_anything_is_run(tmp_path, capsys, old, new, line, message):
+    path = tmp_path / "study.yaml"
+    path.write_text(GOOD.replace(old, new))
+    assert main(["study", "run", str(path), "--output-dir", str(tmp_path / "runs")]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith(f"exegete: {path}:{line}: ")
+    assert message in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_there_is_nothing_of_is_said(tmp_path, capsys):
+    path = tmp_path / "study.yaml"
+    path.write_text(GOOD)
+    for words, message in (
+        (["run", str(path), "--only", "nothing", "--dry-run"], "no run of"),
+        (["table", str(path), "--table", "t"], "unknown table 't'"),
+        (["leaderboard"], "holds no judged explanations"),
+        (["run", "nowhere.yaml"], "nowhere.yaml cannot be read"),
+    ):
+        assert main(["study", *words, "--output-dir", str(tmp_path / "runs")]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["run", "status", "table", "report", "leaderboard"])
+def test_help_has_an_example(command, capsys):
+    assert main(["study", command, "--help"]) == 0
+    assert f"exegete study {command} " in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_dry_run_says_what_is_not_here_and_ends_well(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("EXEGETE_DATA", str(tmp_path))
+    path = next(path for path in STUDIES if path.name == "er-table-2.yaml")
+    assert main(["study", "run", str(path), "--dry-run", "--output-dir", str(tmp_path / "runs")]) == 0
+    shown = capsys.readouterr()
+    assert "er-table-2-small: 114 runs: 30 training runs (0 done), 84 judgements (0 done)" in shown.out
+    assert "left: about" in shown.out
+    assert re.search(r"er\.yaml:6: datasets\.sst-train\.spec: .*sst", shown.err)
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_study_file_is_valid_and_asks_for_what_it_shows(path, scale, monkeypatch, tmp_path):
+    monkeypatch.setenv("EXEGETE_DATA", str(tmp_path))
+    study = load_study(path, scale)
+    found = grid(study)
+    assert found.runs
+    assert study.file.title
+    assert study.file.tables or study.file.figures
+    judged = {run.dataset for run in found.runs if run.dataset}
+    trained = {run.recipe for run in found.runs}
+    parts = [*study.file.tables.values(), *study.file.figures.values()]
+    for part in parts:
+        assert set(part.where.get("dataset", ())) <= judged | {"SST Dev"}
+        assert set(part.where.get("recipe", ())) <= trained
+        for axis in [*getattr(part, "x", ()), *getattr(part, "y", ())]:
+            assert axis.dataset is None or axis.dataset in judged
+
+
+def test_every_table_and_figure_of_the_paper_has_its_file():
+    tables, figures = (2, 3, 4, 5, 7, 9), (2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14)
+    names = {f"er-table-{number}" for number in tables} | {f"er-fig-{number}" for number in figures}
+    assert {path.stem for path in STUDIES if path.stem.startswith("er-")} == names
+    listed = (STUDIES[0].parent / "README.md").read_text()
+    assert all(f"`{path.name}`" in listed for path in STUDIES)

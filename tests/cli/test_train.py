@@ -1,0 +1,54 @@
+"""`exegete train baseline` from the command line's point of view."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import exegete
+from exegete.cli import main
+
+SMALL = ["--data", "generated?size=48", "--device", "cpu", "--epochs", "1", "--batch-size", "16", "--quiet"]
+
+
+def test_a_model_from_scratch_is_trained_judged_and_ready_to_load(tmp_path, capsys, caplog):
+    folder = tmp_path / "run"
+    settings = ["--config", "tiny", "--max-length", "32", "--set", "weight_decay=0.1", "--output-dir", str(folder)]
+    assert main(["train", "baseline", *SMALL, *settings]) == 0
+    shown = capsys.readouterr()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert f"accuracy: {metrics['accuracy']:.4f}" in shown.out
+    config = json.loads((folder / "exegete_run.json").read_text())["config"]
+    assert config["arguments"]["weight_decay"] == 0.1
+    assert config["max_length"] == 32
+    assert exegete.load(folder).max_length > 32
+    assert main(["train", "baseline", *SMALL, *settings]) == 0
+    assert "nothing to do" in caplog.text
+    assert main(["train", "baseline", *SMALL, *settings, "--seed", "1"]) == 2
+    assert "another configuration" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "either --model"),
+        (["--config", "tiny", "--model", "x"], "either --model"),
+        (["--config", "tin"], "Did you mean 'tiny'?"),
+        (["--config", "nowhere.json"], "no configuration"),
+        (["--model", "./nowhere"], "no model at ./nowhere"),
+        (["--config", "tiny", "--set", "weight_decay"], "NAME=VALUE"),
+        (["--config", "tiny", "--set", "weight=1"], "unusable training arguments"),
+        (["--config", "tiny", "--train-split", "training"], "unknown split 'training'"),
+        (["--config", "tiny", "--device", "tpu"], "expected the device cpu or cuda"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(arguments, message, tmp_path, capsys):
+    assert main(["train", "baseline", *SMALL, *arguments, "--output-dir", str(tmp_path / "run")]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+
+
+def test_help_has_an_example(capsys):
+    assert main(["train", "baseline", "--help"]) == 0
+    assert "exegete train baseline --model" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,92 @@
+"""Random models of every family that can be decomposed, in float64, and inputs for them."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+import families
+from exegete.models import Batch, ExplainedModel
+
+POST_NORM = ("bert", "electra", "roberta", "xlm-roberta", "distilbert", "albert", "big_bird", "deberta-v2")
+PRE_NORM = ("gpt2", "vit", "llama", "mistral", "qwen2", "modernbert")
+FAMILIES = POST_NORM + PRE_NORM
+LENGTHS = (9, 6, 2)
+
+
+def exact_norms(model: nn.Module) -> None:
+    """transformers' RMSNorm computes in float32 whatever the model's type; torch's own does not."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child).__name__.endswith("RMSNorm") and not isinstance(child, nn.RMSNorm):
+                norm = nn.RMSNorm(child.weight.shape, eps=child.variance_epsilon, dtype=torch.float64)
+                norm.weight.data.copy_(child.weight)
+                setattr(parent, name, norm)
+
+
+def model(family: str, head: str = "SequenceClassification", seed: int = 0, **changes) -> ExplainedModel:
+    """Every weight, bias and norm weight is random."""
+    if family == "big_bird":
+        changes |= {"attention_type": "original_full"}
+    if family == "qwen2":
+        torch.manual_seed(seed)
+        size = families.SIZE | {"num_key_value_heads": 2, "num_labels": 3} | changes
+        made = AutoModelForSequenceClassification.from_config(AutoConfig.for_model("qwen2", **size)).double().eval()
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    else:
+        made = families.tiny(family, head, seed=seed, dtype=torch.float64, **changes)
+    exact_norms(made)
+    return ExplainedModel(made)
+
+
+@functools.cache
+def shared_model(family: str) -> ExplainedModel:
+    """One for all tests that only read it."""
+    return model(family)
+
+
+def batch(model: ExplainedModel, lengths: tuple[int, ...] = LENGTHS, seed: int = 1) -> Batch:
+    """Random ids padded on the model's side, or random pictures."""
+    generator = torch.Generator().manual_seed(seed)
+    if model.modality == "image":
+        pixels = torch.randn(len(lengths), 1, 8, 8, generator=generator, dtype=torch.float64)
+        everywhere = torch.ones(len(lengths), 17, dtype=torch.bool)
+        return Batch({"pixel_values": pixels}, everywhere, everywhere, torch.arange(17).expand(len(lengths), -1))
+    ids = torch.randint(5, 300, (len(lengths), max(lengths)), generator=generator)
+    attended = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    if model.is_decoder:
+        attended = attended.flip(1)
+    return model.with_positions(Batch.from_ids(ids.masked_fill(~attended, model.pad_id), attended))
+
+
+def alone(model: ExplainedModel, batch: Batch, row: int) -> Batch:
+    """One example without its padding."""
+    return batch.select([row]).trimmed()[0]
+
+
+def zero_biases(model: ExplainedModel) -> None:
+    """Leave the model without any bias."""
+    with torch.no_grad():
+        for name, parameter in model.model.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+
+
+def golden_model(golden: Path, dtype: torch.dtype) -> ExplainedModel:
+    """The model that the published programs were run on."""
+    folder = golden / "bert-tiny"
+    return ExplainedModel(AutoModelForSequenceClassification.from_pretrained(folder, dtype=dtype).eval())
+
+
+def golden_reference(golden: Path) -> tuple[dict[str, np.ndarray], ExplainedModel, Batch]:
+    """The numbers of the authors' programs, and the model and batch they are of."""
+    values = dict(np.load(golden / "bert_reference_f64.npz"))
+    batch = Batch.from_ids(*(torch.tensor(values[n]) for n in ("input_ids", "attention_mask", "token_type_ids")))
+    return values, golden_model(golden, torch.float64), batch

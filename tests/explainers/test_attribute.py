@@ -1,0 +1,300 @@
+"""attribute(): texts in any order and number, targets of every kind, words, and clear errors."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features, Value
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import exegete
+from exegete import ExegeteError, attribute, explainer
+from exegete.explainers.attribute import TOKENS_PER_BATCH, batches
+from small import PAIRS, shared, small, uneven
+
+TEXTS = [
+    "someone's old camera works better than this brand new one !",
+    "small",
+    "a moving film about a small town and its river",
+    "two women are holding packages in the rain",
+    "dull , but nobody laughs",
+]
+
+
+def scores(result):
+    return [item.scores.tolist() for item in result]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])
+@pytest.mark.parametrize("method", ["input_x_gradient", "occlusion", "attention_rollout", "random"])
+def test_order_and_batch_size_change_nothing(family, method):
+    model = shared(family)
+    usual = attribute(model, TEXTS, method)
+    for size in (1, 2, 3):
+        again = attribute(model, TEXTS[::-1], method, batch_size=size)[::-1]
+        for one, other, text in zip(usual, again, TEXTS, strict=True):
+            assert one.texts == other.texts == (text,)
+            assert one.tokens == other.tokens
+            np.testing.assert_allclose(one.scores, other.scores, rtol=1e-5, atol=1e-9)
+    assert [item.index for item in usual] == [0, 1, 2, 3, 4]
+
+
+def test_what_is_said_of_an_example():
+    model = shared("bert")
+    result = attribute(model, TEXTS, "integrated_gradients", n_steps=4, baselines="zero")
+    for item in result:
+        batch = model.encode(item.texts)
+        probabilities = model.probabilities(batch)[0]
+        assert item.target == item.prediction == int(probabilities.argmax())
+        assert item.target_label == item.prediction_label == model.labels[item.target]
+        assert item.probability == pytest.approx(float(probabilities.max()))
+        assert item.params == explainer("integrated_gradients?n_steps=4&baselines=zero").params
+        assert (item.params["n_steps"], item.params["baselines"]) == (4, "zero")
+        explained = explainer("integrated_gradients?n_steps=4&baselines=zero").explain(model, batch)
+        assert item.delta == pytest.approx(float(explained.delta.detach()), abs=1e-12)
+        assert item.special == tuple((~batch.content[0]).tolist())
+        assert len(item.words) == len(item.word_scores) == len(item.texts[0].split())
+        for word, (side, start, end) in zip(item.words, item.word_spans, strict=True):
+            assert item.texts[side][start:end] == word
+        assert sum(item.word_scores) == pytest.approx(sum(item.scores), abs=1e-6)
+    assert result.config["method"] == "integrated_gradients"
+
+
+def test_forms_of_examples():
+    model = shared("bert")
+    single = scores(attribute(model, "small town", "input_x_gradient"))
+    rows = {"text": "small town"}
+    dataset = Dataset.from_list([rows])
+    for form in (["small town"], rows, [rows], dataset, iter(["small town"]), np.array(["small town"])):
+        assert scores(attribute(model, form, "input_x_gradient")) == single
+    pair = scores(attribute(model, ("small", "town"), "input_x_gradient"))
+    for form in ([("small", "town")], {"text": "small", "text_pair": "town"}, [["small", "town"]]):
+        assert scores(attribute(model, form, "input_x_gradient")) == pair
+    assert pair != single
+
+
+def test_pairs_of_mixed_length():
+    model = shared("roberta")
+    result = attribute(model, PAIRS, "saliency")
+    for item, pair in zip(result, PAIRS, strict=True):
+        assert item.texts == pair
+        assert [item.texts[side][start:end] for side, start, end in item.word_spans] == " ".join(pair).split()
+        alone = attribute(model, [pair], "saliency")[0]
+        np.testing.assert_allclose(item.scores, alone.scores, rtol=1e-5)
+        assert (np.abs(item.word_scores) > 0).all()
+
+
+def test_targets():
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["LABEL_0", "LABEL_1", "LABEL_2"])})
+    labelled = Dataset.from_dict({"text": TEXTS, "label": [2, 0, 1, 1, 0]}, features=features)
+    model = shared("bert")
+    ones = scores(attribute(model, TEXTS, "input_x_gradient", 1))
+    for target in (
+        "LABEL_1",
+        "label_1",
+        [1] * 5,
+        ["LABEL_1"] * 5,
+        torch.ones(5, dtype=torch.long),
+        torch.tensor(1),
+        np.int64(1),
+    ):
+        assert scores(attribute(model, TEXTS, "input_x_gradient", target)) == ones
+    mixed = attribute(model, labelled, "input_x_gradient", "label")
+    assert [item.target for item in mixed] == [2, 0, 1, 1, 0]
+    named = [{"text": text, "label": f"LABEL_{label}"} for text, label in zip(TEXTS, [2, 0, 1, 1, 0], strict=True)]
+    for again in (
+        attribute(model, TEXTS, "input_x_gradient", [2, "LABEL_0", 1, 1, 0]),
+        attribute(model, named, "input_x_gradient", "label"),
+    ):
+        assert scores(again) == scores(mixed)
+    predicted = model.predict(model.encode(TEXTS)).tolist()
+    assert [item.target for item in attribute(model, TEXTS, "input_x_gradient")] == predicted
+    assert scores(attribute(model, TEXTS, "input_x_gradient", None)) == scores(
+        attribute(model, TEXTS, "input_x_gradient")
+    )
+
+
+@pytest.mark.parametrize(
+    "target", [3, -1, "positive", [0, 1], [0, 1, 2, 0, 9], 1.5, {"a": 1}, torch.tensor([0.5] * 5), "label"]
+)
+def test_targets_that_are_none(target):
+    with pytest.raises(ExegeteError):
+        attribute(shared("bert"), TEXTS, "input_x_gradient", target)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "gpt2"])
+def test_spans_are_counted_in_the_example_and_named_by_their_text(family):
+    model = shared(family, "QuestionAnswering")
+    together = attribute(model, PAIRS, "input_x_gradient")
+    for item, pair in zip(together, PAIRS, strict=True):
+        batch = model.encode([pair])
+        assert item.target == item.prediction == tuple(model.predict(batch)[0].tolist())
+        (alone,) = attribute(model, [pair], "input_x_gradient")
+        assert (alone.target, alone.target_label) == (item.target, item.target_label)
+        np.testing.assert_allclose(item.scores, alone.scores, rtol=1e-4, atol=1e-7)
+        start, end = (model.probabilities(batch)[0, side, item.target[side]] for side in (0, 1))
+        assert item.probability == pytest.approx(float(start * end))
+    answers = [tuple(item.target) for item in together]
+    again = attribute(model, PAIRS, "input_x_gradient", answers)
+    assert [item.target for item in again] == answers
+    assert scores(again) == scores(together)
+    inside = len(together[0].tokens) - 3
+    item = attribute(model, PAIRS[:1], "input_x_gradient", (inside, inside))[0]
+    assert item.target_label in PAIRS[0][1]
+    with pytest.raises(ExegeteError, match="expected targets"):
+        attribute(model, PAIRS[:1], "input_x_gradient", (inside, 500))
+
+
+def test_the_span_that_is_shown_is_the_span_that_is_explained():
+    model = small("bert", "QuestionAnswering", seed=3)
+    with torch.no_grad():
+        model.model.qa_outputs.weight.mul_(20)
+    for start in range(0, 30, 3):
+        context = " ".join((" ".join(TEXTS)).split()[start : start + 12])
+        (item,) = attribute(model, [("who laughs", context)], "random")
+        assert item.prediction == item.target
+
+
+def test_answers_of_rows():
+    model = shared("bert", "QuestionAnswering")
+    context = PAIRS[0][1]
+    start = context.index("small town")
+    row = {"text": PAIRS[0][0], "text_pair": context, "answer": [[start, start + len("small town")]]}
+    (item,) = attribute(model, [row], "input_x_gradient", "label")
+    assert item.target_label == "small town"
+    (item,) = attribute(model, [row | {"answer": []}], "input_x_gradient", "label")
+    assert (item.target, item.target_label) == ((0, 0), "no answer")
+
+
+def test_regression():
+    model = small("bert", num_labels=1)
+    result = attribute(model, TEXTS, "input_x_gradient")
+    values = model.probabilities(model.encode(TEXTS))[:, 0]
+    assert [item.target for item in result] == [0] * 5
+    np.testing.assert_allclose([item.prediction for item in result], values, rtol=1e-6)
+    labelled = [{"text": text, "label": 0.5} for text in TEXTS]
+    assert scores(attribute(model, labelled, "input_x_gradient", "label")) == scores(result)
+
+
+def test_pictures():
+    model = shared("vit")
+    pictures = uneven("vit")
+    result = attribute(model, pictures, "input_x_gradient", batch_size=3)
+    assert [item.index for item in result] == [0, 1, 2, 3]
+    for item, picture in zip(result, pictures, strict=True):
+        assert item.image_shape == (4, 4)
+        assert item.tokens[:2] == ("class", "patch 0")
+        assert item.special == (True, *[False] * 16)
+        (alone,) = attribute(model, {"image": picture, "label": None}, "input_x_gradient")
+        np.testing.assert_allclose(alone.scores, item.scores, rtol=1e-5)
+
+
+TEXT = st.text(max_size=40) | st.text(alphabet="aé 日本\n\t\u00a0\u200b'’😀ก[SEP]", max_size=30)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(TEXT, min_size=1, max_size=3), st.sampled_from(["bert", "roberta", "gpt2"]), st.booleans())
+def test_any_text_or_a_clear_error(texts, family, paired):
+    model = shared(family)
+    examples = [(text, texts[0]) for text in texts] if paired else texts
+    try:
+        result = attribute(model, examples, "input_x_gradient")
+    except ExegeteError as caught:
+        error = str(caught)
+    else:
+        error = ""
+    if error:
+        assert "empty" in error or "nothing to explain" in error
+        return
+    for item, text in zip(result, texts, strict=True):
+        assert item.texts[0] == text
+        assert np.isfinite(item.scores).all()
+        assert (item.scores[np.array(item.special)] == 0).all()
+        assert len(item.words) == len(item.word_scores) == len(item.word_spans)
+        assert [item.texts[side][start:end] for side, start, end in item.word_spans] == list(item.words)
+
+
+@pytest.mark.parametrize(
+    ("examples", "message"),
+    [
+        ([], "no example"),
+        ("", "empty text"),
+        (["fine", " \n"], "empty text"),
+        ([("", " ")], "empty text"),
+        ("[SEP] [SEP]", "nothing to explain"),
+        ("\u200b", "nothing to explain"),
+        ([{"sentence": "small"}], "its columns: sentence"),
+        ([{"text": None}], "no text"),
+        ([{"text": 5}], "no text"),
+        ([{"text": "small", "text_pair": 5}], "text_pair"),
+        ([1], "an example is"),
+        (None, "expected an example"),
+        (7, "expected an example"),
+        (("a", "b", "c"), "an example is"),
+        (["small", ("small", "town")], "not both"),
+        ("small \ud800 town", "cannot be cut"),
+    ],
+)
+def test_examples_that_are_none(examples, message):
+    with pytest.raises(ExegeteError, match=message):
+        attribute(shared("bert"), examples, "random")
+
+
+def test_other_errors():
+    model = shared("bert")
+    with pytest.raises(ExegeteError, match="Did you mean 'saliency'"):
+        attribute(model, "small", "salience")
+    with pytest.raises(ExegeteError, match="Did you mean 'n_steps'"):
+        attribute(model, "small", "integrated_gradients", n_step=3)
+    for size in (0, -1):
+        with pytest.raises(ExegeteError, match="batch_size"):
+            attribute(model, TEXTS, "random", batch_size=size)
+    broken = small("bert")
+    with torch.no_grad():
+        broken.embedding.weight.fill_(torch.nan)
+    for method in ("random", "saliency", "occlusion"):
+        for target in ("predicted", 0):
+            with pytest.raises(ExegeteError, match="NaN"):
+                attribute(broken, "small", method, target)
+    questions = shared("bert", "QuestionAnswering")
+    with pytest.raises(ExegeteError, match="text_pair"):
+        attribute(questions, "small town", "random")
+    with pytest.raises(ExegeteError, match="at most 130 tokens"):
+        attribute(questions, ("small town " * 100, "river"), "random")
+    bare = exegete.load(small("bert").model)
+    with pytest.raises(ExegeteError, match="without a tokenizer"):
+        attribute(bare, "small", "random")
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "albert"])
+def test_too_long_texts_are_cut_with_a_warning(family, caplog):
+    model = shared(family)
+    with caplog.at_level(logging.WARNING):
+        result = attribute(model, ["small town " * 120, "small"], "input_x_gradient", batch_size=2)
+    assert "1 of 2 texts are longer than" in caplog.text
+    assert result[0].truncated
+    assert not result[1].truncated
+    assert len(result[0].tokens) == model.max_length
+    assert model.max_length == (128 if family == "roberta" else 130)
+    assert 0 < len(result[0].words) == len(result[0].word_scores) < 240
+    caplog.clear()
+    attribute(model, ["small town"], "random")
+    assert not caplog.text
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=60), st.none() | st.integers(1, 7))
+def test_batches_hold_every_row_once_and_keep_the_budget(lengths, size):
+    model = shared("bert")
+    parts = list(batches(model, ["x" * length for length in lengths], size))
+    order = [index for part in parts for index in part]
+    assert sorted(order) == list(range(len(lengths)))
+    assert [lengths[index] for index in order] == sorted(lengths)
+    for part in parts:
+        if size is None:
+            tokens = len(part) * min(max(lengths[index] for index in part) // 4 + 2, model.max_length)
+            assert len(part) == 1 or tokens <= TOKENS_PER_BATCH
+        else:
+            assert len(part) <= size

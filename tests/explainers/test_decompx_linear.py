@@ -1,0 +1,200 @@
+import pytest
+import torch
+
+import decomposable
+from decomposable import FAMILIES
+from exegete.errors import ExegeteError
+from exegete.explainers.decomposition import DecompXClassifier
+from exegete.explainers.decompx_linear import CAPTURE, DecompXLinear
+from exegete.models.anatomy import layers
+from exegete.models.frozen import Factors, frozen
+from exegete.models.inputs import inputs_of
+
+TARGET = torch.tensor([0, 1, 2])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_belongs_to_no_position_is_the_answer_of_the_linear_network_to_nothing(family):
+    model = decomposable.shared_model(family)
+    batch = decomposable.batch(model)
+    with torch.no_grad():
+        said = DecompXLinear().explain(model, batch, TARGET)
+        factors = Factors(record=True)
+        with frozen(model.model, factors):
+            model(batch, capture=CAPTURE)
+        with (
+            frozen(model.model, factors.replayed()),
+            inputs_of(layers(model.model), lambda n, x: torch.zeros_like(x) if n == 0 else x),
+        ):
+            nothing = model.task.score(model(batch, capture=CAPTURE).logits, TARGET)
+        score = model.task.score(model(batch).logits, TARGET)
+    torch.testing.assert_close(said.bias, nothing, rtol=0, atol=1e-10)
+    torch.testing.assert_close(said.scores.sum(1) + nothing, score, rtol=0, atol=1e-10)
+    torch.testing.assert_close(said.layers[:, 0], said.scores, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_from_the_embeddings_too(family):
+    model = decomposable.shared_model(family)
+    batch = decomposable.batch(model)
+    with torch.no_grad():
+        said = DecompXLinear(start="embeddings").explain(model, batch, TARGET)
+        factors = Factors(record=True)
+        with frozen(model.model, factors):
+            model(batch, capture=CAPTURE)
+        with frozen(model.model, factors.replayed()):
+            nothing = model(batch, torch.zeros_like(model.embed(batch)), CAPTURE).logits
+        score = model.task.score(model(batch).logits, TARGET)
+        hidden = DecompXLinear().explain(model, batch, TARGET)
+    torch.testing.assert_close(said.bias, model.task.score(nothing, TARGET), rtol=0, atol=1e-10)
+    torch.testing.assert_close(said.scores.sum(1) + said.bias, score, rtol=0, atol=1e-10)
+    torch.testing.assert_close(said.layers, hidden.layers, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_biases_it_is_decompx_with_the_classifier(family):
+    model = decomposable.model(family)
+    decomposable.zero_biases(model)
+    batch = decomposable.batch(model)
+    with torch.no_grad():
+        linear = DecompXLinear().explain(model, batch, TARGET)
+        full = DecompXClassifier().explain(model, batch, TARGET)
+    torch.testing.assert_close(linear.bias, torch.zeros_like(linear.bias), rtol=0, atol=1e-10)
+    torch.testing.assert_close(linear.scores, full.scores, rtol=0, atol=1e-10)
+
+
+def test_golden_bias_token(golden):
+    """DecompX with a bias token, whose first layer leaves the value bias inside the values."""
+    values, model, batch = decomposable.golden_reference(golden)
+    value = model.model.bert.encoder.layer[0].attention.self.value
+    expected = torch.tensor(values["decompx_c_biastoken_raw"])
+    for label in range(3):
+        kept = []
+        hook = value.register_forward_hook(lambda module, inputs, output, kept=kept: kept.append(output))
+        with model.evaluating(), frozen(model.model, Factors()):
+            score = model(batch, capture=CAPTURE).logits[:, label].sum()
+        hook.remove()
+        (slope,) = torch.autograd.grad(score, kept)
+        inside = (slope * value.bias).sum(-1).detach()
+        with torch.no_grad():
+            said = DecompXLinear().explain(model, batch, torch.full((6,), label))
+        mine = (said.scores + inside).masked_fill(~batch.attended, 0)
+        torch.testing.assert_close(mine, expected[:, :14, label], rtol=0, atol=1e-9)
+        torch.testing.assert_close(said.bias - inside.sum(1), expected[:, 14, label], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("start", ["hidden", "embeddings"])
+def test_padding_changes_nothing(family, start):
+    model = decomposable.shared_model(family)
+    batch = decomposable.batch(model)
+    method = DecompXLinear(start=start)
+    with torch.no_grad():
+        together = method.explain(model, batch, TARGET)
+        for row in range(len(batch)):
+            single = method.explain(model, decomposable.alone(model, batch, row), TARGET[row : row + 1])
+            kept = batch.attended[row]
+            torch.testing.assert_close(together.scores[row, kept], single.scores[0], rtol=0, atol=1e-10)
+            torch.testing.assert_close(together.layers[row][:, kept], single.layers[0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("gate", ["value", "both"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "modernbert"])
+def test_both_rules_for_gates_add_up(family, gate):
+    model = decomposable.model(family)
+    decomposable.zero_biases(model)
+    batch = decomposable.batch(model)
+    with torch.no_grad():
+        said = DecompXLinear(gate=gate).explain(model, batch, TARGET)
+        score = model.task.score(model(batch).logits, TARGET)
+    torch.testing.assert_close(said.scores.sum(1), score, rtol=0, atol=1e-10)
+
+
+def test_the_rules_for_gates_differ():
+    model = decomposable.shared_model("llama")
+    batch = decomposable.batch(model)
+    with torch.no_grad():
+        one, two = (DecompXLinear(gate=gate).attribute(model, batch, TARGET) for gate in ("value", "both"))
+    assert (one - two).abs().max() > 1e-3
+
+
+def test_spans():
+    model = decomposable.model("bert", "QuestionAnswering", num_labels=2)
+    batch = decomposable.batch(model)
+    target = torch.tensor([[2, 4], [1, 3], [0, 0]])
+    with torch.no_grad():
+        said = DecompXLinear().explain(model, batch, target)
+        score = model.task.score(model(batch).logits, target)
+    torch.testing.assert_close(said.scores.sum(1) + said.bias, score, rtol=0, atol=1e-10)
+
+
+HIDDEN = [(family, "hidden") for family in ("bert", "gpt2", "albert", "distilbert", "big_bird")]
+EMBEDDINGS = [(family, "embeddings") for family in ("roberta", "llama")]
+
+
+@pytest.mark.parametrize(("family", "start"), HIDDEN + EMBEDDINGS)
+def test_derivatives_of_the_scores_are_those_of_the_scores(family, start):
+    """Along a random direction in the space of all weights, against a central difference."""
+    model = decomposable.model(family)
+    batch = decomposable.batch(model)
+    method = DecompXLinear(start=start)
+    weights = torch.randn(batch.attended.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def loss():
+        return (method.attribute(model, batch, TARGET) * weights).square().sum()
+
+    parameters = list(model.model.parameters())
+    generator = torch.Generator().manual_seed(3)
+    directions = [torch.randn(p.shape, dtype=p.dtype, generator=generator) for p in parameters]
+    slopes = torch.autograd.grad(loss(), parameters, allow_unused=True)
+    slope = sum((g * d).sum() for g, d in zip(slopes, directions, strict=True) if g is not None)
+    step, ends = 1e-5, []
+    with torch.no_grad():
+        for factor in (step, -2 * step):
+            for parameter, direction in zip(parameters, directions, strict=True):
+                parameter.add_(factor * direction)
+            ends.append(loss())
+    assert abs(slope) > 1e-3
+    torch.testing.assert_close((ends[0] - ends[1]) / (2 * step), slope.detach(), rtol=1e-5, atol=1e-7)
+
+
+def test_second_derivatives():
+    model = decomposable.model("bert")
+    batch = decomposable.batch(model, (4, 3))
+    layer = model.model.bert.encoder.layer[0]
+    chosen = [layer.attention.self.query.bias, layer.output.LayerNorm.weight, layer.intermediate.dense.bias]
+
+    total = DecompXLinear().attribute(model, batch, TARGET[:2]).square().sum()
+    slopes = torch.autograd.grad(total, chosen, create_graph=True)
+    generator = torch.Generator().manual_seed(3)
+    directions = [torch.randn(p.shape, dtype=p.dtype, generator=generator) for p in chosen]
+    along = sum((s * d).sum() for s, d in zip(slopes, directions, strict=True))
+    twice = torch.autograd.grad(along, chosen)
+    second = sum((s * d).sum() for s, d in zip(twice, directions, strict=True)).item()
+    step, ends = 1e-5, []
+    for factor in (step, -2 * step):
+        with torch.no_grad():
+            for parameter, direction in zip(chosen, directions, strict=True):
+                parameter.add_(factor * direction)
+        total = DecompXLinear().attribute(model, batch, TARGET[:2]).square().sum()
+        slopes = torch.autograd.grad(total, chosen)
+        ends.append(sum((s * d).sum() for s, d in zip(slopes, directions, strict=True)).item())
+    assert abs(second) > 1e-3
+    assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(second, rel=1e-5)
+
+
+def test_the_scores_are_the_same_with_and_without_a_graph():
+    model = decomposable.shared_model("mistral")
+    batch = decomposable.batch(model)
+    kept = DecompXLinear().attribute(model, batch, TARGET)
+    with torch.no_grad():
+        plain = DecompXLinear().attribute(model, batch, TARGET)
+    assert kept.requires_grad
+    assert not plain.requires_grad
+    torch.testing.assert_close(kept.detach(), plain, rtol=0, atol=1e-12)
+
+
+def test_an_unknown_start_names_the_known_ones():
+    model = decomposable.shared_model("bert")
+    with pytest.raises(ExegeteError, match="embeddings, hidden"):
+        DecompXLinear(start="words").attribute(model, decomposable.batch(model), TARGET)

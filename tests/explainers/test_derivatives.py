@@ -1,0 +1,146 @@
+"""Scores as part of a loss: their derivatives with respect to weights and embeddings, to second order."""
+
+import pytest
+import torch
+
+from exegete import explainer
+from exegete.explainers import EXPLAINERS, SinglePass
+from small import FAMILIES, FEW, NATIVE, PAIRS, shared, small, uneven
+
+DIFFERENTIABLE = [name for name in NATIVE if EXPLAINERS[name].card.differentiable]
+QUERIES = tuple(f"{name}.weight" for name in ("query", "query_proj", "q_lin", "q_proj", "Wqkv", "c_attn"))
+STEPS = FEW | {"integrated_gradients": {"n_steps": 2}, "smooth_grad": {"n_samples": 2}}
+
+
+def made(method):
+    return explainer(method, **STEPS.get(method, {}))
+
+
+def tiniest(family="bert"):
+    """Wide enough to be one of the family, small enough for every entry of its derivatives."""
+    size = {"hidden_size": 4, "num_attention_heads": 2, "intermediate_size": 4, "num_labels": 2}
+    return small(family, vocab_size=300, **size)
+
+
+def loss_of(scores):
+    """A number that depends on every score unevenly."""
+    weights = torch.linspace(-1, 1, scores.numel(), dtype=scores.dtype).view_as(scores)
+    return (scores * weights).sum() + scores.square().sum()
+
+
+@pytest.mark.parametrize("method", DIFFERENTIABLE)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("llama", "mistral")])
+def test_weights_get_the_gradient_that_finite_differences_give(family, method):
+    model = shared(family)
+    batch = model.encode(uneven(family, 2))
+    weight = next(weight for name, weight in model.model.named_parameters() if name.endswith(QUERIES))
+    target = torch.tensor([0, 1])
+
+    def loss():
+        return loss_of(made(method).attribute(model, batch, target))
+
+    (slope,) = torch.autograd.grad(loss(), weight)
+    assert slope.abs().max() > 0
+    direction = torch.randn(weight.shape, dtype=weight.dtype, generator=torch.Generator().manual_seed(0))
+    ends = []
+    size = 1e-4 if family == "modernbert" else 1e-5  # its rotations are computed in float32
+    for step in (size, -size):
+        with torch.no_grad():
+            weight.add_(direction, alpha=step)
+        ends.append(loss().detach())
+        with torch.no_grad():
+            weight.sub_(direction, alpha=step)
+    tolerance = 1e-2 if family == "modernbert" else 1e-5
+    torch.testing.assert_close((slope * direction).sum(), (ends[0] - ends[1]) / (2 * size), rtol=tolerance, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", DIFFERENTIABLE)
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_directional_derivative_where_norms_are_in_float32(family, method):
+    model = shared(family)
+    batch = model.encode(uneven(family, 2))
+    weight = model.model.model.layers[0].self_attn.q_proj.weight
+    target = torch.tensor([0, 1])
+    loss = loss_of(made(method).attribute(model, batch, target))
+    (slope,) = torch.autograd.grad(loss, weight)
+    original = weight.detach().clone()
+    ends = []
+    for step in (1e-3, -1e-3):
+        with torch.no_grad():
+            weight.copy_(original + step * slope / slope.norm())
+        ends.append(loss_of(made(method).attribute(model, batch, target)).detach())
+    with torch.no_grad():
+        weight.copy_(original)
+    torch.testing.assert_close(slope.norm(), (ends[0] - ends[1]) / 2e-3, rtol=2e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", DIFFERENTIABLE)
+@pytest.mark.parametrize("target", ["attention.self.value.weight", "classifier.weight"])
+def test_gradcheck_and_gradgradcheck(method, target):
+    model = tiniest()
+    batch = model.encode(["a film", "great acting"])
+    name, weight = next((n, w) for n, w in model.model.named_parameters() if n.endswith(target))
+    module, _, attribute = name.rpartition(".")
+    owner = model.model.get_submodule(module)
+
+    def loss(value):
+        del owner._parameters[attribute]
+        setattr(owner, attribute, value)
+        try:
+            return loss_of(made(method).attribute(model, batch, torch.tensor([0, 1])))
+        finally:
+            delattr(owner, attribute)
+            owner.register_parameter(attribute, weight)
+
+    value = weight.detach().clone().requires_grad_()
+    if torch.autograd.grad(loss(value), value, allow_unused=True)[0] is not None:
+        assert torch.autograd.gradcheck(loss, value, atol=1e-6)
+        assert torch.autograd.gradgradcheck(loss, value, atol=1e-5)
+    else:
+        assert target == "classifier.weight"
+        known = EXPLAINERS[method].card.family == "attention" or method == "alti"
+        assert known, "only attention and what is made of it do not know the classifier"
+
+
+@pytest.mark.parametrize("method", DIFFERENTIABLE)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_embedding_table_gets_a_gradient_unless_it_is_frozen(method, frozen):
+    model = small("bert")
+    table = model.embedding.weight.requires_grad_(not frozen)
+    loss_of(made(method).attribute(model, model.encode(uneven("bert", 2)))).backward()
+    assert (table.grad is None) == frozen
+    used = model.model.bert.encoder.layer[0].attention.self.query.weight.grad
+    assert used.isfinite().all()
+    assert used.abs().max() > 0
+
+
+@pytest.mark.parametrize("method", NATIVE)
+def test_no_graph_without_gradients_nor_from_methods_without_derivative(method):
+    model = shared("bert")
+    batch = model.encode(uneven("bert", 2))
+    with torch.no_grad():
+        silent = made(method).attribute(model, batch)
+    assert not silent.requires_grad
+    loud = made(method).attribute(model, batch)
+    assert loud.requires_grad == (method in DIFFERENTIABLE)
+    torch.testing.assert_close(loud.detach(), silent, rtol=1e-10, atol=1e-10)
+    assert all(weight.grad is None for weight in model.model.parameters())
+
+
+@pytest.mark.parametrize("method", DIFFERENTIABLE)
+def test_spans(method):
+    model = small("bert", "QuestionAnswering")
+    batch = model.encode(PAIRS)
+    loss_of(made(method).attribute(model, batch)).backward()
+    assert model.model.bert.encoder.layer[0].attention.self.query.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("method", [name for name in NATIVE if issubclass(EXPLAINERS[name], SinglePass)])
+def test_a_training_step_can_hand_over_its_own_pass(method):
+    model = shared("bert")
+    batch = model.encode(uneven("bert", 2))
+    target = torch.tensor([0, 1])
+    single = made(method)
+    outputs = model(batch, model.embed(batch), single.capture)
+    scores = single.from_outputs(model, batch, outputs, target, keep_graph=True).masked_fill(~batch.content, 0)
+    torch.testing.assert_close(scores, single.attribute(model, batch, target), rtol=1e-10, atol=1e-10)

@@ -1,0 +1,212 @@
+"""What every registered explainer owes: padding, cost, shapes, zeros outside content."""
+
+import pytest
+import torch
+
+from exegete import Batch, ExegeteError, explainer, methods
+from exegete.explainers import EXPLAINERS
+from exegete.models import Capture
+from small import FAMILIES, NATIVE, PAIRS, SPAN_FAMILIES, alone, made, shared, small, uneven
+
+VARIANTS = [
+    *NATIVE,
+    "saliency?norm=mean_absolute",
+    "attention_last?query=mean",
+    "attention_all?query=mean",
+    "integrated_gradients?baselines=zero&n_steps=3",
+    "occlusion?granularity=token",
+    "occlusion?perturbation=mask",
+    "occlusion?perturbation=zero",
+]
+
+
+def same_alone(method, model, batch, tolerance):
+    scores = made(method).attribute(model, batch).detach()
+    assert scores.shape == batch.content.shape
+    assert scores.isfinite().all()
+    assert scores[~batch.content].abs().sum() == 0
+    assert (scores[batch.content] != 0).any()
+    for row in range(len(batch)):
+        own, columns = alone(model, batch, row)
+        single = made(method).attribute(model, own).detach()[0]
+        torch.testing.assert_close(scores[row, columns], single, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("method", VARIANTS)
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_padding_changes_no_score(family, method):
+    model = shared(family)
+    same_alone(method, model, model.encode(uneven(family, 3)), 1e-7 if family == "modernbert" else 1e-10)
+
+
+@pytest.mark.parametrize("method", NATIVE)
+@pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "mistral"])
+def test_padding_changes_no_score_in_single_precision(family, method):
+    model = shared(family, dtype=torch.float32)
+    same_alone(method, model, model.encode(uneven(family, 3)), 1e-5)
+
+
+@pytest.mark.parametrize("method", NATIVE)
+@pytest.mark.parametrize("family", SPAN_FAMILIES)
+@torch.no_grad()
+def test_padding_changes_no_score_of_spans(family, method):
+    model = shared(family, "QuestionAnswering")
+    batch = model.encode(PAIRS)
+    target = model.predict(batch)
+    scores = made(method).attribute(model, batch, target)
+    for row in range(len(batch)):
+        own, columns = alone(model, batch, row)
+        single = made(method).attribute(model, own, target[row : row + 1] - columns.start)[0]
+        torch.testing.assert_close(scores[row, columns], single, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", NATIVE)
+@torch.no_grad()
+def test_padding_on_the_right_of_a_decoder(method):
+    model = shared("gpt2")
+    ids = torch.randint(5, 200, (3, 8), generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(8) < torch.tensor([8, 5, 2])[:, None]
+    same_alone(method, model, Batch.from_ids(ids, mask), 1e-10)
+
+
+@pytest.mark.parametrize("method", NATIVE)
+@pytest.mark.parametrize("head", ["regression", "multi_label", "bfloat16", "mean pooling"])
+def test_other_heads_and_types(head, method):
+    if head == "bfloat16" and method == "solvex":
+        pytest.skip("where single answers are so coarse, ranks are not stable")
+    if head == "bfloat16":
+        model = shared("bert", dtype=torch.bfloat16)
+    elif head == "mean pooling":
+        model = small("modernbert", classifier_pooling="mean")
+    else:
+        changes = {"regression": {"num_labels": 1}, "multi_label": {"problem_type": "multi_label_classification"}}
+        model = small("bert", **changes[head])
+    family = "modernbert" if head == "mean pooling" else "bert"
+    same_alone(method, model, model.encode(uneven(family, 3)), 0.1 if head == "bfloat16" else 1e-7)
+
+
+def counted(model, call):
+    """Example-wise forward and backward passes of a call, and what it returned."""
+    passes = {"forward": 0, "backward": 0}
+
+    def forward(_, args, output):
+        passes["forward"] += len(output.logits)
+        if output.logits.requires_grad:
+            output.logits.register_hook(lambda slope: passes.update(backward=passes["backward"] + len(slope)))
+
+    hook = model.model.register_forward_hook(forward)
+    result = call()
+    hook.remove()
+    return passes["forward"], passes["backward"], result
+
+
+@pytest.mark.parametrize("method", VARIANTS)
+@pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
+@torch.no_grad()
+def test_cost_is_at_most_what_is_registered(family, method):
+    model = shared(family)
+    batch = model.encode(uneven(family, 3))
+    target = torch.tensor([0, 1, 2])
+    lengths = batch.content.sum(1).tolist()
+    single = made(method)
+    forward, backward, _ = counted(model, lambda: single.attribute(model, batch, target))
+    bounds = [single.passes(length) for length in lengths]
+    assert forward <= sum(bound[0] for bound in bounds)
+    assert backward <= sum(bound[1] for bound in bounds)
+    if EXPLAINERS[method.partition("?")[0]].card.family not in ("perturbation", "search") and method != "value_zeroing":
+        assert (forward, backward) == (sum(b[0] for b in bounds), sum(b[1] for b in bounds))
+    elif method == "occlusion?granularity=token":
+        assert forward >= 0.5 * sum(bound[0] for bound in bounds), "most deletions differ"
+    assert counted(model, lambda: single.attribute(model, batch))[0] <= forward + len(batch)
+
+
+def test_cards_and_registry_agree():
+    table = methods().set_index("name")
+    assert set(EXPLAINERS) <= set(table.index)
+    for name, kind in EXPLAINERS.items():
+        if kind.card.learned:
+            continue
+        single = kind()
+        assert (single.name, kind.card.name) == (name, name)
+        assert single.differentiable == table.loc[name, "differentiable"]
+        assert single.signed == table.loc[name, "signed"]
+        assert explainer(name) == single
+        forward, backward = single.passes(10)
+        assert (backward > 0) == ("B" in kind.card.cost)
+        assert (forward > 0) == ("F" in kind.card.cost)
+
+
+@pytest.mark.parametrize("method", [name for name in NATIVE if not EXPLAINERS[name].card.signed and name != "random"])
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_unsigned_scores_are_not_negative(family, method):
+    model = shared(family)
+    assert (made(method).attribute(model, model.encode(uneven(family))) >= 0).all()
+
+
+@torch.no_grad()
+def test_attention_from_the_readout_by_hand():
+    for family, position in (("bert", 0), ("gpt2", -1)):
+        model = shared(family)
+        batch = model.encode(uneven(family)[:1])
+        layers = [layer[0].mean(0) for layer in model(batch, capture=Capture(attentions=True)).attentions]
+        content, unit = batch.content[0], torch.eye(batch.length, dtype=torch.float64)
+        rolled = unit
+        for layer in layers:
+            mixture = (layer + unit) / 2
+            rolled = (mixture / mixture.sum(-1, keepdim=True)) @ rolled
+        expected = {
+            "attention_last": layers[-1][position],
+            "attention_all": torch.stack(layers).mean(0)[position],
+            "attention_rollout": rolled[position],
+            "attention_last?query=mean": layers[-1].mean(0),
+        }
+        for method, row in expected.items():
+            scores = explainer(method).attribute(model, batch)[0]
+            torch.testing.assert_close(scores, row * content, rtol=1e-10, atol=1e-12)
+
+
+def test_scaled_attention_by_hand():
+    model = shared("bert")
+    batch = model.encode(uneven("bert")[:1])
+    last = model(batch, capture=explainer("attention_last").capture)
+    (slope,) = torch.autograd.grad(last.logits[0, 2], last.attentions[-1])
+    expected = last.attentions[-1][0].mean(0)[0] * slope[0].mean(0)[0] * batch.content[0]
+    torch.testing.assert_close(explainer("scaled_attention").attribute(model, batch, 2)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("spec", "params", "message"),
+    [
+        ("salience", {}, "Did you mean 'saliency'"),
+        ("saliency", {"norn": "l2"}, "Did you mean 'norm'"),
+        ("saliency?norm=l3", {}, "l2, mean_absolute"),
+        ("attention_last?query=first", {}, "mean, readout"),
+        ("attention_rollout", {"query": "mean"}, "takes no parameter"),
+        ("saliency:somewhere", {}, "takes no path"),
+        ("integrated_gradients?n_steps=0", {}, "at least 1"),
+        ("integrated_gradients?n_steps=1&rule=riemann_trapezoid", {}, "at least 2"),
+        ("integrated_gradients?rule=simpson", {}, "gausslegendre"),
+        ("integrated_gradients?internal_batch_size=0", {}, "at least 1"),
+        ("random?seed=-1", {}, "seed"),
+        (EXPLAINERS["saliency"](), {"norm": "l2"}, "made already"),
+    ],
+)
+def test_wrong_names_and_parameters(spec, params, message):
+    with pytest.raises(ExegeteError, match=message):
+        explainer(spec, **params)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("integrated_gradients?baselines=blank", "mask, pad, zero"),
+        ("occlusion?granularity=sentence", "token, word"),
+        ("occlusion?perturbation=delete", "mask, pad, remove, zero"),
+    ],
+)
+def test_wrong_parameters_that_the_model_has_to_understand(spec, message):
+    model = shared("bert")
+    with pytest.raises(ExegeteError, match=message):
+        explainer(spec).attribute(model, model.encode(["a film"]))

@@ -1,0 +1,394 @@
+"""Explainers with coefficients on attention, against whole L×L matrices and loops."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from entmax import entmax15, sparsemax
+
+from exegete import ExegeteError, explainer
+from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned_attention import jointly
+from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.models import Batch, Capture
+from small import FAMILIES, alone, shared, small, uneven
+
+WITH_MATRICES = ["bert", "electra", "distilbert", "roberta", "albert", "vit", "gpt2", "llama", "big_bird"]
+VARIANTS = {
+    "smat": ParameterisedAttention.uniform,
+    "smat last": lambda model: ParameterisedAttention.uniform(model, "last"),
+    "ivra": InterpretableAttention.untrained,
+    "ivra softmax": lambda model: InterpretableAttention.untrained(model, norm="softmax", mix="literal"),
+    "ivra entmax15": lambda model: InterpretableAttention.untrained(model, norm="entmax15"),
+    "ivra coefs": lambda model: InterpretableAttention.untrained(model, mix="coefs"),
+}
+COEFFICIENTS = {
+    "smat": ["coefficients"],
+    "ivra": ["query_features", "key_features", "head_coefficients", "layer_coefficients"],
+}
+
+
+def drawn(single, seed=0):
+    """The explainer in float64 with coefficients that all differ, near where they start."""
+    generator = torch.Generator().manual_seed(seed)
+    single.double()
+    with torch.no_grad():
+        for value in single.state_dict().values():
+            value.mul_(1 + 0.3 * torch.randn(value.shape, generator=generator, dtype=value.dtype))
+    return single
+
+
+def pass_of(model, batch):
+    return model(batch, capture=Capture(heads=True))
+
+
+def seen(model, batch, row):
+    """[L, L]: which query (first) is averaged over for which key."""
+    real = batch.attended[row]
+    pairs = real[:, None] & real[None]
+    return pairs.tril() if model.is_decoder else pairs
+
+
+def mean_by_matrix(matrix, pairs):
+    """Column means over the pairs, 0 for keys that nobody sees."""
+    return torch.where(pairs, matrix, 0.0).sum(0) / pairs.sum(0).clamp(min=1)
+
+
+def head_means(model, batch, row):
+    """Mean logits [N, H, L] of an example, from whole matrices."""
+    outputs, pairs = pass_of(model, batch), seen(model, batch, row)
+    layers = []
+    for queries, keys in zip(outputs.queries, outputs.keys, strict=True):
+        scale = queries.shape[-1] ** -0.5
+        heads = zip(queries[row], keys[row], strict=True)
+        layers.append(torch.stack([mean_by_matrix(q @ k.T * scale, pairs) for q, k in heads]))
+    return torch.stack(layers)
+
+
+@pytest.mark.parametrize("family", WITH_MATRICES)
+@torch.no_grad()
+def test_untrained_it_is_the_mean_of_all_heads_logits(family):
+    model = shared(family)
+    batch = model.encode(uneven(family, 3))
+    scores = ParameterisedAttention.uniform(model).double().everywhere(model, batch).scores
+    last = ParameterisedAttention.uniform(model, "last").double().everywhere(model, batch).scores
+    for row in range(len(batch)):
+        means, real = head_means(model, batch, row), batch.attended[row]
+        for found, mean in ((scores, means.mean((0, 1))), (last, means[-1].mean(0))):
+            expected = torch.zeros(batch.length, dtype=torch.float64)
+            expected[real] = torch.softmax(mean[real], 0)
+            torch.testing.assert_close(found[row], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "vit", "deberta-v2"])
+@torch.no_grad()
+def test_recorded_scaling_explains_the_attention(family):
+    model = small(family, pos_att_type=[], relative_attention=False) if family == "deberta-v2" else shared(family)
+    batch = model.encode(uneven(family, 1))
+    outputs = model(batch, capture=Capture(attentions=True, heads=True))
+    parts = zip(outputs.queries, outputs.keys, outputs.scalings, outputs.attentions, strict=True)
+    for queries, keys, scaling, attention in parts:
+        logits = (queries @ keys.transpose(-1, -2) * scaling).masked_fill(~seen(model, batch, 0), -torch.inf)
+        torch.testing.assert_close(logits.softmax(-1), attention, rtol=1e-6, atol=1e-6)
+
+
+@torch.no_grad()
+def test_scalings_that_differ_from_layer_to_layer():
+    model = small("gpt2", scale_attn_by_inverse_layer_idx=True)
+    outputs = pass_of(model, model.encode(["a film"]))
+    assert outputs.scalings == pytest.approx((8**-0.5, 8**-0.5 / 2))
+    both = shared("deberta-v2")
+    assert pass_of(both, both.encode(["a film"])).scalings == pytest.approx((24**-0.5, 24**-0.5))
+
+
+@torch.no_grad()
+def test_one_sparsemax_over_the_heads_of_all_layers():
+    single = ParameterisedAttention(2, 4).double()
+    single.coefficients.copy_(torch.tensor([[0.9, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.2]]))
+    expected = torch.tensor([[0.7, 0.3, 0.0, 0.0], [0.0] * 4], dtype=torch.float64)
+    torch.testing.assert_close(single.head_weights(), expected)
+    softmax = ParameterisedAttention(2, 4, "softmax")
+    softmax.coefficients.copy_(single.coefficients)
+    exponentials = np.exp(single.coefficients.numpy())
+    np.testing.assert_allclose(softmax.head_weights(), exponentials / exponentials.sum(), rtol=1e-5)
+    plain = ParameterisedAttention(2, 4, "none")
+    assert torch.equal(plain.head_weights(), torch.full((2, 4), 1 / 8))
+    weights = ParameterisedAttention(2, 4, "entmax15").head_weights()
+    torch.testing.assert_close(weights, torch.full((2, 4), 1 / 8))
+
+
+@torch.no_grad()
+def test_a_single_head_explains_alone():
+    model = shared("bert")
+    batch = model.encode(uneven("bert", 1))
+    single = ParameterisedAttention.uniform(model).double()
+    single.coefficients.zero_()[1, 2] = 1.0
+    expected = torch.softmax(head_means(model, batch, 0)[1, 2], 0)
+    torch.testing.assert_close(single.everywhere(model, batch).scores[0], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_a_distribution_over_real_positions_that_padding_does_not_change(family, variant):
+    model = shared(family)
+    batch = model.encode(uneven(family, 3))
+    single = drawn(VARIANTS[variant](model))
+    scores = single.everywhere(model, batch).scores
+    assert (scores >= 0).all()
+    assert not scores[~batch.attended].any()
+    torch.testing.assert_close(scores.sum(1), torch.ones(len(batch), dtype=scores.dtype))
+    inside = single.attribute(model, batch)
+    assert torch.equal(inside, scores * batch.content)
+    tolerance = 1e-6 if family == "modernbert" else 1e-10
+    for row in range(len(batch)):
+        own, columns = alone(model, batch, row)
+        torch.testing.assert_close(
+            scores[row, columns], single.everywhere(model, own).scores[0], rtol=tolerance, atol=tolerance
+        )
+
+
+@torch.no_grad()
+def test_padding_on_either_side_of_a_decoder_is_averaged_over_by_nobody():
+    model = shared("gpt2")
+    ids = torch.randint(5, 200, (1, 6), generator=torch.Generator().manual_seed(0))
+    padded = torch.cat([ids, torch.zeros(1, 3, dtype=torch.long)], 1)
+    batch = Batch.from_ids(padded, torch.arange(9)[None] < 6)
+    for make in VARIANTS.values():
+        single = drawn(make(model))
+        scores = single.attribute(model, batch, 0)
+        alone_scores = single.attribute(model, Batch.from_ids(ids), 0)
+        torch.testing.assert_close(scores[:, :6], alone_scores, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_low_precision_is_summed_in_high(dtype):
+    model = shared("bert", dtype=dtype)
+    batch = model.encode(uneven("bert", 2))
+    for make in VARIANTS.values():
+        scores = make(model).everywhere(model, batch).scores
+        assert scores.dtype == torch.float32
+        torch.testing.assert_close(scores.sum(1), torch.ones(2), rtol=1e-5, atol=1e-5)
+
+
+def normalised(norm, values):
+    """NORM of a flat list of numbers."""
+    kinds = {"sparsemax": sparsemax, "softmax": torch.softmax, "entmax15": entmax15}
+    return kinds[norm](torch.stack(values), -1)
+
+
+def by_loops(single, model, batch, row):
+    """Literal IvRA of an example, number by number."""
+    outputs, norm = pass_of(model, batch), single.norm
+    places = batch.attended[row].nonzero().flatten().tolist()
+    layers = []
+    for layer in range(single.n_layers):
+        grid = []
+        for head in range(single.n_heads):
+            q, k = outputs.queries[layer][row, head], outputs.keys[layer][row, head]
+            for m in places:
+                key = normalised(norm, list(single.key_features[layer, head] * k[m]))
+                who = [n for n in places if n >= m or not model.is_decoder]
+                dots = [normalised(norm, list(single.query_features[layer, head] * q[n])) @ key for n in who]
+                grid.append(single.scales[0] * single.head_coefficients[layer, head] * sum(dots) / len(who))
+        of_heads = normalised(norm, grid).view(single.n_heads, len(places)).sum(0)
+        layers.append(single.scales[1] * single.layer_coefficients[layer] * of_heads)
+    found = torch.zeros(batch.length, dtype=torch.float64)
+    found[places] = normalised(norm, list(torch.cat(layers))).view(single.n_layers, len(places)).sum(0)
+    return found
+
+
+@pytest.mark.parametrize("norm", ["sparsemax", "softmax", "entmax15"])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+@torch.no_grad()
+def test_literal_mix_against_loops(family, norm):
+    model = shared(family)
+    batch = model.encode(["a moving film", "great"])
+    single = drawn(InterpretableAttention.untrained(model, norm=norm, mix="literal", scales=(3.0, 2.0)))
+    scores = single.everywhere(model, batch).scores
+    for row in range(len(batch)):
+        torch.testing.assert_close(scores[row], by_loops(single, model, batch, row), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "vit"])
+@torch.no_grad()
+def test_untrained_coefficients_mix_as_the_parameterised_attention(family):
+    model = shared(family)
+    batch = model.encode(uneven(family, 2))
+    expected = ParameterisedAttention.uniform(model).double().attribute(model, batch)
+    for norm in ("sparsemax", "softmax"):
+        single = InterpretableAttention.untrained(model, norm=norm, mix="coefs").double()
+        torch.testing.assert_close(single.attribute(model, batch), expected, rtol=1e-10, atol=1e-12)
+
+
+@torch.no_grad()
+def test_literal_softmax_is_next_to_uniform_until_calibrated():
+    model = shared("bert")
+    batch = model.encode(uneven("bert", 3))
+
+    def peak(single):
+        scores = single.everywhere(model, batch).scores
+        return (scores.max(1).values * batch.attended.sum(1)).max()
+
+    softmax = InterpretableAttention.untrained(model, norm="softmax", mix="literal").double()
+    assert peak(softmax) < 1.01
+    softmax.calibrate(model, batch)
+    assert peak(softmax) > 1.1
+    assert peak(InterpretableAttention.untrained(model).double()) > 1.01
+    assert InterpretableAttention(2, 4, 8, norm="softmax").mix == "coefs"
+    with pytest.raises(ExegeteError, match="literal"):
+        InterpretableAttention.untrained(model, mix="coefs").calibrate(model, batch)
+
+
+def test_one_normaliser_over_the_grid_by_hand():
+    grid = torch.tensor([[[1.0, 0.2, 9.0], [0.6, 0.0, 9.0]]])
+    found = jointly("sparsemax", grid, torch.tensor([[True, True, False]]))
+    torch.testing.assert_close(found, torch.tensor([[1.0, 0.0, 0.0]]))  # 0.7 of the first head, 0.3 of the second
+
+
+def weighed(single, model, batch):
+    scores = single.attribute(model, batch, torch.tensor([0, 1]))
+    return (scores * torch.linspace(-1, 1, scores.shape[1], dtype=scores.dtype)).sum()
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "smat last"])
+def test_every_coefficient_and_the_model_get_a_gradient(variant):
+    model = small("bert")
+    batch = model.encode(uneven("bert", 2))
+    single = drawn(VARIANTS[variant](model))
+    weighed(single, model, batch).backward()
+    for name in COEFFICIENTS[variant.partition(" ")[0]]:
+        slope = getattr(single, name).grad
+        assert slope.isfinite().all()
+        assert slope.flatten(1).any(1).all() if slope.dim() > 1 else slope.all(), name
+    assert model.model.bert.encoder.layer[0].attention.self.query.weight.grad.any()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_gradients_are_those_of_finite_differences(variant):
+    model = shared("bert")
+    batch = model.encode(["a film", "great acting"])
+    single = drawn(VARIANTS[variant](model))
+    names, values = zip(*single.named_parameters(), strict=True)
+    outputs = pass_of(model, batch)
+    outputs = dataclasses.replace(
+        outputs,
+        queries=tuple(layer.detach()[:, :, :3] for layer in outputs.queries),
+        keys=tuple(layer.detach()[:, :, :3] for layer in outputs.keys),
+    )
+    short = Batch.from_ids(batch.inputs["input_ids"][:, :3])
+
+    class Scores(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.single = single
+
+        def forward(self):
+            return self.single.from_outputs(model, short, outputs, torch.tensor([0, 1]), keep_graph=True)
+
+    whole = Scores()
+
+    def scores(*given):
+        changed = {f"single.{name}": value for name, value in zip(names, given, strict=True)}
+        return torch.func.functional_call(whole, changed, ())
+
+    given = tuple(value.detach().clone().requires_grad_() for value in values)
+    assert torch.autograd.gradcheck(scores, given, atol=1e-6, fast_mode=True)
+
+
+@pytest.mark.parametrize(
+    ("switch", "names"),
+    [
+        ("features", {"query_features", "key_features"}),
+        ("heads", {"head_coefficients"}),
+        ("layers", {"layer_coefficients"}),
+    ],
+)
+@torch.no_grad()
+def test_each_kind_of_coefficients_can_be_switched_off(switch, names):
+    single = InterpretableAttention(2, 4, 8, **{switch: False})
+    assert {name for name, _ in single.named_parameters()} == set(COEFFICIENTS["ivra"]) - names
+    model = shared("bert")
+    batch = model.encode(uneven("bert", 1))
+    whole = InterpretableAttention(2, 4, 8)
+    assert torch.equal(single.attribute(model, batch), whole.attribute(model, batch))
+
+
+@torch.no_grad()
+def test_a_pass_of_a_training_step_serves():
+    model = shared("bert")
+    batch = model.encode(uneven("bert", 2))
+    for make in VARIANTS.values():
+        single = drawn(make(model))
+        found = single.from_outputs(model, batch, pass_of(model, batch), torch.tensor([0, 1]), keep_graph=False)
+        torch.testing.assert_close(found, single.everywhere(model, batch).scores, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@torch.no_grad()
+def test_saved_and_loaded_it_is_the_same(variant, tmp_path):
+    model = shared("bert")
+    batch = model.encode(uneven("bert", 2))
+    single = drawn(VARIANTS[variant](model))
+    single.save_pretrained(tmp_path / "saved")
+    again = explainer(f"{single.name}:{tmp_path / 'saved'}")
+    assert type(again) is type(single)
+    assert again.params == single.params
+    assert torch.equal(again.attribute(model, batch), single.attribute(model, batch))
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_what_cannot_be_loaded_says_why(tmp_path):
+    ParameterisedAttention(2, 4).save_pretrained(tmp_path)
+    with pytest.raises(ExegeteError, match=r"expected a saved interpretable_attention in .*, got parameterised"):
+        InterpretableAttention.from_pretrained(tmp_path)
+    with pytest.raises(ExegeteError, match="expected a folder with a saved parameterised_attention"):
+        explainer(f"parameterised_attention:{tmp_path / 'absent'}")
+    with pytest.raises(ExegeteError, match="give the folder it was saved in"):
+        explainer("parameterised_attention")
+    config = json.loads((tmp_path / "config.json").read_text())
+    for changed, message in (
+        ({"n_heads": 5}, "size mismatch"),
+        ({"heads": 4}, "heads"),
+        ({"normaliser": "sparse"}, "unknown normaliser"),
+        ({"n_layers": "2"}, "can be loaded"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config | changed))
+        with pytest.raises(ExegeteError, match=message):
+            ParameterisedAttention.from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(ExegeteError, match="can be loaded"):
+        ParameterisedAttention.from_pretrained(tmp_path)
+
+
+def test_models_of_another_shape_are_refused():
+    model = shared("bert")
+    batch = model.encode(["a film"])
+    for single, message in (
+        (ParameterisedAttention(3, 4), "for 3 layers of 4 heads, the model has 2 layers of 4 heads"),
+        (ParameterisedAttention(2, 8), "for 2 layers of 8 heads, the model has 2 layers of 4 heads"),
+        (InterpretableAttention(2, 4, 16), "heads of 16 features, the model's have 8"),
+    ):
+        with pytest.raises(ExegeteError, match=message):
+            single.attribute(model, batch)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_layers": 0}, "at least 1 layer"),
+        ({"norm": "sparse"}, "unknown norm"),
+        ({"mix": "coef"}, "Did you mean 'coefs'"),
+        ({"scales": (1.0,)}, "two positive"),
+        ({"scales": (1.0, 0.0)}, "two positive"),
+    ],
+)
+def test_wrong_choices(options, message):
+    with pytest.raises(ExegeteError, match=message):
+        InterpretableAttention(**({"n_layers": 2, "n_heads": 4, "head_dim": 8} | options))
+    with pytest.raises(ExegeteError, match="all, last"):
+        ParameterisedAttention(2, 4, layers="first")

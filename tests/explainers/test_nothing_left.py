@@ -1,0 +1,140 @@
+"""Whatever an explainer does, and whatever goes wrong, the model and the process are as they were."""
+
+from contextlib import suppress
+
+import pytest
+import torch
+
+from exegete import Batch, ExegeteError, attribute
+from exegete.models import Capture
+from left_behind import failing, mixed_modes, state
+from small import FAMILIES, NATIVE, PAIRS, made, small, uneven
+
+METHODS = NATIVE
+KINDS = ["bert", "big_bird", "deberta-v2", "gpt2", "mistral", "vit"]
+
+
+@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
+def test_after_success(family, method, grad):
+    model = mixed_modes(small(family))
+    before = state(model)
+    with torch.set_grad_enabled(grad):
+        made(method).attribute(model, model.encode(uneven(family, 2)))
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "random"])
+def test_after_a_model_that_raises(family, method):
+    model = mixed_modes(small(family))
+    batch = model.encode(uneven(family, 2))
+    for at in (1, 2, 3):
+        hook = failing(model, at)
+        before = state(model)
+        expected = pytest.raises(RuntimeError, match="the model broke") if at == 1 else suppress(RuntimeError)
+        with expected:
+            made(method).attribute(model, batch)
+        assert state(model) == before
+        hook.remove()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_after_a_wrong_target(method):
+    model = mixed_modes(small("bert"))
+    before = state(model)
+    for target in (7, "nobody knows", torch.tensor([0, 9]), torch.tensor([0]), [0, 1, 2], "label"):
+        with pytest.raises(ExegeteError):
+            made(method).attribute(model, model.encode(uneven("bert", 2)), target)
+        with pytest.raises(ExegeteError):
+            attribute(model, uneven("bert", 2), method, target)
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_after_attribute_and_everything_the_model_offers(family):
+    model = mixed_modes(small(family))
+    before = state(model)
+    attribute(model, uneven(family), "input_x_gradient")
+    batch = model.encode(uneven(family))
+    keep = torch.rand((3, *batch.content.shape), generator=torch.Generator().manual_seed(0)) < 0.5
+    model.predict(batch), model.probabilities(batch), model.embed(batch)
+    for how in ("remove", "mask", "pad", "zero"):
+        model.perturbed(batch, keep, how)
+    with model.remember():
+        model.perturbed(batch, keep)
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("how", ["remove", "mask"])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
+def test_after_a_perturbed_pass_that_raises(family, how):
+    model = mixed_modes(small(family))
+    batch = model.encode(uneven(family))
+    hook = failing(model, 1)
+    before = state(model)
+    with pytest.raises(RuntimeError, match="broke"), model.remember():
+        model.perturbed(batch, torch.zeros((1, *batch.content.shape), dtype=torch.bool), how)
+    assert state(model) == before
+    hook.remove()
+
+
+@pytest.mark.parametrize(
+    "capture", [Capture(attentions=True), Capture(heads=True), Capture(hidden_states=True)], ids=str
+)
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_after_a_captured_pass(family, capture):
+    model = small(family)
+    batch = model.encode(uneven(family))
+    before = state(model)
+    model(batch, model.embed(batch), capture)
+    assert state(model) == before
+    hook = failing(model, 1)
+    before = state(model)
+    with pytest.raises(RuntimeError, match="broke"):
+        model(batch, model.embed(batch), capture)
+    assert state(model) == before
+    hook.remove()
+
+
+@pytest.mark.parametrize("lengths", [(6, 4), (36, 30), (37, 12)], ids=str)
+@pytest.mark.parametrize("method", ["saliency", "integrated_gradients?n_steps=2", "occlusion", "attention_last"])
+def test_block_sparse_attention_stays_itself(method, lengths):
+    model = small("big_bird")
+    model.model.train()
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(5, 200, mask.shape, generator=torch.Generator().manual_seed(0))
+    batch = Batch.from_ids(ids, mask)
+    before = state(model)
+    assert set(before["attention types"].values()) == {None, "block_sparse"}
+    if method == "attention_last" and max(lengths) > 28:
+        with pytest.raises(ExegeteError, match="block-sparse"):
+            made(method).attribute(model, batch)
+    else:
+        made(method).attribute(model, batch)
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_after_explaining_spans(family):
+    model = mixed_modes(small(family, "QuestionAnswering"))
+    before = state(model)
+    for method in METHODS:
+        attribute(model, PAIRS, method)
+    assert state(model) == before
+
+
+def test_what_is_compared_does_see_changes():
+    model = small("big_bird")
+    before = state(model)
+    model.model(torch.tensor([[5, 6, 7]]))
+    after = state(model)
+    assert {name for name in before if before[name] != after[name]} >= {"modules", "attention types"}
+    model = small("bert")
+    before = state(model)
+    model.model.train()
+    model.config.pad_token_id = 9
+    torch.rand(1)
+    assert {name for name, value in state(model).items() if value != before[name]} == {"training", "config", "torch"}

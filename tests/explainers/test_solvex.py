@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from itertools import permutations
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+import exegete
+from exegete.errors import ExegeteError
+from exegete.explainers.solvex import Objective, _shifted
+from exegete.explainers.units import units
+from families import SENTENCES, processor, tiny
+
+
+@pytest.fixture(scope="module")
+def model():
+    hf = tiny("bert")
+    with torch.no_grad():
+        hf.classifier.weight.mul_(8)
+    return exegete.load(hf, processor("bert"))
+
+
+def probabilities(model, batch, how):
+    """p of every subset of kept units, asked one by one."""
+    unit = units(batch, "word")[0]
+    count = int(unit.max()) + 1
+    found = {}
+    for number in range(2**count):
+        kept = frozenset(i for i in range(count) if number >> i & 1)
+        keep = torch.tensor([int(u) in kept for u in unit])[None, None]
+        found[kept] = float(model.perturbed(batch, keep, how)[0, 0, 1])
+    return count, found
+
+
+def worth(order, count, p, objective):
+    """The sum of the objective over the beginnings of an order."""
+    everyone, total = frozenset(range(count)), 0.0
+    for t in range(1, count):
+        taken = frozenset(order[:t])
+        total += {
+            "comprehensiveness": p[everyone] - p[everyone - taken],
+            "sufficiency": p[taken] - p[everyone],
+            "difference": p[taken] - p[everyone - taken],
+            "log_odds": np.log(p[everyone]) - np.log(p[everyone - taken]),
+        }[objective]
+    return total
+
+
+def scores_of(model, text, **params):
+    batch = model.encode([text])
+    unit = units(batch, "word")[0]
+    scores = exegete.explainer("solvex", **params).attribute(model, batch, torch.tensor([1]))[0]
+    return np.array([float(scores[unit == i].sum()) for i in range(int(unit.max()) + 1)])
+
+
+@pytest.mark.parametrize("objective", get_args(Objective))
+@pytest.mark.parametrize("text", ["a moving film about rain", "the plot is dull , but"])
+def test_an_unlimited_beam_finds_the_best_of_all_orders(model, objective, text):
+    how = "mask" if objective == "log_odds" else "remove"
+    count, p = probabilities(model, model.encode([text]), how)
+    worths = {order: worth(order, count, p, objective) for order in permutations(range(count))}
+    best = max(worths.values())
+    found = scores_of(model, text, objective=objective, beam=10_000)
+    order = tuple(np.argsort(-found))
+    assert worths[order] == pytest.approx(best, abs=1e-5)
+    assert best > np.median(list(worths.values())) + 1e-4
+    drops = np.array([p[frozenset(range(count))] - p[frozenset(range(count)) - {i}] for i in range(count)])
+    agreement = [(np.sign(count - 1 - np.argsort(order) - o + 0.5) == np.sign(drops)).sum() for o in range(count + 1)]
+    assert (np.sign(found) == np.sign(drops)).sum() == max(agreement)
+
+
+def test_a_wider_beam_is_no_worse_and_a_beam_of_one_is_greedy(model):
+    text = "the plot is dull , but nobody"
+    count, p = probabilities(model, model.encode([text]), "remove")
+    worths = []
+    for beam in (1, 4, 64):
+        order = tuple(np.argsort(-scores_of(model, text, objective="comprehensiveness", beam=beam)))
+        worths.append(worth(order, count, p, "comprehensiveness"))
+    assert worths == sorted(worths)
+    taken: list[int] = []
+    everyone = frozenset(range(count))
+    while len(taken) < count:
+        rest = [i for i in range(count) if i not in taken]
+        taken.append(min(rest, key=lambda i: p[everyone - {*taken, i}]))
+    greedy = np.argsort(-scores_of(model, text, objective="comprehensiveness", beam=1))
+    assert greedy.tolist() == taken
+
+
+def test_the_shift_agrees_with_the_most_signs():
+    ranks = np.array([3.0, 0.0, 2.0, 1.0])
+    np.testing.assert_array_equal(_shifted(ranks, np.array([0.4, -0.1, 0.2, -0.3])), [1.5, -1.5, 0.5, -0.5])
+    np.testing.assert_array_equal(_shifted(ranks, np.full(4, -0.1)), ranks - 3.5)
+    np.testing.assert_array_equal(_shifted(ranks, np.full(4, 1e-9)), ranks + 0.5)
+
+
+def test_batching_changes_nothing(model):
+    texts = [*SENTENCES[:3], "two women", "rain"]
+    params = {"beam": 3, "target": 1}
+    whole = exegete.attribute(model, texts, "solvex", **params)
+    single = exegete.attribute(model, texts[::-1], "solvex", batch_size=1, **params)
+    for one, other in zip(whole, list(single)[::-1], strict=True):
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
+
+
+def test_bad_choices_are_errors(model):
+    batch = model.encode(["two women"])
+    with pytest.raises(ExegeteError, match="beam of at least 1, got 0"):
+        exegete.explainer("solvex", beam=0).attribute(model, batch)
+    with pytest.raises(ExegeteError, match="Did you mean 'sufficiency'"):
+        exegete.explainer("solvex", objective="suficiency").attribute(model, batch)
+    regression = exegete.load(tiny("bert", num_labels=1), processor("bert"))
+    with pytest.raises(ExegeteError, match="a regression has none"):
+        exegete.explainer("solvex", objective="log_odds").attribute(regression, batch)

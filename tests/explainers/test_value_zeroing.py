@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import exegete
+from exegete.explainers.value_zeroing import mixture
+from exegete.models.calls import layer_calls
+from families import TEXT, examples, processor, tiny
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "deberta-v2"])
+def test_a_layers_map_is_that_of_its_weights_by_hand(family):
+    """Values zeroed by hand, at the projection that makes them."""
+    model = exegete.load(tiny(family, dtype=torch.float64), processor(family))
+    batch = model.encode(["a moving film"])
+    value = {
+        "bert": "encoder.layer.1.attention.self.value",
+        "gpt2": "h.1.attn.c_attn",
+        "llama": "layers.1.self_attn.v_proj",
+        "deberta-v2": "encoder.layer.1.attention.self.value_proj",
+    }[family]
+    projection = model.model.base_model.get_submodule(value)
+    with torch.no_grad(), model.evaluating():
+        calls = layer_calls(model, batch)
+        found = mixture(calls[1])
+        layer = calls[1].layer
+        outputs = []
+        for position in range(batch.length):
+
+            def zero(module, inputs, output, position=position):
+                output = output.clone()
+                output[:, position, -32 if family == "gpt2" else 0 :] = 0
+                return output
+
+            def keep(module, inputs, output):
+                outputs.append(output if isinstance(output, torch.Tensor) else output[0])
+
+            with projection.register_forward_hook(zero), layer.register_forward_hook(keep):
+                model.model(**batch.inputs)
+    change = 1 - torch.cosine_similarity(torch.cat(outputs), calls[1].output, dim=-1).T
+    assert change.max() > 1e-6
+    torch.testing.assert_close(found, change / change.sum(1, keepdim=True), atol=1e-8, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", [*TEXT, "vit"])
+def test_rows_add_up_to_one_whatever_the_batch(family):
+    model = exegete.load(tiny(family), processor(family))
+    inputs = examples(family, 3)
+    method = exegete.explainer("value_zeroing")
+    batch = model.encode(inputs)
+    scores = method.explain(model, batch)
+    assert scores.layers.shape[:2] == (3, model.config.num_hidden_layers)
+    torch.testing.assert_close(scores.layers.sum(-1), torch.ones(3, 2), atol=1e-4, rtol=0)
+    for row, one in enumerate(inputs):
+        alone = model.encode([one])
+        np.testing.assert_allclose(
+            method.attribute(model, alone)[0][alone.attended[0]], scores.scores[row][batch.attended[row]], atol=1e-4
+        )
+
+
+def test_the_score_is_the_product_of_the_layers_maps_where_the_answer_is_read():
+    model = exegete.load(tiny("bert", dtype=torch.float64), processor("bert"))
+    batch = model.encode(["someone's old camera"])
+    with torch.no_grad(), model.evaluating():
+        first, second = (mixture(call) for call in layer_calls(model, batch))
+    explanation = exegete.explainer("value_zeroing").explain(model, batch)
+    torch.testing.assert_close(explanation.layers[0, 0], first[0])
+    torch.testing.assert_close(explanation.scores[0], (second @ first)[0].masked_fill(~batch.content[0], 0))

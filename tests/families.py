@@ -1,0 +1,141 @@
+"""Tiny random models of every supported family, with tokenizers, for tests."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import transformers as hf
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+SENTENCES = [
+    "a moving film about a small town and its river",
+    "the plot is dull , but nobody laughs at the café's naïve jokes",
+    "two women are holding packages in the rain",
+    "someone's old camera works better than this brand new one !",
+    "it is neither funny nor sad ; it's simply long",
+    "great acting cannot save a tired story",
+]
+VOCABULARY = 300
+SIZE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 130,
+}
+ENCODERS: dict[str, dict[str, Any]] = {
+    "bert": SIZE,
+    "electra": SIZE | {"embedding_size": 24},
+    "roberta": SIZE | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1},
+    "xlm-roberta": SIZE | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1},
+    "distilbert": {
+        "vocab_size": VOCABULARY,
+        "dim": 32,
+        "n_layers": 2,
+        "n_heads": 4,
+        "hidden_dim": 48,
+        "max_position_embeddings": 130,
+    },
+    "albert": SIZE | {"embedding_size": 24},
+    "big_bird": SIZE | {"block_size": 4, "num_random_blocks": 1},
+    "modernbert": SIZE
+    | {
+        "pad_token_id": 0,
+        "cls_token_id": 2,
+        "sep_token_id": 3,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+        "local_attention": 8,
+    },
+    "deberta-v2": SIZE
+    | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 16, "share_att_key": True},
+}
+DECODERS: dict[str, dict[str, Any]] = {
+    "gpt2": {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 130, "bos_token_id": 2, "eos_token_id": 2},
+    "llama": SIZE | {"num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3},
+    "mistral": SIZE | {"num_key_value_heads": 2, "sliding_window": 6, "bos_token_id": 2, "eos_token_id": 3},
+}  # fmt: skip
+TEXT = ENCODERS | DECODERS
+
+
+def tiny(
+    family: str, head: str = "SequenceClassification", *, seed: int = 0, dtype=torch.float32, **changes: Any
+) -> Any:
+    """A random model of the family, its biases and norms randomised too, in evaluation mode, without a processor."""
+    torch.manual_seed(seed)
+    if family == "vit":
+        config = hf.ViTConfig(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=8, patch_size=2,
+            num_channels=1, num_labels=3, **changes,
+        )  # fmt: skip
+        model = hf.ViTForImageClassification(config)
+    else:
+        config = hf.AutoConfig.for_model(family, **(TEXT[family] | {"num_labels": 3} | changes))
+        model = getattr(hf, f"AutoModelFor{head}").from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.to(dtype).eval()
+
+
+@functools.cache
+def tokenizer(kind: str = "bert") -> hf.PreTrainedTokenizerFast:
+    """A trained tokenizer: `bert` (WordPiece, [CLS] a [SEP] b [SEP]), `roberta` (byte-level, <s> a </s></s> b </s>) or `gpt2`."""
+    if kind == "bert":
+        raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        raw.normalizer, raw.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        raw.train_from_iterator(SENTENCES, trainers.WordPieceTrainer(vocab_size=VOCABULARY, special_tokens=special))
+        raw.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+        names = {
+            "pad_token": "[PAD]",
+            "unk_token": "[UNK]",
+            "cls_token": "[CLS]",
+            "sep_token": "[SEP]",
+            "mask_token": "[MASK]",
+        }
+        return hf.PreTrainedTokenizerFast(
+            tokenizer_object=raw, model_input_names=["input_ids", "token_type_ids", "attention_mask"], **names
+        )
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    if kind == "gpt2":
+        trainer = trainers.BpeTrainer(
+            vocab_size=VOCABULARY, special_tokens=["<pad>", "<unk>", "<|end|>"], initial_alphabet=alphabet
+        )
+        raw.train_from_iterator(SENTENCES, trainer)
+        return hf.PreTrainedTokenizerFast(
+            tokenizer_object=raw, bos_token="<|end|>", eos_token="<|end|>", unk_token="<|end|>"
+        )
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    raw.train_from_iterator(
+        SENTENCES, trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=special, initial_alphabet=alphabet)
+    )
+    raw.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=raw, bos_token="<s>", cls_token="<s>", pad_token="<pad>", eos_token="</s>", sep_token="</s>",
+        unk_token="<unk>", mask_token="<mask>",
+    )  # fmt: skip
+
+
+def processor(family: str) -> Any:
+    """The tokenizer or image processor that goes with a family's tiny model."""
+    if family == "vit":
+        return hf.ViTImageProcessorPil(size={"height": 8, "width": 8}, image_mean=[0.5], image_std=[0.5])
+    if family in DECODERS:
+        return tokenizer("gpt2")
+    return tokenizer("roberta" if "roberta" in family else "bert")
+
+
+def examples(family: str, count: int = 5) -> list[Any]:
+    """Texts of uneven length, or pictures."""
+    if family == "vit":
+        from PIL import Image
+        from sklearn.datasets import load_digits
+
+        return [Image.fromarray((image * 15).astype("uint8")) for image in load_digits().images[:count]]
+    return [SENTENCES[i % len(SENTENCES)][: 60 - 9 * i] for i in range(count)]

@@ -1,0 +1,30 @@
+"""Kendall's tau against counting pairs."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from exegete.metrics.agreement import kendall_tau
+
+
+def counted(one, other):
+    """τ-b by its definition: concordant minus discordant pairs, ties corrected for."""
+    pairs = [(np.sign(a - b), np.sign(c - d)) for (a, c), (b, d) in combinations(zip(one, other, strict=True), 2)]
+    untied = [sum(1 for pair in pairs if pair[side] != 0) for side in (0, 1)]
+    return sum(a * b for a, b in pairs) / sqrt(untied[0] * untied[1])
+
+
+def test_it_is_the_definition_also_with_ties():
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        one, other = generator.integers(0, 5, size=(2, 9)).astype(float)
+        assert kendall_tau(one, other) == pytest.approx(counted(one, other))
+
+
+@pytest.mark.parametrize(("one", "other"), [([1.0], [2.0]), ([], []), ([1.0, 1.0], [1.0, 2.0])])
+def test_it_is_undefined_where_nothing_is_ranked(one, other):
+    assert np.isnan(kendall_tau(one, other))

@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import families
+from exegete.errors import ExegeteError
+from exegete.metrics import METRICS, metric, preset
+from exegete.models import Batch
+from judged import OneByOne, attribution_for, inputs_of, model_of, top
+
+FAITHFULNESS = [name for name, kind in METRICS.items() if kind.card.family == "faithfulness"]
+BUDGETS = (0.05, 0.2, 0.5)
+CASES = [
+    ("bert", "SequenceClassification", "remove"),
+    ("bert", "SequenceClassification", "mask"),
+    ("bert", "SequenceClassification", "pad"),
+    ("gpt2", "SequenceClassification", "remove"),
+    ("gpt2", "SequenceClassification", "mask"),
+    ("vit", "ImageClassification", "mask"),
+    ("bert", "QuestionAnswering", "remove"),
+    ("bert", "QuestionAnswering", "mask"),
+]
+EPSILON = 1e-4
+
+
+def formula(name, whole, without, alone, nothing):
+    """The metric's value at one budget, as papers write it."""
+    empty = 1 - max(0, whole - nothing) - EPSILON
+    enough = 1 - max(0, whole - alone)
+    return {
+        "comprehensiveness": whole - without,
+        "sufficiency": whole - alone,
+        "difference": (whole - without) - (whole - alone),
+        "log_odds": math.log(max(without, 1e-12)) - math.log(max(whole, 1e-12)),
+        "normalised_comprehensiveness": min(1, max(0, max(0, whole - without) / (1 - empty))),
+        "normalised_sufficiency": min(1, max(0, (enough - empty) / (1 - empty))),
+    }[name.removeprefix("aopc_")]
+
+
+def reference(name, answer, scores, budgets, rounding):
+    """The value at each budget for one example, by asking for one perturbed input after another."""
+    values = []
+    for budget in budgets:
+        first = top(scores, answer.content, budget, rounding, len(answer.attended))
+        rest = [position for position in answer.content if position not in first]
+        value = formula(name, answer(()), answer(first), answer(rest), answer(answer.content))
+        values.append(value if first else 0.0)
+    return values
+
+
+def judged_by(name, how, rounding):
+    budgets = {"budgets": BUDGETS} if hasattr(METRICS[name], "budgets") else {"k": 0.2}
+    return metric(name, how=how, rounding=rounding, **budgets)
+
+
+@pytest.mark.parametrize("name", FAITHFULNESS)
+@pytest.mark.parametrize(("family", "head", "how"), CASES)
+def test_agrees_with_erasing_one_input_at_a_time(name, family, head, how):
+    model = model_of(family) if family == "vit" else model_of(family, head)
+    batch = model.encode(inputs_of(family, head))
+    attribution, target = attribution_for(batch), model.predict(batch)
+    rounding = {"remove": "floor", "mask": "ceil", "pad": "er"}[how]
+    judge = judged_by(name, how, rounding)
+    got = judge.judge(model, batch, attribution, target)[name]
+    for row in range(len(batch)):
+        answer = OneByOne(model, batch, row, target, how)
+        values = reference(name, answer, attribution[row].tolist(), judge.fractions(), rounding)
+        sharp = "normalised" in name and max(0, answer(()) - answer(answer.content)) < 1e-3
+        tolerance = 0.02 if sharp else 2e-4 if "normalised" in name else 1e-5
+        assert float(got[row]) == pytest.approx(sum(values) / len(values), abs=tolerance)
+
+
+def test_zero_vectors_agree_with_zeroed_embeddings():
+    model = model_of("bert")
+    batch = model.encode([families.SENTENCES[0]])
+    attribution = attribution_for(batch)
+    first = top(attribution[0].tolist(), batch.content[0].nonzero().flatten().tolist(), 0.2, "ceil", 0)
+    embeddings = model.model.get_input_embeddings()(batch.inputs["input_ids"]).detach().clone()
+    embeddings[0, first] = 0
+    with torch.no_grad():
+        inputs = {name: batch.inputs[name] for name in ("attention_mask", "token_type_ids")}
+        without = model.model(inputs_embeds=embeddings, **inputs).logits.softmax(-1)[0, 1]
+    expected = model.probabilities(batch)[0, 1] - without
+    got = metric("comprehensiveness", how="zero").judge(model, batch, attribution, 1)["comprehensiveness"]
+    assert float(got) == pytest.approx(float(expected), abs=1e-6)
+
+
+def additive(keep):
+    """p = 0.1 + 0.4, 0.2, 0.1, 0.05 for each of four positions that stays: numbers to check by hand."""
+    return 0.1 + (keep * torch.tensor([0.4, 0.2, 0.1, 0.05])).sum(-1).double()
+
+
+HALF = torch.tensor([[[True, True, False, False]]])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("comprehensiveness", 0.85 - 0.25),
+        ("sufficiency", 0.85 - 0.70),
+        ("difference", 0.70 - 0.25),
+        ("log_odds", math.log(0.25 / 0.85)),
+        ("normalised_comprehensiveness", 0.60 / 0.7501),
+        ("normalised_sufficiency", 1 - 0.15 / 0.7501),
+    ],
+)
+def test_by_hand(name, expected):
+    assert float(metric(name).effect(additive, HALF)) == pytest.approx(expected, abs=1e-7)
+
+
+def test_both_divisors_by_hand():
+    points = torch.tensor([[0.1, -0.2], [0.2, 0.0], [0.6, 0.2]])
+    assert metric("aopc_comprehensiveness").total(points).tolist() == pytest.approx([0.3, 0.0])
+    published = metric("aopc_comprehensiveness?divisor=bins_plus_one")
+    assert published.total(points).tolist() == pytest.approx([0.225, 0.0])
+
+
+def test_keeping_everything_is_sufficient_and_removing_everything_is_all_there_is():
+    model = model_of("bert")
+    batch = model.encode(families.examples("bert"))
+    everything = {"budgets": (1.0,)}
+    for how in ("remove", "mask", "pad", "zero"):
+        p = model.perturbed(batch, torch.stack([batch.content, ~batch.content]), how)
+        drop = (p[0] - p[1]).amax(1)
+        target = (p[0] - p[1]).argmax(1)
+        attribution = attribution_for(batch)
+        assert drop.min() > 1e-3  # premise: there is something to normalise by
+
+        def value(name, how=how, target=target, attribution=attribution, **params):
+            return metric(name, how=how, **params).judge(model, batch, attribution, target)[name]
+
+        assert value("sufficiency", k=1.0).eq(0).all()
+        assert value("normalised_sufficiency", **everything).eq(1).all()
+        assert torch.allclose(value("normalised_comprehensiveness", **everything), drop / (drop + 1e-4), atol=1e-6)
+        assert torch.allclose(value("comprehensiveness", k=1.0), drop, atol=1e-6)
+
+
+def test_normalised_values_stay_in_bounds_where_nothing_says_as_much_as_everything():
+    p = {4: 0.3, 2: 0.1, 0: 0.5}  # p by the number of positions that stay
+    for name, expected in (("normalised_comprehensiveness", 1.0), ("normalised_sufficiency", 0.0)):
+        value = metric(name).effect(
+            lambda keep: torch.tensor([[p[int(n)] for n in row] for row in keep.sum(-1)]).double(), HALF
+        )
+        assert float(value) == expected
+
+
+@pytest.mark.parametrize("name", FAITHFULNESS)
+def test_a_budget_of_no_token_scores_zero(name):
+    model = model_of("bert")
+    batch = model.encode(["river", "the river"])
+    assert batch.content.sum(1).tolist() < [5, 5]
+    judge = judged_by(name, "remove", "floor")
+    judge = replace(judge, k=0.19) if hasattr(judge, "k") else replace(judge, budgets=(0.01, 0.19))
+    assert judge.judge(model, batch, attribution_for(batch))[name].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
+@pytest.mark.parametrize("name", FAITHFULNESS)
+def test_padding_does_not_matter(name, family):
+    model = model_of(family)
+    examples = families.examples(family)
+    together = model.encode(examples)
+    attribution, target = attribution_for(together), model.predict(together)
+    got = metric(name).judge(model, together, attribution, target)[name]
+    for row, example in enumerate(examples):
+        alone = model.encode([example])
+        own = attribution[row][together.attended[row]][None]
+        value = metric(name).judge(model, alone, own, target[row : row + 1])[name]
+        assert float(value) == pytest.approx(float(got[row]), abs=2e-3 if "normalised" in name else 1e-5)
+
+
+def test_equal_scores_are_judged_by_position_and_one_token_texts_have_values():
+    model = model_of("bert")
+    batch = model.encode([families.SENTENCES[0], "river"])
+    flat = batch.content.float()
+    falling = flat * torch.linspace(2, 1, batch.length)
+    for name in FAITHFULNESS:
+        value = metric(name).judge(model, batch, flat)[name]
+        assert value.isfinite().all()
+        assert torch.equal(value, metric(name).judge(model, batch, falling)[name])
+
+
+def test_the_curve_s_mean_is_the_value():
+    model = model_of("gpt2")
+    batch = model.encode(families.examples("gpt2"))
+    attribution = attribution_for(batch)
+    judge = metric("aopc_comprehensiveness")
+    curve = judge.curve(model, batch, attribution)
+    assert list(curve) == [0.01, 0.05, 0.1, 0.2, 0.5]
+    value = judge.judge(model, batch, attribution)["aopc_comprehensiveness"]
+    assert torch.allclose(torch.stack(list(curve.values())).mean(0), value)
+    one = metric("comprehensiveness").judge(model, batch, attribution)["comprehensiveness"]
+    assert torch.allclose(curve[0.2], one, atol=1e-6)
+    assert metric("important_tokens").curve(model, batch, attribution) == {}
+
+
+def test_regressions_are_judged_by_their_value_and_have_no_log_odds():
+    model = model_of("bert", num_labels=1)
+    batch = model.encode(families.examples("bert"))
+    attribution, target = attribution_for(batch), model.predict(batch)
+    got = metric("comprehensiveness").judge(model, batch, attribution)["comprehensiveness"]
+    for row in range(len(batch)):
+        answer = OneByOne(model, batch, row, target, "remove")
+        first = top(attribution[row].tolist(), answer.content, 0.2, "ceil", 0)
+        assert float(got[row]) == pytest.approx(answer(()) - answer(first), abs=1e-5)
+    assert [name for name in METRICS if not metric(name).applies(model)] == ["log_odds"]
+    with pytest.raises(ExegeteError, match="a regression has none"):
+        metric("log_odds").judge(model, batch, attribution)
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "rounding", "bins"),
+    [
+        ("sufficiency", "remove", "floor", 1),
+        ("log_odds", "mask", "floor", 1),
+        ("aopc_comprehensiveness", "remove", "floor", 6),
+    ],
+)
+def test_aml_s_figures_delete_for_sufficiency_and_replace_for_log_odds(name, how, rounding, bins):
+    model = model_of("bert")
+    batch = model.encode(families.examples("bert"))
+    attribution, target = attribution_for(batch), model.predict(batch)
+    (judge,) = (judge for judge in preset("aml") if judge.name == name)
+    got = judge.judge(model, batch, attribution, target)[name]
+    for row in range(len(batch)):
+        answer = OneByOne(model, batch, row, target, how)
+        budgets = (0.2,) if bins == 1 else (0.01, 0.05, 0.1, 0.2, 0.5)
+        values = reference(name, answer, attribution[row].tolist(), budgets, rounding)
+        assert float(got[row]) == pytest.approx(sum(values) / bins, abs=1e-5)
+
+
+def test_metrics_share_perturbed_inputs():
+    model = model_of("bert")
+    batch = model.encode(families.examples("bert"))
+    attribution, target = attribution_for(batch), model.predict(batch)
+    calls = []
+    hook = model.model.register_forward_pre_hook(lambda module, args, kwargs: calls.append(1), with_kwargs=True)
+    try:
+        with model.remember():
+            metric("aopc_difference").judge(model, batch, attribution, target)
+            asked = len(calls)
+            for name in ("comprehensiveness", "sufficiency", "difference"):
+                metric(name).judge(model, batch, attribution, target)
+            rerun = len(calls) - asked
+    finally:
+        hook.remove()
+    assert asked > 0
+    assert rerun <= 1  # the whole input, which a difference does not ask for
+
+
+def test_undefined_examples_are_nan_and_the_others_are_not():
+    model = model_of("bert")
+    batch = model.encode(families.examples("bert"))
+    attribution = attribution_for(batch)
+    attribution[1, 2] = torch.nan
+    batch.content[2] = False
+    target = model.predict(batch)
+    for name in (*FAITHFULNESS, "important_tokens"):
+        value = metric(name).judge(model, batch, attribution, target)[name]
+        assert value.isnan().tolist() == [False, True, True, False, False]
+        assert value.dtype == torch.float32
+
+
+def test_a_span_outside_the_input_is_undefined():
+    model = model_of("bert", "QuestionAnswering")
+    batch = model.encode(inputs_of("bert", "QuestionAnswering"))
+    target = torch.tensor([[-1, -1], [6, 7]])
+    value = metric("comprehensiveness").judge(model, batch, attribution_for(batch), target)["comprehensiveness"]
+    assert value.isnan().tolist() == [True, False]
+
+
+def test_an_attribution_of_another_shape_is_refused():
+    model = model_of("bert")
+    batch = model.encode(families.examples("bert"))
+    with pytest.raises(ExegeteError, match="a score for each position"):
+        metric("sufficiency").judge(model, batch, torch.zeros(len(batch), 3))
+
+
+def test_half_precision_attributions_and_ids_made_elsewhere_are_judged():
+    model = model_of("bert")
+    batch = Batch.from_ids(torch.tensor([[2, 40, 50, 60, 3]]))
+    exact = torch.tensor([[0.0, 2.0, 1.0, 3.0, 0.0]])
+    full = metric("comprehensiveness").judge(model, batch, exact)["comprehensiveness"]
+    half = metric("comprehensiveness").judge(model, batch, exact.bfloat16())["comprehensiveness"]
+    assert torch.equal(full, half)

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import families
+from exegete.errors import ExegeteError
+from exegete.metrics import CARDS, METRICS, PRESETS, metric, preset
+from judged import attribution_for, model_of
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
+def test_smoke_every_metric_on_every_kind_of_model(family, name):
+    model = model_of(family)
+    batch = model.encode(families.examples(family))
+    card = CARDS[name]
+    values = metric(name).judge(model, batch, attribution_for(batch))
+    assert list(values) == [card.name] == [name]
+    assert values[name].shape == (len(batch),)
+    low, high = card.bounds
+    known = values[name][values[name].isfinite()]
+    assert ((known >= low) & (known <= high)).all()
+    assert known.numel() == (0 if card.needs_rationale else len(batch))
+
+
+@pytest.mark.parametrize(
+    ("spec", "params"),
+    [
+        ("aopc_comprehensiveness", {}),
+        (
+            "aopc_comprehensiveness?budgets=0.1,0.2&how=mask&divisor=bins_plus_one",
+            {"budgets": (0.1, 0.2), "how": "mask", "divisor": "bins_plus_one"},
+        ),
+        ("log_odds?k=0.1&rounding=floor", {"k": 0.1, "rounding": "floor"}),
+        ("token_f1?k=none", {"k": None}),
+        ("token_f1?k=25&level=token&specials=true", {"k": 25.0, "level": "token", "specials": True}),
+    ],
+)
+def test_a_spec_is_the_same_as_its_parameters(spec, params):
+    name = spec.split("?")[0]
+    assert metric(spec) == METRICS[name](**params) == metric(name, **params)
+    assert metric(name, **metric(spec).params) == metric(spec)
+
+
+def test_keywords_come_on_top_of_the_spec():
+    assert metric("sufficiency?k=0.1&how=pad", k=0.5).params == {"how": "pad", "rounding": "ceil", "k": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("sufficency", "Did you mean 'sufficiency'"),
+        ("sufficiency?budget=0.1", "unknown parameter of sufficiency 'budget'. Valid choices: how, k, rounding"),
+        ("sufficiency?how=delete", "sufficiency: how 'delete'.*mask, pad, remove, zero"),
+        ("sufficiency?k=many", "sufficiency: k: expected float, got 'many'"),
+        ("sufficiency?k", "expected parameters as"),
+        ("sufficiency?k=2", "above 0 and up to 1"),
+        ("auc?specials=perhaps", "auc: specials 'perhaps'"),
+        ("aopc_sufficiency?budgets=", "expected float"),
+    ],
+)
+def test_wrong_specs_are_refused_in_one_line(spec, message):
+    with pytest.raises(ExegeteError, match=message) as error:
+        metric(spec)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("sufficiency", {"how": "delete"}),
+        ("sufficiency", {"rounding": "half"}),
+        ("aopc_sufficiency", {"divisor": "two"}),
+        ("auc", {"level": "sentence"}),
+    ],
+)
+def test_wrong_values_from_python_are_refused(name, params):
+    with pytest.raises(ExegeteError, match="Valid choices"):
+        metric(name, **params)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_metrics_with_their_parameters(name):
+    model = model_of("bert")
+    batch = model.encode(
+        [{"text": families.SENTENCES[0], "rationale": [[2, 8]]}, {"text": "a river", "rationale": None}]
+    )
+    metrics = preset(name)
+    assert [judge.name for judge in metrics] == list(PRESETS[name])
+    for judge in metrics:
+        assert judge.params.items() >= PRESETS[name][judge.name].items()
+        assert judge.judge(model, batch, attribution_for(batch))[judge.name][0].isfinite()
+
+
+def test_unknown_presets_are_refused():
+    with pytest.raises(ExegeteError, match=r"unknown preset 'ivr'\. Did you mean 'ivra'"):
+        preset("ivr")
+
+
+def test_metrics_are_values_that_cannot_be_changed():
+    one = metric("aopc_comprehensiveness")
+    assert one == metric("aopc_comprehensiveness")
+    assert hash(one) == hash(metric("aopc_comprehensiveness"))
+    assert one != metric("aopc_sufficiency")
+    with pytest.raises(AttributeError):
+        one.how = "mask"
+
+
+def test_judging_leaves_no_graph_and_no_memory_behind():
+    model = model_of("bert")
+    batch = model.encode(families.examples("bert"))
+    attribution = attribution_for(batch).requires_grad_()
+    value = metric("comprehensiveness").judge(model, batch, attribution)["comprehensiveness"]
+    assert not value.requires_grad
+    assert model.memory is None
+    assert torch.equal(attribution, attribution_for(batch))

@@ -1,0 +1,161 @@
+"""What is captured, layer by layer: against transformers' eager attention and against attention's own equations."""
+
+import pytest
+import torch
+
+import families
+from exegete import Batch, ExegeteError
+from exegete.models import Capture
+from small import FAMILIES, alone, shared, small, uneven
+
+LAYERS = 2
+EVERYTHING = Capture(attentions=True, heads=True, hidden_states=True)
+OUTPUT_PROJECTIONS = (
+    "attention.output.dense",
+    "attention.out_lin",
+    "attention.dense",
+    "attention.o_proj",
+    "attn.Wo",
+    "attn.c_proj",
+    "self_attn.o_proj",
+)
+
+
+def long_texts(family):
+    """Longer than the local windows of the tiny models (ModernBERT 8, Mistral 6)."""
+    return uneven(family) if family == "vit" else [*uneven(family, 2), " ".join(families.SENTENCES[:2])]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_as_transformers_eager_gives_them(family):
+    model = shared(family)
+    changes = {"big_bird": {"attention_type": "original_full"}} | {
+        decoder: {"pad_token_id": 0} for decoder in families.DECODERS
+    }
+    eager = small(family, **changes.get(family, {}))
+    if family not in ("big_bird", "deberta-v2"):
+        eager.model.set_attn_implementation("eager")
+    batch = model.encode(uneven(family) if family == "big_bird" else long_texts(family))
+    captured = model(batch, capture=EVERYTHING)
+    assert len(captured.attentions) == len(captured.keys) == LAYERS == len(captured.hidden_states) - 1
+    for row, real in enumerate(batch.attended):
+        own, _ = alone(model, batch, row)
+        expected = eager.model(**own.inputs, output_attentions=True, output_hidden_states=True)
+        for ours, theirs in zip(captured.attentions, expected.attentions, strict=True):
+            assert ours.isfinite().all()
+            torch.testing.assert_close(ours[row][:, real][:, :, real], theirs[0], rtol=0, atol=1e-6)
+        for ours, theirs in zip(captured.hidden_states, expected.hidden_states, strict=True):
+            torch.testing.assert_close(ours[row, real], theirs[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_rows_add_up_to_one_and_nothing_goes_to_padding(family):
+    model = shared(family)
+    batch = model.encode(uneven(family))
+    for layer in model(batch, capture=Capture(attentions=True)).attentions:
+        rows = layer.sum(-1).transpose(1, 2)[batch.attended]
+        torch.testing.assert_close(rows, torch.ones_like(rows))
+        to_padding = layer * (~batch.attended)[:, None, None, :] * batch.attended[:, None, :, None]
+        assert to_padding.abs().max() == 0
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "deberta-v2"])
+@torch.no_grad()
+def test_attention_is_the_softmax_of_queries_times_keys(family):
+    model = shared(family)
+    batch = model.encode(uneven(family)[:1])
+    captured = model(batch, capture=EVERYTHING)
+    for attention, query, key in zip(captured.attentions, captured.queries, captured.keys, strict=True):
+        logits = torch.einsum("bhid,bhjd->bhij", query, key) / query.shape[-1] ** 0.5
+        seen = torch.where(attention > 0, logits, -torch.inf)
+        torch.testing.assert_close(seen.softmax(-1), attention, rtol=0, atol=1e-10)
+    if family in families.DECODERS:
+        assert attention.triu(1).abs().max() == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_attention_times_values_is_what_the_output_projection_gets(family):
+    model = shared(family)
+    batch = model.encode(uneven(family))
+    mixed = []
+    names = [name for name, _ in model.model.named_modules() if name.endswith(OUTPUT_PROJECTIONS)]
+    hooks = [
+        model.model.get_submodule(name).register_forward_pre_hook(lambda _, inputs: mixed.append(inputs[0]))
+        for name in names
+    ]
+    captured = model(batch, capture=EVERYTHING)
+    for hook in hooks:
+        hook.remove()
+    assert len(mixed) == LAYERS, "the test has to find the output projections"
+    for attention, value, expected in zip(captured.attentions, captured.values, mixed, strict=True):
+        heads = torch.einsum("bhij,bhjd->bihd", attention, value).flatten(2)
+        torch.testing.assert_close(heads[batch.attended], expected.view_as(heads)[batch.attended])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "capture",
+    [Capture(attentions=True), Capture(heads=True), Capture(hidden_states=True), Capture(differentiable_twice=True)],
+    ids=["attentions", "heads", "hidden_states", "twice"],
+)
+@torch.no_grad()
+def test_looking_changes_no_logit_and_records_nothing_else(family, capture):
+    model = shared(family)
+    batch = model.encode(uneven(family))
+    captured = model(batch, capture=capture)
+    torch.testing.assert_close(captured.logits, model(batch).logits, rtol=1e-10, atol=1e-12)
+    counts = {name: len(getattr(captured, name)) for name in ("attentions", "queries", "keys", "values")}
+    assert counts["attentions"] == LAYERS * capture.attentions
+    assert counts["queries"] == counts["keys"] == counts["values"] == LAYERS * capture.heads
+    assert len(captured.hidden_states) == (LAYERS + 1) * capture.hidden_states
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+@torch.no_grad()
+def test_grouped_heads_are_repeated_for_their_queries(family):
+    model = shared(family)
+    captured = model(model.encode(uneven(family)), capture=Capture(heads=True))
+    for query, *others in zip(captured.queries, captured.keys, captured.values, strict=True):
+        for heads in others:
+            assert heads.shape == query.shape
+            assert torch.equal(heads[:, 0], heads[:, 1])
+            assert torch.equal(heads[:, 2], heads[:, 3])
+            assert not torch.equal(heads[:, 1], heads[:, 2])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_second_derivatives(family):
+    model = shared(family)
+    batch = model.encode(uneven(family, 2))
+    embeddings = model.embed(batch).detach().requires_grad_()
+
+    def penalty(at):
+        score = model(batch, at, Capture(differentiable_twice=True)).logits[:, 0].sum()
+        return torch.autograd.grad(score, at, create_graph=True)[0].square().sum()
+
+    (second,) = torch.autograd.grad(penalty(embeddings), embeddings)
+    direction = torch.randn_like(embeddings, generator=torch.Generator().manual_seed(1))
+    in_float32 = {"llama": (1e-3, 1e-3), "mistral": (1e-3, 1e-3), "modernbert": (1e-5, 1e-4)}  # norms and rotations
+    step, tolerance = in_float32.get(family, (1e-5, 1e-5))
+    numeric = (penalty(embeddings + step * direction) - penalty(embeddings - step * direction)) / (2 * step)
+    torch.testing.assert_close((second * direction).sum(), numeric.detach(), rtol=tolerance, atol=1e-9)
+
+
+def test_block_sparse_attention_has_no_matrix_to_capture():
+    model = shared("big_bird")
+    batch = Batch.from_ids(torch.randint(5, 200, (1, 36), generator=torch.Generator().manual_seed(0)))
+    for capture in (Capture(attentions=True), Capture(heads=True)):
+        with pytest.raises(ExegeteError, match="block-sparse"):
+            model(batch, capture=capture)
+    with model.evaluating():
+        twice = model(batch, capture=Capture(differentiable_twice=True)).logits
+        assert torch.equal(twice, model(batch).logits)
+
+
+def test_both_wishes_together():
+    assert Capture(attentions=True) | Capture(heads=True) == Capture(attentions=True, heads=True)
+    assert (Capture(hidden_states=True) | Capture(differentiable_twice=True)).in_attention
+    assert not Capture(hidden_states=True).in_attention

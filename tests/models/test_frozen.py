@@ -1,0 +1,93 @@
+import pytest
+import torch
+from torch import nn
+
+import decomposable
+from decomposable import FAMILIES
+from exegete.errors import ExegeteError
+from exegete.models import Capture
+from exegete.models.anatomy import layers
+from exegete.models.frozen import Factors, frozen
+from exegete.models.inputs import inputs_of
+
+CAPTURE = Capture(differentiable_twice=True)
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+def from_start(model, batch, factors, start):
+    """Logits of the network held at recorded factors, with `start` in place of what enters the first layer."""
+    with (
+        frozen(model.model, factors.replayed()),
+        inputs_of(layers(model.model), lambda n, x: start if n == 0 else x),
+    ):
+        return model(batch, capture=CAPTURE).logits
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("gate", ["value", "both"])
+def test_the_answer_stays(family, gate):
+    model = decomposable.shared_model(family)
+    batch = decomposable.batch(model)
+    expected = model(batch).logits
+    with frozen(model.model, Factors(), gate):
+        torch.testing.assert_close(model(batch, capture=CAPTURE).logits, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(model(batch).logits, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_held_at_its_factors_the_network_is_affine(family):
+    model = decomposable.shared_model(family)
+    batch = decomposable.batch(model)
+    factors = Factors(record=True)
+    with torch.no_grad(), frozen(model.model, factors), inputs_of(layers(model.model)) as inputs:
+        logits = model(batch, capture=CAPTURE).logits
+    with torch.no_grad():
+        torch.testing.assert_close(from_start(model, batch, factors, inputs[0]), logits, rtol=0, atol=1e-10)
+        other = torch.randn_like(inputs[0])
+        ends = [from_start(model, batch, factors, x) for x in (inputs[0], other, 3 * inputs[0] - 2 * other)]
+    torch.testing.assert_close(3 * ends[0] - 2 * ends[1], ends[2], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "big_bird", "vit"])
+def test_nothing_is_left_on_the_model_after_an_error(family):
+    model = decomposable.shared_model(family)
+    batch = decomposable.batch(model)
+    before = (hooks(model.model), model.config._attn_implementation, model(batch).logits)
+
+    def fail(call, value):
+        if call == 1:
+            raise RuntimeError("stop here")
+        return value
+
+    with (
+        pytest.raises(RuntimeError, match="stop here"),
+        frozen(model.model, Factors()),
+        inputs_of(layers(model.model), fail),
+    ):
+        model(batch, capture=CAPTURE)
+    assert hooks(model.model) == before[0]
+    assert model.config._attn_implementation == before[1]
+    torch.testing.assert_close(model(batch).logits, before[2], rtol=0, atol=0)
+    assert torch.zeros(2).softmax(0).tolist() == [0.5, 0.5]
+
+
+def test_an_unknown_gate_rule_names_the_known_ones():
+    with (
+        pytest.raises(ExegeteError, match="both, value"),
+        frozen(decomposable.shared_model("llama").model, Factors(), "x"),
+    ):
+        pass
+
+
+def test_inputs_are_kept_in_the_order_of_the_calls_and_can_be_changed():
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    x = torch.randn(1, 2)
+    with inputs_of([first, second, first], lambda n, value: value * 2 if n == 1 else value) as seen:
+        middle = first(x)
+        end = second(middle)
+    torch.testing.assert_close(seen, [x, 2 * middle])
+    torch.testing.assert_close(end, second(2 * middle))
+    assert hooks(nn.Sequential(first, second)) == 0

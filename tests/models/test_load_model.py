@@ -1,0 +1,155 @@
+"""load(): saved folders of every head, models, and folders that something is wrong with."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import exegete
+import families
+from exegete import Batch, ExegeteError, ExplainedModel
+from small import PAIRS, uneven
+
+
+def saved(folder, family="bert", head="SequenceClassification", with_processor=True, **changes):
+    if head == "QuestionAnswering":
+        changes = {"num_labels": 2} | changes
+    model = families.tiny(family, head, **changes)
+    model.save_pretrained(folder)
+    if with_processor:
+        families.processor(family).save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "changes", "task"),
+    [
+        ("bert", "SequenceClassification", {}, "classification"),
+        ("roberta", "SequenceClassification", {}, "classification"),
+        ("gpt2", "SequenceClassification", {}, "classification"),
+        ("deberta-v2", "SequenceClassification", {"num_labels": 1}, "regression"),
+        ("bert", "SequenceClassification", {"problem_type": "multi_label_classification"}, "multi_label"),
+        ("distilbert", "QuestionAnswering", {}, "span"),
+        ("vit", "ImageClassification", {}, "classification"),
+    ],
+)
+def test_a_saved_folder(tmp_path, family, head, changes, task):
+    original = saved(tmp_path, family, head, **changes)
+    model = exegete.load(tmp_path, device="cpu")
+    assert model.task.name == task
+    assert model.modality == ("image" if family == "vit" else "text")
+    assert not any(module.training for module in model.model.modules())
+    examples = PAIRS if task == "span" else uneven(family)
+    batch = model.encode(examples)
+    expected = ExplainedModel(original, families.processor(family))
+    with torch.no_grad():
+        assert torch.equal(model(batch).logits, expected(expected.encode(examples)).logits)
+    assert exegete.load(model) is model
+    assert len(exegete.attribute(exegete.load(str(tmp_path), device="cpu"), examples, "random")) == len(examples)
+
+
+def test_a_model_stays_where_and_as_it_is(tmp_path):
+    model = families.tiny("bert").train()
+    loaded = exegete.load(model, families.processor("bert"))
+    assert loaded.model is model
+    assert all(module.training for module in model.modules())
+    for argument in ({"device": "cpu"}, {"dtype": "float64"}):
+        with pytest.raises(ExegeteError, match="already loaded"):
+            exegete.load(model, **argument)
+    saved(tmp_path)
+    beside = type(model).from_pretrained(tmp_path)
+    assert exegete.load(beside).tokenizer is not None
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", torch.float64])
+def test_dtype(tmp_path, dtype):
+    saved(tmp_path)
+    expected = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    assert exegete.load(tmp_path, device="cpu", dtype=dtype).dtype == expected
+
+
+def test_without_a_tokenizer_ids_still_work(tmp_path):
+    saved(tmp_path, with_processor=False)
+    model = exegete.load(tmp_path, device="cpu")
+    assert model.processing_class is None
+    assert model.predict(Batch.from_ids(torch.tensor([[5, 6]]))).shape == (1,)
+    with pytest.raises(ExegeteError, match="without a tokenizer"):
+        model.encode(["small"])
+    pictures = tmp_path / "pictures"
+    saved(pictures, "vit", with_processor=False)
+    with pytest.raises(ExegeteError, match="image processor"):
+        exegete.load(pictures, device="cpu").encode(uneven("vit"))
+
+
+@pytest.mark.parametrize("place", ["/nowhere/at/all", "./nowhere", "../nowhere", "runs/of/nowhere"])
+def test_a_missing_folder(place):
+    with pytest.raises(ExegeteError, match="there is no model at"):
+        exegete.load(place)
+
+
+def test_a_missing_path_is_never_looked_up_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ExegeteError, match="there is no model at"):
+        exegete.load(tmp_path.relative_to(tmp_path) / "gone")
+
+
+def test_a_folder_at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    saved(tmp_path / "model")
+    assert exegete.load("~/model", device="cpu").labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    with pytest.raises(ExegeteError, match="there is no model at"):
+        exegete.load("~/other")
+
+
+def test_an_empty_folder_and_a_folder_without_weights(tmp_path):
+    with pytest.raises(ExegeteError, match="no model could be loaded"):
+        exegete.load(tmp_path)
+    saved(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ExegeteError, match="weights"):
+        exegete.load(tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x00" * 100, None], ids=["empty", "zeros", "half"])
+def test_broken_weights(tmp_path, damage):
+    saved(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000] if damage is None else damage)
+    with pytest.raises(ExegeteError, match="weights"):
+        exegete.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"model_type": "not known"}'])
+def test_a_broken_configuration(tmp_path, text):
+    saved(tmp_path)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ExegeteError, match="no model could be loaded"):
+        exegete.load(tmp_path)
+
+
+@pytest.mark.parametrize("head", ["MaskedLM", "TokenClassification"])
+def test_a_head_that_cannot_be_explained(tmp_path, head):
+    model = saved(tmp_path, head=head)
+    with pytest.raises(ExegeteError, match="ForSequenceClassification"):
+        exegete.load(tmp_path)
+    with pytest.raises(ExegeteError, match="no head to explain"):
+        exegete.load(model)
+
+
+def test_missing_weights_of_the_head(tmp_path):
+    saved(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if not name.startswith("classifier")}
+    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ExegeteError, match=r"classifier\.bias"):
+        exegete.load(tmp_path)
+
+
+def test_weights_of_another_shape(tmp_path):
+    saved(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["intermediate_size"] = 64
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ExegeteError, match="weights"):
+        exegete.load(tmp_path)

@@ -1,0 +1,324 @@
+"""The engine for perturbed inputs against a loop of plain forward passes, one input at a time."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+import families
+from exegete import Batch, ExegeteError, ExplainedModel
+from exegete.models import perturbed as engine
+from small import PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
+
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def masks(batch, count=5, seed=0):
+    """Random keep-masks, then everything, nothing, and the first again."""
+    generator = torch.Generator().manual_seed(seed)
+    random = torch.rand((count, *batch.content.shape), generator=generator) < 0.6
+    return torch.cat([random, torch.ones_like(random[:1]), torch.zeros_like(random[:1]), random[:1]])
+
+
+def ask(model, **inputs):
+    """Plain transformers, without any of our machinery."""
+    output = model.model(**inputs)
+    if model.task.name == "span":
+        return torch.stack([output.start_logits[0], output.end_logits[0]]).softmax(-1)
+    return output.logits[0] if model.task.name == "regression" else output.logits[0].softmax(-1)
+
+
+def inputs_at(model, batch, row, positions):
+    """Ids and types of one example at these positions; one mask token when there is none."""
+    names = [name for name in ("input_ids", "token_type_ids") if name in batch.inputs]
+    if not len(positions):
+        first = batch.attended[row].long().argmax()
+        inputs = {name: batch.inputs[name][row, first].view(1, 1) for name in names}
+        return inputs | {"input_ids": torch.tensor([[model.mask_id]])}
+    return {name: batch.inputs[name][row, positions][None] for name in names}
+
+
+def removed(model, batch, row, keep):
+    """The answer to one example without what is not kept; spans in the batch's own coordinates."""
+    positions = ((keep | ~batch.content[row]) & batch.attended[row]).nonzero().flatten()
+    answer = ask(model, **inputs_at(model, batch, row, positions))
+    if model.task.name != "span":
+        return answer
+    where = positions if len(positions) else batch.attended[row].long().argmax().view(1)
+    grid = torch.zeros(2, batch.length, dtype=answer.dtype)
+    grid[:, where] = answer
+    return grid
+
+
+def replaced(model, batch, row, keep, how):
+    """The answer to one example with another embedding at what is not kept, put there by the embedding layer itself."""
+    real = batch.attended[row]
+    inputs = inputs_at(model, batch, row, real.nonzero().flatten())
+    gone = (batch.content[row] & ~keep)[real]
+    layer = model.model.get_input_embeddings()
+    blank = 0.0 if how == "zero" else layer.weight[model.mask_id if how == "mask" else model.pad_id]
+    hook = layer.register_forward_hook(lambda _, i, output: torch.where(gone[:, None], blank, output))
+    answer = ask(model, **inputs)
+    hook.remove()
+    if model.task.name != "span":
+        return answer
+    grid = torch.zeros(2, batch.length, dtype=answer.dtype)
+    grid[:, real] = answer
+    return grid
+
+
+def by_hand(model, batch, keep, how):
+    rows = [
+        [
+            removed(model, batch, row, mask[row]) if how == "remove" else replaced(model, batch, row, mask[row], how)
+            for row in range(len(batch))
+        ]
+        for mask in keep
+    ]
+    return torch.stack([torch.stack(row) for row in rows])
+
+
+@contextmanager
+def counted(model):
+    """Counts forward passes and the sequences and tokens in each."""
+    seen = []
+    hook = model.model.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(next(v.shape for k, v in kwargs.items() if k != "use_cache")),
+        with_kwargs=True,
+    )
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize("how", ["remove", "mask", "pad", "zero"])
+@pytest.mark.parametrize("family", TEXT)
+@torch.no_grad()
+def test_against_one_input_at_a_time(family, how):
+    model = shared(family)
+    batch = model.encode(uneven(family))
+    keep = masks(batch, 3)
+    torch.testing.assert_close(model.perturbed(batch, keep, how), by_hand(model, batch, keep, how), **EXACT)
+
+
+@pytest.mark.parametrize("how", ["remove", "mask"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "deberta-v2", "gpt2"])
+@torch.no_grad()
+def test_pairs(family, how):
+    model = shared(family)
+    batch = model.encode(PAIRS)
+    keep = masks(batch)
+    torch.testing.assert_close(model.perturbed(batch, keep, how), by_hand(model, batch, keep, how), **EXACT)
+
+
+@pytest.mark.parametrize("how", ["remove", "mask", "pad", "zero"])
+@pytest.mark.parametrize("family", SPAN_FAMILIES)
+@torch.no_grad()
+def test_spans_come_back_to_where_they_stood(family, how):
+    model = shared(family, "QuestionAnswering")
+    batch = model.encode(PAIRS)
+    keep = masks(batch)
+    answers = model.perturbed(batch, keep, how)
+    torch.testing.assert_close(answers, by_hand(model, batch, keep, how), **EXACT)
+    gone = batch.content & ~keep if how == "remove" else ~batch.attended.expand_as(keep)
+    if how == "remove":
+        gone = gone & (keep | ~batch.content).any(-1, keepdim=True)
+        gone[-2] = False
+    assert answers.masked_select(gone[:, :, None].expand_as(answers)).abs().sum() == 0
+
+
+@pytest.mark.parametrize("how", ["remove", "mask"])
+@torch.no_grad()
+def test_padding_on_the_other_side(how):
+    for family, head in (
+        ("gpt2", "SequenceClassification"),
+        ("gpt2", "QuestionAnswering"),
+        ("bert", "QuestionAnswering"),
+    ):
+        model = shared(family, head)
+        ids = torch.randint(5, 200, (3, 8), generator=torch.Generator().manual_seed(0))
+        mask = torch.arange(8) < torch.tensor([8, 5, 2])[:, None]
+        batch = Batch.from_ids(ids, mask)
+        keep = masks(batch)
+        torch.testing.assert_close(model.perturbed(batch, keep, how), by_hand(model, batch, keep, how), **EXACT)
+
+
+@torch.no_grad()
+def test_regression_gives_values():
+    model = small("bert", num_labels=1)
+    batch = model.encode(uneven("bert"))
+    keep = masks(batch)
+    torch.testing.assert_close(model.perturbed(batch, keep), by_hand(model, batch, keep, "remove"), **EXACT)
+
+
+@pytest.mark.parametrize("pad", [None, 0, 2])
+@torch.no_grad()
+def test_an_emptied_text_is_one_mask_token(pad):
+    model = small("gpt2", pad_token_id=pad)
+    batch = model.encode(uneven("gpt2"))
+    assert batch.content.equal(batch.attended), "the tokenizer adds no special token"
+    keep = masks(batch)
+    expected = model.model(torch.tensor([[model.mask_id]])).logits.softmax(-1)
+    answers = model.perturbed(batch, keep)
+    torch.testing.assert_close(answers[-2], expected.expand(4, -1), **EXACT)
+    torch.testing.assert_close(answers, by_hand(model, batch, keep, "remove"), **EXACT)
+
+
+@torch.no_grad()
+def test_patches_are_taken_out_of_pictures():
+    model = shared("vit")
+    batch = model.encode(uneven("vit"))
+    keep = masks(batch)
+    answers = model.perturbed(batch, keep)
+    vit = model.model.base_model
+    embedded = vit.embeddings(batch.inputs["pixel_values"])
+    for version, mask in enumerate(keep):
+        for row in range(len(batch)):
+            hidden = embedded[row, mask[row] | ~batch.content[row]][None]
+            for layer in vit.layers if hasattr(vit, "layers") else vit.encoder.layer:
+                hidden = layer(hidden)
+                hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+            logits = model.model.classifier(vit.layernorm(hidden)[:, 0])
+            torch.testing.assert_close(answers[version, row], logits[0].softmax(-1), **EXACT)
+
+
+@pytest.mark.parametrize("how", ["mask", "pad", "zero"])
+@torch.no_grad()
+def test_patches_are_replaced_in_pictures(how):
+    model = shared("vit")
+    batch = model.encode(uneven("vit"))
+    keep = masks(batch)
+    layer = model.model.get_input_embeddings()
+    blank = layer(torch.zeros_like(batch.inputs["pixel_values"][:1])) if how != "zero" else torch.zeros(())
+    answers = model.perturbed(batch, keep, how)
+    for version, mask in enumerate(keep):
+        hook = layer.register_forward_hook(
+            lambda _, i, output, mask=mask: torch.where(mask[:, 1:, None], output, blank)
+        )
+        expected = model.model(**batch.inputs).logits.softmax(-1)
+        hook.remove()
+        torch.testing.assert_close(answers[version], expected, **EXACT)
+
+
+@pytest.mark.parametrize("how", ["remove", "mask", "zero"])
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [("bert", "SequenceClassification"), ("bert", "QuestionAnswering"), ("gpt2", "QuestionAnswering")],
+)
+@torch.no_grad()
+def test_memory_answers_the_same_and_asks_once(family, head, how):
+    model = shared(family, head)
+    examples = PAIRS if head == "QuestionAnswering" else uneven(family)
+    batch = model.encode(examples)
+    keep = masks(batch)
+    expected = model.perturbed(batch, keep, how)
+    with model.remember():
+        first = model.perturbed(batch, keep, how)
+        with counted(model) as passes:
+            again = model.perturbed(batch, keep.flip(0), how).flip(0)
+            shorter, columns = alone(model, batch, len(examples) - 1)
+            part = model.perturbed(shorter, keep[:, -1:, columns], how)
+            assert not passes
+            model.perturbed(batch, masks(batch, seed=1), how)
+            assert passes
+    assert model.memory is None
+    assert torch.equal(first, expected)
+    assert torch.equal(again, expected)
+    whole = expected[:, -1:, :, columns] if head == "QuestionAnswering" else expected[:, -1:]
+    assert torch.equal(part, whole)
+
+
+@torch.no_grad()
+def test_memory_keeps_ways_of_perturbing_apart():
+    model = shared("bert")
+    batch = model.encode(uneven("bert"))
+    keep = masks(batch)
+    expected = {how: model.perturbed(batch, keep, how) for how in ("remove", "mask", "pad", "zero")}
+    with model.remember():
+        for how, answer in expected.items():
+            assert torch.equal(model.perturbed(batch, keep, how), answer)
+        with model.remember():
+            assert model.memory
+        assert model.memory
+
+
+@torch.no_grad()
+def test_equal_inputs_are_run_once():
+    model = shared("bert")
+    batch = model.encode(["small town small town", "river town", "river town"])
+    keep = torch.ones(4, *batch.content.shape, dtype=torch.bool)
+    same = batch.word_of[0]
+    keep[1, 0, same == 0] = False
+    keep[2, 0, same == 2] = False
+    with counted(model) as passes:
+        answers = model.perturbed(batch, keep)
+    assert sum(shape[0] for shape in passes) == 4, "two texts, and two orders of three words"
+    assert torch.equal(answers[0, 1], answers[0, 2])
+    with counted(model) as passes:
+        model.perturbed(batch, keep, "mask")
+    assert sum(shape[0] for shape in passes) == 4
+
+
+@pytest.mark.parametrize("how", ["remove", "mask"])
+@torch.no_grad()
+def test_passes_hold_at_most_so_many_tokens(how, monkeypatch):
+    model = shared("bert")
+    batch = model.encode(uneven("bert"))
+    keep = masks(batch, 12)
+    whole = model.perturbed(batch, keep, how)
+    monkeypatch.setitem(engine.TOKENS_PER_PASS, "cpu", 30)
+    with counted(model) as passes:
+        torch.testing.assert_close(model.perturbed(batch, keep, how), whole, **EXACT)
+    assert len(passes) > 5
+    assert all(rows * length <= 30 for rows, length in passes)
+    monkeypatch.setitem(engine.TOKENS_PER_PASS, "cpu", 1)
+    with counted(model) as passes:
+        torch.testing.assert_close(model.perturbed(batch, keep, how), whole, **EXACT)
+    assert {rows for rows, _ in passes} == {1}
+
+
+@pytest.mark.parametrize("how", ["mask", "pad", "zero"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "vit"])
+def test_soft_masks_of_zeros_and_ones_are_hard_ones(family, how):
+    model = shared(family)
+    batch = model.encode(uneven(family))
+    keep = masks(batch)
+    soft = model.perturbed(batch, keep.double(), how)
+    torch.testing.assert_close(soft.detach(), model.perturbed(batch, keep, how), **EXACT)
+
+
+def test_gradient_flows_to_soft_masks_and_stops_at_special_tokens():
+    model = shared("bert")
+    batch = model.encode(uneven("bert", 2))
+    keep = torch.full((2, *batch.content.shape), 0.7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda weights: model.perturbed(batch, weights, "mask"), keep)
+    (slope,) = torch.autograd.grad(model.perturbed(batch, keep, "mask")[..., 0].sum(), keep)
+    assert (slope[:, batch.content] != 0).all()
+    assert (slope[:, ~batch.content] == 0).all()
+
+
+def test_what_cannot_be_done_is_told():
+    model = shared("bert")
+    batch = model.encode(uneven("bert"))
+    keep = masks(batch)
+    with pytest.raises(ExegeteError, match="removed by half"):
+        model.perturbed(batch, keep.float(), "remove")
+    with pytest.raises(ExegeteError, match="mask, pad, remove, zero"):
+        model.perturbed(batch, keep, "delete")
+    with pytest.raises(ExegeteError, match=r"expected keep of shape \[N, 4"):
+        model.perturbed(batch, keep[0])
+    bare = ExplainedModel(families.tiny("bert"))
+    with pytest.raises(ExegeteError, match="mask"):
+        bare.perturbed(Batch.from_ids(torch.tensor([[5, 6]])), torch.zeros(1, 1, 2, dtype=torch.bool), "mask")
+
+
+@pytest.mark.parametrize("lengths", [[], [7], [9, 9, 5, 5, 5, 2, 1], [40, 3, 3]])
+@pytest.mark.parametrize("uniform", [False, True])
+def test_passes_cover_every_row_once(lengths, uniform):
+    parts = list(engine.passes(lengths, 10, uniform=uniform))
+    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(len(lengths)))
+    for part in parts:
+        rows = lengths[part]
+        assert len(rows) == 1 or max(rows) * len(rows) <= 10
+        assert not uniform or len(set(rows)) == 1

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers as hf
+
+import exegete
+from exegete.errors import ExegeteError
+from exegete.models.prompted import PromptedModel, few_shot
+from families import SENTENCES, SIZE, TEXT, processor, tokenizer
+
+SHOTS = [("a joy {really}", "P"), ("two dull hours", "N")]
+TEMPLATE = few_shot("Is the review good ?", SHOTS)
+LABELS = {"negative": "N", "positive": "P"}
+FAMILIES = ("llama", "mistral", "gpt2", "qwen2")
+LENGTH = 130
+
+
+def causal(family, **changes):
+    config = hf.AutoConfig.for_model(family, **(TEXT | {"qwen2": SIZE | {"num_key_value_heads": 2}})[family] | changes)
+    torch.manual_seed(1)
+    model = hf.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request):
+    return exegete.load(causal(request.param), processor("gpt2"), task="prompt", template=TEMPLATE, labels=LABELS)
+
+
+def by_hand(model, text):
+    """One unpadded forward pass on the prompt as it would be typed."""
+    prompt = (
+        f"Is the review good ?\n\nText:a joy {{really}}\nLabel:P\n\nText:two dull hours\nLabel:N\n\nText:{text}\nLabel:"
+    )
+    ids = torch.tensor([model.processing_class(prompt)["input_ids"]])
+    vocabulary = model.processing_class.get_vocab()
+    with torch.no_grad():
+        last = model.model(input_ids=ids).logits[0, -1]
+    return torch.stack([last[vocabulary["N"]], last[vocabulary["P"]]]).softmax(0)
+
+
+def test_label_probabilities_are_those_of_a_forward_pass_by_hand(model):
+    found = model.probabilities(model.encode(SENTENCES))
+    expected = torch.stack([by_hand(model, text) for text in SENTENCES])
+    assert expected.std(0).min() > 1e-4
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert model.labels == ("negative", "positive")
+
+
+@pytest.mark.parametrize("how", ["remove", "mask"])
+def test_only_the_text_is_content_and_the_prompt_stays(model, how):
+    texts = SENTENCES[:3]
+    batch = model.encode(texts)
+    ids = batch.inputs["input_ids"]
+    for row, text in enumerate(texts):
+        assert model.processing_class.decode(ids[row, batch.content[row]]).strip() == text
+    gone = model.perturbed(batch, torch.zeros(1, *ids.shape, dtype=torch.bool), how)[0]
+    prompt = [ids[row, batch.attended[row] & ~batch.content[row]] for row in range(len(texts))]
+    if how == "mask":
+        prompt = [torch.where(batch.content[r], model.mask_id, ids[r])[batch.attended[r]] for r in range(len(texts))]
+    for row, rest in enumerate(prompt):
+        with torch.no_grad():
+            last = model.model(input_ids=rest[None]).logits[0, -1, model.task.ids]
+        torch.testing.assert_close(gone[row], last.softmax(-1), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["great", "éa joy", "one\ntwo"])
+def test_removed_words_leave_the_same_prompt_behind(model, text):
+    (batch, other) = (model.encode([one]) for one in (text, SENTENCES[0]))
+    prompts = [b.inputs["input_ids"][0, b.attended[0] & ~b.content[0]].tolist() for b in (batch, other)]
+    assert prompts[0] == prompts[1]
+    assert batch.alignments[0].texts == (text,)
+    assert [word.text for word in batch.alignments[0].words] == text.split()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "saliency",
+        "integrated_gradients?n_steps=5",
+        "attention_rollout",
+        "occlusion",
+        "kernel_shap?n_samples=20",
+        "random",
+    ],
+)
+def test_every_kind_of_explainer_works_and_touches_the_text_only(model, method):
+    for found in exegete.attribute(model, SENTENCES[:2], method):
+        words = [word for word, special in zip(found.tokens, found.special, strict=True) if not special]
+        assert abs(found.scores[~torch.tensor(found.special).numpy()]).max() > 0
+        assert abs(found.scores[torch.tensor(found.special).numpy()]).max() == 0
+        assert len(words) < len(found.tokens) / 2
+        assert found.target_label in LABELS
+
+
+def test_occlusion_is_the_drop_by_hand(model):
+    text = "dull story"
+    found = exegete.attribute(model, text, "occlusion", target="positive", perturbation="remove")[0]
+    first_gone = by_hand(model, " story")[1]
+    assert abs(found.word_scores[0] - float(by_hand(model, text)[1] - first_gone)) < 1e-5
+
+
+def test_too_long_a_text_is_cut_and_the_prompt_is_not(caplog):
+    model = exegete.load(causal("gpt2"), processor("gpt2"), task="prompt", template=TEMPLATE, labels=LABELS)
+    long = " ".join(SENTENCES * 4)
+    batch = model.encode([long, "short"])
+    assert "1 of 2 texts do not fit" in caplog.text
+    assert LENGTH - 3 <= int(batch.attended[0].sum()) <= LENGTH
+    own = model.processing_class.decode(batch.inputs["input_ids"][0, batch.content[0]])
+    assert long.startswith(own.strip())
+    prompts = [batch.inputs["input_ids"][r, batch.attended[r] & ~batch.content[r]].tolist() for r in (0, 1)]
+    assert prompts[0] == prompts[1]
+    assert batch.alignments[0].truncated
+    many = few_shot("Is the review good ?", SHOTS * 12)
+    crowded = exegete.load(model.model, processor("gpt2"), task="prompt", template=many, labels=LABELS)
+    with pytest.raises(ExegeteError, match="use a shorter template or fewer shots"):
+        crowded.encode(["short"])
+
+
+def test_pairs_have_two_places():
+    template = "{text}\nso {text_pair}\nAnswer:"
+    model = exegete.load(causal("llama"), processor("gpt2"), task="prompt", template=template, labels=["N", "P"])
+    batch = model.encode([("a film", "a river"), ("two women", "rain")])
+    for row, pair in enumerate([("a film", "a river"), ("two women", "rain")]):
+        alignment = batch.alignments[row]
+        assert [(w.side, w.text) for w in alignment.words] == [
+            (side, word) for side, text in enumerate(pair) for word in text.split()
+        ]
+    with pytest.raises(ExegeteError, match="has 2 place"):
+        model.encode(["a film"])
+
+
+def test_special_tokens_that_the_tokenizer_adds_come_first():
+    from tokenizers import processors
+
+    own = hf.PreTrainedTokenizerFast(
+        tokenizer_object=type(tokenizer("gpt2")._tokenizer).from_str(tokenizer("gpt2")._tokenizer.to_str()),
+        bos_token="<|end|>", eos_token="<|end|>", unk_token="<|end|>",
+    )  # fmt: skip
+    own._tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|end|> $A", special_tokens=[("<|end|>", own.bos_token_id)]
+    )
+    model = exegete.load(causal("llama"), own, task="prompt", template=TEMPLATE, labels=LABELS)
+    batch = model.encode(["a film"])
+    assert batch.inputs["input_ids"][0, 0] == own.bos_token_id
+    assert not batch.content[0, 0]
+    assert model.task.ids == [own.get_vocab()["N"], own.get_vocab()["P"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labels": ["N", "wonderful"]}, "'wonderful' does not continue .* by one token"),
+        ({"labels": ["N"]}, "at least two different labels"),
+        ({"labels": {"no": "N", "never": "N"}}, "are the same token"),
+        ({"template": "no place"}, "{text} once"),
+        ({"template": "{text} {text}"}, "{text} once"),
+        ({"template": None}, "go together"),
+        ({"task": None}, "go together"),
+        ({"task": "promt"}, "Did you mean 'prompt'"),
+    ],
+)
+def test_bad_prompts_are_errors(changes, message):
+    given = {"task": "prompt", "template": TEMPLATE, "labels": LABELS} | changes
+    with pytest.raises(ExegeteError, match=message):
+        exegete.load(causal("gpt2"), processor("gpt2"), **given)
+
+
+def test_an_encoder_cannot_be_prompted():
+    from families import tiny
+
+    with pytest.raises(ExegeteError, match="needs a causal language model"):
+        PromptedModel(tiny("bert"), processor("bert"), TEMPLATE, LABELS)
+
+
+def trained_adapter(model, folder, ids, modules_to_save=None):
+    """An adapter that two optimizer steps with PEFT have changed."""
+    from peft import LoraConfig, get_peft_model
+
+    task = "SEQ_CLS" if modules_to_save else "CAUSAL_LM"
+    lora = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type=task))
+    optimizer = torch.optim.SGD([p for p in lora.parameters() if p.requires_grad], lr=5.0)
+    for _ in range(2):
+        loss = lora(input_ids=ids).logits.float().logsumexp(-1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    lora.save_pretrained(folder)
+    return lora.eval()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_trained_adapter_changes_the_answer_and_loads_by_its_folder(tmp_path):
+    pytest.importorskip("peft")
+    causal("llama").save_pretrained(tmp_path / "base")
+    tokenizer("gpt2").save_pretrained(tmp_path / "base")
+    prompt = {"task": "prompt", "template": TEMPLATE, "labels": LABELS, "device": "cpu"}
+    plain = exegete.load(tmp_path / "base", **prompt)
+    batch = plain.encode(SENTENCES[:3])
+    before = plain.probabilities(batch)
+    base = hf.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    trained = trained_adapter(base, tmp_path / "adapter", batch.inputs["input_ids"])
+    loaded = exegete.load(tmp_path / "adapter", **prompt)
+    after = loaded.probabilities(batch)
+    assert (after - before).abs().max() > 1e-3
+    by_peft = exegete.load(trained, tokenizer("gpt2"), **{k: v for k, v in prompt.items() if k != "device"})
+    torch.testing.assert_close(after, by_peft.probabilities(batch))
+    for method in ("integrated_gradients?n_steps=3", "occlusion", "attention_last"):
+        changed, same = (exegete.attribute(m, SENTENCES[0], method, target=1)[0].scores for m in (loaded, plain))
+        assert abs(changed - same).max() > 1e-6
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_adapter_of_a_classifier_brings_its_head(tmp_path):
+    pytest.importorskip("peft")
+    causal("llama").save_pretrained(tmp_path / "base")
+    tokenizer("gpt2").save_pretrained(tmp_path / "base")
+    base = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "base", pad_token_id=0)
+    trained = trained_adapter(base, tmp_path / "adapter", torch.tensor([[5, 6, 7]]), ["score"])
+    loaded = exegete.load(tmp_path / "adapter", device="cpu")
+    batch = loaded.encode(SENTENCES[:2])
+    expected = exegete.load(trained, tokenizer("gpt2")).probabilities(batch)
+    torch.testing.assert_close(loaded.probabilities(batch), expected)
+    with pytest.raises(ExegeteError, match="which has no classification head"):
+        exegete.load(tmp_path / "base", device="cpu")

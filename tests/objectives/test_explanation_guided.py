@@ -1,0 +1,167 @@
+"""Explanation guided training: a worked reference, what is masked, and that the teacher is no pupil."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import exegete
+import families
+from exegete import ExegeteError
+from exegete.models import ExplainedModel
+from exegete.objectives import ExplanationGuided, Moment
+from exegete.objectives.teacher import distribution, importance, least_important
+from exegete.training.module import TrainingModule
+from smooth import along_directions, plain_norms
+
+SIZE = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12, "dtype": torch.float64}
+QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+INTEGRATED = "integrated_gradients?n_steps=3&baselines=zero"
+
+
+def model(**changes):
+    return ExplainedModel(families.tiny("bert", **(SIZE | QUIET | changes)), families.tokenizer("bert"))
+
+
+def labelled(explained, count=3):
+    return explained.encode([{"text": text, "label": i % 3} for i, text in enumerate(families.examples("bert", count))])
+
+
+def term(explained, batch, objective):
+    return TrainingModule(explained, [objective]).train()(batch, Moment())["terms"][0]
+
+
+def integrated(hugging, ids, label, aggregation):
+    """Integrated gradients of one text along a straight line from zeros, point by point."""
+    nodes, weights = np.polynomial.legendre.leggauss(3)
+    end = hugging.get_input_embeddings()(ids).detach()
+    total = torch.zeros_like(end)
+    for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
+        at = (node * end).requires_grad_()
+        (slope,) = torch.autograd.grad(hugging(inputs_embeds=at).logits[0, label], at)
+        total += weight * slope
+    parts = (total * end)[0]
+    return parts.norm(dim=-1) if aggregation == "l2" else parts.mean(-1).abs()
+
+
+def reference(explained, one, aggregation, direction, ratio):
+    """The term of one unpadded example by transformers' own attention; the teacher is a constant."""
+    hugging, ids = explained.model, one.inputs["input_ids"]
+    inside = one.content[0].nonzero().flatten()
+    scores = integrated(hugging, ids, int(one.labels[0]), aggregation)[inside]
+    shares = scores / scores.sum()
+    changed = ids.clone()
+    count = max(1, math.ceil(ratio * len(inside)))
+    changed[0, inside[scores.argsort()[:count]]] = explained.mask_id
+    before, hugging.config._attn_implementation = hugging.config._attn_implementation, "eager"
+    try:
+        rows = [hugging(x, output_attentions=True).attentions[-1][0].mean(0)[0][inside] for x in (ids, changed)]
+    finally:
+        hugging.config._attn_implementation = before
+    attended = [row / row.sum() for row in rows]
+    pairs = [(a, shares) if direction == "attention" else (shares, a) for a in attended]
+    return sum((p * (p / q).log()).sum() for p, q in pairs)
+
+
+@pytest.mark.parametrize("aggregation", ["l2", "mean"])
+@pytest.mark.parametrize("direction", ["attention", "teacher"])
+def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(aggregation, direction):
+    explained = model()
+    batch = labelled(explained)
+    objective = ExplanationGuided(exegete.explainer(INTEGRATED), 0.3, aggregation=aggregation, direction=direction)
+    found = term(explained, batch, objective)
+    ones = [batch.select([row]).trimmed()[0] for row in range(len(batch))]
+    expected = torch.stack([reference(explained, one, aggregation, direction, 0.3) for one in ones]).mean()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    weights = [explained.embedding.weight, explained.model.bert.encoder.layer[1].attention.self.query.weight]
+    for one, other in zip(torch.autograd.grad(found, weights), torch.autograd.grad(expected, weights), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
+        assert one.any()
+
+
+def test_how_many_are_masked_and_which_by_enumeration():
+    torch.manual_seed(0)
+    for ratio in (0.0, 0.15, 0.1, 0.2, 1.0):
+        for length in (1, 2, 6, 7, 20, 30, 40):
+            content = torch.zeros(1, 44, dtype=torch.bool)
+            content[0, torch.randperm(44)[:length]] = True
+            scores = torch.randint(4, (1, 44)).float()
+            lost = least_important(scores, content, ratio)
+            exact = max(1, -(-round(100 * ratio) * length // 100))
+            ranked = sorted((float(scores[0, i]), i) for i in content[0].nonzero().flatten().tolist())
+            assert lost[0].nonzero().flatten().tolist() == sorted(i for _, i in ranked[:exact])
+
+
+def test_nothing_but_content_is_masked_and_an_example_without_content_loses_nothing():
+    assert not least_important(torch.zeros(2, 5), torch.zeros(2, 5, dtype=torch.bool), 0.5).any()
+
+
+def test_shares_add_up_to_one_over_content_and_are_even_without_a_teacher():
+    content = torch.tensor([[False, True, True, True, False], [False, True, True, False, False]])
+    shares = distribution(torch.tensor([[9.0, 1.0, 3.0, 0.0, 9.0], [5.0, 0.0, 0.0, 0.0, 0.0]]), content)
+    expected = torch.tensor([[0.0, 0.25, 0.75, 0.0, 0.0], [0.0, 0.5, 0.5, 0.0, 0.0]])
+    torch.testing.assert_close(shares, expected, atol=1e-7, rtol=0)
+    assert (shares[content] > 0).all()
+
+
+@pytest.mark.parametrize(
+    "teacher", ["decompx_linear", "input_x_gradient", "saliency", "deep_lift", "occlusion", "attention_rollout"]
+)
+def test_any_method_teaches_without_dropout_and_without_a_graph(teacher):
+    explained = model(hidden_dropout_prob=0.1).train()
+    batch = labelled(explained)
+    objective = ExplanationGuided(exegete.explainer(teacher))
+    found = [importance(objective.explainer, explained, batch, batch.labels, objective.how) for _ in range(2)]
+    assert torch.equal(*found)
+    assert not found[0].requires_grad
+    assert (found[0] >= 0).all()
+    assert not found[0][~batch.content].any()
+    value = term(explained, batch, objective)
+    assert float(value.detach()) >= 0
+    value.backward()
+    assert explained.training
+
+
+@pytest.mark.parametrize("direction", ["attention", "teacher"])
+def test_derivatives_of_first_and_second_order(direction):
+    """A teacher that ignores the model stays where it is when the weights move."""
+    explained = model(num_hidden_layers=1)
+    plain_norms(explained)
+    objective = ExplanationGuided(exegete.explainer("random"), direction=direction)
+    module = TrainingModule(explained, [objective]).train()
+    at = along_directions(module, labelled(explained, 1), layers=1, value="key")
+    point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(at, (point,), eps=1e-6, atol=1e-7, rtol=1e-4)
+    assert torch.autograd.gradgradcheck(at, (point,), eps=1e-6, atol=1e-6, rtol=1e-3)
+
+
+def test_a_regression_has_one_output_to_explain():
+    explained = model(num_labels=1, problem_type="regression")
+    batch = replace(explained.encode(families.examples("bert", 2)), labels=torch.tensor([0.5, -1.0]))
+    assert torch.isfinite(term(explained, batch, ExplanationGuided(exegete.explainer(INTEGRATED))))
+
+
+def test_pictures_have_no_words():
+    explained = exegete.load(families.tiny("vit"), families.processor("vit"))
+    batch = replace(explained.encode(families.examples("vit", 2)), labels=torch.tensor([0, 1]))
+    with pytest.raises(ExegeteError, match="images"):
+        term(explained, batch, ExplanationGuided(exegete.explainer("saliency")))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mask_ratio": 15.0}, "mask ratio from 0 to 1"),
+        ({"aggregation": "sum"}, "unknown aggregation 'sum'"),
+        ({"explainer": "occlusion", "aggregation": "l2"}, "occlusion has one score a position"),
+        ({"direction": "both"}, "unknown direction 'both'"),
+    ],
+)
+def test_bad_choices_are_named(arguments, message):
+    arguments = {"explainer": INTEGRATED} | arguments
+    with pytest.raises(ExegeteError, match=message):
+        ExplanationGuided(exegete.explainer(arguments.pop("explainer")), **arguments)

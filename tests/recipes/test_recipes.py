@@ -1,0 +1,237 @@
+"""Every recipe by its registry, its command, and the paper's values."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import exegete
+from exegete import ExegeteError
+from exegete.cli import main
+from exegete.data import words_of
+from exegete.objectives import CrossEntropy, ExplanationGuided, ExplanationLoss, GradientPenalty, VirtualAdversarial
+from exegete.recipes import RECIPES, find_bounds, rationales
+from exegete.recipes.fresh import choose
+from exegete.training import Constrained, ConstrainedTrainer
+
+QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True}
+
+
+def data(size=48):
+    return exegete.load_data(f"generated?size={size}", "train"), exegete.load_data(f"generated?size={size}", "dev")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_a_command_that_trains_a_model(name, tmp_path, capsys):
+    settings = ["--data", "generated?size=48", "--config", "tiny", "--device", "cpu", "--epochs", "1", "--batch-size"]
+    assert main(["train", name, *settings, "16", "--quiet", "--output-dir", str(tmp_path / "run")]) == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert f"accuracy: {metrics['accuracy']:.4f}" in capsys.readouterr().out
+    assert len(exegete.load(tmp_path / "run", device="cpu").labels) == 2
+    assert main(["train", name, "--help"]) == 0
+    assert f"exegete train {name} " in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_group_lists_the_registry(capsys):
+    assert main(["train", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in RECIPES)
+
+
+@pytest.mark.parametrize(
+    ("guide", "rate", "epochs", "how", "shared"),
+    [
+        ("attention", 2e-5, 25, "softmax", True),
+        ("rollout", 3e-5, 15, "none", True),
+        ("input_x_gradient", 2e-5, 25, "l2", False),
+        ("alti", 3e-5, 25, "sum", True),
+        ("decompx_linear", 3e-5, 25, "l2", False),
+    ],
+)
+def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
+    recipe = RECIPES["er_joint"](guide)
+    cross_entropy, guided = recipe.objectives
+    assert isinstance(cross_entropy, CrossEntropy)
+    assert isinstance(guided, ExplanationLoss)
+    assert (guided.how, guided.shared, guided.score, guided.weight) == (how, shared, "mae", 1.0)
+    arguments = recipe.arguments
+    assert (arguments["learning_rate"], arguments["num_train_epochs"]) == (rate, epochs)
+    assert (arguments["adam_beta2"], arguments["warmup_steps"], arguments["max_grad_norm"]) == (0.98, 0.1, 0.0)
+    assert (arguments["metric_for_best_model"], arguments["greater_is_better"]) == ("loss", False)
+    assert (recipe.patience, recipe.threshold, recipe.max_length) == (5, 1e-5, 1024)
+
+
+@pytest.mark.parametrize(
+    ("guide", "rate", "climb", "bound", "dev_bound"),
+    [("attention", 2e-5, 0.05, 0.035, 0.031), ("rollout", 3e-5, 0.1, 0.03, 0.031), ("ixg", 2e-5, 0.1, 0.35, 0.35)],
+)
+def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, dev_bound):
+    recipe = RECIPES["er_constrained"](guide)
+    constrained = recipe.objectives[1]
+    assert isinstance(constrained, Constrained)
+    assert (constrained.bound, constrained.dev_bound, constrained.learning_rate) == (bound, dev_bound, climb)
+    assert constrained.weight == 1.0
+    assert constrained.feasible(1.0999 * dev_bound)
+    assert not constrained.feasible(1.1001 * dev_bound)
+    assert recipe.trainer is ConstrainedTrainer
+    assert (recipe.arguments["learning_rate"], recipe.patience) == (rate, 10)
+
+
+def test_a_guide_without_a_bound_in_the_paper_needs_one():
+    with pytest.raises(ExegeteError, match="no bound for alti"):
+        RECIPES["er_constrained"]("alti")
+    assert RECIPES["er_constrained"]("alti", bound=0.05).objectives[1].bound == 0.05
+
+
+def test_runs_of_one_recipe_do_not_share_a_multiplier(tmp_path):
+    recipe = RECIPES["er_constrained"]("rollout", bound=1e-4, multiplier_rate=3.0)
+    recipe.train("tiny", *data(), tmp_path, arguments=QUICK)
+    assert recipe.objectives[1].weight == 1.0
+
+
+def test_bounds_are_the_lowest_losses_of_runs_on_the_explanation_loss_alone(tmp_path):
+    arguments = QUICK | {"num_train_epochs": 3}
+    found = find_bounds("tiny", *data(), tmp_path, guide="rollout", seeds=(0, 1), arguments=arguments)
+    lowest = {"explanation": [], "eval_explanation": []}
+    for seed in (0, 1):
+        history = json.loads((tmp_path / f"seed-{seed}" / "history.json").read_text())["history"]
+        losses = [entry["loss"] for entry in history if "loss" in entry]
+        assert losses == pytest.approx([entry["explanation"] for entry in history if "loss" in entry], rel=0.02)
+        for name, values in lowest.items():
+            values.append(min(entry[name] for entry in history if name in entry))
+    assert found.train == pytest.approx(1.5 * np.mean(lowest["explanation"]))
+    assert found.dev == pytest.approx(np.mean(lowest["eval_explanation"]))
+
+
+def test_robust_and_guided_training_has_the_papers_values():
+    recipe = RECIPES["regex"]()
+    kinds = [CrossEntropy, GradientPenalty, VirtualAdversarial, ExplanationGuided]
+    assert [type(objective) for objective in recipe.objectives] == kinds
+    assert [objective.weight for objective in recipe.objectives] == [1.0, 0.01, 0.5, 0.01]
+    _, _, adversarial, guided = recipe.objectives
+    assert (adversarial.steps, adversarial.step_size, adversarial.radius, adversarial.deviation) == (
+        2,
+        1e-3,
+        1e-5,
+        1e-5,
+    )
+    assert (guided.mask_ratio, guided.how, guided.direction) == (0.15, "l2", "attention")
+    assert (guided.explainer.baselines, guided.explainer.n_steps) == ("zero", 8)
+    arguments = recipe.arguments
+    assert (arguments["learning_rate"], arguments["num_train_epochs"], arguments["max_grad_norm"]) == (1e-5, 10, 1.0)
+    assert (arguments["weight_decay"], arguments["metric_for_best_model"]) == (0.01, "f1_macro")
+    assert recipe.max_length == 256
+
+
+def test_terms_of_weight_zero_are_left_out_and_an_id_s_own_points_count():
+    left = RECIPES["regex"](gradient_weight=0, adversarial_weight=0).objectives
+    assert [objective.name for objective in left] == ["cross_entropy", "explanation_guided"]
+    assert [objective.name for objective in RECIPES["regex"](guidance_weight=0).objectives][1:] == [
+        "gradient_penalty",
+        "virtual_adversarial",
+    ]
+    assert RECIPES["regex"]("integrated_gradients?n_steps=5").objectives[3].explainer.n_steps == 5
+    with pytest.raises(ExegeteError, match="virtual_adversarial is at least 0"):
+        RECIPES["regex"](adversarial_weight=-1)
+
+
+@pytest.mark.parametrize("teacher", ["integrated_gradients", "decompx_linear"])
+def test_two_robust_and_guided_steps_log_every_term_and_are_repeatable(teacher, tmp_path):
+    found = []
+    for name in ("one", "other"):
+        recipe = RECIPES["regex"](teacher, points=2, form="smart")
+        arguments = QUICK | {"max_steps": 2, "logging_steps": 1}
+        result = recipe.train("tiny", *data(32), tmp_path / name, arguments=arguments)
+        logged = [entry for entry in result.history if "loss" in entry]
+        found.append([[entry[objective.name] for objective in recipe.objectives] for entry in logged])
+        for entry, terms in zip(logged, found[-1], strict=True):
+            assert all(term > 0 for term in terms)
+            weights = [objective.weight for objective in recipe.objectives]
+            assert entry["loss"] == pytest.approx(np.dot(weights, terms), rel=1e-3)
+    assert len(found[0]) == 2
+    assert found[0] == found[1]
+
+
+def test_data_without_any_rationale_is_refused(tmp_path):
+    train, dev = data()
+    with pytest.raises(ExegeteError, match="no row of the dev data has a rationale"):
+        RECIPES["er_joint"]().train("tiny", train, dev.remove_columns("rationale"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("scores", "ratio", "contiguous", "expected"),
+    [
+        ([0.1, 0.9, 0.5, -3.0, 0.5], 0.2, False, [1]),
+        ([0.1, 0.9, 0.5, -3.0, 0.5], 0.5, False, [1, 2, 4]),
+        ([0.5, 0.5, 0.5, 0.5], 0.5, False, [0, 1]),
+        ([0.1, 0.9, 0.5, -3.0, 5.0], 0.4, True, [3, 4]),
+        ([3.0, 0.0, 2.0, 2.0, 0.0], 0.4, True, [2, 3]),
+        ([1.0, 1.0, 1.0], 0.5, True, [0, 1]),
+        ([1.0] * 10, 0.2, False, [0, 1]),
+        ([1.0] * 11, 0.2, False, [0, 1, 2]),
+        ([-2.0], 0.01, True, [0]),
+    ],
+)
+def test_which_words_are_kept_by_hand(scores, ratio, contiguous, expected):
+    assert list(choose(scores, ratio, contiguous)) == expected
+
+
+def test_a_stretch_has_the_highest_sum_of_all_by_enumeration():
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        scores = generator.normal(size=generator.integers(1, 20))
+        chosen = list(choose(scores, 0.3, True))
+        size = math.ceil(0.3 * len(scores))
+        assert chosen == list(range(chosen[0], chosen[0] + size))
+        assert scores[chosen].sum() == pytest.approx(
+            max(scores[i : i + size].sum() for i in range(len(scores) - size + 1))
+        )
+
+
+@pytest.fixture(scope="module")
+def support(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("support")
+    return RECIPES["baseline"]().train("tiny", *data(), folder, arguments=QUICK).model
+
+
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_rationales_are_words_of_the_text_in_its_order(support, contiguous):
+    _, dev = data()
+    cut = rationales(support, dev, "random?seed=3", 0.2, contiguous)
+    assert cut.column_names == ["label", "text"] or set(cut.column_names) == {"text", "label"}
+    assert cut["label"][:] == dev["label"][:]
+    assert cut.features["label"] == dev.features["label"]
+    attributed = exegete.attribute(support, list(dev), "random?seed=3")
+    for short, row, item in zip(cut["text"][:], dev, attributed, strict=True):
+        words = [word.text for word in words_of(row["text"])]
+        best = np.argsort(-item.word_scores, kind="stable")[: math.ceil(len(words) / 5)]
+        if contiguous:
+            assert f" {short} " in f" {' '.join(words)} "
+            assert len(short.split()) == len(best)
+        else:
+            assert short.split() == [words[index] for index in sorted(best)]
+
+
+def test_the_whole_text_is_kept_at_a_ratio_of_one(support):
+    _, dev = data()
+    assert rationales(support, dev, "random", 1.0)["text"][:] == [" ".join(text.split()) for text in dev["text"][:]]
+
+
+def test_the_predictor_sees_rationales_only_and_a_given_support_is_used(support, tmp_path):
+    recipe = RECIPES["fresh"]("occlusion", 0.2)
+    recipe = type(recipe)(**{**vars(recipe), "support": support})
+    train, dev = data()
+    result = recipe.train("tiny", train, dev, tmp_path / "run", arguments=QUICK)
+    assert not (tmp_path / "run-support").exists()
+    short = rationales(support, dev, "occlusion", 0.2)
+    right = [result.model.predict(result.model.encode([row])).item() == row["label"] for row in short]
+    assert np.mean(right) == pytest.approx(result.metrics["accuracy"])
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.5, -0.1])
+def test_a_ratio_out_of_range_is_refused(support, ratio):
+    with pytest.raises(ExegeteError, match="ratio above 0 and up to 1"):
+        rationales(support, data()[1], "random", ratio)

@@ -1,0 +1,71 @@
+"""The leaderboard as LaTeX and as comma-separated values."""
+
+import csv
+import io
+import re
+
+import numpy as np
+
+from exegete.data.cards import MetricCard
+from exegete.reports.csv_table import csv_table
+from exegete.reports.latex import escape, latex
+from exegete.reports.leaderboard import leaderboard
+from reports.boards import CARDS, results
+
+HOSTILE = "50 % of_{a} & b # c $d$ ~ ^ \\input{x} <y> [z]\n\\end{table}"
+
+
+def test_special_characters_are_escaped():
+    assert escape("a_b & 50 % # $ {x}") == r"a\_b \& 50 \% \# \$ \{x\}"
+    assert escape("\\x ~ ^") == r"\textbackslash{}x \textasciitilde{} \textasciicircum{}"
+    assert escape("up ↑ down ↓") == r"up $\uparrow$ down $\downarrow$"
+    assert escape("two\nlines") == "two lines"
+
+
+def test_nothing_of_a_name_is_a_command():
+    allowed = r"\\(textbackslash|textasciitilde|textasciicircum|textless|textgreater)\{\}|\\[&%$#_{}]|\{[\[\]]\}"
+    rest = re.sub(allowed, "", escape(HOSTILE))
+    assert not set(rest) & set("\\{}$&#_%~^<>\n")
+
+
+def test_the_latex_table():
+    board = leaderboard(results(("a_b", "c")), CARDS)
+    lines = latex(board, "5 % of it", "tab:one").splitlines()
+    assert lines[0] == r"\begin{table}"
+    assert r"\begin{tabular}{lrrr}" in lines
+    assert r"Method & Comprehensiveness $\uparrow$ & sufficiency $\downarrow$ & seconds $\downarrow$ \\" in lines
+    assert r"\caption{5 \% of it}" in lines
+    assert r"\label{tab:one}" in lines
+    (first,) = (line for line in lines if line.startswith(r"a\_b"))
+    assert first.count("&") == 3
+    column = int(np.argmin(board.mean[0, 1:])) + 1
+    assert f"{board.mean[0, column]:.3f}" in first
+    assert sum(line.count(r"\textbf") for line in lines) == sum(line.count(r"\underline") for line in lines) == 3
+
+
+def test_undefined_numbers_in_latex_and_values():
+    board = leaderboard(results(("one",)).assign(seconds=np.nan), CARDS)
+    assert "& -- \\\\" in latex(board)
+    (row,) = csv.DictReader(io.StringIO(csv_table(board)))
+    assert row["seconds_mean"] == row["seconds_low"] == row["seconds_high"] == ""
+    assert row["seconds_count"] == "0"
+
+
+def test_values_come_back_exactly():
+    names = ("plain", 'with "quotes", commas', HOSTILE)
+    board = leaderboard(results(names), CARDS)
+    rows = list(csv.DictReader(io.StringIO(csv_table(board), newline="")))
+    assert [row["method"] for row in rows] == list(names)
+    for column, card in enumerate(board.cards):
+        for end in ("mean", "low", "high", "count"):
+            found = [float(row[f"{card.name}_{end}"]) for row in rows]
+            np.testing.assert_array_equal(found, getattr(board, end)[:, column])
+
+
+def test_tables_without_methods_or_metrics():
+    nothing = leaderboard(results(examples=0), CARDS)
+    assert csv_table(nothing).count("\n") == 1
+    assert r"\bottomrule" in latex(nothing)
+    assert csv_table(leaderboard(results(), [])) == "method\nrandom\nattention\nocclusion\n"
+    hostile = MetricCard("m", "cost", True, "", label=HOSTILE)
+    assert latex(leaderboard(results().assign(m=1.0), [hostile])).count(r"\end{table}") == 1

@@ -1,0 +1,122 @@
+"""What a terminal shows, with and without colour."""
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.style import Style
+
+from exegete.reports import colors
+from exegete.reports.cells import decimals
+from exegete.reports.leaderboard import leaderboard
+from exegete.reports.terminal import render, table
+from reports.boards import CARDS, attribution, image, results
+
+
+def _print(drawn, width=120, **kwargs):
+    console = Console(file=io.StringIO(), width=width, **kwargs)
+    console.print(drawn)
+    return console.file.getvalue()
+
+
+def _styled(text):
+    return [span for span in text.spans if isinstance(span.style, Style)]
+
+
+def _grounds(item):
+    text = render(item, plain=False)
+    inked = [span for span in _styled(text) if span.style.bgcolor]
+    assert all(span.style.color.triplet.hex == colors.LIGHT.text for span in inked)
+    return {text.plain[span.start : span.end]: span.style.bgcolor.triplet.hex for span in inked}
+
+
+def test_words_have_the_ground_of_their_level():
+    assert _grounds(attribution("bad so good", [-1, 0, 0.5])) == {
+        "bad": colors.LIGHT.negative[7],
+        "good": colors.LIGHT.positive[3],
+    }
+    assert _grounds(attribution("much some", [1, 0.5], signed=False)) == {
+        "much": colors.LIGHT.unsigned[7],
+        "some": colors.LIGHT.unsigned[3],
+    }
+
+
+def test_marked_words_are_underlined():
+    text = render(attribution("bad so good", [-1, 0, 0.5]), [((4, 11),)], plain=False)
+    underlined = [text.plain[span.start : span.end] for span in _styled(text) if span.style.underline]
+    assert "".join(underlined) == "so good"
+
+
+def test_the_head_says_method_target_probability_and_prediction():
+    head = render(attribution(truncated=True, prediction=0, prediction_label="negative"), plain=True).plain.split("\n")[
+        0
+    ]
+    assert head == "occlusion · explains positive (0.75) · prediction negative · input cut to the model's length"
+
+
+def test_without_colour_scores_stand_in_the_text():
+    shown = render(attribution("bad so good", [-1, 0, 0.5]), [((4, 11),)], plain=True).plain
+    assert shown.endswith("bad(-1) [[so]] [[good]](+0.5)")
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1", "FORCE_COLOR": "1"}, {"TERM": "dumb"}])
+def test_colours_are_left_out_where_there_are_none(monkeypatch, environment):
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert "(+0.5)" in render(attribution("bad good", [-1, 0.5])).plain
+
+
+def test_colours_are_on_in_a_terminal(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "(+0.5)" not in render(attribution("bad good", [-1, 0.5])).plain
+
+
+def test_a_text_cannot_command_the_terminal():
+    hostile = "\x1b[2J\x07[red]x[/red]\x9b31m"
+    item = attribution(hostile, [1], target_label=hostile, method=hostile)
+    for plain in (True, False):
+        shown = _print(render(item, plain=plain))
+        assert not set("\x1b\x07\x9b") & set(shown)
+        assert "[red]x[/red]" in shown
+
+
+def test_images_are_rows_of_patches():
+    coloured, plain = (render(image(2, 3), plain=plain).plain.split("\n")[1:] for plain in (False, True))
+    assert coloured == ["      ", "      "]
+    assert [row.split() for row in plain] == [["-1", "-0.64", "-0.27"], ["+0.091", "+0.45", "+1"]][:0] or len(
+        plain
+    ) == 2
+    assert plain[0].split()[0] == "-1"
+    assert plain[1].split()[-1] == "+1"
+
+
+def test_the_table_marks_best_and_second():
+    board = leaderboard(results(), CARDS)
+    shown = _print(table(board, plain=True))
+    assert "Comprehensiveness ↑" in shown
+    assert "sufficiency ↓" in shown
+    place = int(board.mean[:, 1].argmin())
+    digits = decimals(board.mean[:, 1])[0]
+    assert f" {board.mean[place, 1]:.{digits}f}*" in shown
+    assert f" {board.low[place, 1]:.{digits}f}…{board.high[place, 1]:.{digits}f}" in shown
+    assert "n=32" in shown
+    coloured = _print(table(board, plain=False), force_terminal=True, color_system="truecolor")
+    assert f"\x1b[1m{board.mean[place, 1]:.{digits}f}" in coloured
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 200])
+def test_no_digit_is_lost_on_a_narrow_terminal(width):
+    board = leaderboard(results(), CARDS)
+    shown = "".join(_print(table(board, plain=True), width).split())
+    wide = "".join(_print(table(board, plain=True), 300).split())
+    assert sorted(character for character in shown if character.isdigit()) == sorted(c for c in wide if c.isdigit())
+
+
+def test_tables_of_nothing():
+    for frame in (results(examples=0), results().assign(seconds=float("nan"))):
+        assert "method" in _print(table(leaderboard(frame, CARDS), plain=True))
+    assert "method" in _print(table(leaderboard(results(), []), plain=True))

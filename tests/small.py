@@ -1,0 +1,60 @@
+"""Small explained models and batches that several test modules share."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+import families
+from exegete import explainer
+from exegete.explainers import EXPLAINERS
+from exegete.models import ExplainedModel
+
+FAMILIES = [*families.TEXT, "vit"]
+TEXT = list(families.TEXT)
+SPAN_FAMILIES = ["bert", "roberta", "modernbert", "distilbert", "electra", "gpt2"]
+PAIRS = [
+    ("what is small", "a moving film about a small town and its river"),
+    ("who laughs", "the plot is dull, but nobody laughs"),
+    ("where is it", "in the rain"),
+]
+
+
+NATIVE = [name for name, kind in EXPLAINERS.items() if kind.card.family not in ("prompted", "learned")]
+FEW = {
+    "integrated_gradients": {"n_steps": 4},
+    "smooth_grad": {"n_samples": 3},
+    "lime": {"n_samples": 24},
+    "kernel_shap": {"n_samples": 24},
+    "shapley_sampling": {"n_samples": 24},
+    "solvex": {"beam": 2, "objective": "comprehensiveness"},
+}
+
+
+def made(method):
+    """The explainer at a size that tests can afford."""
+    return explainer(method, **FEW.get(method, {}))
+
+
+def small(family, head="SequenceClassification", dtype=torch.float64, **changes):
+    """A fresh tiny model with its processor; weights in float64 let exact claims be tested as such."""
+    if head == "QuestionAnswering":
+        changes = {"num_labels": 2} | changes
+    return ExplainedModel(families.tiny(family, head, dtype=dtype, **changes), families.processor(family))
+
+
+@functools.cache
+def shared(family, head="SequenceClassification", dtype=torch.float64):
+    """The same for tests that only read it."""
+    return small(family, head, dtype)
+
+
+def alone(model, batch, row):
+    """Example `row` of a batch without any padding, as a batch of one, and the columns it had."""
+    return batch.select([row]).trimmed()
+
+
+def uneven(family, count=4):
+    """Examples of uneven length."""
+    return families.examples(family, count)

@@ -1,0 +1,129 @@
+"""The comparison as a whole: what it stores, and that stopping it loses nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import exegete
+import families
+from exegete.reports.attributions import Attributions
+
+METHODS = ["random", "input_x_gradient", "occlusion"]
+METRICS = ["aopc_comprehensiveness", "aopc_sufficiency", "auc"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    families.tiny("bert", num_labels=2, id2label={0: "negative", 1: "positive"}).save_pretrained(folder)
+    families.tokenizer("bert").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data():
+    return exegete.load_data("generated", "dev", limit=40)
+
+
+def test_one_row_an_example_and_method_with_a_column_a_metric(saved, data, tmp_path):
+    found = exegete.compare(exegete.load(saved), data, METHODS, METRICS, output_dir=tmp_path)
+    stored = pd.read_parquet(tmp_path / "results.parquet")
+    assert len(stored) == 40 * 3
+    assert set(METRICS) | {"example", "method", "target", "prediction", "seconds", "peak_memory"} <= set(stored.columns)
+    assert {"table.csv", "table.tex", "report.html", "exegete_run.json"} <= {file.name for file in tmp_path.iterdir()}
+    assert not (tmp_path / ".parts").exists()
+    attributions = Attributions.load(tmp_path / "attributions")
+    assert [item.index for item in attributions] == list(range(40)) * 3
+    pd.testing.assert_frame_equal(stored, found.results)
+
+
+def test_values_are_those_of_the_methods_and_metrics_alone(saved, data):
+    model = exegete.load(saved)
+    found = exegete.compare(model, data, METHODS, METRICS).results
+    batch = model.encode(list(data)[:1])
+    for method in METHODS:
+        scores = exegete.explainer(method).attribute(model, batch)
+        for name in METRICS:
+            value = exegete.metric(name).judge(model, batch, scores.detach())[name]
+            row = found[(found.method == method) & (found.example == 0)]
+            np.testing.assert_allclose(row[name].item(), float(value), atol=1e-5)
+
+
+def test_a_finished_comparison_is_not_done_again(saved, data, tmp_path):
+    model = exegete.load(saved)
+    first = exegete.compare(model, data, METHODS, METRICS, output_dir=tmp_path)
+    calls = []
+    with model.model.register_forward_hook(lambda *_: calls.append(1)):
+        again = exegete.compare(model, data, METHODS, METRICS, output_dir=tmp_path)
+    assert not calls
+    pd.testing.assert_frame_equal(again.results, first.results)
+    assert list(again.attributions) == list(first.attributions)
+
+
+SCRIPT = """
+import sys, time, torch, exegete
+torch.set_num_threads(1)
+model = exegete.load(sys.argv[1])
+slow = model.model.register_forward_hook(lambda *_: time.sleep(0.02))
+data = exegete.load_data("generated", "dev", limit=40)
+exegete.compare(model, data, {methods}, {metrics}, output_dir=sys.argv[2], batch_size=4)
+"""
+
+
+def test_killed_half_way_it_goes_on_where_it_stopped(saved, data, tmp_path):
+    script = SCRIPT.format(methods=METHODS, metrics=METRICS)
+    process = subprocess.Popen([sys.executable, "-c", script, str(saved), str(tmp_path)], env=os.environ)
+    parts = tmp_path / ".parts"
+    deadline = time.monotonic() + 120
+    while len(list(parts.glob("[0-9]*"))) < 3:
+        assert process.poll() is None, "the comparison ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    finished = list(parts.glob("[0-9]*"))
+    assert 3 <= len(finished) < 10
+
+    model = exegete.load(saved)
+    explained = []
+    encode = model.encode
+    model.encode = lambda rows: (explained.append(len(rows)), encode(rows))[1]
+    resumed = exegete.compare(model, data, METHODS, METRICS, output_dir=tmp_path, batch_size=4)
+    assert sum(explained) == 40 - 4 * len(finished)
+    whole = exegete.compare(model, data, METHODS, METRICS, batch_size=4).results
+    measured = ["seconds", "peak_memory"]
+    pd.testing.assert_frame_equal(resumed.results.drop(columns=measured), whole.drop(columns=measured))
+
+
+def test_one_metric_with_two_settings_has_two_columns(saved, data):
+    metrics = ["sufficiency", "sufficiency?k=0.5", "auc"]
+    found = exegete.compare(exegete.load(saved), data.select(range(4)), ["random"], metrics)
+    assert [card.name for card in found.cards[:3]] == metrics
+    assert not found.results["sufficiency"].equals(found.results["sufficiency?k=0.5"])
+
+
+def test_plausibility_by_layer_ends_in_that_of_the_method(saved, data):
+    found = exegete.compare(exegete.load(saved), data, ["random", "alti"], ["auc"])
+    layers = found.curves[found.curves["metric"] == "auc by layer"]
+    assert set(layers["method"]) == {"alti"}
+    assert set(layers["x"]) == {1, 2}
+    last = layers[layers["x"] == 2].set_index("example")["value"].sort_index()
+    whole = found.results[found.results["method"] == "alti"].set_index("example")["auc"].sort_index()
+    np.testing.assert_allclose(last, whole, atol=1e-6)
+    assert "auc by layer" in found.to_html()
+
+
+def test_pairs_and_texts_without_rationales(saved):
+    pairs = [("a moving film", "a film"), ("the plot is dull", "nobody laughs at the plot")]
+    found = exegete.compare(exegete.load(saved), pairs, ["attention_last"], seed=3)
+    assert "auc" not in found.results.columns
+    assert found.results["aopc_sufficiency"].notna().all()
+    assert ">nobody</" in found.to_html()

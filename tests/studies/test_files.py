@@ -1,0 +1,194 @@
+"""Study files: what is read, what is refused, and that every message names the line."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from exegete.errors import ExegeteError
+from exegete.studies.files import load_study
+from exegete.studies.grid import grid
+from exegete.studies.yaml_lines import read
+
+GOOD = """\
+datasets:
+  train: {spec: "generated?size=40", split: train}
+  dev: {spec: "generated?size=40", split: dev}
+training:
+  films: {train: train, dev: dev}
+models:
+  tiny: {source: tiny}
+recipes:
+  plain: {recipe: baseline, arguments: {learning_rate: 1e-3, optim: no, max_steps: 3}}
+seeds: 2
+explainers: {ATT: attention_last, rnd: random}
+metrics: [auc]
+judgements:
+  all: {datasets: dev, explainers: [ATT], metrics: [auc]}
+tables:
+  t:
+    rows: recipe
+    columns: [dataset, explainer]
+    metrics: auc
+"""
+
+
+def written(path, text):
+    path.write_text(text)
+    return path
+
+
+def test_a_good_file_is_read_as_yaml_1_2(tmp_path):
+    study = load_study(written(tmp_path / "good.yaml", GOOD))
+    assert study.name == "good-small"
+    assert study.file.seeds == [0, 1]
+    assert study.file.metrics == {"auc": "auc"}
+    assert study.file.recipes["plain"].arguments == {"learning_rate": 0.001, "optim": "no", "max_steps": 3}
+    assert [run.title for run in grid(study).runs] == [
+        "films / tiny / plain / seed 0", "films / tiny / plain / seed 0 / all / dev",
+        "films / tiny / plain / seed 1", "films / tiny / plain / seed 1 / all / dev",
+    ]  # fmt: skip
+
+
+BAD = [
+    ("seeds: 2", "seeds: [0, x]", 10, "seeds.1: .*integer.*got 'x'"),
+    ("seeds: 2", "seedz: 2", 10, "seedz: Extra inputs"),
+    ("recipe: baseline", "recipe: baselin", 9, "unknown recipe 'baselin'. Did you mean 'baseline'"),
+    ("recipe: baseline", "recipe: er_joint, parameters: {wait: 1}", 9, "unknown parameter of er_joint 'wait'"),
+    ("recipe: baseline", "recipe: er_constrained, parameters: {bound: {from: x, metric: y}}", 9, "unknown recipe 'x'"),
+    ("recipe: baseline", "recipe: er_joint, parameters: {weight: {from: plain}}", 9, "expected {from: RECIPE"),
+    ("ATT: attention_last", "ATT: attention_lost", 11, "Did you mean 'attention_last'"),
+    ("metrics: [auc]\nj", "metrics: [auk]\nj", 12, "unknown metric 'auk'"),
+    ("explainers: [ATT]", "explainers: [ATX]", 14, "unknown explainer 'ATX'. Did you mean 'ATT'"),
+    ("datasets: dev", "datasets: [dev, test]", 14, "unknown dataset 'test'"),
+    ("train: train,", "train: tain,", 5, "unknown dataset 'tain'"),
+    ('spec: "generated?size=40", split: dev', "spec: generatd, split: dev", 3, "unknown kind of data 'generatd'"),
+    ("columns: [dataset, explainer]", "columns: [data, explainer]", 18, "unknown field 'data'"),
+    ("    metrics: auc", "", 16, "tables.t.metrics: Field required"),
+    ("    metrics: auc", "    metrics: auc\n    show: average", 20, "mean ± sd"),
+    ("models:\n  tiny: {source: tiny}", "models: {}", 6, "at least 1 item"),
+    ("seeds: 2", "seeds: 2\nseeds: 3", 11, "the key 'seeds' comes twice"),
+    ("seeds: 2", "seeds: [2", 11, "no YAML"),
+    ("seeds: 2", "seeds: ${NOT_SET_ANYWHERE}", 10, "NOT_SET_ANYWHERE is not set"),
+    ("seeds: 2", "scales: {huge: {}}", 10, "scales: expected small and paper"),
+    ("seeds: 2", "extends: nothing.yaml", 10, "there is no file .*nothing.yaml"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "message"), BAD, ids=[message for *_, message in BAD])
+def test_what_is_wrong_is_named_with_its_line(tmp_path, old, new, line, message):
+    assert old in GOOD
+    path = written(tmp_path / "bad.yaml", GOOD.replace(old, new, 1))
+    with pytest.raises(ExegeteError, match=message) as raised:
+        load_study(path)
+    assert str(raised.value).startswith(f"{path}:{line}: ")
+
+
+@pytest.mark.parametrize("content", ["", "just words", "- a list\n", "a: &a [*a]\n", "\x00"])
+def test_what_is_no_study_is_said_to_be_none(tmp_path, content):
+    with pytest.raises(ExegeteError, match=re.escape(str(tmp_path / "none.yaml"))):
+        load_study(written(tmp_path / "none.yaml", content))
+    with pytest.raises(ExegeteError, match="No such file"):
+        load_study(tmp_path / "absent.yaml")
+
+
+def test_files_extend_files_scales_change_them_and_lines_stay_right(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEEDS", "4")
+    (tmp_path / "base").mkdir()
+    written(tmp_path / "base" / "good.yaml", GOOD)
+    above = """\
+extends: base/good.yaml
+name: above
+models: {tiny: {max_length: "${SEEDS:-9}0"}}
+judgements: {all: {target: "${TARGET:-label}"}}
+tables: null
+scales:
+  small: {seeds: 1}
+  paper:
+    recipes: {plain: null, slow: {recipe: nope}}
+"""
+    path = written(tmp_path / "above.yaml", above)
+    small = load_study(path, "small")
+    assert (small.name, small.file.seeds, small.file.tables) == ("above-small", [0], {})
+    assert small.file.models["tiny"].model_dump() == {"source": "tiny", "max_length": 40}
+    assert small.file.judgements["all"].target == "label"
+    assert small.lines.where(("models", "tiny", "source")) == f"{tmp_path / 'base' / 'good.yaml'}:7"
+    assert small.lines.where(("models", "tiny", "max_length")) == f"{path}:3"
+    with pytest.raises(ExegeteError, match=re.escape(f"{path}:9: recipes.slow: unknown recipe 'nope'")):
+        load_study(path, "paper")
+    with pytest.raises(ExegeteError, match="unknown scale 'larg'"):
+        load_study(path, "larg")
+    written(tmp_path / "base" / "good.yaml", "extends: ../above.yaml\n")
+    with pytest.raises(ExegeteError, match="extends itself"):
+        load_study(path)
+
+
+def test_anchors_and_merge_keys_keep_lines(tmp_path):
+    found = read(written(tmp_path / "a.yaml", "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n"))
+    assert found.value == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}
+    assert found.where(("b", "x")).endswith("a.yaml:1")
+    assert found.where(("b", "y", "unknown")).endswith("a.yaml:4")
+
+
+def address(tmp_path, old="seeds: 2", new="seeds: 2"):
+    return {
+        run.title: run.cell.key for run in grid(load_study(written(tmp_path / "x.yaml", GOOD.replace(old, new)))).runs
+    }
+
+
+CHANGES = [
+    ("learning_rate: 1e-3", "learning_rate: 2e-3", "all"),
+    ("max_steps: 3", "max_steps: 3, report_to: none", "none"),
+    ('size=40", split: dev', 'size=44", split: dev', "all"),
+    ("source: tiny", "source: small", "all"),
+    ("source: tiny", "source: tiny, max_length: 32", "all"),
+    ("learning_rate: 1e-3", "learning_rate: 0.001", "none"),
+    ("ATT: attention_last", 'ATT: "attention_last?query=mean"', "judgements"),
+    ("ATT: attention_last", "other: random, ATT: attention_last", "none"),
+    ("datasets: dev", "target: label, datasets: dev", "judgements"),
+    ("recipe: baseline", "recipe: baseline, early_stopping_patience: 2", "all"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "which"), CHANGES, ids=[new for _, new, _ in CHANGES])
+def test_an_address_changes_exactly_when_the_outcome_can(tmp_path, old, new, which):
+    before, after = address(tmp_path), address(tmp_path, old, new)
+    changed = {title for title in before if before[title] != after[title]}
+    judged = {title for title in before if title.endswith("dev")}
+    assert changed == {"all": set(before), "judgements": judged, "none": set()}[which]
+
+
+def test_a_model_folder_and_a_data_file_go_by_content(tmp_path):
+    from families import tiny, tokenizer
+
+    tiny("bert").save_pretrained(tmp_path / "m")
+    tokenizer("bert").save_pretrained(tmp_path / "m")
+    rows = [f"{{'text': 'a text number {i}', 'label': 'l{i % 2}'}}".replace("'", '"') for i in range(8)]
+    for name in ("one", "two"):
+        written(tmp_path / f"{name}.jsonl", "\n".join(rows) + "\n")
+    study = GOOD.replace("source: tiny", f"source: {tmp_path}/m")
+
+    def keys(data):
+        text = study.replace('spec: "generated?size=40", split: train', f"spec: 'jsonl:{data}', split: all")
+        return [run.cell.key for run in grid(load_study(written(tmp_path / "s.yaml", text))).runs]
+
+    from exegete.studies import sources
+
+    first = keys(tmp_path / "one.jsonl")
+    assert keys(tmp_path / "two.jsonl") == first
+    written(tmp_path / "two.jsonl", "\n".join(rows[::-1]) + "\n")
+    sources._dataset.cache_clear()
+    assert keys(tmp_path / "two.jsonl") != first
+    (tmp_path / "m" / "tokenizer_config.json").write_text("{}")
+    sources.model.cache_clear()
+    assert keys(tmp_path / "one.jsonl") != first
+
+
+def test_values_from_other_runs_come_after_them_and_depend_on_them(tmp_path):
+    more = "recipes:\n  er: {recipe: er_joint, parameters: {weight: {from: plain, metric: cross_entropy, times: 2}}}\n"
+    runs = grid(load_study(written(tmp_path / "x.yaml", GOOD.replace("recipes:\n", more)))).runs
+    titles = [run.title for run in runs if not run.dataset]
+    assert [title.split(" / ")[2] for title in titles] == ["plain", "plain", "er", "er"]
+    plain, er = ([run.cell for run in runs if run.recipe == name and not run.dataset] for name in ("plain", "er"))
+    assert er[0].needs == tuple(cell.key for cell in plain)

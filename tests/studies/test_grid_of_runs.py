@@ -1,0 +1,197 @@
+"""A grid of twelve runs: undisturbed, and with a worker killed, the command killed, and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import kendalltau
+
+from exegete.cli import main
+from exegete.reports.attributions import Attributions
+from exegete.studies.cell import Store
+from exegete.studies.figures import agreements, budget_curves, layer_curves, scatters, strips
+from exegete.studies.files import load_study
+from exegete.studies.grid import grid
+from exegete.studies.report import boards, write_report
+from exegete.studies.results import collect
+from exegete.studies.run_cell import run_cell
+from exegete.studies.tables import center_and_spread, study_table
+
+FILE = Path(__file__).with_name("study_for_tests.yaml")
+ROOT = Path(__file__).parents[2]
+TABLES = ("f1", "explainers", "losses")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """All twelve runs, one after the other in this process."""
+    root = tmp_path_factory.mktemp("undisturbed") / "runs"
+    for cell in grid(load_study(FILE)).cells:
+        assert run_cell(cell, root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def results(undisturbed):
+    found = collect(grid(load_study(FILE)), Store(undisturbed))
+    assert len(found.grid.cells) == 12
+    return found
+
+
+def command(root, *more):
+    code = "import sys; from exegete.cli import main; sys.exit(main())"
+    words = ["study", "run", str(FILE), "--output-dir", str(root), "--workers", "2", "--threads", "1", *more]
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words], env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, stderr=subprocess.PIPE
+    )
+
+
+def workers(process):
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [int(each) for each in children if "spawn_main" in Path(f"/proc/{each}/cmdline").read_text()]
+
+
+def wait(happened, process=None):
+    end = time.monotonic() + 300
+    while not happened():
+        assert time.monotonic() < end
+        assert process is None or process.poll() is None, process.stderr.read().decode()[-2000:]
+        time.sleep(0.02)
+
+
+def test_killed_and_resumed_ends_in_the_same_tables(undisturbed, results, tmp_path):
+    """One worker dies in the middle of its run, later the whole command; the tables are equal to the last byte."""
+    root = tmp_path / "runs"
+    first = command(root)
+    wait(lambda: any(root.glob(".work/*/checkpoint-*")), first)
+    os.kill(workers(first.pid)[0], signal.SIGKILL)
+    wait(lambda: len(Store(root).finished()) >= 3, first)
+    first.kill()
+    first.wait()
+    before = {key: (root / "cells" / key / "cell.json").read_bytes() for key in Store(root).finished()}
+    assert 3 <= len(before) < 12
+    assert "killed, trying again: its process died (SIGKILL)" in first.stderr.read().decode()
+    second = command(root)
+    said = second.communicate(timeout=300)[1].decode()
+    assert second.returncode == 0, said[-2000:]
+    for key, record in before.items():
+        assert (root / "cells" / key / "cell.json").read_bytes() == record
+    write_report(results, undisturbed / "studies" / "again")
+    for name in TABLES:
+        for ending in ("csv", "md"):
+            there = undisturbed / "studies" / "again" / f"{name}.{ending}"
+            assert (root / "studies" / "study_for_tests-small" / f"{name}.{ending}").read_bytes() == there.read_bytes()
+    assert not any((root / ".work").iterdir())
+
+
+def test_a_table_is_what_its_runs_say(results):
+    table = study_table(results, "f1")
+    assert table.rows == ["slow", "fast"]
+    assert table.columns == ["dev / accuracy ↑", "dev / f1_macro ↑"]
+    for row, recipe in enumerate(table.rows):
+        found = [
+            json.loads((results.store.folder(run.cell.key) / "figures.json").read_text())["accuracy"] * 100
+            for run in results.runs(recipe=recipe)
+        ]
+        assert table.center[row, 0] == pytest.approx(np.mean(found))
+        assert table.high[row, 0] - table.center[row, 0] == pytest.approx(np.std(found, ddof=1))
+        assert table.count[row, 0] == 3
+    losses = study_table(results, "losses")
+    trained = [run.cell.key for run in results.grid.runs if not run.dataset and run.recipe == "slow"]
+    values = [json.loads((results.store.folder(k) / "metrics.json").read_text())["cross_entropy"] for k in trained]
+    assert losses.center[0, 0] == pytest.approx(np.mean(values))
+    assert losses.high[0, 0] - losses.center[0, 0] == pytest.approx(np.std(values, ddof=1) / 3**0.5)
+    assert sorted(losses.rank[:, 0]) == [1, 2]
+    assert losses.rank[np.argmin(losses.center[:, 0]), 0] == 1
+
+
+def test_explainers_are_compared_with_the_same_one_of_the_reference(results):
+    table = study_table(results, "explainers")
+    assert table.rows == ["slow / IxG", "slow / ATT", "fast / IxG", "fast / ATT"]
+    assert not table.marked[:2].any()
+    assert "differs from slow (paired bootstrap over examples, 4 tests, Benjamini–Hochberg" in table.note
+    runs = [pd.read_parquet(results.store.folder(r.cell.key) / "results.parquet") for r in results.runs(recipe="fast")]
+    means = [frame[frame["method"] == "attention_last"]["auc"].mean() for frame in runs]
+    assert table.center[3, 0] == pytest.approx(np.median(means))
+    assert table.low[3, 0] == pytest.approx(np.percentile(means, 25))
+
+
+def test_figures_are_what_runs_say(results):
+    figures = results.grid.study.file.figures
+    (strip,) = strips(results, figures["seeds"])
+    assert {name: len(values) for name, values in strip.values.items()} == {"slow": 3, "fast": 3}
+    ((one, other),) = scatters(results, figures["scatter"])
+    losses = study_table(results, "losses")
+    assert [one.x[0], other.x[0]] == pytest.approx(losses.center[:, 0].tolist())
+    curves = budget_curves(results, figures["budgets"])
+    assert [curve.method for curve in curves] == ["IxG", "ATT", "DX"]
+    assert curves[0].x.tolist() == [1, 5, 10, 20, 50]
+    (layered, _) = layer_curves(results, figures["layers"])
+    last = results.figures.query("recipe == 'slow' and explainer == 'DX' and metric == 'AUC'")["value"]
+    assert layered.mean[-1] == pytest.approx(last.mean(), abs=1e-6)
+
+
+def test_agreement_is_kendalls_tau_of_the_same_examples(results):
+    (matrix,) = agreements(results, results.grid.study.file.figures["pairs"])[:1]
+    taus = []
+    for run in results.runs(recipe="slow"):
+        items = Attributions.load(results.store.folder(run.cell.key) / "attributions")
+        size = len(items) // 3
+        for one, other in zip(items[:size], items[size : 2 * size], strict=True):
+            kept = ~np.array(one.special)
+            taus.append(kendalltau(np.abs(one.scores[kept]), other.scores[kept]).statistic)
+    assert matrix.values[0, 1] == pytest.approx(np.nanmean(taus))
+    assert matrix.values[0, 0] == pytest.approx(1)
+    (across,) = agreements(results, results.grid.study.file.figures["agreement"])
+    assert across.columns == ["slow / slow", "slow / fast"]
+    assert (np.abs(across.values) <= 1).all()
+
+
+def test_the_leaderboard_has_every_judged_explanation(undisturbed, capsys):
+    ((dataset, board),) = boards(Store(undisturbed)).items()
+    assert dataset.startswith("dev (")
+    assert len(board.rows) == 6
+    assert board.count[0, 0] <= 3 * 12
+    assert main(["study", "leaderboard", "--output-dir", str(undisturbed), "--format", "csv"]) == 0
+    assert "films / tiny / fast / decompx," in capsys.readouterr().out
+
+
+def test_tables_status_and_dry_run_from_the_command_line(undisturbed, capsys):
+    where = ["--output-dir", str(undisturbed)]
+    assert main(["study", "status", str(FILE), *where]) == 0
+    assert "12 runs: 6 training runs (6 done), 6 judgements (6 done)" in capsys.readouterr().out
+    assert main(["study", "table", str(FILE), *where, "--table", "f1", "--format", "tex"]) == 0
+    assert r"\begin{tabular}{lrr}" in capsys.readouterr().out
+    assert main(["study", "report", str(FILE), *where]) == 0
+    page = (undisturbed / "studies" / "study_for_tests-small" / "report.html").read_text()
+    assert page.count("<img") == 6
+    capsys.readouterr()
+    assert main(["study", "run", str(FILE), *where, "--dry-run", "--only", "fast*dev"]) == 0
+    assert capsys.readouterr().out.count("done  films / tiny / fast") == 6
+    assert main(["study", "run", str(FILE), *where, "--no-resume"]) == 2
+    assert "holds finished runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("mean ± sd", (2.0, 1.0, 3.0)),
+        ("mean ± se", (2.0, 2 - 3**-0.5, 2 + 3**-0.5)),
+        ("median [25–75]", (2.0, 1.5, 2.5)),
+        ("mean", (2.0, np.nan, np.nan)),
+    ],
+)
+def test_spreads(form, expected):
+    values = np.array([1.0, 2.0, np.nan, 3.0])
+    assert center_and_spread(values, form) == pytest.approx(expected, nan_ok=True)
+    assert np.isnan(center_and_spread(np.array([np.nan]), form)).all()
+    assert center_and_spread(np.array([5.0]), "mean ± sd") == pytest.approx((5, np.nan, np.nan), nan_ok=True)

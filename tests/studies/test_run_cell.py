@@ -1,0 +1,248 @@
+"""A run is done once, whatever is killed or torn, and by however many at once."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from exegete.studies import cell as cell_module
+from exegete.studies.cell import RECORD, Cell, Store
+from exegete.studies.claims import claim
+from exegete.studies.run_cell import attempt, no_space, run_cell
+from small_cells import cells, note, ordinary
+
+FORK = mp.get_context("fork")
+
+
+def logged(folder):
+    return Counter(line.split()[0] for line in (folder / "log").read_text().splitlines())
+
+
+def whole(store, cell):
+    folder = store.folder(cell.key)
+    assert store.done(cell.key)
+    assert (folder / "first.txt").read_text() == str(cell.config["number"])
+    assert (folder / "folder" / "second.txt").stat().st_size == 2000
+    return (folder / RECORD).read_bytes()
+
+
+def all_of(root, these, seed):
+    random.Random(seed).shuffle(these)
+    todo = these
+    while todo:
+        todo = [cell for cell in todo if not run_cell(cell, root, beat=0.2, stale=2)]
+
+
+def test_a_finished_run_is_not_done_again_and_a_changed_one_is(tmp_path):
+    (cell,) = cells(1)
+    assert run_cell(cell, tmp_path / "store")
+    assert run_cell(cell, tmp_path / "store")
+    assert logged(tmp_path) == {"0": 1}
+    changed = Cell({**cell.config, "rate": 0.1}, ordinary, "changed")
+    assert changed.key != cell.key
+    assert Cell(dict(reversed(changed.config.items())), ordinary, "the same").key == changed.key
+    run_cell(changed, tmp_path / "store")
+    assert logged(tmp_path) == {"0": 2}
+    assert not (tmp_path / "store" / ".work" / cell.key).exists()
+
+
+def test_eight_workers_do_160_runs_exactly_once(tmp_path):
+    these = cells(160)
+    workers = [FORK.Process(target=all_of, args=(tmp_path / "store", list(these), seed)) for seed in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+        assert worker.exitcode == 0
+    assert logged(tmp_path) == {str(number): 1 for number in range(160)}
+    for cell in these:
+        whole(Store(tmp_path / "store"), cell)
+    assert not any(path.is_file() and path.name != ".lock" for path in (tmp_path / "store" / ".claims").iterdir())
+
+
+def test_a_hundred_kills_lose_no_finished_run_and_do_none_twice(tmp_path):
+    root, chance, seen = tmp_path / "store", random.Random(1), dict[str, bytes]()
+    store, these = Store(root), cells(300, sources={"pause": 0.001})
+    for kill in range(100):
+        worker = FORK.Process(target=all_of, args=(root, list(these), kill))
+        begun = len(list(store.root.glob(".work/*"))) + len(seen)
+        worker.start()
+        while len(list(store.root.glob(".work/*"))) + len(list(store.root.glob("cells/*"))) <= begun:
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.12))
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+        for cell in these:
+            if cell.key in seen:
+                assert whole(store, cell) == seen[cell.key]
+            elif store.folder(cell.key).exists():
+                seen[cell.key] = whole(store, cell)
+    assert len(seen) > 20
+    assert len(seen) < len(these)
+    all_of(root, list(these), 0)
+    for cell in these:
+        assert whole(store, cell) == seen.get(cell.key, whole(store, cell))
+    assert not list(root.glob("cells/.*"))
+
+
+TEARS = {
+    "no record": lambda folder: (folder / RECORD).unlink(),
+    "half a record": lambda folder: (folder / RECORD).write_text((folder / RECORD).read_text()[:40]),
+    "an empty record": lambda folder: (folder / RECORD).write_text(""),
+    "a record of something else": lambda folder: (folder / RECORD).write_text(
+        '{"key": "x", "config": {}, "files": {}}'
+    ),
+    "another configuration": lambda folder: edit(folder, config={"number": 5}),
+    "no list of files": lambda folder: edit(folder, files=None),
+    "half a file": lambda folder: (folder / "folder" / "second.txt").write_text("x" * 1000),
+    "an empty file": lambda folder: (folder / "first.txt").write_text(""),
+    "a missing file": lambda folder: (folder / "first.txt").unlink(),
+    "a missing folder": lambda folder: shutil.rmtree(folder / "folder"),
+}
+
+
+def edit(folder, **changes):
+    record = json.loads((folder / RECORD).read_text())
+    (folder / RECORD).write_text(json.dumps(record | changes))
+
+
+@pytest.mark.parametrize("how", TEARS)
+def test_a_torn_run_counts_as_none_and_is_kept_aside(tmp_path, how):
+    store, (cell, other) = Store(tmp_path / "store"), cells(2)
+    run_cell(cell, store.root)
+    run_cell(other, store.root)
+    TEARS[how](store.folder(cell.key))
+    assert not store.done(cell.key)
+    assert store.finished() == [other.key]
+    run_cell(cell, store.root)
+    whole(store, cell)
+    assert logged(tmp_path) == {"0": 2, "1": 1}
+    assert len(list((store.root / ".damaged").iterdir())) == 1
+
+
+def test_what_a_killed_attempt_left_is_used_or_swept(tmp_path):
+    store, (cell,) = Store(tmp_path / "store"), cells(1)
+    left = store.root / "cells" / f".{cell.key}.abc"
+    left.mkdir(parents=True)
+    (left / "first.txt").write_text("torn")
+    store.work(cell.key).mkdir(parents=True)
+    (store.work(cell.key) / "checkpoint").write_text("8 steps")
+    seen = []
+
+    def looking(cell, space):
+        seen.append((space.work / "checkpoint").read_text())
+        ordinary(cell, space)
+
+    run_cell(Cell(cell.config, looking, "looks"), store.root)
+    assert seen == ["8 steps"]
+    assert not left.exists()
+    whole(store, cell)
+
+
+def test_a_living_owner_keeps_its_claim_and_a_dead_or_silent_one_loses_it(tmp_path):
+    path = tmp_path / "claims" / "key"
+    with claim(path, beat=0.05, stale=0.4) as mine:
+        assert mine
+        time.sleep(0.8)
+        with claim(path, beat=0.05, stale=0.4) as second:
+            assert not second
+    assert not path.exists()
+    child = FORK.Process(target=hold, args=(path,))
+    child.start()
+    while not path.exists():
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGSTOP)
+    with claim(path, stale=60) as mine:
+        assert not mine
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    with claim(path, stale=60) as mine:
+        assert mine
+    elsewhere = {"token": "t", "where": "another machine", "process": 1, "born": "1"}
+    path.write_text(json.dumps(elsewhere))
+    with claim(path, stale=60) as mine:
+        assert not mine
+    os.utime(path, (time.time() - 61, time.time() - 61))
+    with claim(path, stale=60) as mine:
+        assert mine
+
+
+def hold(path):
+    with claim(path, stale=60):
+        time.sleep(60)
+
+
+def test_a_silent_claim_has_one_heir(tmp_path):
+    path = tmp_path / "claims" / "key"
+    path.parent.mkdir()
+    for _ in range(20):
+        path.write_text("{}")
+        os.utime(path, (1, 1))
+        together = FORK.Barrier(4)
+        children = [FORK.Process(target=inherit, args=(path, tmp_path, together)) for _ in range(4)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+            assert child.exitcode == 0
+    assert logged(tmp_path) == {"heir": 20}
+
+
+def inherit(path, folder, together):
+    together.wait()
+    with claim(path, stale=60) as mine:
+        if mine:
+            note(folder, "heir")
+        together.wait()
+
+
+def test_who_finds_its_claim_taken_over_is_told(tmp_path):
+    path, lost = tmp_path / "claims" / "key", threading.Event()
+    with claim(path, beat=0.02, stale=60, lost=lost.set):
+        path.write_text('{"token": "somebody else"}')
+        assert lost.wait(5)
+    assert json.loads(path.read_text())["token"] == "somebody else"
+
+
+def test_a_late_zombie_does_not_replace_what_is_finished(tmp_path):
+    store, (cell,) = Store(tmp_path / "store"), cells(1)
+
+    def overtaken(cell, space):
+        with Store(store.root).fresh(Cell(cell.config, ordinary, "the thief")) as thief:
+            ordinary(cell, thief)
+            cell_module.describe(thief.fresh, cell, 1.0, 1)
+        (space.fresh / "first.txt").write_text("late")
+
+    assert run_cell(Cell(cell.config, overtaken, "the zombie"), store.root)
+    whole(store, cell)
+
+
+@pytest.mark.parametrize("at", ["whole_folder", "write_json"])
+def test_a_full_disk_is_named_and_leaves_no_half_run(tmp_path, monkeypatch, at):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    store, (first, second) = Store(tmp_path / "store"), cells(2)
+    run_cell(first, store.root)
+    with monkeypatch.context() as patch:
+        patch.setattr(cell_module, at, full)
+        ended = attempt(second, store.root)
+    assert (ended.status, "No space left" in ended.message) == ("full", True)
+    assert store.finished() == [first.key]
+    assert not list(store.root.glob("cells/.*"))
+    assert attempt(second, store.root).status == "done"
+
+
+def test_errors_are_told_apart():
+    assert no_space(OSError(122, "Disk quota exceeded"))
+    assert no_space(RuntimeError("I/O error: No space left on device (os error 28)"))
+    assert not no_space(OSError(2, "No such file"))

@@ -1,0 +1,83 @@
+"""Small data and models for the tests of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from datasets import ClassLabel, Dataset, Features, List, Value
+from safetensors.torch import load_file
+from transformers import TrainingArguments
+
+import exegete
+import families
+from exegete.models import ExplainedModel
+from exegete.training import ObjectiveTrainer
+
+ARGUMENTS = {"per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True, "logging_steps": 1}
+
+
+def generated(task="sentiment", split="train", size=80):
+    return exegete.load_data(f"generated?task={task}&size={size}", split)
+
+
+def pairs(count=96):
+    """Pairs whose class is the colour that the second text names."""
+    colours, things = ["red", "blue", "green"], ["door", "roof", "wall", "fence"]
+    rows = {"text": [], "text_pair": [], "label": []}
+    for i in range(count):
+        thing, colour = things[i // 3 % 4], i % 3
+        rows["text"].append(f"which colour is the {thing}")
+        rows["text_pair"].append(f"the house has a {thing} that is {colours[colour]}")
+        rows["label"].append(colour)
+    types = {"text": Value("string"), "text_pair": Value("string"), "label": ClassLabel(names=colours)}
+    return Dataset.from_dict(rows, features=Features(types))
+
+
+def answers(count=48):
+    """Questions on a context; the answer follows the word that the question asks for, every fourth has none."""
+    rows = {"text": [], "text_pair": [], "answer": []}
+    colours = ["red", "blue", "green", "grey"]
+    for i in range(count):
+        things = [("door", colours[i % 4]), ("roof", colours[(i // 4 + i) % 4])]
+        asked, answer = things[i % 2]
+        context = "the house has " + " and ".join(f"a {thing} {colour}" for thing, colour in things)
+        start = context.index(f"{asked} {answer}") + len(asked) + 1
+        rows["text"].append(f"what is the {'fence' if i % 4 == 3 else asked}")
+        rows["text_pair"].append(context)
+        rows["answer"].append([] if i % 4 == 3 else [[start, start + len(answer)]])
+    types = {"text": Value("string"), "text_pair": Value("string"), "answer": List(List(Value("int32")))}
+    return Dataset.from_dict(rows, features=Features(types))
+
+
+def sentences(count=8, classes=3):
+    """Real-looking texts of very uneven length."""
+    texts = [
+        " ".join([families.SENTENCES[i % len(families.SENTENCES)]] * (1 + 3 * (i % 3)))[: 20 + 45 * (i % 5)]
+        for i in range(count)
+    ]
+    types = Features({"text": Value("string"), "label": ClassLabel(names=["no", "maybe", "yes"][:classes])})
+    return Dataset.from_dict({"text": texts, "label": [i % classes for i in range(count)]}, features=types)
+
+
+def bert(**changes):
+    """A random tiny model with its tokenizer; without dropout unless asked for."""
+    quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return ExplainedModel(families.tiny("bert", **(quiet | changes)), families.tokenizer("bert"))
+
+
+def trainer(folder: Path, model, data, *, objectives=None, **arguments):
+    """An ObjectiveTrainer over the data, for training and evaluation."""
+    chosen = {"report_to": "none", "save_strategy": "no", "lr_scheduler_type": "constant"} | ARGUMENTS | arguments
+    more = {} if objectives is None else {"objectives": objectives}
+    args = TrainingArguments(output_dir=str(folder), **chosen)
+    return ObjectiveTrainer(model, args, train_dataset=data, eval_dataset=data, **more)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)

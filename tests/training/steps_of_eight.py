@@ -1,0 +1,66 @@
+"""Guided training in steps of eight sentences, in as many processes as there are; losses and weights go to a file.
+
+Run by `test_same_curve.py`, alone and under torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from datasets import Dataset, Features
+from safetensors.torch import save_file
+
+import exegete
+import families
+from exegete.data import generated_tokenizer
+from exegete.models import ExplainedModel
+from exegete.objectives import CrossEntropy, ExplanationLoss
+from exegete.training import Constrained
+from runs import generated, trainer
+
+
+def data(count=32):
+    """Some are marked, and they are of uneven length: parts of a step count very differently."""
+    rows = generated(size=200).select(range(count))
+    texts = [text if i % 2 else f"{text} {text}" for i, text in enumerate(rows["text"][:])]
+    marks = [spans if i % 4 in (0, 1, 3) and i < 24 else None for i, spans in enumerate(rows["rationale"][:])]
+    columns = {"text": texts, "label": rows["label"][:], "rationale": marks}
+    types = Features({name: rows.features[name] for name in columns})
+    return Dataset.from_dict(columns, features=types)
+
+
+def small_model():
+    """The same in every process; tokenizers that are trained on the spot need not be."""
+    tokenizer = generated_tokenizer()
+    quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return ExplainedModel(families.tiny("bert", num_labels=2, vocab_size=len(tokenizer), **quiet), tokenizer)
+
+
+def run(folder: Path, guide: str, parts: int = 1, **arguments) -> None:
+    """Six steps; what was logged and learned is written to the folder by the first process."""
+    torch.set_num_threads(1)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    constrained = Constrained(ExplanationLoss(exegete.explainer(guide)), bound=0.02, learning_rate=0.5)
+    model = small_model()
+    loop = trainer(
+        folder, model, data(), objectives=[CrossEntropy(), constrained], optim="sgd", learning_rate=0.1,
+        per_device_train_batch_size=8 // processes // parts, gradient_accumulation_steps=parts, max_steps=6,
+        train_sampling_strategy="group_by_length", max_grad_norm=0.0,
+        ddp_backend="gloo" if processes > 1 else None, **arguments,
+    )  # fmt: skip
+    loop.train()
+    if loop.is_world_process_zero():
+        names = ("loss", "cross_entropy", "explanation", "explanation_multiplier")
+        curve = [[entry[name] for name in names] for entry in loop.state.log_history if "loss" in entry]
+        (folder / "curve.json").write_text(json.dumps({"processes": loop.args.world_size, "curve": curve}))
+        save_file(
+            {name: value.contiguous() for name, value in model.model.state_dict().items()}, folder / "end.safetensors"
+        )
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,196 @@
+"""From data to a folder that `exegete.load` takes, for every kind of task."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from datasets import ClassLabel
+from transformers import BertForSequenceClassification
+
+import exegete
+import families
+from exegete import ExegeteError
+from exegete.objectives import OBJECTIVES, CrossEntropy
+from exegete.training import train_baseline
+from exegete.training.scratch import words_tokenizer
+from runs import ARGUMENTS, answers, difference, generated, pairs, sentences, weights
+
+
+def digits(split, count):
+    return exegete.load_data("digits", split, limit=count)
+
+
+KINDS = {
+    "text": (lambda: (generated(size=320), generated(split="dev", size=320)), "accuracy", 0.65),
+    "pair": (lambda: (pairs(192), pairs(24)), "accuracy", 0.9),
+    "regression": (lambda: (generated("regression", size=320), generated("regression", "dev", 320)), "pearson", 0.4),
+    "span": (lambda: (answers(96), answers(24)), "f1", 0.6),
+    "image": (lambda: (digits("train", 400), digits("dev", 100)), "accuracy", 0.5),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_small_model_learns_and_its_folder_answers_as_the_trainer_did(kind, tmp_path):
+    data, metric, enough = KINDS[kind]
+    train, dev = data()
+    arguments = ARGUMENTS | {"num_train_epochs": 5, "learning_rate": 3e-3}
+    result = train_baseline("tiny", train, dev, tmp_path / "run", arguments=arguments)
+    history = [entry["loss"] for entry in _history(tmp_path / "run") if "loss" in entry]
+    assert np.mean(history[-5:]) < np.mean(history[:5])
+    assert result.metrics[metric] > enough
+    loaded = exegete.load(tmp_path / "run", device="cpu")
+    batch = loaded.encode(list(dev.select(range(8))))
+    assert torch.equal(loaded.probabilities(batch), result.model.probabilities(batch))
+    assert loaded.task.name == {"pair": "classification", "text": "classification", "image": "classification"}.get(
+        kind, kind
+    )
+    if metric == "accuracy":
+        right = [loaded.predict(loaded.encode([row])).item() == row["label"] for row in dev]
+        assert np.mean(right) == pytest.approx(result.metrics["accuracy"])
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())[metric] == result.metrics[metric]
+
+
+def _history(folder):
+    """What the newest checkpoint logged."""
+    newest = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    return json.loads((newest / "trainer_state.json").read_text())["log_history"]
+
+
+def run(folder, **options):
+    data = options.pop("data", sentences(32))
+    model = options.pop("model", "tiny")
+    arguments = ARGUMENTS | {"num_train_epochs": 1} | options.pop("arguments", {})
+    return train_baseline(model, data, options.pop("dev", data), folder, arguments=arguments, **options)
+
+
+def test_labels_are_named_as_the_data_names_them_in_its_order(tmp_path):
+    features = sentences().features.copy()
+    features["label"] = ClassLabel(names=["zebra", "ant", "mole"])
+    data = sentences(32).cast(features)
+    run(tmp_path, data=data)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["id2label"] == {"0": "zebra", "1": "ant", "2": "mole"}
+    assert config["label2id"] == {"zebra": 0, "ant": 1, "mole": 2}
+    assert exegete.load(tmp_path).labels == ("zebra", "ant", "mole")
+
+
+def test_a_pretrained_body_keeps_its_weights_and_gets_the_head_that_the_data_needs(tmp_path):
+    families.tiny("bert", num_labels=5).save_pretrained(tmp_path / "body")
+    families.tokenizer("bert").save_pretrained(tmp_path / "body")
+    run(tmp_path / "run", model=str(tmp_path / "body"), arguments={"learning_rate": 1e-12})
+    before, after = weights(tmp_path / "body"), weights(tmp_path / "run")
+    assert after["classifier.weight"].shape == (3, 32)
+    body = [name for name in before if not name.startswith("classifier")]
+    assert difference({n: before[n] for n in body}, {n: after[n] for n in body}) < 1e-6
+
+
+def test_a_model_object_a_configuration_file_and_a_tokenizer_folder_are_starting_points_too(tmp_path):
+    families.tokenizer("bert").save_pretrained(tmp_path / "tokenizer")
+    config = {"model_type": "distilbert"} | families.ENCODERS["distilbert"]
+    (tmp_path / "small.json").write_text(json.dumps(config))
+    result = run(tmp_path / "a", model=str(tmp_path / "small.json"), processing_class=str(tmp_path / "tokenizer"))
+    assert result.model.config.model_type == "distilbert"
+    assert result.model.config.vocab_size == len(families.tokenizer("bert"))
+    model = families.tiny("bert")
+    result = run(tmp_path / "b", model=model, processing_class=families.tokenizer("bert"), max_length=16)
+    assert result.model.model is model
+    assert result.model.max_length == 16
+    assert exegete.load(tmp_path / "b").max_length == 130
+    assert families.tokenizer("bert").model_max_length > 16
+    assert isinstance(model, BertForSequenceClassification)
+
+
+def test_a_finished_run_is_not_redone_and_another_configuration_needs_overwriting(tmp_path, caplog):
+    first = run(tmp_path)
+    stamp = (tmp_path / "model.safetensors").stat().st_mtime_ns
+    again = run(tmp_path)
+    assert again.reused
+    assert not first.reused
+    assert again.metrics == first.metrics
+    assert "nothing to do" in caplog.text
+    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == stamp
+    with pytest.raises(ExegeteError, match=r"another configuration \(seed: there 0, here 1\)"):
+        run(tmp_path, seed=1)
+    with pytest.raises(ExegeteError, match=r"arguments.learning_rate"):
+        run(tmp_path, arguments={"learning_rate": 0.5})
+    with pytest.raises(ExegeteError, match=r"data.train"):
+        run(tmp_path, data=sentences(40), dev=sentences(32))
+    assert not run(tmp_path, seed=1, overwrite=True).reused
+    record = json.loads((tmp_path / "exegete_run.json").read_text())
+    assert record["status"] == "finished"
+    assert record["config"]["seed"] == 1
+    assert {"torch", "transformers", "exegete"} <= record["versions"].keys()
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        run(tmp_path / name, seed=seed)
+    assert difference(weights(tmp_path / "a"), weights(tmp_path / "b")) == 0.0
+    assert difference(weights(tmp_path / "a"), weights(tmp_path / "c")) > 0.0
+
+
+def test_a_tokenizer_made_from_texts_knows_their_frequent_words_and_spells_the_others():
+    made = words_tokenizer(["Bb ba", "bb, ab bb"], vocabulary=13)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    expected = [*special, ",", "a", "b", "##,", "##a", "##b", "bb", "ab"]
+    assert sorted(made.get_vocab(), key=made.get_vocab().get) == expected
+    assert made.tokenize("bb ab ba") == ["bb", "ab", "b", "##a"]
+
+
+def test_the_best_model_is_the_one_that_is_kept(tmp_path):
+    """A learning rate that ruins the model later: what is saved is the best evaluation's, not the last one's."""
+    train, dev = generated(size=160), generated(split="dev", size=160)
+    arguments = ARGUMENTS | {"num_train_epochs": 6, "learning_rate": 0.05, "lr_scheduler_type": "constant_with_warmup"}
+    result = train_baseline("tiny", train, dev, tmp_path, arguments=arguments)
+    evaluated = [entry["eval_accuracy"] for entry in _history(tmp_path) if "eval_accuracy" in entry]
+    assert result.metrics["accuracy"] >= max(evaluated)
+
+
+def test_images_get_their_best_weights_back_whatever_names_they_are_saved_under(tmp_path):
+    """ViT's weights have other names in files than in memory."""
+    train, dev = digits("train", 200), digits("dev", 60)
+    arguments = ARGUMENTS | {"num_train_epochs": 3, "learning_rate": 5e-3}
+    result = train_baseline("tiny", train, dev, tmp_path, arguments=arguments)
+    best = min(tmp_path.glob("checkpoint-*"))
+    assert difference(weights(best), weights(tmp_path)) == 0.0
+    predicted = torch.cat([result.model.predict(result.model.encode([row])) for row in dev])
+    assert float((predicted == torch.tensor(dev["label"][:])).double().mean()) == result.metrics["accuracy"]
+
+
+def test_early_stopping_stops_early(tmp_path):
+    arguments = {"num_train_epochs": 20, "learning_rate": 1e-12}
+    assert run(tmp_path, early_stopping_patience=2, arguments=arguments).steps == 3 * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": sentences(8).remove_columns("label")}, "needs a column 'label' or 'answer'"),
+        ({"data": sentences(8).select([])}, "no rows to train on"),
+        ({"dev": sentences(8, classes=2)}, "different labels"),
+        ({"model": "./nowhere"}, "no model at"),
+        ({"model": "tiny", "arguments": {"learning_ratio": 1}}, "unusable training arguments"),
+        ({"model": families.tiny("bert", num_labels=2)}, "2 outputs, the data 3 classes"),
+        ({"max_length": 4}, "max_length of at least 8"),
+    ],
+)
+def test_bad_input_is_one_clear_error_before_anything_is_written(tmp_path, options, message):
+    with pytest.raises(ExegeteError, match=message):
+        run(tmp_path / "run", **options)
+    assert not (tmp_path / "run" / "exegete_run.json").exists()
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("three years of work")
+    with pytest.raises(ExegeteError, match="holds something else"):
+        run(tmp_path)
+    run(tmp_path, overwrite=True)
+    assert (tmp_path / "thesis.txt").read_text() == "three years of work"
+
+
+def test_every_objective_is_registered_under_its_name():
+    assert {name: kind.name for name, kind in OBJECTIVES.items()} == {name: name for name in OBJECTIVES}
+    assert CrossEntropy().params == {"weight": 1.0}

@@ -1,0 +1,116 @@
+"""The teacher's gradient in forward mode, against a graph through the whole inner step and against differences."""
+
+import pytest
+import torch
+from torch.func import functional_call
+
+from exegete import ExegeteError
+from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.models import Capture
+from exegete.training.meta_gradient import divergence, meta_gradient
+from small import shared, small, uneven
+
+RATE, WEIGHT = 0.5, 5.0
+CAPTURE = Capture(heads=True, differentiable_twice=True)
+LABELS = torch.tensor([0, 2])
+
+
+class Student(torch.nn.Module):
+    """Logits and explanation of one pass, so that weights can be handed over."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.explainer = ParameterisedAttention.uniform(model).double()
+
+    def forward(self, batch):
+        outputs = self.model(batch, capture=CAPTURE)
+        return outputs.logits, self.explainer.from_outputs(self.model, batch, outputs, LABELS, keep_graph=True)
+
+
+class Scene:
+    """A teacher, a student, a batch to learn from and one to be judged on."""
+
+    def __init__(self, family, normaliser):
+        teacher = shared(family)
+        self.student = Student(small(family, initializer_range=0.3))
+        self.inner, self.outer = (teacher.encode(uneven(family, 4)[half]) for half in (slice(2), slice(2, 4)))
+        self.weights = {
+            name: weight for name, weight in self.student.named_parameters() if not name.startswith("explainer")
+        }
+        self.explainer = ParameterisedAttention.uniform(teacher, normaliser=normaliser).double()
+        with torch.no_grad():
+            self.explainer.coefficients.add_(torch.linspace(-0.1, 0.1, 8, dtype=torch.float64).view(2, 4))
+            outputs = teacher(self.inner, capture=CAPTURE)
+            self.kept = self.explainer.head_logits(teacher, self.inner, outputs)
+
+    def taught(self):
+        return self.explainer.mixed(self.kept, self.inner.attended)
+
+    def stepped(self, taught, graph):
+        """The student's weights after the inner step."""
+        logits, explanation = functional_call(self.student, self.weights, (self.inner,))
+        loss = torch.nn.functional.cross_entropy(logits, LABELS) + WEIGHT * divergence(taught, explanation)
+        slopes = torch.autograd.grad(loss, list(self.weights.values()), create_graph=graph, allow_unused=True)
+        pairs = zip(self.weights.items(), slopes, strict=True)
+        return {name: weight if slope is None else weight - RATE * slope for (name, weight), slope in pairs}
+
+    def judged(self, weights):
+        logits, _ = functional_call(self.student, weights, (self.outer,))
+        return torch.nn.functional.cross_entropy(logits, LABELS)
+
+    def forward_mode(self):
+        after = {
+            name: weight.detach().requires_grad_()
+            for name, weight in self.stepped(self.taught().detach(), False).items()
+        }
+        slopes = torch.autograd.grad(self.judged(after), list(after.values()), materialize_grads=True)
+
+        def explained(weights):
+            return functional_call(self.student, weights, (self.inner,))[1]
+
+        slopes = dict(zip(after, slopes, strict=True))
+        (found,) = meta_gradient(
+            self.taught(), [self.explainer.coefficients], explained, self.weights, slopes, RATE * WEIGHT
+        )
+        return found
+
+
+@pytest.mark.parametrize("normaliser", ["sparsemax", "softmax", "none"])
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_it_is_what_double_backward_gives(family, normaliser):
+    scene = Scene(family, normaliser)
+    loss = scene.judged(scene.stepped(scene.taught(), True))
+    (expected,) = torch.autograd.grad(loss, scene.explainer.coefficients)
+    found = scene.forward_mode()
+    assert found.abs().max() > 1e-8
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
+
+
+def test_it_is_what_differences_of_the_outer_loss_give():
+    scene = Scene("bert", "softmax")
+    found, ends = scene.forward_mode(), []
+    direction = torch.randn(2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for size in (1e-4, -1e-4):
+        with torch.no_grad():
+            scene.explainer.coefficients.add_(direction, alpha=size)
+        ends.append(scene.judged(scene.stepped(scene.taught().detach(), False)).detach())
+        with torch.no_grad():
+            scene.explainer.coefficients.sub_(direction, alpha=size)
+    expected = (ends[0] - ends[1]) / 2e-4
+    torch.testing.assert_close((found * direction).sum(), expected, rtol=1e-4, atol=1e-10)
+
+
+def test_divergence_by_hand_has_the_teacher_first():
+    teacher, student = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]), torch.tensor([[0.25, 0.75, 0.0]] * 2)
+    first = 0.5 * torch.tensor(2.0).log() + 0.5 * torch.tensor(2 / 3).log()
+    second = torch.tensor(4.0).log()
+    torch.testing.assert_close(divergence(teacher, student), (first + second) / 2, rtol=1e-5, atol=1e-6)
+
+
+def test_what_does_not_fit_is_refused():
+    weight, taught = {"w": torch.ones(2)}, torch.full((1, 2), 0.5, requires_grad=True)
+    with pytest.raises(ExegeteError, match="without partner: v, w"):
+        meta_gradient(taught, [taught], lambda given: given["w"][None], weight, {"v": torch.ones(2)}, 1.0)
+    with pytest.raises(ExegeteError, match="does not depend"):
+        meta_gradient(taught, [taught], lambda given: torch.full((1, 2), 0.5), weight, weight, 1.0)

@@ -1,0 +1,131 @@
+"""A run that was stopped or killed ends at the weights of an unbroken one; torn files are passed over."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from exegete.training import ObjectiveTrainer, fine_tune
+from exegete.training.checkpoints import newest_whole
+from runs import ARGUMENTS, difference, generated, weights
+
+SCHEDULE = {"num_train_epochs": 3, "learning_rate": 1e-3, "eval_steps": 2, "save_total_limit": None}
+STEPS_AN_EPOCH, STEPS = 5, 15
+
+
+def train(folder, trainer=ObjectiveTrainer, patience=None, **arguments):
+    """Three epochs of five steps with dropout, in batches of even length; saved every second step."""
+    from exegete.objectives import CrossEntropy
+
+    return fine_tune(
+        "tiny", generated(), generated(split="dev", size=40), folder, objectives=[CrossEntropy()], trainer=trainer,
+        early_stopping_patience=patience,
+        arguments=ARGUMENTS | SCHEDULE | arguments,
+    )  # fmt: skip
+
+
+def interrupted(number, step, kind=ObjectiveTrainer):
+    """A trainer that gets a signal in the middle of a step."""
+
+    class Interrupted(kind):
+        def training_step(self, *args, **kwargs):
+            if self.state.global_step + 1 == step:
+                signal.raise_signal(number)
+            return super().training_step(*args, **kwargs)
+
+    Interrupted.__name__ = kind.__name__
+    return Interrupted
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken")
+    result = train(folder)
+    assert result.steps == STEPS
+    assert result.model.config.hidden_dropout_prob > 0
+    return folder
+
+
+@pytest.mark.parametrize(("killed_in", "goes_on_from"), [(9, 8), (12, 10)], ids=["within an epoch", "on a border"])
+def test_killed_and_resumed_is_unbroken(unbroken, tmp_path, killed_in, goes_on_from):
+    script = f"import test_resume as t; t.train({str(tmp_path)!r}, t.interrupted({int(signal.SIGKILL)}, {killed_in}))"
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
+    code = f"import sys; sys.path[:0] = {paths!r}; import torch; torch.set_num_threads(1); {script}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert newest_whole(tmp_path).name == f"checkpoint-{goes_on_from}"
+    assert not (tmp_path / "model.safetensors").exists()
+    assert train(tmp_path).steps == STEPS
+    assert difference(weights(unbroken), weights(tmp_path)) == 0.0
+
+
+@pytest.mark.parametrize("step", [3, 5, 10, 12])
+@pytest.mark.parametrize("strategy", ["steps", "epoch"])
+def test_stopped_by_a_signal_and_resumed_is_unbroken(unbroken, tmp_path, step, strategy):
+    """Also when the stop falls on the last step of an epoch, whose evaluation must not be lost."""
+    whole, every = unbroken, {}
+    if strategy == "epoch":
+        every = {"eval_strategy": "epoch", "save_strategy": "epoch"}
+        whole = tmp_path / "whole"
+        train(whole, **every)
+    number = signal.SIGTERM if step != 12 else signal.SIGINT
+    stopped = train(tmp_path / "run", interrupted(number, step), **every)
+    assert not stopped.finished
+    assert (stopped.steps, stopped.signal) == (step, number)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    resumed = train(tmp_path / "run", **every)
+    assert resumed.finished
+    assert difference(weights(whole), weights(tmp_path / "run")) == 0.0
+    assert _evaluations(tmp_path / "run") == _evaluations(whole)
+
+
+def _evaluations(folder):
+    newest = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    history = json.loads((newest / "trainer_state.json").read_text())["log_history"]
+    return [(entry["step"], entry["eval_loss"]) for entry in history if "eval_loss" in entry]
+
+
+def _truncated(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+TORN = {
+    "no state": lambda path: (path / "trainer_state.json").unlink(),
+    "half a state": lambda path: _truncated(path / "trainer_state.json"),
+    "half the weights": lambda path: _truncated(path / "model.safetensors"),
+    "no weights": lambda path: (path / "model.safetensors").unlink(),
+    "half the optimizer": lambda path: _truncated(path / "optimizer.pt"),
+    "no random state": lambda path: (path / "scheduler.pt").unlink(),
+}
+
+
+@pytest.mark.parametrize("how", TORN)
+def test_a_torn_checkpoint_is_passed_over_with_a_warning(unbroken, tmp_path, how, caplog):
+    for step in (8, 10, 12):
+        shutil.copytree(unbroken / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
+    assert newest_whole(tmp_path).name == "checkpoint-12"
+    TORN[how](tmp_path / "checkpoint-12")
+    assert newest_whole(tmp_path).name == "checkpoint-10"
+    assert "checkpoint-12 is not whole" in caplog.text
+
+
+def test_a_run_goes_on_before_its_torn_checkpoint_and_ends_at_the_same_weights(unbroken, tmp_path):
+    train(tmp_path, interrupted(signal.SIGTERM, 7))
+    assert newest_whole(tmp_path).name == "checkpoint-7"
+    _truncated(tmp_path / "checkpoint-7" / "model.safetensors")
+    train(tmp_path)
+    assert difference(weights(unbroken), weights(tmp_path)) == 0.0
+
+
+def test_the_patience_of_early_stopping_outlives_a_stop(tmp_path):
+    """Nothing improves after the first evaluation at step 5; the third one, at 15, ends the patience of two."""
+    still = {"learning_rate": 1e-12, "num_train_epochs": 8, "eval_strategy": "epoch", "save_strategy": "epoch"}
+    assert train(tmp_path / "whole", patience=2, **still).steps == 15
+    assert not train(tmp_path / "run", interrupted(signal.SIGTERM, 12), patience=2, **still).finished
+    assert train(tmp_path / "run", patience=2, **still).steps == 15

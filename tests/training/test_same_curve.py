@@ -1,0 +1,70 @@
+"""One large batch, the same in parts, and the same over two processes: one loss curve, one end, one multiplier."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from runs import difference
+from steps_of_eight import run, small_model
+
+GUIDES = ("attention_rollout", "input_x_gradient")
+
+
+@pytest.fixture(scope="module", params=GUIDES)
+def whole(request, tmp_path_factory):
+    """The guide, the curve and the end of plain steps of eight."""
+    folder = tmp_path_factory.mktemp(request.param)
+    run(folder, request.param)
+    curve, end = outcome(folder)
+    assert curve.shape == (6, 4)
+    assert (curve[:, 2] > 0).all()
+    assert len(set(curve[:, 3].tolist())) > 4
+    assert difference(end, small_model().model.state_dict()) > 1e-3
+    return request.param, curve, end
+
+
+def outcome(folder, processes=1):
+    found = json.loads((folder / "curve.json").read_text())
+    assert found["processes"] == processes
+    return np.array(found["curve"]), load_file(folder / "end.safetensors")
+
+
+def test_accumulated_parts(whole, tmp_path):
+    guide, curve, end = whole
+    run(tmp_path, guide, parts=4)
+    found, weights = outcome(tmp_path)
+    np.testing.assert_allclose(found, curve, rtol=0, atol=2e-5)
+    assert difference(weights, end) < 2e-5
+
+
+def test_two_processes(whole, tmp_path):
+    guide, curve, end = whole
+    tests = Path(__file__).parents[1]
+    script, paths = tests / "training" / "steps_of_eight.py", [tests, tests / "training", tests.parent / "src"]
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    done = subprocess.run(
+        [sys.executable, *launcher, str(script), str(tmp_path), guide],
+        capture_output=True, text=True, check=False, timeout=300, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found, weights = outcome(tmp_path, processes=2)
+    np.testing.assert_allclose(found, curve, rtol=0, atol=2e-5)
+    assert difference(weights, end) < 2e-5
+
+
+def test_mixed_precision_stays_close(whole, tmp_path):
+    guide, curve, _ = whole
+    run(tmp_path, guide, bf16=True)
+    found, _ = outcome(tmp_path)
+    assert not np.array_equal(found, curve)
+    np.testing.assert_allclose(found[:, 1], curve[:, 1], rtol=0, atol=0.03)
+    np.testing.assert_allclose(found[:, 2], curve[:, 2], rtol=0.05, atol=0)
