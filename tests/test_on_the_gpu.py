@@ -1,0 +1,60 @@
+"""A CUDA device gives what the CPU gives, in every method and in training."""
+
+import pytest
+import torch
+
+import exegete
+from exegete.recipes import RECIPES
+from small import NATIVE, made, small, uneven
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+DRAWN = {"random", "gradient_shap", "smooth_grad", "lime", "kernel_shap", "shapley_sampling"}
+FAMILIES = ["bert", "roberta", "modernbert", "deberta-v2", "gpt2", "mistral", "vit"]
+
+
+@pytest.mark.parametrize("method", [name for name in NATIVE if name not in DRAWN])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_are_those_of_the_cpu(family, method):
+    here, there = small(family), small(family).to("cuda")
+    batch = here.encode(uneven(family, 3))
+    try:
+        expected = made(method).attribute(here, batch).detach()
+    except exegete.ExegeteError as error:
+        with pytest.raises(exegete.ExegeteError, match=str(error)[:30].replace("(", ".").replace("[", ".")):
+            made(method).attribute(there, batch.to("cuda"))
+        return
+    found = made(method).attribute(there, batch.to("cuda")).detach()
+    assert found.device.type == "cuda"
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", sorted(DRAWN))
+def test_what_is_drawn_is_drawn_again(method):
+    model = small("bert").to("cuda")
+    batch = model.encode(uneven("bert", 3))
+    first, second = (made(method).attribute(model, batch).detach() for _ in range(2))
+    assert torch.equal(first, second)
+    assert first[batch.content].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "method", ["attention_rollout", "input_x_gradient", "integrated_gradients", "occlusion", "alti"]
+)
+def test_half_precision_keeps_the_order(method):
+    exact, half = small("bert", dtype=torch.float32).to("cuda"), small("bert", dtype=torch.bfloat16).to("cuda")
+    batch = exact.encode(uneven("bert", 1))
+    target = exact.predict(batch)
+    pair = [made(method).attribute(model, batch, target)[batch.content].float() for model in (exact, half)]
+    assert torch.corrcoef(torch.stack(pair))[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "fresh"])
+def test_every_recipe_trains_in_mixed_precision(name, tmp_path):
+    train, dev = (exegete.load_data("generated?size=96", split) for split in ("train", "dev"))
+    settings = {"num_train_epochs": 2, "bf16": True, "disable_tqdm": True}
+    result = RECIPES[name]().train("tiny", train, dev, tmp_path / "run", arguments=settings)
+    assert next(result.model.parameters()).device.type == "cuda"
+    assert result.metrics["loss"] == result.metrics["loss"]
