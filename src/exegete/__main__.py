@@ -1,0 +1,7 @@
+"""`python -m exegete`: the command line."""
+
+import sys
+
+from exegete.cli import main
+
+sys.exit(main())
