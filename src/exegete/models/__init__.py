@@ -2,7 +2,8 @@
 
 from exegete.models.batch import Batch
 from exegete.models.capture import Capture
-from exegete.models.explained import ExplainedModel, Outputs
+from exegete.models.explained import ExplainedModel
 from exegete.models.load import load
+from exegete.models.outputs import Outputs
 
 __all__ = ["Batch", "Capture", "ExplainedModel", "Outputs", "load"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import index
 from typing import Any, Literal, SupportsIndex
 
@@ -17,31 +17,13 @@ from exegete.errors import ExegeteError
 from exegete.models import encode as encoding
 from exegete.models.batch import Batch
 from exegete.models.capture import Capture, recording
+from exegete.models.outputs import Outputs
 from exegete.models.perturbed import How, perturbed
 from exegete.models.preserve import attention_type_for, evaluating, hooks_removed
 from exegete.models.substitute import embeddings_replaced, last_tokens, read_at
 from exegete.models.tasks import TASKS, Task
 
 Reference = Literal["mask", "pad", "zero"]
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What one forward pass gave.
-
-    `logits` [B, C] (spans: [B, 2, L]); `embeddings` [B, L, d]: the input embeddings it ran on, when they were given;
-    the rest as asked for with `Capture`, one tensor a layer (`hidden_states`: one more, the embeddings' output first;
-    `scalings`: the number that q·k is multiplied by).
-    """
-
-    logits: Tensor
-    embeddings: Tensor | None = None
-    attentions: tuple[Tensor, ...] = ()
-    queries: tuple[Tensor, ...] = ()
-    keys: tuple[Tensor, ...] = ()
-    values: tuple[Tensor, ...] = ()
-    scalings: tuple[float, ...] = ()
-    hidden_states: tuple[Tensor, ...] = ()
 
 
 class ExplainedModel(nn.Module):

@@ -1,0 +1,26 @@
+"""What a forward pass gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What one forward pass gave.
+
+    `logits` [B, C] (spans: [B, 2, L]); `embeddings` [B, L, d]: the input embeddings it ran on, when they were given;
+    the rest as asked for with `Capture`, one tensor a layer (`hidden_states`: one more, the embeddings' output first;
+    `scalings`: the number that q·k is multiplied by).
+    """
+
+    logits: Tensor
+    embeddings: Tensor | None = None
+    attentions: tuple[Tensor, ...] = ()
+    queries: tuple[Tensor, ...] = ()
+    keys: tuple[Tensor, ...] = ()
+    values: tuple[Tensor, ...] = ()
+    scalings: tuple[float, ...] = ()
+    hidden_states: tuple[Tensor, ...] = ()
