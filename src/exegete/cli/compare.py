@@ -30,6 +30,8 @@ def compare(
     device: options.Device = None,
     dtype: options.Dtype = None,
     max_length: options.MaxLength = None,
+    template: options.Template = None,
+    labels: options.Labels = None,
     quiet: options.Quiet = False,
     text_column: options.TextColumn = None,
     text_pair_column: options.PairColumn = None,
@@ -54,7 +56,9 @@ def compare(
     if preset is not None and metrics is not None:
         raise ExegeteError("--preset and --metrics exclude each other")
     chosen = split_ids(metrics) if preset is None else preset_metrics(preset)
-    explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length)
+    explained = exegete.load(
+        model, device=device, dtype=dtype, max_length=max_length, **options.prompt(template, labels)
+    )
     named = columns(text_column, text_pair_column, label_column, rationale_column)
     examples = exegete.load_data(data, split, limit=limit, seed=seed, **named)
     comparison = exegete.compare(

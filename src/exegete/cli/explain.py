@@ -28,6 +28,8 @@ def explain(
     device: options.Device = None,
     dtype: options.Dtype = None,
     max_length: options.MaxLength = None,
+    template: options.Template = None,
+    labels: options.Labels = None,
 ) -> None:
     """Explain one text (or pair) by one or several methods.
 
@@ -43,7 +45,9 @@ def explain(
 
     hush()
     text = sys.stdin.read() if text == "-" else text
-    explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length)
+    explained = exegete.load(
+        model, device=device, dtype=dtype, max_length=max_length, **options.prompt(template, labels)
+    )
     example = text if pair is None else (text, pair)
     found = Attributions()
     for method in split_ids(methods) or []:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from exegete.errors import ExegeteError
 
 Model = Annotated[str, typer.Option("--model", "-m", help="Folder or hub name of a fine-tuned model.")]
 Data = Annotated[
@@ -31,6 +33,20 @@ BatchSize = Annotated[
 MaxLength = Annotated[
     int | None, typer.Option("--max-length", min=8, help="Tokens a text may have. Default: what the model takes.")
 ]
+Template = Annotated[
+    str | None,
+    typer.Option(
+        "--template",
+        help="Makes a causal language model a classifier: the prompt, {text} standing for the text; or a file with it.",
+    ),
+]
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        "--labels",
+        help="With --template: how each label continues the prompt, as 'bad= No,good= Yes' (spaces count).",
+    ),
+]
 Target = Annotated[str, typer.Option("--target", help="predicted, label, or the index or name of a class.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="Tables: the column of the text.")]
@@ -45,6 +61,31 @@ def columns(text: str | None, pair: str | None, label: str | None, rationale: st
     """The columns that were named, as options of `load_data`."""
     named = {"text_column": text, "text_pair_column": pair, "label_column": label, "rationale_column": rationale}
     return {name: value for name, value in named.items() if value is not None}
+
+
+def prompt(template: str | None, labels: str | None) -> dict[str, Any]:
+    """What makes a causal language model a classifier, as options of `load`.
+
+    Raises:
+        ExegeteError: one without the other, a file that cannot be read.
+    """
+    if template is None and labels is None:
+        return {}
+    if template is None or labels is None:
+        raise ExegeteError("--template and --labels go together")
+    named = [label.partition("=") for label in labels.split(",")]
+    words = {name.strip(): word if equals else name for name, equals, word in named}
+    return {"task": "prompt", "template": _typed_or_read(template), "labels": words}
+
+
+def _typed_or_read(template: str) -> str:
+    """The template as it is when the text has its place in it, else what stands in the file of that name."""
+    if "{text}" in template:
+        return template
+    try:
+        return Path(template).read_text(encoding="utf-8").rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExegeteError(f"--template: no {{text}} in it, and no file to read: {template!r:.80}") from error
 
 
 def split_ids(names: str | None) -> list[str] | None:

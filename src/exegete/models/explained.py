@@ -85,6 +85,11 @@ class ExplainedModel(nn.Module):
         return tuple(str(self.config.id2label[index]) for index in range(self.config.num_labels))
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What its answers depend on beside its weights, as plain values."""
+        return {"task": self.task.name, "max_length": self.max_length}
+
+    @property
     def is_decoder(self) -> bool:
         """Whether attention is causal: the answer is then read at the last position, and padding goes left."""
         return any(getattr(module, "is_causal", False) for module in self.model.modules())

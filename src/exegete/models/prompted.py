@@ -119,15 +119,21 @@ class PromptedModel(ExplainedModel):
         named = labels if isinstance(labels, Mapping) else {label.strip(): label for label in labels}
         if len(named) < 2 or len(named) < len(labels):
             raise ExegeteError(f"expected at least two different labels, got {list(labels)}")
-        self._names = tuple(named)
-        self.task = LabelTokens([self._label_token(label) for label in named.values()])
-        if len(set(self.task.ids)) < len(named):
+        self._answers = {name: self._label_token(label) for name, label in named.items()}
+        self.task = LabelTokens(list(self._answers.values()))
+        if len(set(self._answers.values())) < len(named):
             raise ExegeteError(f"two of the labels {list(named.values())} are the same token")
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels' names, in their order."""
-        return self._names
+        return tuple(self._answers)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Also the prompt, and the tokens that are answers."""
+        prompt = {"pieces": list(self.template.pieces), "sides": list(self.template.sides)}
+        return super().settings | {"prompt": prompt, "labels": self._answers}
 
     def encode(self, examples: Sequence[Any]) -> Batch:
         """Texts (or pairs, where the template has a place for two) in their prompts, as one left-padded batch.

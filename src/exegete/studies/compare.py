@@ -160,6 +160,7 @@ def _config(
         "model": model.config._name_or_path,
         "model_type": model.config.model_type,
         "weights": _fingerprint(model),
+        "settings": model.settings,
         "examples": len(rows),
         "data": _contents(rows),
         "methods": {name: {"method": method.name, **method.params} for name, method in methods.items()},
