@@ -29,7 +29,7 @@ class Capture:
     (after rotary embedding, keys and values repeated under grouped queries), and what q·k is multiplied by;
     `hidden_states` [B, L, d], the output of the embeddings first; `differentiable_twice`: use attention with a second
     derivative (fused kernels have none); `last_only`: of the attentions only the last layer's are needed, so that
-    fused kernels can do the others.
+    fused kernels can do the others; `heads_only`: the pass may end once all `heads` are recorded, without logits.
     """
 
     attentions: bool = False
@@ -37,6 +37,7 @@ class Capture:
     hidden_states: bool = False
     differentiable_twice: bool = False
     last_only: bool = False
+    heads_only: bool = False
 
     def __or__(self, other: Capture) -> Capture:
         """What either asks for."""
@@ -46,12 +47,17 @@ class Capture:
             self.hidden_states or other.hidden_states,
             self.differentiable_twice or other.differentiable_twice,
             all(each.last_only for each in (self, other) if each.attentions),
+            self.heads_only and other.heads_only,
         )
 
     @property
     def in_attention(self) -> bool:
         """Whether the attention kernels have to be ours."""
         return self.attentions or self.heads or self.differentiable_twice
+
+
+class Recorded(Exception):  # noqa: N818  # no error: what was wanted is there
+    """Ends a pass of which only heads are wanted."""
 
 
 @dataclass(slots=True)
@@ -109,6 +115,8 @@ def _attention(
         record.keys.append(_per_query_head(key, query))
         record.values.append(_per_query_head(value, query))
         record.scalings.append(scaling)
+        if record.capture.heads_only and record.calls == record.last:
+            raise Recorded
     if fused:
         mixed, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
         return mixed, None

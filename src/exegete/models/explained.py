@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from exegete.errors import ExegeteError
 from exegete.models import encode as encoding
 from exegete.models.batch import Batch
-from exegete.models.capture import Capture, recording
+from exegete.models.capture import Capture, Recorded, recording
 from exegete.models.outputs import Outputs
 from exegete.models.perturbed import How, perturbed
 from exegete.models.preserve import attention_type_for, evaluating, hooks_removed
@@ -235,8 +235,14 @@ class ExplainedModel(nn.Module):
             if embeddings is not None:
                 scope.enter_context(embeddings_replaced(self.embedding, embeddings))
             record = scope.enter_context(recording(self.model, capture)) if capture.in_attention else None
-            output = self.model(**arguments)
+            try:
+                output = self.model(**arguments)
+            except Recorded:
+                output = None
         recorded = {} if record is None else record.layers()
+        if output is None:
+            nothing = torch.empty(len(batch), 0, dtype=self.dtype, device=batch.device)
+            return Outputs(nothing, embeddings, **recorded)
         if capture.hidden_states:
             recorded["hidden_states"] = tuple(output.hidden_states)
         return Outputs(self.task.logits(output, batch), embeddings, **recorded)

@@ -1,0 +1,213 @@
+"""A student's step, differentiated at the explanation that shaped it: the mechanics of SMaT and of IvRA's SIM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from exegete.errors import unknown
+from exegete.explainers.learned_attention import LearnedAttention
+from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models.preserve import unchanged_random_state
+from exegete.models.readout import answer_only
+from exegete.objectives.cross_entropy import task_losses
+from exegete.training.inner_updates import Update
+from exegete.training.meta_gradient import divergence, meta_gradient
+
+Mode = Literal["forward", "unrolled", "implicit"]
+Part = Literal["loss", "simulation", "explanation"]
+TERMS = 3
+
+
+class Student(nn.Module):
+    """A model and the explainer of its own that it learns with, as one function of their weights.
+
+    Its calls are what `torch.func.functional_call` needs to hand other weights over: see `loss`, `simulation` and
+    `explanation`. Labels of batches are the teacher's answers.
+
+    Args:
+        model: the student, in training mode where dropout shall be drawn.
+        explainer: e_S, an explainer with coefficients on the student's attention.
+        weight: β, of the explanation in the student's loss; 0 leaves it out.
+    """
+
+    def __init__(self, model: ExplainedModel, explainer: LearnedAttention, weight: float) -> None:
+        super().__init__()
+        self.explained, self.explainer, self.weight = model, explainer, weight
+
+    def forward(self, part: Part, *arguments: Any) -> Tensor:
+        """One of the methods below, by name."""
+        result: Tensor = getattr(self, part)(*arguments)
+        return result
+
+    def loss(self, batch: Batch, taught: Tensor | None = None) -> Tensor:
+        """L_student = L_sim + β·KL(e_T ‖ e_S) (eq. 3), a mean over the batch; `taught` [B, L]: e_T."""
+        if taught is None or not self.weight:
+            return self.simulation(batch)
+        with answer_only(self.explained):
+            outputs = self.explained(batch, capture=self._capture())
+        explanation = self._explained(batch, outputs)
+        return mean_task_loss(self.explained, batch, outputs.logits) + self.weight * divergence(taught, explanation)
+
+    def simulation(self, batch: Batch) -> Tensor:
+        """L_sim alone: the task's loss at the teacher's answers (eq. 1), a mean over the batch."""
+        with answer_only(self.explained):
+            return mean_task_loss(self.explained, batch, self.explained(batch).logits)
+
+    def explanation(self, batch: Batch) -> Tensor:
+        """e_S [B, L]; the pass ends with the last layer's queries and keys."""
+        return self._explained(batch, self.explained(batch, capture=self._capture(heads_only=True)))
+
+    def weights(self) -> dict[str, Tensor]:
+        """Everything that a step changes, by name."""
+        return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
+
+    def _capture(self, heads_only: bool = False) -> Capture:
+        return Capture(heads=True, differentiable_twice=True, heads_only=heads_only)
+
+    def _explained(self, batch: Batch, outputs: Any) -> Tensor:
+        nowhere = torch.zeros(len(batch), dtype=torch.long, device=batch.device)
+        return self.explainer.from_outputs(self.explained, batch, outputs, nowhere, keep_graph=True)
+
+
+def mean_task_loss(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
+    """The task's loss at the batch's labels, a mean over the examples that have a usable one."""
+    losses, counted = task_losses(model, batch, logits)
+    return (losses * counted).sum() / counted.sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """The student's next step, looked through but never taken (Fernandes et al. 2022, eq. 8 and 9).
+
+    From its present weights θ the student would go to θ' = update(θ, c·∇_θ L_student(x)); c is what clipping scales
+    gradients by, taken as a constant. The teacher's explanation e_T of x acts on L_sim(θ', x_v) through that step only.
+
+    Args:
+        student: in the mode its steps are taken in; nothing of it changes.
+        update: θ' of θ and a gradient, see `inner_updates.update_of`.
+        mode: `forward`: one forward-mode pass, no graph through the step; `unrolled`: double backward; `implicit`:
+            the student is taken to be at its optimum, H⁻¹ is three terms of its Neumann series (with `rate`), and there
+            is no step. The first two are equal but for rounding.
+        max_norm: the gradients' norm at which they are clipped; None: never.
+        rate: the inner learning rate, which only `implicit` reads.
+    """
+
+    student: Student
+    update: Update
+    mode: Mode = "forward"
+    max_norm: float | None = None
+    rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise unknown("meta-gradient", self.mode, get_args(Mode))
+
+    def gradient(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
+        """∂L_sim(x_v)/∂e_T [B, L], and that loss; both without a graph.
+
+        The gradient goes on from there by an ordinary backward pass: `taught.backward(gradient)`, or as a term of a
+        larger loss (taught · gradient).sum().
+
+        Args:
+            batch: x, with the teacher's answers as labels.
+            taught: e_T [B, L], a distribution over real positions; its graph is not looked at.
+            held_out: x_v, with the teacher's answers.
+            seed: what the student's dropout in its step depends on; the global random state stays what it is.
+        """
+        taught = taught.detach().requires_grad_()
+        with torch.enable_grad():
+            return getattr(self, f"_{self.mode}")(batch, taught, held_out, seed)  # type: ignore[no-any-return]
+
+    def _forward(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
+        gradients, factor = self._step(batch, taught.detach(), seed, graph=False)
+        weights = self._model_weights()
+        clipped = {name: (factor * gradients.pop(name)).requires_grad_() for name in weights}
+        with torch.no_grad():
+            after = {name: self.update(name, weight, clipped[name]) for name, weight in weights.items()}
+        uphill, loss = self._judged(after, held_out)
+        del after
+        slopes = {}
+        for name, weight in weights.items():
+            at = clipped.pop(name)
+            (slopes[name],) = torch.autograd.grad(self.update(name, weight.detach(), at), at, uphill.pop(name))
+        return self._through(batch, taught, slopes, seed, -factor * self.student.weight), loss
+
+    def _unrolled(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
+        gradients, factor = self._step(batch, taught, seed, graph=True)
+        weights = self._model_weights()
+        after = {name: self.update(name, weight.detach(), factor * gradients[name]) for name, weight in weights.items()}
+        with self.student.explained.evaluating():
+            loss = functional_call(self.student, after, ("simulation", held_out))
+        (found,) = torch.autograd.grad(loss, taught, materialize_grads=True)
+        return found, loss.detach()
+
+    def _implicit(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
+        weights = self._model_weights()
+        uphill, loss = self._judged(weights, held_out)
+        gradients, _ = self._step(batch, taught.detach(), seed, graph=True)
+        reached = [name for name in weights if gradients[name].requires_grad]
+        own = [gradients[name] for name in reached]
+        term, total = uphill, dict(uphill)
+        for _ in range(TERMS):
+            along = [term[name] for name in reached]
+            curved = torch.autograd.grad(own, list(weights.values()), along, retain_graph=True, materialize_grads=True)
+            term = {name: term[name] - self.rate * bent for name, bent in zip(weights, curved, strict=True)}
+            total = {name: total[name] + term[name] for name in weights}
+        return self._through(batch, taught, total, seed, self.student.weight), loss
+
+    def _step(self, batch: Batch, taught: Tensor, seed: int, *, graph: bool) -> tuple[dict[str, Tensor], Tensor]:
+        """The gradients of the student's loss by name, and what clipping scales them by."""
+        weights = self.student.weights()
+        with drawing(seed):
+            loss = self.student("loss", batch, taught)
+        found = torch.autograd.grad(loss, list(weights.values()), create_graph=graph, materialize_grads=True)
+        return dict(zip(weights, found, strict=True)), clipping(found, self.max_norm)
+
+    def _judged(self, weights: Mapping[str, Tensor], held_out: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """∇L_sim at weights, without dropout, by name, and the loss."""
+        leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+        with self.student.explained.evaluating():
+            loss = functional_call(self.student, leaves, ("simulation", held_out))
+        found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        return dict(zip(leaves, found, strict=True)), loss.detach()
+
+    def _through(
+        self, batch: Batch, taught: Tensor, slopes: Mapping[str, Tensor], seed: int, scale: Tensor | float
+    ) -> Tensor:
+        """The mean over the batch of `scale` times the derivative of log e_S along the slopes: [B, L]."""
+
+        def explained(weights: Mapping[str, Tensor]) -> Tensor:
+            with drawing(seed):
+                result: Tensor = functional_call(self.student, dict(weights), ("explanation", batch))
+            return result
+
+        weights = {name: weight for name, weight in self._model_weights().items() if name in slopes}
+        (found,) = meta_gradient(taught, [taught], explained, weights, slopes, float(scale))
+        return found
+
+    def _model_weights(self) -> dict[str, Tensor]:
+        """Those that answers depend on: all but the explainer's."""
+        return {name: weight for name, weight in self.student.weights().items() if not name.startswith("explainer.")}
+
+
+def clipping(gradients: Any, max_norm: float | None) -> Tensor:
+    """What `clip_grad_norm_` multiplies gradients by; a scalar without a graph."""
+    if not max_norm:
+        return torch.ones((), device=gradients[0].device)
+    norm = torch.nn.utils.get_total_norm([gradient.detach() for gradient in gradients])
+    return (max_norm / (norm + 1e-6)).clamp(max=1.0)
+
+
+@contextmanager
+def drawing(seed: int) -> Iterator[None]:
+    """Inside the block what is drawn from the global generators depends on the seed alone; they are restored after."""
+    with unchanged_random_state():
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,238 @@
+"""A student's pilot step, differentiated at the teacher's explanation, against a graph through it and differences."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from exegete import ExegeteError
+from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.models import Batch
+from exegete.models.readout import answer_only
+from exegete.training.bilevel import Pilot, Student, clipping, drawing
+from exegete.training.inner_updates import update_of
+from small import PAIRS, small, uneven
+
+KINDS = {
+    "text": ("bert", {}),
+    "decoder": ("gpt2", {}),
+    "image": ("vit", {}),
+    "regression": ("roberta", {"num_labels": 1, "problem_type": "regression"}),
+}
+DROPOUT = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
+OPTIMIZERS = {
+    "sgd": lambda weights: torch.optim.SGD(weights, lr=0.3, weight_decay=0.01),
+    "momentum": lambda weights: torch.optim.SGD(weights, lr=0.3, momentum=0.9),
+    "adamw": lambda weights: torch.optim.AdamW(weights, lr=0.01, weight_decay=0.01),
+    "adam": lambda weights: torch.optim.Adam(weights, lr=0.01),
+}
+
+
+class Scene:
+    """A student in training mode, what it learns from, and what it is judged by."""
+
+    def __init__(self, kind="text", optimizer="sgd", max_norm=None, steps=0, **changes):
+        family, own = KINDS[kind]
+        dropped = {} if family == "gpt2" else DROPOUT
+        model = small(family, **({"initializer_range": 0.3} | dropped | own | changes))
+        self.student = Student(model, ParameterisedAttention.uniform(model, normaliser="softmax").double(), 5.0)
+        rows = uneven(family, 4)
+        self.inner, self.outer = (answered(model, rows[half]) for half in (slice(2), slice(2, 4)))
+        weights = torch.randn(self.inner.attended.shape, generator=torch.Generator().manual_seed(1)).double()
+        self.taught = weights.masked_fill(~self.inner.attended, -torch.inf).softmax(-1)
+        self.optimizer = OPTIMIZERS[optimizer](list(self.student.parameters()))
+        model.train()
+        for _ in range(steps):
+            self.student("loss", self.inner, self.taught).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        self.max_norm = max_norm
+
+    def pilot(self, mode):
+        return Pilot(self.student, update_of(self.optimizer, self.student.weights()), mode, self.max_norm, rate=0.1)
+
+    def gradient(self, mode="forward"):
+        return self.pilot(mode).gradient(self.inner, self.taught, self.outer, seed=3)
+
+
+def answered(model, rows) -> Batch:
+    batch = model.encode(rows)
+    values = model.task.name == "regression"
+    labels = torch.tensor([0.7, -1.2], dtype=torch.float64) if values else torch.tensor([0, 2])
+    return replace(batch, labels=labels)
+
+
+def close(found, expected):
+    assert expected.abs().max() > 1e-9
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_forward_mode_pass_gives_what_double_backward_gives_with_dropout(kind):
+    scene = Scene(kind, max_norm=0.5)
+    (found, loss), (expected, same) = scene.gradient(), scene.gradient("unrolled")
+    close(found, expected)
+    assert float(loss) == pytest.approx(float(same), rel=1e-12)
+    assert not found.requires_grad
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_both_follow_the_optimizers_own_step(optimizer):
+    scene = Scene(optimizer=optimizer, steps=2)
+    close(scene.gradient()[0], scene.gradient("unrolled")[0])
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_step_looked_through_is_the_one_that_the_optimizer_takes(optimizer, steps):
+    scene = Scene(optimizer=optimizer, steps=steps)
+    weights = scene.student.weights()
+    update = update_of(scene.optimizer, weights)
+    scene.student("loss", scene.inner, scene.taught).backward()
+    expected = {
+        name: update(name, weight.detach(), weight.grad) for name, weight in weights.items() if weight.grad is not None
+    }
+    scene.optimizer.step()
+    for name, value in expected.items():
+        torch.testing.assert_close(weights[name].detach(), value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["forward", "unrolled"])
+def test_it_is_what_differences_of_the_outer_loss_give_through_a_real_step(mode):
+    """The reference takes the optimizer's step, with the same dropout, and judges the student after it."""
+    scene = Scene(max_norm=100.0)
+    direction = torch.randn(scene.taught.shape, generator=torch.Generator().manual_seed(0)).double()
+    direction = direction.masked_fill(~scene.inner.attended, 0)
+    ends = []
+    for size in (1e-5, -1e-5):
+        other = copy.deepcopy((scene.student, scene.optimizer))
+        student, optimizer = other
+        with drawing(3):
+            student("loss", scene.inner, scene.taught + size * direction).backward()
+        torch.nn.utils.clip_grad_norm_(student.parameters(), 100.0)
+        optimizer.step()
+        with student.explained.evaluating(), torch.no_grad():
+            ends.append(float(student("simulation", scene.outer)))
+    found = (scene.gradient(mode)[0] * direction).sum()
+    assert float(found) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5)
+
+
+def test_implicit_is_the_neumann_series_of_the_hessian_by_hand():
+    """The Hessian of a frozen student's head, made column by column."""
+    scene = Scene(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    for name, weight in scene.student.named_parameters():
+        weight.requires_grad_("layer.1.attention.self.key.bias" in name or "layer.1.attention.self.query.bias" in name)
+    scene.optimizer = OPTIMIZERS["sgd"](list(scene.student.weights().values()))
+    found = scene.gradient("implicit")[0]
+    weights = list(scene.student.weights().values())
+    taught = scene.taught.clone().requires_grad_()
+    own = torch.cat(
+        [
+            g.flatten()
+            for g in torch.autograd.grad(scene.student("loss", scene.inner, taught), weights, create_graph=True)
+        ]
+    )
+    hessian = torch.stack(
+        [torch.cat([g.flatten() for g in torch.autograd.grad(value, weights, retain_graph=True)]) for value in own]
+    )
+    with scene.student.explained.evaluating():
+        uphill = torch.autograd.grad(scene.student("simulation", scene.outer), weights)
+    term = torch.cat([slope.flatten() for slope in uphill])
+    total = term.clone()
+    for _ in range(3):
+        term = term - 0.1 * hessian @ term
+        total = total + term
+    (expected,) = torch.autograd.grad(own, taught, -total)
+    close(found, expected)
+
+
+def test_nothing_of_the_student_changes_and_no_random_number_is_used_up():
+    scene = Scene(optimizer="adamw", steps=1)
+    before = copy.deepcopy((scene.student.state_dict(), scene.optimizer.state_dict()["state"]))
+    state = torch.get_rng_state()
+    for mode in ("forward", "unrolled", "implicit"):
+        scene.gradient(mode)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[0][name]) for name, value in scene.student.state_dict().items())
+    for key, values in scene.optimizer.state_dict()["state"].items():
+        assert all(torch.equal(value, before[1][key][name]) for name, value in values.items())
+    assert all(weight.grad is None for weight in scene.student.parameters())
+    assert scene.student.explained.model.training
+
+
+@pytest.mark.parametrize("mode", ["forward", "unrolled"])
+def test_padding_changes_nothing(mode):
+    """One example beside a longer one or alone; no dropout, whose draws depend on shapes."""
+    scene = Scene(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    short = int(scene.inner.attended.sum(1).argmin())
+    wide = scene.inner.select([short])
+    narrow, columns = wide.trimmed()
+    assert narrow.length < wide.length
+    pilot = scene.pilot(mode)
+    taught = scene.taught[[short]]
+    found = pilot.gradient(wide, taught, scene.outer, 0)[0]
+    close(found[:, columns], pilot.gradient(narrow, taught[:, columns], scene.outer, 0)[0])
+
+
+def test_an_explanation_costs_no_more_than_its_heads_and_is_the_one_of_a_whole_pass():
+    scene = Scene()
+    ran = []
+    hook = scene.student.explained.model.classifier.register_forward_hook(lambda *_: ran.append(1))
+    with scene.student.explained.evaluating(), torch.no_grad():
+        found = scene.student("explanation", scene.inner)
+        assert ran == []
+        expected = scene.student.explainer.everywhere(scene.student.explained, scene.inner).scores
+        assert ran
+    hook.remove()
+    torch.testing.assert_close(found, expected)
+    assert scene.student.explained.model.config._attn_implementation != "exegete"
+
+
+def test_without_weight_or_explanation_the_student_learns_answers_alone():
+    scene = Scene(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    scene.student.weight = 0.0
+    alone = scene.student("loss", scene.inner)
+    assert torch.equal(scene.student("loss", scene.inner, scene.taught), alone)
+    assert torch.equal(scene.student("simulation", scene.inner), alone)
+
+
+def test_clipping_is_torchs():
+    gradients = [torch.randn(3, 4), torch.randn(5)]
+    for norm in (0.1, 1e3):
+        parameters = [torch.nn.Parameter(torch.zeros_like(g)) for g in gradients]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        torch.nn.utils.clip_grad_norm_(parameters, norm)
+        factor = clipping(gradients, norm)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            torch.testing.assert_close(parameter.grad, factor * gradient)
+
+
+def test_a_question_answering_student_keeps_every_position():
+    model = small("bert", "QuestionAnswering", initializer_range=0.3)
+    batch = replace(model.encode(PAIRS), labels=torch.tensor([[7, 8], [8, 9], [6, 7]]))
+    student = Student(model, ParameterisedAttention.uniform(model).double(), 5.0)
+    taught = batch.attended / batch.attended.sum(1, keepdim=True).double()
+    optimizer = OPTIMIZERS["sgd"](list(student.parameters()))
+    pair = [
+        Pilot(student, update_of(optimizer, student.weights()), mode).gradient(batch, taught, batch, 0)[0]
+        for mode in ("forward", "unrolled")
+    ]
+    close(*pair)
+    with answer_only(model):
+        assert model(batch).logits.shape[-1] == batch.length
+
+
+def test_what_cannot_be_looked_through_is_refused():
+    weights = {"w": torch.nn.Parameter(torch.ones(2))}
+    with pytest.raises(ExegeteError, match="SGD"):
+        update_of(torch.optim.RMSprop(weights.values()), weights)
+    with pytest.raises(ExegeteError, match="does not step other"):
+        update_of(torch.optim.SGD(weights.values()), {"other": torch.nn.Parameter(torch.ones(1))})
+    with pytest.raises(ExegeteError, match="amsgrad"):
+        update_of(torch.optim.Adam(weights.values(), amsgrad=True), weights)
+    with pytest.raises(ExegeteError, match="forward, implicit, unrolled"):
+        Scene().pilot("backward")
