@@ -13,7 +13,7 @@ from exegete.studies import estimate, explaining, methods, protocols, sources
 from exegete.studies.cell import Cell
 from exegete.studies.explaining import Chosen
 from exegete.studies.files import Study
-from exegete.studies.places import OWN, Place, meant, places, runs_named, seeds
+from exegete.studies.places import OWN, TRAINED, Place, meant, places, runs_named, seeds
 from exegete.studies.runs import judge_model, train_model
 from exegete.studies.schema import JudgementPart, RunPart
 from exegete.studies.yaml_lines import Place as Line
@@ -256,7 +256,7 @@ def _asked(judgement: JudgementPart, place: Place) -> bool:
 def _inside(cell: Cell, part: RunPart | None) -> dict[str, str]:
     """A run's folder, or one inside it, by the run's address."""
     path = "" if part is None else part.path
-    return {"trained": cell.key} | ({"path": path} if path else {})
+    return {TRAINED: cell.key} | ({"path": path} if path else {})
 
 
 def _keys(cells: Sequence[Cell | None]) -> tuple[str, ...]:

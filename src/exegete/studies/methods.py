@@ -10,7 +10,7 @@ from typing import Any
 
 from exegete.errors import ExegeteError, unknown
 from exegete.recipes import RECIPES, Recipe
-from exegete.studies.places import runs_named
+from exegete.studies.places import RUN, TRAINED, runs_named
 from exegete.training.fine_tune import DEFAULTS, FROM_SCRATCH, IRRELEVANT
 from exegete.training.start import is_new
 
@@ -48,12 +48,10 @@ def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     A folder that the recipe has no default for is an empty text: what is there is looked at in training only.
     """
     known = {key: 1.0 if isinstance(value, Mapping) else value for key, value in parameters.items()}
-    for key in runs_named(parameters):
-        each = inspect.signature(RECIPES[name]).parameters.get(key)
-        if each is not None and each.default is not inspect.Parameter.empty:
-            del known[key]
-        else:
-            known[key] = ""
+    for key, value in parameters.items():
+        if isinstance(value, Mapping) and (RUN in value or TRAINED in value):
+            each = inspect.signature(RECIPES[name]).parameters.get(key)
+            known[key] = "" if each is None or each.default is each.empty else each.default
     return _made(name, json.dumps(known, sort_keys=True))
 
 

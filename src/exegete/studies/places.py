@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from exegete.errors import ExegeteError, unknown
 from exegete.studies.schema import RunPart, StudyFile
 
-RUN = "run"
+RUN, TRAINED = "run", "trained"
 OWN = "{run}"
 
 

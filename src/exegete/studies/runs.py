@@ -25,7 +25,7 @@ from exegete.studies import methods, protocols, sources
 from exegete.studies.cell import Cell, Store, Workspace
 from exegete.studies.compare import compare, seeded
 from exegete.studies.performance import performance
-from exegete.studies.places import OWN
+from exegete.studies.places import OWN, TRAINED
 from exegete.studies.run_cell import Stopped
 from exegete.training.run import HISTORY, METRICS, RECORD
 
@@ -120,14 +120,14 @@ def by_layer(
 def _start(cell: Cell, store: Store) -> str | Path:
     """The model that a run begins with: the grid's, or another run's."""
     model = cell.config["model"]
-    return _folder(model, store) if "trained" in model else str(cell.sources["model"])
+    return _folder(model, store) if TRAINED in model else str(cell.sources["model"])
 
 
 def _folder(value: Mapping[str, Any], store: Store) -> Path:
     """Another run's folder, or one inside it. Raises ExegeteError when it is not there."""
-    folder = store.needed(value["trained"]) / str(value.get("path", ""))
+    folder = store.needed(value[TRAINED]) / str(value.get("path", ""))
     if not folder.is_dir():
-        raise ExegeteError(f"the run {value['trained']} has no folder {value['path']!r}")
+        raise ExegeteError(f"the run {value[TRAINED]} has no folder {value['path']!r}")
     return folder
 
 
@@ -143,7 +143,7 @@ def _filled(parameters: Mapping[str, Any], store: Store) -> dict[str, Any]:
     """The parameters with what other runs give put in: a folder, or the mean of a figure over runs, times a factor."""
     filled = dict(parameters)
     for name, value in parameters.items():
-        if isinstance(value, Mapping) and "trained" in value:
+        if isinstance(value, Mapping) and TRAINED in value:
             filled[name] = str(_folder(value, store))
         elif isinstance(value, Mapping) and "runs" in value:
             found = [_figure(store.needed(key), value["metric"], value["of"]) for key in value["runs"]]
