@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -54,7 +54,7 @@ USUAL_METRICS = (
 def compare(
     model: ExplainedModel,
     data: Dataset | Sequence[Any],
-    methods: Sequence[str | Explainer] | None = None,
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None = None,
     metrics: Sequence[str | Metric] | None = None,
     *,
     target: Any = "predicted",
@@ -68,7 +68,8 @@ def compare(
     Args:
         model: what is explained.
         data: a dataset in canonical form, or texts.
-        methods: ids or explainers; ["all"]: every one that needs nothing but the model; default: the quick among them.
+        methods: ids or explainers, by name or not; ["all"]: every one that needs nothing but the model; default: the
+            quick among them.
         metrics: ids or metrics; default: the usual ones that apply, those on rationales where the data has some.
         target: what is explained, see `exegete.attribute`.
         batch_size: examples judged together; default: up to 32 of similar length.
@@ -120,8 +121,12 @@ def _shards(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) 
             yield indices[start : start + size]
 
 
-def _methods(methods: Sequence[str | Explainer] | None, seed: int) -> dict[str, Explainer]:
+def _methods(
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int
+) -> dict[str, Explainer]:
     """Explainers by the name that the table shows; those with a seed get this one unless they name their own."""
+    if isinstance(methods, Mapping):
+        return {name: seeded(each, seed) for name, each in methods.items()}
     if methods is None:
         methods = USUAL_METHODS
     elif list(methods) == ["all"]:
