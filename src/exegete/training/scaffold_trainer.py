@@ -25,8 +25,9 @@ class ScaffoldTrainer(ObjectiveTrainer):
     """Trains a student on `lessons.taught` data; with a `Scaffolding` whose teacher learns, that one too.
 
     After every `interval`-th step of the student (eq. 6 and 7) one of the teacher's coefficients (eq. 8 and 9), on a
-    batch of dev data: its epochs follow each other, each in an order of its own. The student is never set back. Evaluation has `simulatability` beside the task's figures, which are against people's labels where
-    there are any, else against the teacher's answers.
+    batch of dev data: its epochs follow each other, each in an order of its own. The student is never set back.
+    Evaluation has `simulatability` beside the task's figures, which are against people's labels where there are any,
+    else against the teacher's answers.
     """
 
     def __init__(

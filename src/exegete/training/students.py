@@ -62,10 +62,10 @@ class Teaching:
     def student(
         self, model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any
     ) -> TrainResult:
-        """Trains one student, whose labels in both splits are the teacher's answers; options are those of `fine_tune`.
+        """Trains one student, whose labels in both splits are the teacher's answers; options as those of `fine_tune`.
 
-        Beside it lie `student_explainer` and, where it learned, `teacher_explainer`. With `retrain` the student that the
-        explainer learned with lies in a folder beside, whose name ends with `-learned`.
+        Beside it lie `student_explainer` and, where it learned, `teacher_explainer`. With `retrain` the student that
+        the explainer learned with lies in a folder beside, whose name ends with `-learned`.
 
         Raises:
             ExegeteError: a student with another vocabulary, a teacher that says the same of all dev data in a
@@ -212,7 +212,9 @@ def summary(frame: pd.DataFrame, figure: str = "simulatability", baseline: str =
     `better`: the quartiles lie above all of the baseline's (Fernandes et al. 2022, tables 1, 3 and 5).
     """
     groups = frame.groupby(["explainer", "size"], sort=False)[figure]
-    table = groups.quantile([0.25, 0.5, 0.75]).unstack().set_axis(["low", "median", "high"], axis=1).reset_index()
+    table = (
+        groups.quantile(np.array([0.25, 0.5, 0.75])).unstack().set_axis(["low", "median", "high"], axis=1).reset_index()
+    )
     table["seeds"] = groups.count().to_numpy()
     tops: Mapping[Any, Any] = table[table["explainer"] == baseline].set_index("size")["high"].to_dict()
     table["better"] = [row.low > tops.get(row.size, float("inf")) for row in table.itertuples()]
