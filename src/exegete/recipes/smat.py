@@ -154,6 +154,6 @@ def smat(
             "Batches are of like length, and padded to their longest text only.",
             "Gradients of static methods are taken at word embeddings, before positions are added.",
             "The student's dropout is the model's own, after the softmax; its explainer sees clean logits.",
-            "Integrated gradients have 10 points of this library's quadrature; the authors' points are off by their weights.",
+            "Integrated gradients have 10 points of this library's quadrature; the authors' are off by a factor.",
         ),
     )

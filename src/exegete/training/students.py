@@ -77,7 +77,8 @@ class Teaching:
             if not first.finished:
                 raise ExegeteError("learning the explainer was stopped: the same call goes on from there")
             return self.fixed(first.folder).student(model, train, dev, folder, **options)
-        return self.run(model, self.taught(train), self.taught(dev), folder, **options)
+        alike = self.cutting(options.get("max_length"))
+        return alike.run(model, alike.taught(train), alike.taught(dev), folder, **options)
 
     def run(
         self,
@@ -95,6 +96,14 @@ class Teaching:
         folder.parent.mkdir(parents=True, exist_ok=True)
         terms = self.objectives(lesson, folder.parent) if objectives is None else objectives
         return fine_tune(model, lesson, exam, folder, objectives=terms, trainer=ScaffoldTrainer, **options)
+
+    def cutting(self, max_length: int | None) -> Teaching:
+        """With a teacher that cuts texts where the student does."""
+        teacher = self.teacher
+        if max_length is None:
+            return self
+        alike = ExplainedModel(teacher.model, teacher.processing_class, teacher.task.name, max_length)
+        return replace(self, teacher=alike)
 
     def taught(self, data: Dataset) -> Dataset:
         """The data as a student sees it, see `lessons.taught`; what is so already stays."""
@@ -186,6 +195,7 @@ def students(
         seeds: of the students.
         options: of `fine_tune`.
     """
+    teaching = teaching.cutting(options.get("max_length"))
     lesson, exam, last = (teaching.taught(data) for data in (pool, dev, test))
     if max(sizes) > len(lesson):
         raise ExegeteError(f"the pool has {len(lesson)} rows, fewer than {max(sizes)}")
