@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 from torch import Tensor
 
+from exegete.metrics.simulatability import pearson
 from exegete.models import Batch, ExplainedModel
 
 Array = NDArray[Any]
@@ -74,12 +75,7 @@ def _multi_label(predicted: Array, dataset: Dataset) -> dict[str, float]:
 
 def _regression(predicted: Array, dataset: Dataset) -> dict[str, float]:
     labels, values = np.asarray(dataset["label"][:], dtype=np.float64), predicted[:, 0].astype(np.float64)
-    a, b = labels - labels.mean(), values - values.mean()
-    norm = float(np.sqrt((a**2).sum() * (b**2).sum()))
-    return {
-        "pearson": float((a * b).sum() / norm) if norm else float("nan"),
-        "rmse": float(np.sqrt(((labels - values) ** 2).mean())),
-    }
+    return {"pearson": pearson(values, labels), "rmse": float(np.sqrt(((labels - values) ** 2).mean()))}
 
 
 def _spans(predicted: Array, dataset: Dataset) -> dict[str, float]:

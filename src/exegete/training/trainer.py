@@ -192,10 +192,14 @@ class ObjectiveTrainer(Trainer):
         predicted[longest_first(lengths(dataset))] = output.predictions
         terms = self._drained("evaluation")
         total = sum(objective.weight * terms[objective.name] for objective in self.module.objectives)
-        figures = {"loss": total} | terms | evaluation.score(self.explained.task.name, predicted, dataset)
+        figures = {"loss": total} | terms | self.scored(predicted, dataset)
         figures |= self.judged(figures)
         named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         return output._replace(predictions=predicted, metrics=output.metrics | named)
+
+    def scored(self, predicted: Any, dataset: Any) -> dict[str, float]:
+        """The task's figures of predictions in the dataset's order; for subclasses to add to."""
+        return evaluation.score(self.explained.task.name, predicted, dataset)
 
     def judged(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Further figures of an evaluation, made of its figures; for subclasses."""
