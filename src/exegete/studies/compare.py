@@ -60,6 +60,7 @@ def compare(
     target: Any = "predicted",
     batch_size: int | None = None,
     seed: int = 0,
+    special_tokens: bool = False,
     output_dir: str | Path | None = None,
     show_progress: bool = False,
 ) -> Comparison:
@@ -74,6 +75,8 @@ def compare(
         target: what is explained, see `exegete.attribute`.
         batch_size: examples judged together; default: up to 32 of similar length.
         seed: of the bootstrap and of every method that has a seed.
+        special_tokens: whether special tokens keep the scores that methods give them; else these are 0. Only metrics
+            with `specials` look at them.
         output_dir: where results go. A comparison that was stopped there goes on where it stopped.
         show_progress: a progress bar on stderr.
 
@@ -83,6 +86,7 @@ def compare(
     rows = in_model_labels(model, data) if isinstance(data, Dataset) else [dict(as_row(row)) for row in listed(data)]
     chosen, judges = _methods(methods, seed), _metrics(model, metrics, rows)
     config = _config(model, rows, chosen, judges) | {"target": str(target), "seed": seed}
+    config |= {"special_tokens": True} if special_tokens else {}
     folder = None if output_dir is None else Path(output_dir)
     whole = None if folder is None else finished(folder, config)
     parts = None
@@ -92,7 +96,8 @@ def compare(
             for number, indices in enumerate(_shards(model, rows, batch_size)):
                 if number not in parts:
                     batch = model.encode([rows[index] for index in indices])
-                    parts[number] = judge(model, batch, indices, chosen, judges, targets_of(target, indices, len(rows)))
+                    wanted = targets_of(target, indices, len(rows))
+                    parts[number] = judge(model, batch, indices, chosen, judges, wanted, special_tokens=special_tokens)
                 progress.update(len(indices))
         whole = parts.whole()
     cards = [*(replace(judge.card, name=column) for column, judge in judges.items()), SECONDS, PEAK_MEMORY]

@@ -205,6 +205,8 @@ class _Builder:
                 "layers": judgement.layers,
                 "seed": place.seed,
             }
+            if judgement.special_tokens:
+                config["special_tokens"] = True
             if judgement.protocol is not None:
                 known = protocols.with_defaults(judgement.protocol, options)
                 config["protocol"] = {"name": judgement.protocol, "options": known}

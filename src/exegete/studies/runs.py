@@ -9,21 +9,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import pandas as pd
 import torch
-from datasets import Dataset
 
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, explainer
-from exegete.explainers.attribute import batches, targets_of
-from exegete.metrics import metric
-from exegete.models import ExplainedModel, load
-from exegete.models.explained import finite
-from exegete.models.labels import in_model_labels
+from exegete.models import load
 from exegete.studies import methods, protocols, sources
 from exegete.studies.cell import Cell, Store, Workspace
-from exegete.studies.compare import compare, seeded
+from exegete.studies.compare import compare
+from exegete.studies.layers import by_layer
 from exegete.studies.performance import performance
 from exegete.studies.places import OWN, TRAINED
 from exegete.studies.run_cell import Stopped
@@ -77,7 +72,14 @@ def judge_model(cell: Cell, space: Workspace) -> None:
     folder = space.work / "comparison"
     _require_parts(folder)
     comparison = compare(
-        model, data, explainers, metrics, target=config["target"], seed=config["seed"], output_dir=folder
+        model,
+        data,
+        explainers,
+        metrics,
+        target=config["target"],
+        seed=config["seed"],
+        special_tokens="special_tokens" in config,
+        output_dir=folder,
     )
     columns = {card.name: spec for card, spec in zip(comparison.cards, metrics, strict=False)}
     comparison.results.rename(columns=columns).to_parquet(space.fresh / RESULTS, index=False)
@@ -86,35 +88,9 @@ def judge_model(cell: Cell, space: Workspace) -> None:
     if config["keep_attributions"]:
         comparison.attributions.save(space.fresh / ATTRIBUTIONS)
     if config["layers"]:
-        by_layer(model, data, explainers, metrics, config["target"], config["seed"]).to_parquet(
-            space.fresh / LAYERS, index=False
-        )
-
-
-@torch.no_grad()
-def by_layer(
-    model: ExplainedModel,
-    data: Dataset,
-    explainers: Mapping[str, str | Explainer],
-    metrics: list[str],
-    target: Any,
-    seed: int,
-) -> pd.DataFrame:
-    """The mean over examples of every metric on rationales, for each layer's scores: method, metric, layer, value."""
-    rows, found = in_model_labels(model, data), list[pd.DataFrame]()
-    judges = {spec: metric(spec) for spec in metrics if metric(spec).card.needs_rationale}
-    for indices in batches(model, rows):
-        batch = model.encode([rows[index] for index in indices])
-        explained = model.target(batch, targets_of(target, indices, len(rows)), finite(model(batch).logits))
-        for spec, each in explainers.items():
-            layers = seeded(each, seed).explain(model, batch, explained).layers
-            for layer, scores in enumerate(() if layers is None else layers.unbind(1), 1):
-                for name, judge in judges.items():
-                    values = judge.judge(model, batch, scores, explained)[judge.name].cpu().numpy()
-                    found.append(pd.DataFrame({"method": spec, "metric": name, "layer": layer, "value": values}))
-    columns = ["method", "metric", "layer"]
-    every = pd.concat(found) if found else pd.DataFrame(columns=[*columns, "value"])
-    return every.groupby(columns, sort=False)["value"].mean().reset_index()
+        special = "special_tokens" in config
+        layered = by_layer(model, data, explainers, metrics, config["target"], config["seed"], special_tokens=special)
+        layered.to_parquet(space.fresh / LAYERS, index=False)
 
 
 def _start(cell: Cell, store: Store) -> str | Path:

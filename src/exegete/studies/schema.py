@@ -122,7 +122,8 @@ class JudgementPart(Part):
     `recipes`, `trainings`, `models`: whose runs are asked; all where not given. `model`: another run's model is judged
     in place of the run's own, as where a run learned an explainer of it. `protocol` with its `options`: what else is
     found out about the model, see `exegete.studies.protocols`. `layers`: also judge each layer's scores by the metrics
-    on rationales, for explainers that have them.
+    on rationales, for explainers that have them. `special_tokens`: what explainers give to special tokens is judged
+    too, by metrics that look at them; else it counts as 0.
     """
 
     datasets: Several
@@ -137,6 +138,7 @@ class JudgementPart(Part):
     target: str | int = "predicted"
     keep_attributions: bool = False
     layers: bool = False
+    special_tokens: bool = False
 
 
 class Significance(Part):
