@@ -16,6 +16,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.parameterised_attention import ParameterisedAttention
 from exegete.recipes import RECIPES, Recipe, rationales
 from exegete.reports.attributions import Attributions
+from exegete.studies import sources
 from exegete.studies.cell import Store
 from exegete.studies.figures import agreements, table_matrix
 from exegete.studies.files import load_study
@@ -23,6 +24,7 @@ from exegete.studies.grid import grid
 from exegete.studies.performance import performance
 from exegete.studies.results import collect
 from exegete.studies.run_cell import run_cell
+from exegete.studies.schema import DatasetPart
 from exegete.studies.sweeps import histories, sweeps
 from exegete.studies.tables import study_table
 
@@ -111,6 +113,29 @@ def test_a_protocols_figures_are_those_of_its_function(results):
     assert told["rationale_accuracy"] == pytest.approx(figures["accuracy"])
     assert told["rationale_f1_macro"] == pytest.approx(figures["f1_macro"])
     assert results.card("rationale_accuracy").higher_is_better
+
+
+def test_a_student_foretells_its_teacher_as_often_as_both_say_the_same(results):
+    """The teacher's own model foretells it always."""
+    teacher = exegete.load(folder(results, "Teacher"))
+    exam = sources.load(results.grid.study.file.datasets["exam"].model_dump())
+    said = performance(teacher, exam)[1]["predicted"].map(np.argmax)
+    for run in results.runs(judgement="foretold"):
+        share = (results.predictions(run)["predicted"].map(np.argmax) == said).mean()
+        told = results.figures.query(f"recipe == '{run.recipe}' and seed == {run.seed} and metric == 'simulatability'")
+        assert told["value"].item() == pytest.approx(share)
+        assert share == 1 or run.recipe == "Student"
+
+
+def test_rows_divide_a_split():
+    parts = [DatasetPart(spec="generated?size=48", split="train", rows=rows) for rows in ([0, 16], [16, 28])]
+    pool, exam = (sources.load(part.model_dump())["text"][:] for part in parts)
+    assert (len(pool), len(exam)) == (16, 12)
+    assert not set(pool) & set(exam)
+    assert pool == exegete.load_data("generated?size=48", "train", limit=16, seed=0)["text"][:]
+    assert sources.dataset(parts[0]).address != sources.dataset(parts[1]).address
+    few = DatasetPart(spec="generated?size=48", split="train", rows=[40, 99])
+    assert "none to take from 40 to 99" in sources.dataset(few).problem
 
 
 def test_how_alike_seeds_are_is_the_mean_over_pairs_of_examples(results):

@@ -15,6 +15,8 @@ from exegete.errors import ExegeteError, unknown
 from exegete.models import ExplainedModel, load
 from exegete.recipes.fresh import rationales
 from exegete.studies.performance import performance
+from exegete.training.lessons import taught
+from exegete.training.students import measured
 
 
 class Protocol(NamedTuple):
@@ -51,10 +53,22 @@ def select_then_predict(
     return {f"rationale_{name}": value for name, value in figures.items()}
 
 
+def simulates(model: ExplainedModel, data: Dataset, *, teacher: str) -> dict[str, float]:
+    """How often a student foretells its teacher, without any explanation (SMaT).
+
+    Args:
+        model: the student.
+        data: what both are asked; labels do not matter.
+        teacher: its folder.
+    """
+    return {"simulatability": measured(model, taught(load(teacher, device=model.device), data))["simulatability"]}
+
+
 PROTOCOLS: dict[str, Protocol] = {
     "select_then_predict": Protocol(
         select_then_predict, {"rationale_accuracy": True, "rationale_f1_macro": True, "rationale_pearson": True}
     ),
+    "simulatability": Protocol(simulates, {"simulatability": True}),
 }
 
 

@@ -34,17 +34,19 @@ PASSING = (".*", "checkpoint-*", "events.out.*")
 def train_model(cell: Cell, space: Workspace) -> None:
     """Trains a model; its folder then holds what `exegete.load` takes, without checkpoints.
 
+    What a recipe puts beside its folder is there as long as the run works.
+
     Raises:
         Stopped: a signal came; the newest checkpoint is kept.
     """
-    config, given = cell.config, cell.sources
-    _require_readable(space.work)
+    config, given, folder = cell.config, cell.sources, space.work / "run"
+    _require_readable(folder)
     recipe = methods.recipe(config["recipe"], _filled(config["parameters"], space.store))
     result = recipe.train(
         _start(cell, space.store),
         sources.load(given["train"]),
         sources.load(given["dev"]),
-        space.work,
+        folder,
         arguments={**config["arguments"], "disable_tqdm": True, "use_cpu": not torch.cuda.is_available()}
         | given["arguments"],
         early_stopping_patience=config["early_stopping_patience"],
@@ -53,7 +55,7 @@ def train_model(cell: Cell, space: Workspace) -> None:
     )
     if not result.finished:
         raise Stopped(f"stopped after step {result.steps}")
-    shutil.copytree(space.work, space.fresh, ignore=shutil.ignore_patterns(*PASSING), dirs_exist_ok=True)
+    shutil.copytree(folder, space.fresh, ignore=shutil.ignore_patterns(*PASSING), dirs_exist_ok=True)
 
 
 def judge_model(cell: Cell, space: Workspace) -> None:
@@ -146,10 +148,10 @@ def _require_readable(work: Path) -> None:
     try:
         json.loads((work / RECORD).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        if not any(work.glob(f"*/{RECORD}")):
-            _empty(work)
+        if not any(work.glob(f"**/{RECORD}")):
+            shutil.rmtree(work, ignore_errors=True)
     except ValueError:
-        _empty(work)
+        shutil.rmtree(work)
 
 
 def _require_parts(folder: Path) -> None:
@@ -158,8 +160,3 @@ def _require_parts(folder: Path) -> None:
         json.loads(record.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _empty(folder: Path) -> None:
-    shutil.rmtree(folder)
-    folder.mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 Names = list[str] | None
 
@@ -43,11 +43,16 @@ class Part(BaseModel):
 
 
 class DatasetPart(Part):
-    """One split of a dataset: what `exegete.load_data` takes."""
+    """One split of a dataset: what `exegete.load_data` takes.
+
+    `rows: [START, END]` divides a split: of its rows in an order that the seed draws, those from START to before END,
+    back in the order of the file. `[0, N]` is what a `limit` of N draws.
+    """
 
     spec: str
     split: str = "test"
     limit: int | None = Field(None, ge=1)
+    rows: tuple[NonNegativeInt, PositiveInt] | None = None
     seed: int = 0
     options: dict[str, Any] = {}
 
