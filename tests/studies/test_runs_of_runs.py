@@ -18,6 +18,7 @@ from exegete.recipes import RECIPES, Recipe, rationales
 from exegete.reports.attributions import Attributions
 from exegete.studies import sources
 from exegete.studies.cell import Store
+from exegete.studies.coefficients import coefficient_maps
 from exegete.studies.figures import agreements, table_matrix
 from exegete.studies.files import load_study
 from exegete.studies.grid import grid
@@ -125,6 +126,22 @@ def test_a_student_foretells_its_teacher_as_often_as_both_say_the_same(results):
         told = results.figures.query(f"recipe == '{run.recipe}' and seed == {run.seed} and metric == 'simulatability'")
         assert told["value"].item() == pytest.approx(share)
         assert share == 1 or run.recipe == "Student"
+
+
+def test_rows_are_marked_whose_quartiles_are_above_the_references(results):
+    table = study_table(results, "foretold")
+    assert table.rows == ["Student", "Taken"]
+    assert table.center[1, 0] == 1
+    assert table.marked[:, 0].tolist() == [False, table.high[0, 0] < 1]
+    assert table.high[0, 0] < 1
+    assert "quartile" in table.note
+
+
+def test_coefficients_of_an_explainer_are_those_it_was_left_with(results):
+    (matrix,) = coefficient_maps(results, results.grid.study.file.figures["weights"])
+    assert matrix.title == "teaching / tiny / Teacher / learned / heads"
+    assert matrix.values.shape == (2, 4)
+    assert (matrix.values[1, 0], matrix.values.sum(), matrix.limit) == (3, 3, 3)
 
 
 def test_rows_divide_a_split():

@@ -38,13 +38,17 @@ class Dots(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """Values [R, C] with the names of their rows and columns; colours go from -`limit` to `limit`."""
+    """Values [R, C] with the names of their rows and columns; colours go from -`limit` to `limit`.
+
+    `written`: whether values stand in their fields.
+    """
 
     title: str
     rows: Sequence[str]
     columns: Sequence[str]
     values: Floats
     limit: float = 1.0
+    written: bool = True
 
 
 def strip_figure(strips: Sequence[Panel]) -> Figure:
@@ -79,7 +83,7 @@ def scatter_figure(plots: Sequence[Sequence[Dots]], lines: Mapping[str, float] |
 
 
 def heat_figure(matrices: Sequence[Matrix]) -> Figure:
-    """One panel a matrix, with its values written in."""
+    """One panel a matrix, with its values written in where there is room."""
     tallest = max((len(matrix.rows) for matrix in matrices), default=1)
     figure, drawn = panels(len(matrices), height=2.2 + 0.35 * tallest)
     for axes, matrix in zip(drawn, matrices, strict=True):
@@ -88,7 +92,7 @@ def heat_figure(matrices: Sequence[Matrix]) -> Figure:
         axes.set_yticks(range(len(matrix.rows)), [literal(name) for name in matrix.rows])
         axes.set_title(literal(matrix.title))
         for (row, column), value in np.ndenumerate(matrix.values):
-            if math.isfinite(value):
+            if matrix.written and math.isfinite(value):
                 ink = "white" if abs(value) > 0.7 * matrix.limit else "black"
                 axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize="x-small", color=ink)
         figure.colorbar(image, ax=axes)

@@ -16,6 +16,7 @@ from exegete.reports.leaderboard import Floats
 from exegete.reports.study_figures import Dots, Matrix, Panel, heat_figure, scatter_figure, strip_figure
 from exegete.studies.across import measure
 from exegete.studies.agreement import Scores, between_explainers, between_models, between_seeds, scores
+from exegete.studies.coefficients import coefficient_maps
 from exegete.studies.grid import Run
 from exegete.studies.results import Results
 from exegete.studies.runs import CURVES, LAYERS
@@ -219,6 +220,7 @@ KINDS: dict[str, Callable[[Results, FigurePart], Figure]] = {
     "scatter": lambda results, part: scatter_figure(scatters(results, part), part.lines),
     "curves": lambda results, part: curve_figure(budget_curves(results, part)),
     "layers": lambda results, part: curve_figure(layer_curves(results, part)),
+    "coefficients": lambda results, part: heat_figure(coefficient_maps(results, part)),
     "sweep": lambda results, part: curve_figure(sweeps(results, part)),
     "history": lambda results, part: curve_figure(histories(results, part)),
     "heat": lambda results, part: heat_figure([table_matrix(results, part)]),

@@ -111,10 +111,13 @@ def _folder(value: Mapping[str, Any], store: Store) -> Path:
 
 def _explainers(cell: Cell, store: Store) -> dict[str, str | Explainer]:
     """A judgement's explainers by what their results are stored under; learned ones from the runs they are in."""
-    return {
-        name: name if "run" not in facts else explainer(facts["spec"].replace(OWN, str(store.needed(facts["run"]))))
-        for name, facts in cell.config["explainers"].items()
-    }
+    return {name: learned(cell, name, store) or name for name in cell.config["explainers"]}
+
+
+def learned(cell: Cell, name: str, store: Store) -> Explainer | None:
+    """An explainer of a judged run that a run of the study left; None for one that goes by its id."""
+    facts = cell.config["explainers"][name]
+    return explainer(facts["spec"].replace(OWN, str(store.needed(facts["run"])))) if "run" in facts else None
 
 
 def _filled(parameters: Mapping[str, Any], store: Store) -> dict[str, Any]:

@@ -147,10 +147,14 @@ class JudgementPart(Part):
 
 
 class Significance(Part):
-    """Which differences to a row are more than chance, over examples, after correction for all of a table's tests."""
+    """Which differences to a row are more than chance, over examples, after correction for all of a table's tests.
+
+    `quartiles` is no test: it marks the rows that are better and whose range over seeds from the first to the third
+    quartile does not meet that of the row `against` (Fernandes et al. 2022).
+    """
 
     against: str
-    method: Literal["bootstrap", "permutation"] = "permutation"
+    method: Literal["bootstrap", "permutation", "quartiles"] = "permutation"
     correction: Literal["holm", "bh", "none"] = "holm"
     level: float = Field(0.05, gt=0, lt=1)
     resamples: int = Field(2000, ge=100)
@@ -209,11 +213,12 @@ class FigurePart(Part):
     `seeds`: a dot a run of `metrics` by recipe. `scatter`: a dot a run at `x` and `y`; with `average`, a recipe's mean
     with its deviation. `curves`: `metrics` over budgets. `layers`: plausibility layer by layer. `sweep`: `metrics` by a
     parameter or argument of the recipes, named by `over` as `parameters.weight`. `history`: `metrics` as they were
-    logged in training. `heat`: a `table` of this file as a heat map. `agreement`: a `measure` of attributions: of the
-    same explainer between recipes or seeds, or with `between: explainers` of pairs of explainers.
+    logged in training. `heat`: a `table` of this file as a heat map. `coefficients`: what learned explainers weigh
+    heads by. `agreement`: a `measure` of attributions: of the same explainer between recipes or seeds, or with
+    `between: explainers` of pairs of explainers.
     """
 
-    kind: Literal["seeds", "scatter", "curves", "layers", "sweep", "history", "heat", "agreement"]
+    kind: Literal["seeds", "scatter", "curves", "layers", "sweep", "history", "heat", "coefficients", "agreement"]
     caption: str = ""
     metrics: Several = []
     where: dict[str, Several] = {}

@@ -182,6 +182,8 @@ def _significant(
     marked: NDArray[np.bool_] = np.zeros((len(rows), len(columns)), dtype=np.bool_)
     if how is None:
         return marked, ""
+    if how.method == "quartiles":
+        return _apart(results, part, how, chosen, rows, columns)
     places, p_values = [], []
     for i, row in enumerate(rows):
         against = _reference(row, rows, how.against)
@@ -198,6 +200,27 @@ def _significant(
         f"† differs from {how.against} (paired {how.method} over examples, {len(p_values)} tests, "
         f"{correction} correction, p < {how.level:g})."
     )
+
+
+def _apart(
+    results: Results,
+    part: TablePart,
+    how: Significance,
+    chosen: pd.DataFrame,
+    rows: Sequence[Entry],
+    columns: Sequence[Entry],
+) -> tuple[NDArray[np.bool_], str]:
+    """Which cells are better than the row `how.against` in their column, quartile by quartile."""
+    marked: NDArray[np.bool_] = np.zeros((len(rows), len(columns)), dtype=np.bool_)
+    values = _values(chosen, part, rows, columns)
+    for (i, j), own in values.items():
+        against = _reference(rows[i], rows, how.against)
+        other = None if against is None else values.get((rows.index(against), j))
+        if other is not None:
+            (_, low, high), (_, bottom, top) = (center_and_spread(each, "median [25–75]") for each in (own, other))
+            rises = _card(results, part, rows[i], columns[j]).higher_is_better
+            marked[i, j] = low > top if rises else high < bottom
+    return marked, f"† better than {how.against}, from first to third quartile apart."
 
 
 def _reference(row: Entry, rows: Sequence[Entry], against: str) -> Entry | None:
