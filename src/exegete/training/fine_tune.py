@@ -18,10 +18,11 @@ from exegete.data.provenance import data_digest, write_json
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
 from exegete.models import encode as encoding
+from exegete.models.digest import weights_digest
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.batches import said_once
 from exegete.training.evaluation import BEST_BY
-from exegete.training.run import HISTORY, Run, vocabulary_digest, weights_digest
+from exegete.training.run import HISTORY, Run, vocabulary_digest
 from exegete.training.start import Source, is_new, label_names, require_labels, starting_model
 from exegete.training.stop import StopAfterStep
 from exegete.training.trainer import ObjectiveTrainer
