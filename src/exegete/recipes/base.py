@@ -73,7 +73,7 @@ class Recipe:
             early_stopping_patience=early_stopping_patience or self.patience,
             early_stopping_threshold=self.threshold,
             max_length=max_length or self.max_length,
-            head_rate=head_rate or (1.0 if new else self.head_rate),
+            head_rate=(1.0 if new else self.head_rate) if head_rate is None else head_rate,
             **options,
         )
 
