@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from exegete.cli.attack import attack
 from exegete.cli.compare import compare
 from exegete.cli.console import say
 from exegete.cli.demo import demo
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (compare, explain, demo, methods, metrics, datasets):
+for command in (compare, explain, attack, demo, methods, metrics, datasets):
     app.command()(command)
 app.add_typer(train, name="train")
 app.add_typer(study, name="study")

@@ -46,6 +46,12 @@ MaskedShare = Annotated[
         help="Examples that lose random words in training, so that the model can be asked about texts without some.",
     ),
 ]
+HeadRate = Annotated[
+    float | None,
+    typer.Option(
+        "--head-rate", help="The head's learning rate as a multiple of the encoder's. Default: the method's, or 1."
+    ),
+]
 Patience = Annotated[
     int | None, typer.Option("--early-stopping", min=1, help="Stop after so many evaluations without improvement.")
 ]
@@ -75,6 +81,7 @@ def run(
     batch_size: BatchSize = 32,
     max_length: MaxLength = None,
     masked_share: MaskedShare = 0.0,
+    head_rate: HeadRate = None,
     early_stopping: Patience = None,
     eval_steps: EvalSteps = None,
     limit: options.Limit = None,
@@ -119,6 +126,7 @@ def run(
         early_stopping_patience=early_stopping,
         max_length=max_length,
         masked_share=masked_share,
+        head_rate=head_rate,
         seed=seed,
         resume=resume,
         overwrite=overwrite,

@@ -22,7 +22,8 @@ class Recipe:
     """A training method of a paper, with the paper's values.
 
     `arguments`: of transformers' Trainer; `patience` and `threshold`: of early stopping; `max_length`: tokens a text
-    may have (None: what the model takes); `departures`: what is done in another way than in the paper, a sentence each.
+    may have (None: what the model takes); `head_rate`: the head's learning rate as a multiple of the encoder's, for a
+    pretrained one; `departures`: what is done in another way than in the paper, a sentence each.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Recipe:
     patience: int | None = None
     threshold: float = 0.0
     max_length: int | None = None
+    head_rate: float = 1.0
     needs_rationales: bool = False
     departures: tuple[str, ...] = ()
 
@@ -46,6 +48,7 @@ class Recipe:
         arguments: Mapping[str, Any] | None = None,
         early_stopping_patience: int | None = None,
         max_length: int | None = None,
+        head_rate: float | None = None,
         **options: Any,
     ) -> TrainResult:
         """Trains a model into a folder; arguments as those of `fine_tune`, each on top of the recipe's own.
@@ -70,6 +73,7 @@ class Recipe:
             early_stopping_patience=early_stopping_patience or self.patience,
             early_stopping_threshold=self.threshold,
             max_length=max_length or self.max_length,
+            head_rate=(1.0 if new else self.head_rate) if head_rate is None else head_rate,
             **options,
         )
 

@@ -93,6 +93,7 @@ def fine_tune(
     early_stopping_threshold: float = 0.0,
     max_length: int | None = None,
     masked_share: float = 0.0,
+    head_rate: float = 1.0,
     seed: int = 0,
     resume: bool = True,
     overwrite: bool = False,
@@ -118,6 +119,7 @@ def fine_tune(
         max_length: tokens that a text may have.
         masked_share: from 0 to 1, examples that lose random words in training, so that the model can be asked about
             inputs without some words.
+        head_rate: the head's learning rate as a multiple of the encoder's.
         seed: what new weights, the order of the data and dropout depend on; wins over that of `arguments`.
         resume: go on from the newest whole checkpoint; otherwise start over.
         overwrite: replace what is in the folder, whatever it is.
@@ -134,6 +136,8 @@ def fine_tune(
     settings: dict[str, Any] = {"trainer": trainer.__name__, "early_stopping_patience": early_stopping_patience}
     optional = {"masked_share": masked_share, "early_stopping_threshold": early_stopping_threshold}
     settings |= {name: value for name, value in optional.items() if value}
+    rates = {} if head_rate == 1 else {"head_rate": head_rate}
+    settings |= rates
     run = Run(Path(output_dir), settings | _resolved(start, source, train, dev, args, objectives))
     done = run.finished() if resume and not overwrite else None
     if done is not None:
@@ -146,7 +150,7 @@ def fine_tune(
     if early_stopping_patience is not None:
         callbacks.append(trainer.stopping(early_stopping_patience, early_stopping_threshold))
     data = {"train_dataset": train, "eval_dataset": dev}
-    loop = trainer(start, args, objectives, masked_share, callbacks=callbacks, **data)
+    loop = trainer(start, args, objectives, masked_share, callbacks=callbacks, **rates, **data)
     return _trained(loop, run, checkpoint, stop)
 
 
