@@ -116,7 +116,9 @@ class AttributiveMasking(nn.Module, SinglePass):
         _require_classifier(model)
         if backbone is None:
             if model.is_decoder or hasattr(model.model, "get_base_model"):
-                raise ExegeteError("decoders and adapted models are explained by an encoder of its own: give one as backbone, as roberta-base")
+                raise ExegeteError(
+                    "decoders and adapted models are explained by an encoder of its own: give one as backbone, as roberta-base"
+                )
             backbone, tokenizer = model.model.base_model, model.tokenizer
         encoder, tokenizer = _encoder(backbone, tokenizer)
         settings = Settings(

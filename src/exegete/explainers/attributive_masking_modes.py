@@ -36,7 +36,9 @@ class SoftMasking(nn.Module):
         if mode not in get_args(Mode):
             raise unknown("masking mode", mode, get_args(Mode))
         if (mode == "predicted") != (predictor is not None):
-            raise ExegeteError("masking by predicted tokens needs a masked language model as predictor, others have none")
+            raise ExegeteError(
+                "masking by predicted tokens needs a masked language model as predictor, others have none"
+            )
         self.mode, self.predictor = mode, predictor
         self.embedding = nn.Parameter(torch.zeros(width)) if mode == "learned" and width else None
 

@@ -108,9 +108,7 @@ def train_masking(
     if early_stopping_patience is not None:
         callbacks.append(EarlyStoppingCallback(early_stopping_patience))
     with weights_fixed(model), unchanged_random_state():
-        loop = MaskingTrainer(
-            model, args, masking, judges, callbacks=callbacks, train_dataset=train, eval_dataset=dev
-        )
+        loop = MaskingTrainer(model, args, masking, judges, callbacks=callbacks, train_dataset=train, eval_dataset=dev)
         return _trained(loop, run, checkpoint, stop)
 
 
@@ -177,7 +175,9 @@ def _resolved(
         "backbone": weights_digest(masking.reader.model),
         "settings": plain(asdict(masking.settings)),
         "metrics": {judge.name: plain(judge.params) for judge in judges},
-        "data": {name: {"rows": len(data), "digest": data_digest(data)} for name, data in (("train", train), ("dev", dev))},
+        "data": {
+            name: {"rows": len(data), "digest": data_digest(data)} for name, data in (("train", train), ("dev", dev))
+        },
         "early_stopping_patience": patience,
         "arguments": plain(changed),
         "seed": args.seed,

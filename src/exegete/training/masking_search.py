@@ -108,7 +108,9 @@ class WeightSearch:
     def _best(self, url: str, case: _Case) -> Weights:
         study = opened(url, case.name, case.judge.card.higher_is_better)
         if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-            raise ExegeteError(f"no trial was finished: {case.judge.name} is undefined for these texts, or all diverged")
+            raise ExegeteError(
+                f"no trial was finished: {case.judge.name} is undefined for these texts, or all diverged"
+            )
         best: FrozenTrial = study.best_trial
         logger.info("best of %d trials: %s = %.4f with %s", len(study.trials), case.judge.name, best.value, best.params)
         return replace(self.weights, **best.params)
@@ -149,7 +151,9 @@ class _Case:
         watch = _Watch(trial, f"eval_{self.judge.name}", self.search.epochs)
         with tempfile.TemporaryDirectory() as folder, weights_fixed(self.model), unchanged_random_state():
             quiet = {"save_strategy": "no", "load_best_model_at_end": False, "disable_tqdm": True}
-            args = masking_arguments(self.arguments | quiet, self.judge, len(self.train), Path(folder), self.search.seed)
+            args = masking_arguments(
+                self.arguments | quiet, self.judge, len(self.train), Path(folder), self.search.seed
+            )
             settings = self.choices | {"weights": replace(self.search.weights, **drawn)}
             masking = new_masking(self.model, self.backbone, self.tokenizer, settings, self.search.seed)
             data = {"train_dataset": self.train, "eval_dataset": self.dev}
@@ -199,5 +203,3 @@ def opened(url: str, name: str, higher_is_better: bool) -> optuna.Study:
         raise ExegeteError(f"the search's storage {url!r} cannot be opened: {first}") from error
     finally:
         optuna.logging.set_verbosity(before)
-
-

@@ -27,9 +27,7 @@ from exegete.training.trainer import ObjectiveTrainer
 class MaskingModule(TrainingModule):
     """The masking model with the one it explains, which is never in training mode and learns nothing."""
 
-    def __init__(
-        self, explained: ExplainedModel, objectives: Sequence[Objective], masking: AttributiveMasking
-    ) -> None:
+    def __init__(self, explained: ExplainedModel, objectives: Sequence[Objective], masking: AttributiveMasking) -> None:
         super().__init__(explained, objectives)
         self.masking = masking
 
@@ -48,7 +46,9 @@ class MaskingModule(TrainingModule):
         reading = masking.read(model, batch)
         own = masking(reading, answer)
         scores = masking.onto(reading, own)
-        drawn = torch.rand(batch.content.shape, generator=moment.generator("masking", batch.device), device=batch.device)
+        drawn = torch.rand(
+            batch.content.shape, generator=moment.generator("masking", batch.device), device=batch.device
+        )
         reference = masking.masking.reference(model, batch, drawn)
         doubled = None if reference is None else reference.repeat(2, 1, 1)
         kept, without = masking.masking.logits(model, twice(batch), both(scores), doubled).chunk(2)
