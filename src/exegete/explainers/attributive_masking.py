@@ -163,7 +163,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         """
         own = reading.own
         hidden = self._encoded(own, self.encoded_answer(answer))[:, : own.length]
-        scores = self.head(hidden).squeeze(-1).sigmoid()
+        scores: Tensor = self.head(hidden).squeeze(-1).sigmoid()
         return scores.masked_fill(~own.content, 0.0)
 
     def encoded_answer(self, answer: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ class AttributiveMasking(nn.Module, SinglePass):
 
 
 def answered(model: ExplainedModel, logits: Tensor, target: Tensor) -> Tensor:
-    """y [B, C]: the model's probabilities, or all on the target where that is not what the model predicts."""
+    """Y [B, C]: the model's probabilities, or all on the target where that is not what the model predicts."""
     probabilities = model.task.probabilities(logits.detach())
     chosen = nn.functional.one_hot(target, probabilities.shape[-1]).to(probabilities)
     predicted = probabilities.argmax(-1) == target

@@ -88,19 +88,18 @@ class LowRankLinears(_Copies):
 
     def __init__(self, layer: nn.Linear, count: int, rank: int) -> None:
         super().__init__()
-        size = {"device": layer.weight.device, "dtype": layer.weight.dtype}
-        generator = torch.Generator(layer.weight.device).manual_seed(0)
-        drawn = torch.randn(layer.in_features, rank, generator=generator, **size) / layer.in_features**0.5
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randn(layer.in_features, rank, generator=generator).to(layer.weight) / layer.in_features**0.5
         self.register_buffer("whole", layer.weight.detach(), persistent=False)
         self.down = nn.Parameter(drawn.expand(count, -1, -1).clone())
-        self.up = nn.Parameter(torch.zeros(count, rank, layer.out_features, **size))
+        self.up = nn.Parameter(layer.weight.new_zeros(count, rank, layer.out_features))
         self.bias = self.stacked(layer.bias, count)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[B, ..., out] from [B, ..., in]."""
         rows = inputs.flatten(1, -2) if inputs.ndim > 2 else inputs[:, None]
         whole: Any = self.whole
-        found = rows @ whole.T + (rows @ self.down) @ self.up
+        found: Tensor = rows @ whole.T + (rows @ self.down) @ self.up
         found = found if self.bias is None else found + self.bias[:, None]
         return found.view(*inputs.shape[:-1], -1)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from exegete.errors import ExegeteError, unknown
-from exegete.models import Batch, ExplainedModel
+from exegete.models import Batch, ExplainedModel, Outputs
 
 Mode = Literal["mask", "random", "predicted", "learned", "omit"]
 FAINTEST = 1e-9
@@ -49,7 +49,7 @@ class SoftMasking(nn.Module):
             self.embedding.copy_(model.embedding(torch.tensor(model.mask_id, device=model.device)))
 
     def reference(self, model: ExplainedModel, batch: Batch, drawn: Tensor) -> Tensor | None:
-        """m for every position, [B, L, d]; the embeddings themselves outside content; None where nothing stands in.
+        """M for every position, [B, L, d]; the embeddings themselves outside content; None where nothing stands in.
 
         Args:
             model: the explained model.
@@ -72,10 +72,12 @@ class SoftMasking(nn.Module):
     def logits(self, model: ExplainedModel, batch: Batch, keep: Tensor, reference: Tensor | None) -> Tensor:
         """The model's logits [B, C] when each content position is kept by its part, `keep` [B, L] in [0, 1]."""
         if reference is None:
-            return model(_faded(model, batch, keep)).logits
+            faded: Outputs = model(_faded(model, batch, keep))
+            return faded.logits
         embeddings = model.embed(batch)
         part = torch.where(batch.content, keep.to(embeddings.dtype), 1.0)[..., None]
-        return model(batch, embeddings=part * embeddings + (1 - part) * reference).logits
+        blended: Outputs = model(batch, embeddings=part * embeddings + (1 - part) * reference)
+        return blended.logits
 
     @staticmethod
     def _random(model: ExplainedModel, ids: Tensor, drawn: Tensor) -> Tensor:

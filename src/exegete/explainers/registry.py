@@ -9,8 +9,8 @@ import pandas as pd
 
 from exegete.data.specs import parameters, split
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attention import AttentionAll, AttentionLast, AttentionRollout, ScaledAttention
+from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.base import Explainer
 from exegete.explainers.control import Random
 from exegete.explainers.decomposition import Alti, DecompX, DecompXClassifier, GlobEnc

@@ -20,8 +20,8 @@ class MaskingStep(Step):
     """A step of a masking model. `model` is the one that is explained; its `outputs` are those without a mask.
 
     `answer` [B, C]: what it answers, without a graph. `scores` [B, L']: how much of each token is kept, in the masking
-    model's own tokens; `own_content` [B, L']: which of them are content. `kept` and `without` [B, C]: the explained model's
-    logits under the mask and under its inverse.
+    model's own tokens; `own_content` [B, L']: which of them are content. `kept` and `without` [B, C]: the explained
+    model's logits under the mask and under its inverse.
     """
 
     answer: Tensor

@@ -141,15 +141,12 @@ def aml(
     Example: exegete train aml --model runs/sst --data sst:data/sst --metric aopc_comprehensiveness
     --output-dir runs/aml
     """
-    given = (preservation_weight, sparsity_weight, inverse_weight)
     forms = Weights(inverse_form=inverse_form, sparsity_form=sparsity_form)
-    weights = None
-    if any(each is not None for each in given):
-        names = ("preservation", "sparsity", "inverse")
-        missing = [name for name, value in zip(names, given, strict=True) if value is None]
-        if missing:
-            raise ExegeteError(f"give all three weights or none: {', '.join(missing)} is missing")
-        weights = replace(forms, **dict(zip(names, given, strict=True)))
+    given = {"preservation": preservation_weight, "sparsity": sparsity_weight, "inverse": inverse_weight}
+    known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if known and len(known) < len(given):
+        raise ExegeteError(f"give all three weights or none: {', '.join(given.keys() - known)} is missing")
+    weights = replace(forms, **known) if known else None
     return Aml(
         name="aml",
         paper="Barkan et al. 2024",

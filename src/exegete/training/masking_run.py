@@ -72,7 +72,8 @@ def train_masking(
         selection: the metric that chooses.
         also: metrics that are only logged.
         weights: λ of the three terms; default: ½ each.
-        backbone: see `AttributiveMasking.for_model`, as `tokenizer`.
+        backbone: see `AttributiveMasking.for_model`.
+        tokenizer: of a backbone that is a model.
         choices: further settings, see `Settings`.
         arguments: the Trainer's, on top of the paper's (10 epochs, batches of 20, learning rate 4e-5, no clipping).
         early_stopping_patience: evaluations without improvement after which training stops.
