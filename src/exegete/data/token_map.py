@@ -20,6 +20,8 @@ def token_map(source: Alignment, target: Alignment) -> list[list[int]]:
     """
     if source.texts != target.texts:
         raise ExegeteError("token scores can only move between tokenizations of the same text")
+    if (source.tokens, source.spans) == (target.tokens, target.spans):
+        return [[] if span is None else [index] for index, span in enumerate(target.spans)]
     found: list[list[int]] = [[] for _ in target.spans]
     for side in range(len(target.texts)):
         there, here = _on_side(source, side), _on_side(target, side)

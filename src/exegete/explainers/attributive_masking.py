@@ -117,7 +117,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         if backbone is None:
             if model.is_decoder or hasattr(model.model, "get_base_model"):
                 raise ExegeteError(
-                    "decoders and adapted models are explained by an encoder of its own: give one as backbone, as roberta-base"
+                    "decoders and adapted models are explained by an encoder: give one as backbone, as roberta-base"
                 )
             backbone, tokenizer = model.model.base_model, model.tokenizer
         encoder, tokenizer = _encoder(backbone, tokenizer)

@@ -126,7 +126,8 @@ def _faded(model: ExplainedModel, batch: Batch, keep: Tensor) -> Batch:
             f"omission cannot be trained for {model.config.model_type}, whose attention takes no weights a position; "
             f"it can for {', '.join(sorted(FADING))}. Use another masking mode"
         )
-    seen = torch.where(batch.content, keep.to(torch.float32), batch.attended.to(torch.float32))
+    precise = torch.promote_types(model.dtype, torch.float32)
+    seen = torch.where(batch.content, keep.to(precise), batch.attended.to(precise))
     lowest = torch.finfo(model.dtype).min
     bias = torch.where(batch.attended, seen.clamp(min=FAINTEST).log(), lowest)[:, None, None, :]
     bias = bias.expand(-1, 1, batch.length, -1)

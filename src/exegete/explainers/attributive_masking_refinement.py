@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class Refinement:
     """What is done for every example at inference (Barkan et al. 2024, §3.1).
 
-    A copy of the masking model, without dropout, takes `refine_steps` AdamW steps on the example's own loss; embeddings,
-    those of the answer included, stay. The map before every step and after the last is judged by `metric`, and the best
-    one is kept, the first among equals: what is reported by that metric has been selected on it.
+    A copy of the masking model, without dropout, takes `refine_steps` AdamW steps on the example's own loss; embeddings
+    stay, those of the answer too. The map before every step and after the last is judged by `metric`, and the best one
+    is kept, the first among equals: what is reported by that metric has been selected on it.
 
     Args:
         refine_steps: 0 for none; the paper has up to 10.
