@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from exegete.recipes.aml import Aml, aml
 from exegete.recipes.base import Factory, Recipe
 from exegete.recipes.baseline import baseline
 from exegete.recipes.er_bound import er_bound, find_bounds
@@ -12,7 +13,17 @@ from exegete.recipes.regex import regex
 from exegete.recipes.smat import smat
 
 RECIPES: dict[str, Factory] = {
-    factory.__name__: factory for factory in (baseline, er_joint, er_constrained, er_bound, fresh, regex, smat)
+    factory.__name__: factory
+    for factory in (
+        baseline,
+        er_joint,
+        er_constrained,
+        er_bound,
+        fresh,
+        regex,
+        smat,
+        aml,
+    )
 }
 
-__all__ = ["RECIPES", "Factory", "Fresh", "Recipe", "find_bounds", "rationales"]
+__all__ = ["RECIPES", "Aml", "Factory", "Fresh", "Recipe", "find_bounds", "rationales"]

@@ -72,12 +72,18 @@ class ObjectiveTrainer(Trainer):
         self.head_rate = head_rate
         self.part, self.usual_size = 0, torch.ones(len(objectives))
         self._sums: dict[str, Tensor] = {}
-        module = TrainingModule(model, objectives, masked_share)
+        module = self.made_module(model, objectives, masked_share)
         kwargs = {"data_collator": Collator(model), "processing_class": model.processing_class} | kwargs
         super().__init__(module, args, **kwargs)
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(Progress)
+
+    def made_module(
+        self, model: ExplainedModel, objectives: Sequence[Objective], masked_share: float
+    ) -> TrainingModule:
+        """What is trained; for subclasses whose steps are of another kind."""
+        return TrainingModule(model, objectives, masked_share)
 
     @property
     def module(self) -> TrainingModule:
