@@ -58,7 +58,7 @@ def judge(
     targets = torch.cat([explained] * len(methods))
     keys = pd.DataFrame({"example": list(indices) * len(methods), "method": [m for m in methods for _ in indices]})
     with model.remember():
-        values = {name: metric.judge(model, every, scores, targets)[metric.name] for name, metric in metrics.items()}
+        values = {name: _judged(model, every, len(batch), scores, targets, metric) for name, metric in metrics.items()}
         curves = [_curve(name, keys, metric.curve(model, every, scores, targets)) for name, metric in metrics.items()]
     curves += [
         _by_layer(model, batch, explained, explanation, keys[keys["method"] == method])
@@ -72,6 +72,14 @@ def judge(
     attributions = [item for items in described for item in items]
     facts = pd.DataFrame([_facts(item) for item in attributions])
     return Judged(pd.concat([keys, facts, judged, costs], axis=1), pd.concat(curves, ignore_index=True), attributions)
+
+
+def _judged(model: ExplainedModel, every: Batch, size: int, scores: Tensor, targets: Tensor, metric: Metric) -> Tensor:
+    """A metric's values for all methods, in one call unless it compares the examples of a batch with each other."""
+    if not metric.compares_examples:
+        return metric.judge(model, every, scores, targets)[metric.name]
+    rows = torch.arange(len(every), device=every.device).split(size)
+    return torch.cat([metric.judge(model, every.select(r), scores[r], targets[r])[metric.name] for r in rows])
 
 
 def _explanations(
