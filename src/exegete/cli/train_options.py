@@ -35,7 +35,10 @@ LearningRate = Annotated[
         "--learning-rate", "--lr", min=0, help="Its peak. Default: the method's (baseline 5e-5), new models 1e-3."
     ),
 ]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Examples a step, of each process.")]
+BatchSize = Annotated[
+    int | None,
+    typer.Option("--batch-size", min=1, help="Examples a step, of each process. Default: the method's (most: 32)."),
+]
 MaxLength = Annotated[int | None, typer.Option("--max-length", min=8, help="Tokens a text may have in training.")]
 MaskedShare = Annotated[
     float,
@@ -72,7 +75,7 @@ def run(
     dev_split: DevSplit = "dev",
     epochs: Epochs = None,
     learning_rate: LearningRate = None,
-    batch_size: BatchSize = 32,
+    batch_size: BatchSize = None,
     max_length: MaxLength = None,
     masked_share: MaskedShare = 0.0,
     early_stopping: Patience = None,

@@ -25,8 +25,7 @@ class Consistency(Criterion):
     of one has no pairs: 0.
 
     Args:
-        explainer: see `Criterion`.
-        weight: what the term is multiplied by in the sum.
+        explainer: see `Criterion`, as `weight` and `pace`.
         epsilon: ε, which the paper does not give.
         symmetric: the mean of both orders of KL; as printed, the earlier example of a batch comes first.
         held: whether distances are held still; otherwise pushing hidden states apart meets the criterion.

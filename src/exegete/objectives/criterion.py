@@ -25,17 +25,19 @@ class Criterion(Objective):
     """A demand on the explanations of the step's own pass (Xie et al. 2024, IvRA, §2.2).
 
     `explainer`: a differentiable method that needs one pass, such as `interpretable_attention`. If it has parameters
-    they are trained with the model; criteria that are given the same explainer train the same one.
+    they are trained with the model; criteria that are given the same explainer train the same one. `weight`: what the
+    term is multiplied by in the sum. `pace`: how many times the model's learning rate the explainer's parameters have.
     """
 
     explainer: Explainer
     weight: float = 1.0
+    pace: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.explainer, SinglePass) or not self.explainer.differentiable:
             raise ExegeteError(f"{self.explainer.name} cannot be trained by a criterion: it does not explain in a pass")
-        if self.weight < 0:
-            raise ExegeteError(f"the weight of {self.name} is at least 0, got {self.weight}")
+        if self.weight < 0 or self.pace < 0:
+            raise ExegeteError(f"weight and pace of {self.name} are at least 0, got {self.weight} and {self.pace}")
 
     @property
     def method(self) -> SinglePass:
@@ -87,8 +89,7 @@ class Erasing(Criterion):
     evaluation all are taken.
 
     Args:
-        explainer: see `Criterion`.
-        weight: what the term is multiplied by in the sum.
+        explainer: see `Criterion`, as `weight` and `pace`.
         bins: each k, a share of the positions that may be taken away.
         sampled: whether a training step draws one of them for each example.
         reference: what takes the place: the `mask` token's embedding, `pad`, or a `zero` vector (IvRA's baseline).
