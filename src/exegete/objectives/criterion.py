@@ -156,7 +156,7 @@ def straight_through(scores: Tensor, possible: Tensor, shares: Tensor | Sequence
     """
     count = possible.sum(1, keepdim=True)
     share = torch.as_tensor(shares, device=scores.device, dtype=torch.float64)[:, None]
-    size = (share * count - 1e-9).ceil().clamp(min=1).long()
+    size = (share * count - 1e-6).ceil().clamp(min=1).long()
     with torch.no_grad():
         values = scores.masked_fill(~possible, -torch.inf)
         ranked, order = values.sort(dim=1, descending=True, stable=True)
@@ -168,7 +168,7 @@ def straight_through(scores: Tensor, possible: Tensor, shares: Tensor | Sequence
         middle = (last_in.clamp(min=0) + first_out.clamp(min=0)) / 2
         spread = _spread(scores, possible, count)
     soft = torch.where(possible, ((scores - middle) / (SHARPNESS * spread)).sigmoid(), 0.0)
-    return hard.to(scores) + soft - soft.detach()
+    return hard.to(scores) + (soft - soft.detach())
 
 
 def _spread(scores: Tensor, possible: Tensor, count: Tensor) -> Tensor:

@@ -5,4 +5,12 @@ from exegete.training.criteria import CriterionTrainer
 from exegete.training.fine_tune import TrainResult, fine_tune, train_baseline
 from exegete.training.trainer import ObjectiveTrainer
 
-__all__ = ["Constrained", "ConstrainedTrainer", "CriterionTrainer", "ObjectiveTrainer", "TrainResult", "fine_tune", "train_baseline"]
+__all__ = [
+    "Constrained",
+    "ConstrainedTrainer",
+    "CriterionTrainer",
+    "ObjectiveTrainer",
+    "TrainResult",
+    "fine_tune",
+    "train_baseline",
+]

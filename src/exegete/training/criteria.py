@@ -50,9 +50,7 @@ class CriterionTrainer(ObjectiveTrainer):
         metric_key_prefix: str = "eval",
     ) -> Any:
         """The ObjectiveTrainer's, with the criteria's figures."""
-        output = super().evaluation_loop(
-            dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-        )
+        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         figures = self.criteria_on(dataloader.dataset)
         named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         return output._replace(metrics=output.metrics | named)
