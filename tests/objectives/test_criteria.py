@@ -289,7 +289,7 @@ def test_every_coefficient_and_the_model_get_a_gradient(family, kind, norm):
 def test_training_makes_each_criterion_smaller(kind):
     model = small("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     single = drawn(model, norm="softmax")
-    options = {"margin": 9.0, "sampled": False} if kind in ERASING else {}
+    options = {"margin": 9.0, "sampled": False, "held": False} if kind in ERASING else {}
     module = TrainingModule(model, [kind(single, **options)]).train()
     batch = labelled(model, families.SENTENCES[:4])
     optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)

@@ -19,9 +19,13 @@ class Comprehensiveness(Erasing):
     CE is −log p of the prediction on x (spans: of its start and of its end, added up). The term is at least 0, and 0
     exactly where taking the top away costs the prediction a factor of e^μ.
 
+    The clean answer is not held still unless asked: its part of the gradient makes the prediction on x likelier. Held,
+    all that is left is to make the prediction unlikely without the top, which makes it unlikelier on x as well.
+
     Args: see `Erasing`; `margin`: μ.
     """
 
+    held: bool = False
     margin: float = 1.0
     name: ClassVar[str] = "comprehensiveness"
 

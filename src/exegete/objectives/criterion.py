@@ -93,7 +93,7 @@ class Erasing(Criterion):
         bins: each k, a share of the positions that may be taken away.
         sampled: whether a training step draws one of them for each example.
         reference: what takes the place: the `mask` token's embedding, `pad`, or a `zero` vector (IvRA's baseline).
-        held: whether the clean answer is held still, so that the criterion cannot be met by spoiling it.
+        held: whether the clean answer is held still, so that a criterion cannot be met by spoiling it.
     """
 
     bins: tuple[float, ...] = BINS

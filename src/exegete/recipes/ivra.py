@@ -52,7 +52,7 @@ DEPARTURES = (
     " coefficients instead, or to a grid scaled to standard deviation 1: as printed its explanations are uniform.",
     "In training what is taken away is replaced by the mask token's embedding, with a straight-through gradient; one of"
     " the five shares is drawn for each example and step. Metrics delete.",
-    "The clean answer and the distances of hidden states are held still in the criteria.",
+    "The clean answer (of sufficiency) and the distances of hidden states are held still.",
     "Epochs of several criteria are chosen by the sum of their metrics, with the rate of the slowest of them.",
     "Questions are never taken away, only words of the context.",
 )
