@@ -37,7 +37,7 @@ LearningRate = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option("--batch-size", min=1, help="Examples a step, of each process. Default: the method's (baseline 32)."),
+    typer.Option("--batch-size", min=1, help="Examples a step, of each process. Default: the method's (most: 32)."),
 ]
 MaxLength = Annotated[int | None, typer.Option("--max-length", min=8, help="Tokens a text may have in training.")]
 MaskedShare = Annotated[

@@ -109,6 +109,11 @@ class Objective(ABC):
         return None
 
     @property
+    def pace(self) -> float:
+        """How many times the model's learning rate `learned` has."""
+        return 1.0
+
+    @property
     def params(self) -> dict[str, Any]:
         """Its parameters by name, as plain values, for the record of a run."""
         return {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}

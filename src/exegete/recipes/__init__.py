@@ -9,6 +9,7 @@ from exegete.recipes.er_bound import er_bound, find_bounds
 from exegete.recipes.er_constrained import er_constrained
 from exegete.recipes.er_joint import er_joint
 from exegete.recipes.fresh import Fresh, fresh, rationales
+from exegete.recipes.ivra import ivra
 from exegete.recipes.regex import regex
 from exegete.recipes.smat import smat
 
@@ -22,6 +23,7 @@ RECIPES: dict[str, Factory] = {
         fresh,
         regex,
         smat,
+        ivra,
         aml,
     )
 }

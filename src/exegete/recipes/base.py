@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from datasets import Dataset
 
 from exegete.errors import ExegeteError
+from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training import ObjectiveTrainer, TrainResult, fine_tune
 from exegete.training.fine_tune import FROM_SCRATCH
@@ -67,7 +68,7 @@ class Recipe:
             train,
             dev,
             output_dir,
-            objectives=deepcopy(self.objectives),
+            objectives=lambda start: self.terms(start, train),
             trainer=self.trainer,
             arguments={**self.arguments, **new, **(arguments or {})},
             early_stopping_patience=early_stopping_patience or self.patience,
@@ -76,6 +77,10 @@ class Recipe:
             head_rate=(1.0 if new else self.head_rate) if head_rate is None else head_rate,
             **options,
         )
+
+    def terms(self, model: ExplainedModel, train: Dataset) -> Sequence[Objective]:
+        """The terms of one run's loss, for the model that it starts from; nothing in them is shared with other runs."""
+        return deepcopy(self.objectives)
 
 
 Factory: TypeAlias = Callable[..., Recipe]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -86,7 +86,7 @@ def fine_tune(
     dev: Dataset,
     output_dir: str | Path,
     *,
-    objectives: Sequence[Objective],
+    objectives: Sequence[Objective] | Callable[[ExplainedModel], Sequence[Objective]],
     processing_class: Any = None,
     arguments: Mapping[str, Any] | hf.TrainingArguments | None = None,
     early_stopping_patience: int | None = None,
@@ -111,7 +111,8 @@ def fine_tune(
         train: rows in canonical form (texts, pairs, questions or images).
         dev: the same columns; the best model is chosen on it.
         output_dir: a folder of its own.
-        objectives: the terms of the loss.
+        objectives: the terms of the loss; or what makes them for the model that training starts from, which it may
+            put adapters into.
         processing_class: tokenizer or image processor.
         arguments: the Trainer's arguments by name, on top of `DEFAULTS` (and `FROM_SCRATCH`); or an object, as it is.
         early_stopping_patience: evaluations without improvement after which training stops.
@@ -130,6 +131,7 @@ def fine_tune(
     """
     _require_alike(train, dev)
     start = starting_model(model, train, processing_class, max_length=max_length, seed=seed)
+    terms = objectives(start) if callable(objectives) else objectives
     usual = {**DEFAULTS, **(FROM_SCRATCH if is_new(model) else {})}
     args = _arguments(arguments, usual, Path(output_dir), start.task.name, seed)
     source = str(model) if isinstance(model, str | Path) else type(model).__name__
@@ -138,7 +140,7 @@ def fine_tune(
     settings |= {name: value for name, value in optional.items() if value}
     rates = {} if head_rate == 1 else {"head_rate": head_rate}
     settings |= rates
-    run = Run(Path(output_dir), settings | _resolved(start, source, train, dev, args, objectives))
+    run = Run(Path(output_dir), settings | _resolved(start, source, train, dev, args, terms))
     done = run.finished() if resume and not overwrite else None
     if done is not None:
         logger.warning("%s holds the finished run of this configuration: nothing to do", run.folder)
@@ -150,7 +152,7 @@ def fine_tune(
     if early_stopping_patience is not None:
         callbacks.append(trainer.stopping(early_stopping_patience, early_stopping_threshold))
     data = {"train_dataset": train, "eval_dataset": dev}
-    loop = trainer(start, args, objectives, masked_share, callbacks=callbacks, **rates, **data)
+    loop = trainer(start, args, terms, masked_share, callbacks=callbacks, **rates, **data)
     return _trained(loop, run, checkpoint, stop)
 
 
@@ -166,6 +168,7 @@ def _trained(loop: ObjectiveTrainer, run: Run, checkpoint: Path | None, stop: St
             return TrainResult(
                 run.folder, loop.explained, {}, steps, time.monotonic() - begun, finished=False, signal=stop.signal
             )
+        loop.conclude()
         figures = loop.evaluate()
     seconds = time.monotonic() - begun
     metrics = {name.removeprefix("eval_"): value for name, value in figures.items() if _lasting(name)}

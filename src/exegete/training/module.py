@@ -22,6 +22,8 @@ from exegete.training.masking import masked
 class TrainingModule(nn.Module):
     """The model and its objectives as one module whose forward pass is a whole step.
 
+    `learned`: what objectives learn, by the name of the objective; what several share, by that of the first.
+
     Everything that has a gradient happens inside `forward`, so that wrappers (DDP, autocast) see one call a step. What
     the Trainer asks of a model otherwise (configuration, gradient checkpointing, ...) the Hugging Face model answers.
     """
@@ -36,8 +38,12 @@ class TrainingModule(nn.Module):
         self.explained = explained
         self.masked_share = masked_share
         self.objectives = tuple(objectives)
-        learned = {objective.name: objective.learned for objective in objectives}
-        self.learned = nn.ModuleDict({name: module for name, module in learned.items() if module is not None})
+        learned: dict[str, nn.Module] = {}
+        for objective in objectives:
+            module = objective.learned
+            if module is not None and module not in learned.values():
+                learned[objective.name] = module
+        self.learned = nn.ModuleDict(learned)
 
     def __getattr__(self, name: str) -> Any:
         try:

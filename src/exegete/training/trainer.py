@@ -220,6 +220,9 @@ class ObjectiveTrainer(Trainer):
         """The task's figures of predictions in the dataset's order; for subclasses to add to."""
         return evaluation.score(self.explained.task.name, predicted, dataset)
 
+    def conclude(self) -> None:
+        """What is left to do to the trained model before it is judged and saved for good; for subclasses."""
+
     def judged(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Further figures of an evaluation, made of its figures; for subclasses."""
         return {}
