@@ -1,0 +1,1 @@
+"""Pages for people: explore explanations, browse results, and rank explanations blind."""
