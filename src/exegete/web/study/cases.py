@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from io import BytesIO
 from typing import Any
 
 from exegete.data.marked import Marked
 from exegete.reports.attributions import Attribution, Attributions
+from exegete.web.pictures import png
 from exegete.web.study.tables import Item, StoredExplanation
 
 
@@ -57,13 +57,6 @@ def marked_cases(examples: Sequence[Marked]) -> list[Case]:
 def restored(explanation: StoredExplanation) -> Attribution:
     """The attribution that was stored."""
     return Attribution(**explanation.attribution)
-
-
-def png(picture: Any) -> bytes:
-    """A PIL image as a PNG."""
-    buffer = BytesIO()
-    picture.convert("RGB").save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 def _plain(item: Attribution) -> dict[str, Any]:
