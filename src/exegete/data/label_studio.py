@@ -134,7 +134,9 @@ def _characters(text: str, value: Mapping[str, Any], where: str) -> tuple[int, i
     units = text.encode("utf-16-le")
     inside = units[2 * start : 2 * end].decode("utf-16-le", "replace")
     if inside.split() != said.split():
-        raise ExegeteError(f"{where}: the span {start} to {end} is {text[start:end]!r:.40} in the text, not {said!r:.40}")
+        raise ExegeteError(
+            f"{where}: the span {start} to {end} is {text[start:end]!r:.40} in the text, not {said!r:.40}"
+        )
     before = len(units[: 2 * start].decode("utf-16-le", "replace"))
     return before, before + len(inside)
 

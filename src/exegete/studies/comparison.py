@@ -11,7 +11,8 @@ import pandas as pd
 
 from exegete.data.cards import MetricCard
 from exegete.data.provenance import whole_file
-from exegete.metrics import CARDS, PEAK_MEMORY, SECONDS
+from exegete.metrics import CARDS
+from exegete.metrics.cost import PEAK_MEMORY, SECONDS
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.csv_table import csv_table
 from exegete.reports.curves import Curve

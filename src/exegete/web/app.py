@@ -9,9 +9,13 @@ from starlette.exceptions import HTTPException as AnyHttpError
 
 from exegete.errors import ExegeteError
 from exegete.web import guard
+from exegete.web.browse.routes import router as browse
+from exegete.web.explore.routes import router as explore
 from exegete.web.pages import assets, page
 from exegete.web.shield import Shield
 from exegete.web.site import Site, site_of
+from exegete.web.study.annotate import router as annotate
+from exegete.web.study.manage import router as manage
 
 public = APIRouter()
 """What anybody may ask for."""
@@ -27,17 +31,10 @@ def create_app(site: Site) -> FastAPI:
     app.include_router(public)
     admin = [Depends(guard.need_admin)]
     if site.explorer is not None:
-        from exegete.web.explore.routes import router as explore
-
         app.include_router(explore, dependencies=admin)
     if site.results:
-        from exegete.web.browse.routes import router as browse
-
         app.include_router(browse, dependencies=admin)
     if site.storage is not None:
-        from exegete.web.study.annotate import router as annotate
-        from exegete.web.study.manage import router as manage
-
         app.include_router(annotate)
         app.include_router(manage, dependencies=admin)
     app.add_exception_handler(ExegeteError, _bad_input)
@@ -65,7 +62,7 @@ def icon() -> Response:
 
 
 @public.get("/sign-in")
-def sign_in_page(request: Request, token: str = "", next: str = "/") -> Response:  # noqa: A002
+def sign_in_page(request: Request, token: str = "", next: str = "/") -> Response:
     """The page that asks for the admin's token; with the right one in the address it opens the door at once."""
     if token and guard.same(token, site_of(request).token):
         return _let_in(request, next)
@@ -73,7 +70,7 @@ def sign_in_page(request: Request, token: str = "", next: str = "/") -> Response
 
 
 @public.post("/sign-in")
-def sign_in(request: Request, form: guard.Form = Depends(guard.read_form)) -> Response:
+def sign_in(request: Request, form: guard.AnyForm) -> Response:
     """Opens the door to whoever knows the token."""
     after = guard.one(form, "next", "/")
     if guard.same(guard.one(form, "token").strip(), site_of(request).token):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 from hashlib import sha256
+from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import Depends, HTTPException, Request, Response
@@ -95,13 +96,23 @@ async def read_form(request: Request) -> Form:
     return fields
 
 
-async def uploaded(request: Request, form: Form = Depends(checked_form)) -> bytes:
+CheckedForm = Annotated[Form, Depends(checked_form)]
+"""A form that comes from a page of ours."""
+AnyForm = Annotated[Form, Depends(read_form)]
+"""A form that may come from anywhere."""
+
+
+async def uploaded(request: Request, form: CheckedForm) -> bytes:
     """The content of the form's file."""
     file = request.state.files.get("file")
     content: bytes = b"" if file is None else await file.read()
     if not content:
         raise ExegeteError("choose a file")
     return content
+
+
+Upload = Annotated[bytes, Depends(uploaded)]
+"""The content of a form's file."""
 
 
 def one(form: Form, name: str, default: str = "") -> str:

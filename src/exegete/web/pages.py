@@ -17,7 +17,11 @@ from exegete.web.guard import csrf_token, is_admin
 from exegete.web.site import site_of
 
 ROOM = Path(str(files("exegete.web")))
-SCRIPTS = ("explore.js", "annotate.js", "browse.js")
+SCRIPTS = {
+    "explore.js": ROOM / "static" / "explore.js",
+    "annotate.js": ROOM / "static" / "annotate.js",
+    "report.js": Path(str(files("exegete.reports"))) / "templates" / "report.js",
+}
 
 
 @cache
@@ -50,6 +54,6 @@ def download(content: bytes, name: str, media: str) -> Response:
 @cache
 def assets() -> Mapping[str, tuple[bytes, str]]:
     """The style sheet and scripts by name, with their media types: all there is, so that no path is ever looked up."""
-    found = {name: ((ROOM / "static" / name).read_bytes(), "text/javascript; charset=utf-8") for name in SCRIPTS}
+    found = {name: (path.read_bytes(), "text/javascript; charset=utf-8") for name, path in SCRIPTS.items()}
     style = templates().get_template("site.css.j2").render()
     return found | {"style.css": (style.encode(), "text/css; charset=utf-8")}

@@ -28,7 +28,7 @@ class Site:
     explorer: Explorer | None = None
     results: Mapping[str, Result] = field(default_factory=dict)
     storage: Storage | None = None
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
 
     def __post_init__(self) -> None:

@@ -19,7 +19,22 @@ from exegete.data.readers.sst import Sst
 
 READERS: dict[str, type[Reader]] = {
     reader.card.name: reader
-    for reader in (Sst, Eraser, Snli, Squad, Mlqe, Csv, Jsonl, Parquet, Labelled, Hub, Digits, Generated, LabelStudio, Argilla)
+    for reader in (
+        Sst,
+        Eraser,
+        Snli,
+        Squad,
+        Mlqe,
+        Csv,
+        Jsonl,
+        Parquet,
+        Labelled,
+        Hub,
+        Digits,
+        Generated,
+        LabelStudio,
+        Argilla,
+    )
 }
 
 __all__ = ["READERS", "Reader", "Table"]

@@ -102,6 +102,7 @@ class Labels(NamedTuple):
 
     @classmethod
     def of(cls, records: Records, column: str, task: str) -> Labels:
+        """The labels of these records: a regression if the task says so, or one is a fraction."""
         values = [_label(row, column, where) for where, row in records]
         if task == "regression" or (not task and any(_is_fraction(value) for value in values)):
             return cls(None)
@@ -109,9 +110,11 @@ class Labels(NamedTuple):
 
     @property
     def feature(self) -> ClassLabel | Value:
+        """The column's type."""
         return Value("float32") if self.names is None else ClassLabel(names=self.names)
 
     def encode(self, value: Any, where: str) -> int | float:
+        """A label as the column holds it. Raises ExegeteError for what is no number in a regression."""
         if self.names is not None:
             return self.names.index(str(value))
         try:

@@ -35,7 +35,9 @@ class MarkedJson(Reader):
         try:
             content = json.loads(read(Path(self.path)))
         except ValueError as error:
-            raise error if isinstance(error, ExegeteError) else ExegeteError(f"{self.path} is not JSON: {error}") from None
+            raise (
+                error if isinstance(error, ExegeteError) else ExegeteError(f"{self.path} is not JSON: {error}")
+            ) from None
         examples = self.parsed(content)
         whole = marked_table(examples, self.share)
         chosen = [e for e in examples if split == "all" or belongs(e.texts[0], split, self.seed)]

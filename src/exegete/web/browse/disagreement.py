@@ -21,8 +21,7 @@ def correlations(items: Sequence[Attribution]) -> NDArray[np.float64]:
     signs = np.sign(scores[:, upper[0]] - scores[:, upper[1]])
     size = np.sqrt((signs != 0).sum(1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: NDArray[np.float64] = (signs @ signs.T) / np.outer(size, size)
-    found[~np.isfinite(found)] = np.nan
+        found: NDArray[np.float64] = np.asarray((signs @ signs.T) / np.outer(size, size), dtype=np.float64)
     return found
 
 

@@ -110,7 +110,7 @@ def open_results(folders: Iterable[Path]) -> dict[str, Result]:
 
 def _results(folder: Path) -> Iterator[tuple[str, Path]]:
     title = folder.resolve().name
-    if (folder / RUN).is_file() and (folder / RESULTS).is_file() or (folder / FIGURES).is_file():
+    if ((folder / RUN).is_file() and (folder / RESULTS).is_file()) or (folder / FIGURES).is_file():
         yield title, folder
         return
     store = Store(folder)

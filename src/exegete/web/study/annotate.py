@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy.orm import Session
 
@@ -34,7 +34,7 @@ def invitation(request: Request, token: str) -> Response:
 
 
 @router.post("/join/{token}")
-def join(request: Request, token: str, form: guard.Form = Depends(guard.read_form)) -> Response:
+def join(request: Request, token: str, form: guard.AnyForm) -> Response:
     """Signs in."""
     if not guard.same(guard.one(form, "csrf"), guard.csrf_token(request, token)):
         raise HTTPException(403, "Open the invitation again and press its button.")
@@ -61,7 +61,7 @@ def example(request: Request, place: int) -> Response:
 
 
 @router.post("/annotate/{place}")
-def submit(request: Request, place: int, form: guard.Form = Depends(guard.checked_form)) -> Response:
+def submit(request: Request, place: int, form: guard.CheckedForm) -> Response:
     """Keeps an answer and goes on."""
     with _signed_in(request, writing=True) as (session, way):
         item = answers.item_at(session, way, place)
@@ -74,8 +74,8 @@ def submit(request: Request, place: int, form: guard.Form = Depends(guard.checke
             return _shown(request, session, way, place, problem=str(error), form=form)
         answers.keep(session, way, item, phase, content, _seconds(form))
         session.flush()
-        way = answers.walk(session, way.annotator)
-        after = way.next(place) if way.complete(place) else place
+        further = answers.walk(session, way.annotator)
+        after = further.next(place) if further.complete(place) else place
     return RedirectResponse("/annotate" if after is None else f"/annotate/{after}", 303)
 
 
@@ -90,7 +90,7 @@ def picture(request: Request, place: int) -> Response:
 
 
 @router.post("/annotate/leave/now")
-def leave(form: guard.Form = Depends(guard.checked_form)) -> Response:
+def leave(form: guard.CheckedForm) -> Response:
     """Signs out; the invitation lets one in again."""
     response = RedirectResponse("/annotate", 303)
     response.delete_cookie(guard.ANNOTATOR, path="/")

@@ -96,7 +96,9 @@ def answer(session: Session, way: Walk, item: Item, phase: str) -> Answer | None
     return session.scalar(query.where(Answer.phase == phase))
 
 
-def keep(session: Session, way: Walk, item: Item, phase: str, content: Mapping[str, Any], seconds: float | None) -> None:
+def keep(
+    session: Session, way: Walk, item: Item, phase: str, content: Mapping[str, Any], seconds: float | None
+) -> None:
     """Keeps an answer: one for each annotator, example and phase, whatever is sent twice or at once.
 
     A later one replaces an earlier one, but not in a phase that is final.
@@ -108,7 +110,11 @@ def keep(session: Session, way: Walk, item: Item, phase: str, content: Mapping[s
                 said.content, said.updated, said.revision = dict(content), now(), said.revision + 1
             return
         fresh = Answer(
-            annotator_id=way.annotator.id, item_id=item.id, phase=phase, content=dict(content), seconds=_believed(seconds)
+            annotator_id=way.annotator.id,
+            item_id=item.id,
+            phase=phase,
+            content=dict(content),
+            seconds=_believed(seconds),
         )
         try:
             with session.begin_nested():

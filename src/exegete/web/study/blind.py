@@ -20,9 +20,7 @@ class Unnamed(NamedTuple):
     attribution: Attribution
 
 
-def blinded(
-    explanations: Mapping[str, Attribution], *, seed: int, annotator: int, number: int
-) -> list[Unnamed]:
+def blinded(explanations: Mapping[str, Attribution], *, seed: int, annotator: int, number: int) -> list[Unnamed]:
     """The explanations of example `number` in this annotator's random order, under letters.
 
     The order is decided by the project's seed, the annotator and the example: coming back shows the same one. Colours

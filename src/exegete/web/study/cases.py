@@ -9,9 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from exegete.data.marked import Marked
+from exegete.explainers import attribute
+from exegete.models import ExplainedModel
 from exegete.reports.attributions import Attribution, Attributions
+from exegete.studies.compare import seeded
 from exegete.web.pictures import png
 from exegete.web.study.tables import Item, StoredExplanation
+
+USUAL = ("input_x_gradient", "integrated_gradients", "attention_all")
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,18 @@ def cases(attributions: Iterable[Attribution], rows: Sequence[Mapping[str, Any]]
     return [_case(found, rows[index] if index < len(rows) else {}) for index, found in sorted(by_example.items())]
 
 
+def explained(
+    model: ExplainedModel, rows: Sequence[Mapping[str, Any]], methods: Sequence[str] = (), seed: int = 0
+) -> list[Case]:
+    """The rows as several methods explain the model's predictions; default: those of Fernandes et al. 2022, table 4.
+
+    The learned explainer of that table needs a folder: give it among `methods`.
+    """
+    chosen = [seeded(spec, seed) for spec in methods or USUAL]
+    found = [item for method in chosen for item in attribute(model, list(rows), method)]
+    return cases(found, rows)
+
+
 def marked_cases(examples: Sequence[Marked]) -> list[Case]:
     """Examples that people marked elsewhere."""
     return [
@@ -72,7 +89,8 @@ def _names(items: Iterable[Attribution]) -> dict[tuple[str, str], str]:
     found = dict.fromkeys(_identity(item) for item in items)
     count = Counter(method for method, _ in found)
     return {
-        (method, params): method if count[method] == 1 else _spec(method, json.loads(params)) for method, params in found
+        (method, params): method if count[method] == 1 else _spec(method, json.loads(params))
+        for method, params in found
     }
 
 

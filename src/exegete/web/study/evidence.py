@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from statistics import fmean as mean
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +61,7 @@ def plausible(examples: Sequence[Marked], explanations: Sequence[Mapping[str, At
                 pair = float(roc_auc_score(gold, scores)), float(average_precision_score(gold, scores))
                 found.setdefault(method, []).append(pair)
     rows = [
-        Plausible(method, *(float(value) for value in np.mean(pairs, axis=0)), len(pairs))
+        Plausible(method, mean([p[0] for p in pairs]), mean([p[1] for p in pairs]), len(pairs))
         for method, pairs in found.items()
     ]
     return sorted(rows, key=lambda row: -row.auc)

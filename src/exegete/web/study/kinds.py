@@ -61,7 +61,7 @@ class Rank(Kind):
         "You will see examples, what a model predicted for each, and several explanations of the prediction. Each "
         "explanation colours the parts of the input: blue speaks for the prediction, orange against it, and the "
         "stronger the colour, the more the part counts.",
-        "Give every explanation a rank: 1 for the one that is closest to what you would have marked yourself to justify "
+        "Give every explanation a rank: 1 for the one that is closest to what you would have marked to justify "
         "the prediction. Ties are allowed: 1, 1, 3, 4 is a valid ranking.",
         "The methods behind the explanations are unnamed and in random order, a new one for each example.",
     )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -39,7 +39,7 @@ def listing(request: Request) -> Response:
 
 
 @router.post("")
-def create(request: Request, form: guard.Form = Depends(guard.checked_form)) -> Response:
+def create(request: Request, form: guard.CheckedForm) -> Response:
     """A study of the examples of a result."""
     site, name = site_of(request), guard.one(form, "name").strip()
     sources = _sources(site)
@@ -57,9 +57,7 @@ def create(request: Request, form: guard.Form = Depends(guard.checked_form)) -> 
 
 
 @router.post("/import")
-def import_marks(
-    request: Request, form: guard.Form = Depends(guard.checked_form), file: bytes = Depends(guard.uploaded)
-) -> Response:
+def import_marks(request: Request, form: guard.CheckedForm, file: guard.Upload) -> Response:
     """A study of texts that were marked elsewhere, with the marks."""
     site, name, form_name = site_of(request), guard.one(form, "name").strip(), guard.one(form, "format")
     if form_name not in FORMATS:
@@ -84,7 +82,7 @@ def overview(request: Request, name: str) -> Response:
 
 
 @router.post("/{name}/invitations")
-def invite(request: Request, name: str, form: guard.Form = Depends(guard.checked_form)) -> Response:
+def invite(request: Request, name: str, form: guard.CheckedForm) -> Response:
     """New invitations; their links are shown once."""
     with site_of(request).studies.writing() as session:
         project = projects.find(session, name)
@@ -95,9 +93,7 @@ def invite(request: Request, name: str, form: guard.Form = Depends(guard.checked
 
 
 @router.post("/{name}/invitations/{annotator}/revoke")
-def revoke(
-    request: Request, name: str, annotator: int, form: guard.Form = Depends(guard.checked_form)
-) -> Response:
+def revoke(request: Request, name: str, annotator: int, form: guard.CheckedForm) -> Response:
     """Ends an invitation."""
     with site_of(request).studies.writing() as session:
         projects.revoke(session, projects.find(session, name), annotator)
@@ -140,7 +136,7 @@ def _overview(request: Request, name: str, links: dict[str, str] | None = None) 
 def _people(session: Session, project: Project) -> list[tuple[Annotator, int]]:
     """Every annotator and how many answers there are."""
     count = select(Answer.annotator_id, func.count()).group_by(Answer.annotator_id)
-    answered = {person: number for person, number in session.execute(count)}
+    answered = dict(session.execute(count).tuples().all())
     return [(person, answered.get(person.id, 0)) for person in project.annotators]
 
 

@@ -52,7 +52,9 @@ def create(
         raise unknown("kind of study", kind, KINDS)
     _check(cases, kind)
     answers = list(labels) or sorted({case.prediction for case in cases if case.prediction is not None})
-    project = Project(name=name, kind=kind, question=question.strip() or KINDS[kind].question, seed=seed, labels=answers)
+    project = Project(
+        name=name, kind=kind, question=question.strip() or KINDS[kind].question, seed=seed, labels=answers
+    )
     project.items = [case.to_item(number) for number, case in enumerate(cases)]
     session.add(project)
     session.flush()

@@ -53,9 +53,7 @@ def ratings(ballots: Sequence[Ballot]) -> list[Rating]:
     mu, sigma = ([getattr(skill[name], part) for name in names] for part in ("mu", "sigma"))
     places = partial_order(mu, sigma)
     found = [
-        Rating(
-            name, m, s, m - Z95 * s, m + Z95 * s, *place, float(np.mean([b[name] for b in ballots if name in b]))
-        )
+        Rating(name, m, s, m - Z95 * s, m + Z95 * s, *place, float(np.mean([b[name] for b in ballots if name in b])))
         for name, m, s, place in zip(names, mu, sigma, places, strict=True)
     ]
     return sorted(found, key=lambda rating: -rating.mu)

@@ -107,7 +107,7 @@ def _by_person(answers: Sequence[Answer]) -> list[Ballot]:
     people: dict[int, list[Ballot]] = {}
     for answer in answers:
         people.setdefault(answer.annotator_id, []).append(answer.content["ranks"])
-    found = []
+    found: list[Ballot] = []
     for ballots in people.values():
         mean = {name: float(np.mean([ballot[name] for ballot in ballots])) for name in ballots[0]}
         order = sorted(set(mean.values()))
