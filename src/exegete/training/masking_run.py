@@ -19,6 +19,7 @@ from exegete.explainers.attributive_masking_losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models import encode as encoding
+from exegete.models.digest import weights_digest
 from exegete.models.preserve import unchanged_random_state, weights_fixed
 from exegete.training.batches import said_once
 from exegete.training.fine_tune import DEFAULTS, IRRELEVANT, TrainResult, _arguments, _lasting
