@@ -35,7 +35,10 @@ LearningRate = Annotated[
         "--learning-rate", "--lr", min=0, help="Its peak. Default: the method's (baseline 5e-5), new models 1e-3."
     ),
 ]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Examples a step, of each process.")]
+BatchSize = Annotated[
+    int | None,
+    typer.Option("--batch-size", min=1, help="Examples a step, of each process. Default: the method's (most: 32)."),
+]
 MaxLength = Annotated[int | None, typer.Option("--max-length", min=8, help="Tokens a text may have in training.")]
 MaskedShare = Annotated[
     float,
@@ -44,6 +47,12 @@ MaskedShare = Annotated[
         min=0,
         max=1,
         help="Examples that lose random words in training, so that the model can be asked about texts without some.",
+    ),
+]
+HeadRate = Annotated[
+    float | None,
+    typer.Option(
+        "--head-rate", help="The head's learning rate as a multiple of the encoder's. Default: the method's, or 1."
     ),
 ]
 Patience = Annotated[
@@ -72,9 +81,10 @@ def run(
     dev_split: DevSplit = "dev",
     epochs: Epochs = None,
     learning_rate: LearningRate = None,
-    batch_size: BatchSize = 32,
+    batch_size: BatchSize = None,
     max_length: MaxLength = None,
     masked_share: MaskedShare = 0.0,
+    head_rate: HeadRate = None,
     early_stopping: Patience = None,
     eval_steps: EvalSteps = None,
     limit: options.Limit = None,
@@ -119,6 +129,7 @@ def run(
         early_stopping_patience=early_stopping,
         max_length=max_length,
         masked_share=masked_share,
+        head_rate=head_rate,
         seed=seed,
         resume=resume,
         overwrite=overwrite,

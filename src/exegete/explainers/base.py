@@ -104,6 +104,12 @@ class Explainer(ABC):
         """A learned explainer from the folder it was saved in."""
         raise ExegeteError(f"{cls.card.name} is not learned: it takes no path")
 
+    def configured(self, **given: Any) -> Self:
+        """A learned explainer with parameters of inference set, as values or as text; most have none."""
+        if given:
+            raise ExegeteError(f"a saved {self.name} takes no parameter, got {', '.join(given)}")
+        return self
+
 
 class SinglePass(Explainer):
     """A method that needs one forward pass and what was captured in it.

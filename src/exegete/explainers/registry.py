@@ -10,6 +10,7 @@ import pandas as pd
 from exegete.data.specs import parameters, split
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.attention import AttentionAll, AttentionLast, AttentionRollout, ScaledAttention
+from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.base import Explainer
 from exegete.explainers.control import Random
 from exegete.explainers.decomposition import Alti, DecompX, DecompXClassifier, GlobEnc
@@ -60,6 +61,7 @@ EXPLAINERS: dict[str, type[Explainer]] = {
         LlmRanking,
         ParameterisedAttention,
         InterpretableAttention,
+        AttributiveMasking,
     )
 }
 ENTRY_POINTS = "exegete.explainers"
@@ -84,7 +86,7 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
         raise unknown("method", name, found)
     kind = found[name]
     if path:
-        return kind.from_pretrained(path)
+        return kind.from_pretrained(path).configured(**given, **params)
     if kind.card.learned:
         raise ExegeteError(f"{name} is learned: give the folder it was saved in, as {name}:PATH")
     return kind(**parameters(name, kind, given | params))

@@ -8,6 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import kendalltau
 
+from exegete.errors import ExegeteError
+from exegete.metrics.ranking import checked_fractions
+
 
 def kendall_tau(one: ArrayLike, other: ArrayLike) -> float:
     """Kendall's τ-b of two lists of scores; NaN for fewer than two, or where all scores of one are equal."""
@@ -18,13 +21,16 @@ def kendall_tau(one: ArrayLike, other: ArrayLike) -> float:
 
 
 def jaccard(one: ArrayLike, other: ArrayLike, share: float = 0.25) -> float:
-    """|A ∩ B| / |A ∪ B| of the ⌈share · n⌉ positions with the highest scores (Zafar et al. 2021); NaN for none.
+    """|A ∩ B| / |A ∪ B| of the ⌈share · n⌉ highest of each of two lists of n scores; NaN of none (Zafar et al. 2021).
 
-    Of equal scores the first positions count as higher.
+    Scores are compared with their sign; among equal ones the first counts as higher.
     """
     left, right = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
-    size = math.ceil(round(share * len(left), 9))
-    if not size:
+    if left.shape != right.shape:
+        raise ExegeteError(f"expected scores of the same positions, got {len(left)} and {len(right)} of them")
+    (exact,) = checked_fractions([share])
+    if not len(left):
         return float("nan")
+    size = math.ceil(round(exact * len(left), 9))
     tops = [set(np.argsort(-scores, kind="stable")[:size].tolist()) for scores in (left, right)]
     return len(tops[0] & tops[1]) / len(tops[0] | tops[1])

@@ -28,6 +28,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def weights_fixed(model: nn.Module) -> Iterator[None]:
+    """Inside the block no weight of the model asks for a gradient; after it each does as before."""
+    asking = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in asking:
+        weight.requires_grad = False
+    try:
+        yield
+    finally:
+        for weight in asking:
+            weight.requires_grad = True
+
+
+@contextmanager
 def unchanged_random_state() -> Iterator[None]:
     """The random state of torch (every device in use) and NumPy as it was, whatever the block draws or seeds."""
     numpy_state = np.random.get_state()  # noqa: NPY002  (transformers' BigBird seeds the global generator)

@@ -9,7 +9,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
 
@@ -18,6 +17,7 @@ from exegete.explainers.attribute import batches, listed, targets_of
 from exegete.metrics import Metric, metric
 from exegete.metrics.cost import PEAK_MEMORY, SECONDS
 from exegete.models import ExplainedModel
+from exegete.models.digest import weights_digest
 from exegete.models.encode import as_row
 from exegete.models.labels import in_model_labels
 from exegete.reports.attributions import Attributions
@@ -169,20 +169,13 @@ def _config(
     return {
         "model": model.config._name_or_path,
         "model_type": model.config.model_type,
-        "weights": _fingerprint(model),
+        "weights": weights_digest(model.model),
         "settings": model.settings,
         "examples": len(rows),
         "data": _contents(rows),
         "methods": {name: {"method": method.name, **method.params} for name, method in methods.items()},
         "metrics": {column: {"metric": metric.name, **metric.params} for column, metric in metrics.items()},
     }
-
-
-@torch.no_grad()
-def _fingerprint(model: ExplainedModel) -> str:
-    """A digest of the weights: a sum and a sum of magnitudes of every tensor."""
-    sums = [(float(weight.double().sum()), float(weight.double().abs().sum())) for weight in model.parameters()]
-    return blake2b(repr(sums).encode(), digest_size=8).hexdigest()
 
 
 def _contents(rows: Sequence[dict[str, Any]]) -> str:

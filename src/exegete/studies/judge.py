@@ -62,7 +62,7 @@ def judge(
     with model.remember():
         batches = {name: looked_at(every, metric) if special_tokens else every for name, metric in metrics.items()}
         values = {
-            name: metric.judge(model, batches[name], scores, targets)[metric.name] for name, metric in metrics.items()
+            name: _judged(model, batches[name], len(batch), scores, targets, metric) for name, metric in metrics.items()
         }
         curves = [
             _curve(name, keys, metric.curve(model, batches[name], scores, targets)) for name, metric in metrics.items()
@@ -84,6 +84,14 @@ def judge(
 def looked_at(batch: Batch, metric: Metric) -> Batch:
     """The batch as a metric sees it whose `specials` are set: special tokens are content that nobody marked."""
     return replace(batch, content=batch.attended) if getattr(metric, "specials", False) else batch
+
+
+def _judged(model: ExplainedModel, every: Batch, size: int, scores: Tensor, targets: Tensor, metric: Metric) -> Tensor:
+    """A metric's values for all methods, in one call unless it compares the examples of a batch with each other."""
+    if not metric.compares_examples:
+        return metric.judge(model, every, scores, targets)[metric.name]
+    rows = torch.arange(len(every), device=every.device).split(size)
+    return torch.cat([metric.judge(model, every.select(r), scores[r], targets[r])[metric.name] for r in rows])
 
 
 def _explanations(

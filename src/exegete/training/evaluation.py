@@ -81,7 +81,9 @@ def _regression(predicted: Array, dataset: Dataset) -> dict[str, float]:
 def _spans(predicted: Array, dataset: Dataset) -> dict[str, float]:
     columns = dataset[:]
     pairs = []
-    for context, answers, (start, end) in zip(columns["text_pair"], columns["answer"], predicted.tolist(), strict=True):
+    for context, answers, (start, end) in zip(
+        columns["text_pair"], columns["answer"], predicted.astype(int).tolist(), strict=True
+    ):
         given = _normal_words(context[start:end])
         right = [_normal_words(context[a:b]) for a, b in answers] or [[]]
         pairs.append((max(given == gold for gold in right), max(_overlap(given, gold) for gold in right)))

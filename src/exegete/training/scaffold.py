@@ -16,7 +16,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, explainer
 from exegete.explainers.learned_attention import LearnedAttention, over_positions
 from exegete.explainers.parameterised_attention import Layers, Normaliser, ParameterisedAttention
-from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models import Capture, ExplainedModel
 from exegete.objectives import Objective, Step
 from exegete.training.bilevel import Mode, clipping
 from exegete.training.lessons import Lesson, Lessons
@@ -86,7 +86,7 @@ class Scaffold(nn.Module):
 class Scaffolding(Objective):
     """KL(e_T ‖ e_S) of the teacher's explanations and the student's (Fernandes et al. 2022, eq. 2 and 3).
 
-    Counts batches that are a `Lesson`; others, as in evaluation, have none of it.
+    Batches that are no `Lesson`, as in evaluation, have none of it: 0.
 
     Args:
         method: the teacher's explainer by name.
@@ -149,10 +149,6 @@ class Scaffolding(Objective):
         names = ("method", "weight", "normaliser", "layers", "source")
         outer = ("mode", "interval", "rate", "max_norm") if self.teacher is not None else ()
         return {name: getattr(self, name) for name in (*names, *outer)}
-
-    def size(self, batch: Batch) -> Tensor:
-        """Examples with an explanation."""
-        return torch.tensor(float(len(batch)) if isinstance(batch, Lesson) else 0.0, device=batch.device)
 
     def __call__(self, step: Step) -> Tensor:
         """A scalar."""

@@ -22,12 +22,13 @@ from exegete.explainers.learned_attention import mixable
 from exegete.explainers.parameterised_attention import Normaliser, ParameterisedAttention
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models.digest import weights_digest
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training import evaluation
 from exegete.training.bilevel import Mode
 from exegete.training.fine_tune import TrainResult, fine_tune
 from exegete.training.lessons import ROW, answers, decided, lessons, said_of, taught, with_gold
-from exegete.training.run import vocabulary_digest, weights_digest
+from exegete.training.run import vocabulary_digest
 from exegete.training.scaffold import LAST, LEARNED, NONE, Scaffolding, projected, static, usual_weight
 from exegete.training.scaffold_trainer import ScaffoldTrainer
 from exegete.training.start import Source, is_new

@@ -1,0 +1,294 @@
+"""AML at a scale that one core can do: MiniLM explains MiniLM, and is compared with other methods.
+
+Stages write JSON as soon as they are done, and a second run goes on after them. The weights of the terms are searched
+on a grid; every setting is trained once, and for each metric the best state of any setting on dev explains the test
+sentences, in one pass (pAML) and refined (fAML).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import TrainerCallback
+
+import exegete
+from exegete.data.provenance import versions, write_json
+from exegete.explainers.attributive_masking import AttributiveMasking
+from exegete.explainers.attributive_masking_losses import Weights
+from exegete.metrics import PRESETS, Metric, metric, preset
+from exegete.models import ExplainedModel
+from exegete.models.preserve import weights_fixed
+from exegete.recipes import RECIPES
+from exegete.recipes.aml import judged_by
+from exegete.training.masking_data import only_texts, stratified, without
+from exegete.training.masking_run import masking_arguments, new_masking
+from exegete.training.masking_trainer import MaskingTrainer
+
+SHARED = Path(__file__).parents[2] / "shared"
+GRID = {
+    "all terms": Weights(0.5, 0.1, 0.5),
+    "no inverse": Weights(0.5, 0.1, 0.0),
+    "no preservation": Weights(0.0, 0.1, 0.5),
+}
+NAMES = ("aopc_comprehensiveness", "aopc_sufficiency", "comprehensiveness", "sufficiency", "log_odds")
+OTHERS = (
+    "random",
+    "attention_last",
+    "input_x_gradient",
+    "alti",
+    "decompx_classifier",
+    "decompx_linear",
+    "integrated_gradients?n_steps=20",
+    "sequential_integrated_gradients?n_steps=3",
+    "solvex?beam=1&objective=comprehensiveness",
+    "solvex?beam=1&objective=sufficiency",
+)
+
+
+class KeepBest(TrainerCallback):
+    """For every metric the state of the masking model that it likes best on dev; strictly better ones replace it."""
+
+    def __init__(self, masking: AttributiveMasking, metrics: list[Metric]) -> None:
+        self.masking, self.metrics = masking, metrics
+        self.best: dict[str, tuple[float, dict[str, torch.Tensor]]] = {}
+        self.history: list[dict[str, float]] = []
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+        """Compares."""
+        self.history.append(
+            {"epoch": state.epoch or 0.0} | {each.name: metrics[f"eval_{each.name}"] for each in self.metrics}
+        )
+        trained = [(name, value) for name, value in self.masking.named_parameters() if value.requires_grad]
+        for each in self.metrics:
+            value = metrics[f"eval_{each.name}"]
+            worth = value if each.card.higher_is_better else -value
+            if each.name not in self.best or worth > self.best[each.name][0]:
+                self.best[each.name] = (worth, {n: v.detach().clone() for n, v in trained})
+
+
+class Experiment:
+    """One corpus and one model."""
+
+    def __init__(self, name: str, model: ExplainedModel, data: dict[str, Any], options: argparse.Namespace) -> None:
+        self.name, self.model, self.data, self.options = name, model, data, options
+        self.results, self.scratch = options.results / name, options.scratch / name
+        self.metrics = sorted((m for m in preset("aml") if m.name in NAMES), key=lambda m: NAMES.index(m.name))
+
+    def late(self) -> bool:
+        """Whether what is next should wait for another run."""
+        return time.monotonic() - self.options.begun > self.options.minutes * 60
+
+    def train(self, setting: str, weights: Weights) -> None:
+        """One setting of the grid; every metric's best state stays in the scratch folder."""
+        done = self.results / f"train-{setting.replace(' ', '-')}.json"
+        if done.exists() or self.late():
+            return
+        begun = time.monotonic()
+        arguments = {
+            "num_train_epochs": self.options.epochs, "learning_rate": self.options.rate, "use_cpu": True,
+            "per_device_train_batch_size": 20, "disable_tqdm": True, "save_strategy": "no",
+            "load_best_model_at_end": False,
+        }  # fmt: skip
+        train, dev = only_texts(self.data["train"]), only_texts(self.data["dev"])
+        args = masking_arguments(arguments, self.metrics[0], len(train), self.scratch / "loop", 42)
+        args.eval_steps = max(1, len(train) // 20 // 2)
+        settings = {"weights": weights, "learning_rate": self.options.rate, "metric": judged_by(self.metrics[0].name)}
+        masking = new_masking(self.model, None, None, settings, 42)
+        keep = KeepBest(masking, self.metrics)
+        with weights_fixed(self.model):
+            data = {"train_dataset": train, "eval_dataset": dev}
+            loop = MaskingTrainer(self.model, args, masking, self.metrics, callbacks=[keep], **data)
+            loop.evaluate()
+            loop.train()
+        kept = {}
+        for each in self.metrics:
+            worth, state = keep.best[each.name]
+            masking.load_state_dict(state, strict=False)
+            masking.settings = replace(masking.settings, metric=judged_by(each.name))
+            masking.eval().save_pretrained(self.scratch / setting.replace(" ", "-") / each.name)
+            kept[each.name] = worth if each.card.higher_is_better else -worth
+        content = {"setting": setting, "weights": str(weights), "dev": kept, "history": keep.history}
+        write_json(done, content | {"seconds": time.monotonic() - begun})
+
+    def chosen(self) -> dict[str, tuple[str, Path]]:
+        """For every metric the setting that is best on dev, and where its masking model lies."""
+        runs = [json.loads(path.read_text()) for path in sorted(self.results.glob("train-*.json"))]
+        found = {}
+        for each in self.metrics:
+            sign = 1 if each.card.higher_is_better else -1
+            best = max(runs, key=lambda run, name=each.name, sign=sign: sign * run["dev"][name])["setting"]
+            found[each.name] = (best, self.scratch / best.replace(" ", "-") / each.name)
+        return found
+
+    def judge(self, label: str, explainer: Any, which: list[str] | None = None, **extra: Any) -> None:
+        """A method on the test sentences by the metrics; its values an example are kept."""
+        done = self.results / f"judged-{label.replace(' ', '-')}.json"
+        if done.exists() or self.late():
+            return
+        rows, values, seconds = list(self.data["test"]), {}, 0.0
+        judges = [each for each in self.metrics if which is None or each.name in which]
+        plausible = [metric("token_f1", **PRESETS["aml"]["token_f1"])] if "rationale" in rows[0] else []
+        with torch.no_grad():
+            for start in range(0, len(rows), 20):
+                batch = self.model.encode(rows[start : start + 20])
+                target = self.model.predict(batch)
+                begun = time.process_time()
+                scores = explainer.attribute(self.model, batch, target)
+                seconds += time.process_time() - begun
+                with self.model.remember():
+                    for each in judges + plausible:
+                        judged = each.judge(self.model, batch, scores, target)[each.name]
+                        values.setdefault(each.name, []).extend(judged.tolist())
+                if plausible:
+                    for name, micro in micro_counts(batch, scores).items():
+                        values.setdefault(name, []).extend(micro)
+        means = {name: float(np.nanmean(value)) for name, value in values.items()}
+        content = {"method": label, "means": means, "seconds_an_example": seconds / len(rows), "values": values}
+        write_json(done, content | extra)
+        print(self.name, label, {n: round(v, 3) for n, v in means.items()}, f"{seconds / len(rows):.3f} s", flush=True)
+
+    def explained(self, steps: int) -> None:
+        """PAML, or fAML of so many steps, for each metric."""
+        for name, (setting, folder) in self.chosen().items():
+            made = AttributiveMasking.from_pretrained(folder).configured(refine_steps=steps, together=4)
+            self.judge(f"{'fAML' if steps else 'pAML'} {name}", made, [name] if steps else None, setting=setting)
+
+
+def micro_counts(batch: Any, scores: torch.Tensor, k: int = 25) -> dict[str, list[float]]:
+    """Hits, chosen and marked tokens of each example: what micro F1 is made of."""
+    found: dict[str, list[float]] = {"hits": [], "chosen": [], "marked": []}
+    for row, content, gold in zip(scores, batch.content, batch.rationale & batch.content, strict=True):
+        size = min(k, int(content.sum()))
+        top = row.masked_fill(~content, -torch.inf).argsort(descending=True, stable=True)[:size]
+        found["hits"].append(float(gold[top].sum()))
+        found["chosen"].append(float(size))
+        found["marked"].append(float(gold.sum()))
+    return found
+
+
+def sentiment(options: argparse.Namespace) -> Experiment:
+    """SST sentences and the fixed fine-tuned MiniLM."""
+    spec = f"sst:{options.data / 'sst'}"
+    test = stratified(exegete.load_data(spec, "test"), options.test, 42)
+    dev = stratified(exegete.load_data(spec, "dev"), options.dev, 42)
+    train = stratified(without(exegete.load_data(spec, "train"), test, dev), options.train, 42)
+    test = only_texts(test)
+    model = exegete.load(options.models / "minilm-sst2", device="cpu", max_length=64)
+    return Experiment("sst", model, {"train": train, "dev": dev, "test": test}, options)
+
+
+def movies(options: argparse.Namespace, source: Experiment) -> Experiment:
+    """Movie reviews with rationales, explained for the sentiment model, by masking models trained on sentences."""
+    test = exegete.load_data(f"eraser:{options.data / 'movies'}", "test")
+    rows = stratified(test, options.movies, 42)
+    model = exegete.load(options.models / "minilm-sst2", device="cpu", max_length=192)
+    there = Experiment("movies", model, {"train": rows, "dev": rows, "test": rows}, options)
+    there.chosen = source.chosen  # type: ignore[method-assign]
+    return there
+
+
+def inference(options: argparse.Namespace) -> Experiment:
+    """SNLI pairs and a MiniLM fine-tuned on a part of the pairs that are here."""
+    spec = f"snli:{options.data / 'snli'}"
+    pairs, test = exegete.load_data(spec, "dev"), exegete.load_data(spec, "test")
+    dev = stratified(pairs, options.dev, 1)
+    train = stratified(without(pairs, dev), options.snli, 2)
+    folder = options.scratch / "snli" / "model"
+    arguments = {"num_train_epochs": 1, "learning_rate": 5e-5, "disable_tqdm": True, "use_cpu": True}
+    if options.tiny:
+        arguments["learning_rate"] = 1e-3
+    source = "tiny" if options.tiny else os.environ["EXEGETE_BACKBONE"]
+    RECIPES["baseline"]().train(source, train, dev, folder, arguments=arguments, max_length=64)
+    model = exegete.load(folder, device="cpu", max_length=64)
+    few = {"train": stratified(train, options.train, 3), "dev": dev, "test": stratified(test, options.test // 2, 4)}
+    few["test"] = few["test"].select_columns(["text", "text_pair"])
+    return Experiment("snli", model, few, options)
+
+
+def main() -> None:
+    """Runs what is not done yet."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--scratch", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=22.0)
+    parser.add_argument("--train", type=int, default=400)
+    parser.add_argument("--dev", type=int, default=80)
+    parser.add_argument("--test", type=int, default=200)
+    parser.add_argument("--movies", type=int, default=40)
+    parser.add_argument("--snli", type=int, default=3000)
+    parser.add_argument("--epochs", type=float, default=3)
+    parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--tiny", action="store_true", help="A few examples, to see that it runs.")
+    options = parser.parse_args()
+    options.begun = time.monotonic()
+    if options.tiny:
+        options.train, options.dev, options.test, options.movies, options.snli = 40, 10, 10, 4, 60
+        options.epochs, options.steps = 1, 2
+    torch.set_num_threads(1)
+    options.models, options.data = (
+        Path(os.environ.get(f"EXEGETE_{n}", SHARED / n.lower())) for n in ("MODELS", "DATA")
+    )
+    options.results.mkdir(parents=True, exist_ok=True)
+    write_json(
+        options.results / "about.json",
+        {"versions": versions(), "options": {k: str(v) for k, v in vars(options).items()}},
+    )
+    run(options)
+
+
+def run(options: argparse.Namespace) -> None:
+    """The stages, the most important ones first."""
+    sst = sentiment(options)
+    for setting, weights in GRID.items():
+        sst.train(setting, weights)
+    if len(list(sst.results.glob("train-*.json"))) < len(GRID):
+        return
+    sst.explained(0)
+    for spec in OTHERS[:7]:
+        sst.judge(spec, exegete.explainer(spec))
+    sst.explained(options.steps)
+    for setting in GRID:
+        for name in NAMES[:2]:
+            made = AttributiveMasking.from_pretrained(sst.scratch / setting.replace(" ", "-") / name)
+            sst.judge(f"ablation {setting} {name}", made, setting=setting)
+    for spec in OTHERS[7:]:
+        sst.judge(spec, exegete.explainer(spec))
+    human_agreement(options, sst)
+    if not sst.late():
+        other_task(options)
+
+
+def human_agreement(options: argparse.Namespace, sst: Experiment) -> None:
+    """Movie reviews by the masking model that is best by A-C on sentences."""
+    reviews, best = movies(options, sst), sst.chosen()[NAMES[0]][1]
+    reviews.judge("pAML", AttributiveMasking.from_pretrained(best), [NAMES[0]])
+    for spec in ("random", "attention_last", "input_x_gradient", "decompx_linear", "alti", OTHERS[6]):
+        reviews.judge(spec, exegete.explainer(spec), [NAMES[0]])
+    refining = AttributiveMasking.from_pretrained(best).configured(refine_steps=5, together=1)
+    reviews.judge("fAML", refining, [NAMES[0]])
+
+
+def other_task(options: argparse.Namespace) -> None:
+    """SNLI, in one pass and refined."""
+    snli = inference(options)
+    for setting in ("all terms", "no inverse"):
+        snli.train(setting, GRID[setting])
+    if len(list(snli.results.glob("train-*.json"))) < 2:
+        return
+    snli.explained(0)
+    for spec in OTHERS[:7]:
+        snli.judge(spec, exegete.explainer(spec))
+    snli.explained(options.steps)
+
+
+if __name__ == "__main__":
+    main()

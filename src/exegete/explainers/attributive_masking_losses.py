@@ -1,0 +1,93 @@
+"""What a soft mask is trained on, an example at a time (Barkan et al. 2024, eq. 4 to 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from exegete.errors import ExegeteError, unknown
+
+Inverse = Literal["log", "probability", "negative_entropy"]
+Sparsity = Literal["bce", "l1"]
+LEAST = 1e-7
+
+
+def preservation(kept: Tensor, answer: Tensor) -> Tensor:
+    """−Σ_j y_j log F_j(x') (eq. 5): [B] from logits [B, C] under the mask and the answer y [B, C] without it."""
+    return -(answer * _precise(kept).log_softmax(-1)).sum(-1)
+
+
+def inverse(without: Tensor, answer: Tensor, form: Inverse = "log") -> Tensor:
+    """How little the inverse mask changed the answer's first class ŷ: [B] from logits [B, C] and y [B, C].
+
+    `log`: −log(1 − F_ŷ(x'')) (eq. 6), exact also where F_ŷ is 1 in floating point; `probability`: F_ŷ(x'');
+    `negative_entropy`: Σ_j F_j(x'') log F_j(x'').
+    """
+    return INVERSE[form](_precise(without), answer.argmax(-1, keepdim=True))
+
+
+def sparsity(scores: Tensor, counted: Tensor, form: Sparsity = "bce") -> Tensor:
+    """How much is kept: [B], the mean over `counted` [B, L] of −log(1 − a) (`bce`, eq. 7) or of a (`l1`)."""
+    values = SPARSITY[form](_precise(scores)).masked_fill(~counted, 0.0)
+    return values.sum(-1) / counted.sum(-1).clamp(min=1)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """λ of the three terms, each at least 0, and their forms."""
+
+    preservation: float = 0.5
+    sparsity: float = 0.5
+    inverse: float = 0.5
+    inverse_form: Inverse = "log"
+    sparsity_form: Sparsity = "bce"
+
+    def __post_init__(self) -> None:
+        weights = (self.preservation, self.sparsity, self.inverse)
+        if min(weights) < 0 or not max(weights) > 0:
+            raise ExegeteError(f"expected weights of at least 0 and one above, got {weights}")
+        if self.inverse_form not in get_args(Inverse):
+            raise unknown("form of inverse masking", self.inverse_form, get_args(Inverse))
+        if self.sparsity_form not in get_args(Sparsity):
+            raise unknown("form of sparsity", self.sparsity_form, get_args(Sparsity))
+
+    def total(self, kept: Tensor, without: Tensor, answer: Tensor, scores: Tensor, counted: Tensor) -> Tensor:
+        """Eq. 4, [B]."""
+        return (
+            self.preservation * preservation(kept, answer)
+            + self.inverse * inverse(without, answer, self.inverse_form)
+            + self.sparsity * sparsity(scores, counted, self.sparsity_form)
+        )
+
+
+def _precise(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _log(logits: Tensor, first: Tensor) -> Tensor:
+    others = logits.scatter(-1, first, -torch.inf)
+    return logits.logsumexp(-1) - others.logsumexp(-1)
+
+
+def _probability(logits: Tensor, first: Tensor) -> Tensor:
+    return logits.softmax(-1).gather(-1, first).squeeze(-1)
+
+
+def _negative_entropy(logits: Tensor, first: Tensor) -> Tensor:
+    logarithms = logits.log_softmax(-1)
+    return (logarithms.exp() * logarithms).sum(-1)
+
+
+INVERSE: dict[Inverse, Callable[[Tensor, Tensor], Tensor]] = {
+    "log": _log,
+    "probability": _probability,
+    "negative_entropy": _negative_entropy,
+}
+SPARSITY: dict[Sparsity, Callable[[Tensor], Tensor]] = {
+    "bce": lambda scores: -(1 - scores).clamp(min=LEAST).log(),
+    "l1": lambda scores: scores,
+}

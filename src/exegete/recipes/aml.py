@@ -1,0 +1,172 @@
+"""A model that learns which words another model's predictions need (AML)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoTokenizer
+
+from exegete.errors import ExegeteError
+from exegete.explainers.attributive_masking_losses import Inverse, Sparsity, Weights
+from exegete.explainers.attributive_masking_modes import Mode
+from exegete.explainers.attributive_masking_reading import Aggregation
+from exegete.metrics import METRICS, PRESETS
+from exegete.metrics import metric as metric_of
+from exegete.metrics.presets import FLOORED
+from exegete.models import ExplainedModel, load
+from exegete.recipes.base import Recipe
+from exegete.training import TrainResult
+from exegete.training.masking_data import stratified
+from exegete.training.masking_run import USUAL, train_masking
+from exegete.training.masking_search import WeightSearch
+from exegete.training.start import Source, is_new
+
+SEARCH = "search"
+DEPARTURES = (
+    "Validation rows are never training rows; the authors' IMDB validation set can overlap.",
+    "y is encoded as the paper's sum over classes; the authors' code takes a mean, and never trains one class.",
+    "Sparsity is a mean over the text's own tokens; the authors' code counts padding and special tokens.",
+    "−log(1 − F) is taken from logits and needs no 1e-30.",
+    "Refinement judges the map after its last step too.",
+    "Trials are pruned by the median, in the metric's own direction.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aml(Recipe):
+    """Attributive masking (Barkan et al. 2024): trains G for a fine-tuned F, which stays as it is.
+
+    `selection`: the metric that chooses the weights, the epoch and, at inference, the refined map. `weights`: None
+    searches them first by `search`.
+    """
+
+    selection: str
+    weights: Weights | None
+    forms: Weights
+    search: WeightSearch
+    backbone: str | None = None
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    train_rows: int | None = 1000
+    dev_rows: int | None = 200
+
+    def train(
+        self,
+        model: Source | ExplainedModel,
+        train: Dataset,
+        dev: Dataset,
+        output_dir: str | Path,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        early_stopping_patience: int | None = None,
+        max_length: int | None = None,
+        **options: Any,
+    ) -> TrainResult:
+        """Trains a masking model into a folder; see `train_masking`. The model is the one that is explained.
+
+        Raises:
+            ExegeteError: a model from scratch, or options that are about training the model itself.
+        """
+        if options.pop("masked_share", 0.0):
+            raise ExegeteError("aml leaves the explained model as it is: masked_share does not apply")
+        options |= {"arguments": {**self.arguments, **(arguments or {})}}
+        explained = self.explained(model, options.pop("processing_class", None), max_length, options["arguments"])
+        shared = {"backbone": self.backbone, "choices": self.choices, "arguments": options.pop("arguments")}
+        weights = self.weights
+        if weights is None:
+            folder = Path(output_dir)
+            beside = folder.with_name(f"{folder.name}-{SEARCH}")
+            weights = self.search.run(explained, train, dev, beside, self.selection, **shared)
+        seed = options.get("seed", 0)
+        return train_masking(
+            explained,
+            stratified(train, self.train_rows, seed),
+            stratified(dev, self.dev_rows, seed),
+            output_dir,
+            selection=self.selection,
+            weights=weights,
+            early_stopping_patience=early_stopping_patience,
+            **shared,
+            **options,
+        )
+
+    @staticmethod
+    def explained(
+        model: Source | ExplainedModel, tokenizer: Any, max_length: int | None, arguments: Mapping[str, Any]
+    ) -> ExplainedModel:
+        """The model that is explained, where training happens."""
+        if isinstance(model, ExplainedModel):
+            return model
+        if is_new(model):
+            raise ExegeteError("aml explains a model that is fine-tuned already: give its folder as the model")
+        if isinstance(tokenizer, str | Path):
+            tokenizer = AutoTokenizer.from_pretrained(str(tokenizer))
+        if not isinstance(model, str | Path):
+            return load(model, tokenizer, max_length=max_length)
+        device = "cpu" if arguments.get("use_cpu") or not torch.cuda.is_available() else "cuda"
+        return load(model, tokenizer, device, max_length=max_length)
+
+
+def aml(
+    metric: Annotated[
+        str, "What explanations shall be good by: any id of `exegete metrics`; with the paper's rounding unless given."
+    ] = "aopc_comprehensiveness",
+    backbone: Annotated[
+        str | None, "The encoder that learns to mask. Default: the explained model's own weights, if it is one."
+    ] = None,
+    preservation_weight: Annotated[float | None, "λ_p; with the other two: no search."] = None,
+    sparsity_weight: Annotated[float | None, "λ_a."] = None,
+    inverse_weight: Annotated[float | None, "λ_inv."] = None,
+    trials: Annotated[int, "Of the search for the weights."] = 30,
+    storage: Annotated[
+        str | None, "URL of the search's storage, for several machines. Default: SQLite beside the output."
+    ] = None,
+    masking: Annotated[Mode, "What takes the place of masked tokens."] = "mask",
+    predictor: Annotated[str | None, "The masked language model of --masking predicted."] = None,
+    inverse_form: Annotated[Inverse, "Form of the inverse masking term."] = "log",
+    sparsity_form: Annotated[Sparsity, "Form of the sparsity term."] = "bce",
+    aggregation: Annotated[Aggregation, "Of scores where tokenizers differ."] = "max",
+    train_rows: Annotated[int, "Examples to learn from, spread over the classes."] = 1000,
+    dev_rows: Annotated[int, "Examples to choose on."] = 200,
+) -> Recipe:
+    """Train a model that masks what another model does not need, and so explains it in one pass (AML).
+
+    --model is the fine-tuned classifier that is explained; it stays as it is. The result is an explainer:
+    exegete compare --methods attributive_masking:OUTPUT, or attributive_masking:OUTPUT?refine_steps=10.
+
+    Example: exegete train aml --model runs/sst --data sst:data/sst --metric aopc_comprehensiveness
+    --output-dir runs/aml
+    """
+    forms = Weights(inverse_form=inverse_form, sparsity_form=sparsity_form)
+    given = {"preservation": preservation_weight, "sparsity": sparsity_weight, "inverse": inverse_weight}
+    known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if known and len(known) < len(given):
+        raise ExegeteError(f"give all three weights or none: {', '.join(given.keys() - known)} is missing")
+    weights = replace(forms, **known) if known else None
+    return Aml(
+        name="aml",
+        paper="Barkan et al. 2024",
+        selection=judged_by(metric),
+        weights=weights,
+        forms=forms,
+        search=WeightSearch(trials=trials, storage=storage, weights=forms),
+        backbone=backbone,
+        choices={"mode": masking, "predictor": predictor, "aggregation": aggregation},
+        train_rows=train_rows,
+        dev_rows=dev_rows,
+        arguments=USUAL,
+        departures=DEPARTURES,
+    )
+
+
+def judged_by(spec: str) -> str:
+    """The metric's spec, with the paper's rounding and divisor where a bare id says nothing of them."""
+    if "?" not in spec and spec in METRICS:
+        params = PRESETS["aml"].get(spec, FLOORED.get(spec, {}))
+        spec = spec + "".join(f"{'&' if n else '?'}{name}={value}" for n, (name, value) in enumerate(params.items()))
+    metric_of(spec)
+    return spec

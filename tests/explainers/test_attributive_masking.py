@@ -1,0 +1,422 @@
+"""The masking model: its masks, its losses, its reading of texts, and refinement against one example at a time."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers as hf
+
+import exegete
+import families
+from exegete import Batch, ExegeteError
+from exegete.explainers import attributive_masking_losses as losses
+from exegete.explainers.attributive_masking import AttributiveMasking, answered
+from exegete.explainers.attributive_masking_losses import Weights
+from exegete.explainers.attributive_masking_modes import FADING, SoftMasking
+from exegete.explainers.attributive_masking_refinement import Best
+from exegete.models.substitute import embeddings_replaced
+from left_behind import mixed_modes, state
+from small import alone, shared, small, uneven
+
+ENCODERS = ["bert", "roberta", "distilbert", "electra"]
+LABELS = {"negative": "N", "positive": "P"}
+TEXTS = families.SENTENCES[:3]
+
+
+def prompted(family="llama"):
+    torch.manual_seed(1)
+    model = hf.AutoModelForCausalLM.from_config(hf.AutoConfig.for_model(family, **families.TEXT[family]))
+    template = "Is it good ?\n\nText:a joy\nLabel:P\n\nText:{text}\nLabel:"
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return exegete.load(
+        model.double().eval(), families.tokenizer("gpt2"), task="prompt", template=template, labels=LABELS
+    )
+
+
+def masking(model, seed=0, **choices):
+    torch.manual_seed(seed)
+    return AttributiveMasking.for_model(model, **choices).double()
+
+
+def explained(kind):
+    return prompted() if kind == "prompted" else shared(kind)
+
+
+def masks(mode, model):
+    made = SoftMasking(mode, width=model.embed(model.encode(["a"])).shape[-1]).double()
+    made.start(model)
+    return made
+
+
+def reference(made, model, batch):
+    drawn = torch.rand(batch.content.shape, generator=torch.Generator().manual_seed(0))
+    return made.reference(model, batch, drawn)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "prompted"])
+@pytest.mark.parametrize("mode", ["mask", "random", "learned"])
+@torch.no_grad()
+def test_a_full_mask_changes_nothing_and_an_empty_one_leaves_only_special_tokens(kind, mode):
+    model = explained(kind)
+    batch = model.encode(TEXTS)
+    made = masks(mode, model)
+    m = reference(made, model, batch)
+    ones = torch.ones(batch.content.shape, dtype=torch.float64)
+    assert torch.equal(made.logits(model, batch, ones, m), model(batch).logits)
+    assert torch.equal(m[~batch.content], model.embed(batch)[~batch.content])
+    assert (m != model.embed(batch)).any(-1)[batch.content].float().mean() > 0.8
+    empty = made.logits(model, batch, 0 * ones, m)
+    assert torch.equal(empty, model(batch, embeddings=m).logits)
+    if mode in ("mask", "learned"):
+        ids = batch.inputs["input_ids"].masked_fill(batch.content, model.mask_id)
+        by_ids = model(replace(batch, inputs=batch.inputs | {"input_ids": ids})).logits
+        torch.testing.assert_close(empty, by_ids, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["bert", "prompted"])
+@torch.no_grad()
+def test_special_tokens_and_prompts_are_intact_in_a_mask_and_in_its_inverse(kind):
+    """Whatever the scores there are: the inverse of 1 would be 0."""
+    model = explained(kind)
+    batch = model.encode(TEXTS)
+    made, given = masks("mask", model), []
+    scores = torch.rand(batch.content.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    hook = model.embedding.register_forward_hook(lambda *call: given.append(call[-1]))
+    original = model.embed(batch)
+    given.clear()
+    for keep in (scores, 1 - scores):
+        m = made.reference(model, batch, scores)
+        given.clear()
+        with_mask = []
+        spy = model.embedding.register_forward_hook(lambda *call: with_mask.append(call[-1]), always_call=True)
+        made.logits(model, batch, keep, m)
+        spy.remove()
+        blended = keep[..., None] * original + (1 - keep)[..., None] * m
+        expected = torch.where(batch.content[..., None], blended, original)
+        again = model(batch, embeddings=expected).logits
+        torch.testing.assert_close(made.logits(model, batch, keep, m), again, rtol=0, atol=1e-12)
+    hook.remove()
+
+
+@pytest.mark.parametrize("family", sorted(FADING))
+@torch.no_grad()
+def test_omission_of_whole_tokens_is_an_attention_mask(family):
+    model = shared(family)
+    batch = model.encode(uneven(family, 3))
+    keep = torch.rand(batch.content.shape, generator=torch.Generator().manual_seed(2)) < 0.5
+    found = SoftMasking("omit").logits(model, batch, keep.double(), None)
+    seen = (keep | ~batch.content) & batch.attended
+    expected = model(replace(batch, inputs=batch.inputs | {"attention_mask": seen.long()})).logits
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert (found - model(batch).logits).abs().max() > 1e-3
+
+
+def test_omission_and_every_other_mask_have_a_gradient_at_every_word():
+    model = shared("bert")
+    batch = model.encode(TEXTS)
+    for mode in ("mask", "random", "learned", "omit"):
+        keep = torch.full(batch.content.shape, 0.5, dtype=torch.float64, requires_grad=True)
+        made = masks(mode, model)
+        made.logits(model, batch, keep, reference(made, model, batch)).square().sum().backward()
+        assert torch.equal(keep.grad != 0, batch.content), mode
+
+
+@torch.no_grad()
+def test_predicted_tokens_are_those_of_the_masked_language_model_one_by_one(tmp_path):
+    model = shared("bert")
+    predictor = families.tiny("bert", "MaskedLM", seed=3)
+    predictor.save_pretrained(tmp_path)
+    families.tokenizer("bert").save_pretrained(tmp_path)
+    batch = model.encode(TEXTS)
+    made = SoftMasking("predicted", str(tmp_path))
+    found = made.reference(model, batch, torch.zeros(batch.content.shape))
+    barred = sorted(model.special_ids)
+    for row in range(len(batch)):
+        own, _ = alone(model, batch, row)
+        ids = own.inputs["input_ids"]
+        for position in own.content[0].nonzero().flatten().tolist():
+            masked = ids.clone()
+            masked[0, position] = model.mask_id
+            scores = predictor(masked).logits[0, position]
+            scores[[*barred, int(ids[0, position])]] = -torch.inf
+            assert torch.equal(found[row, position], model.embedding(scores.argmax()))
+
+
+def test_losses_by_hand():
+    kept = torch.tensor([[math.log(0.6), math.log(0.3), math.log(0.1)]], dtype=torch.float64)
+    answer = torch.tensor([[0.7, 0.2, 0.1]], dtype=torch.float64)
+    expected = -(0.7 * math.log(0.6) + 0.2 * math.log(0.3) + 0.1 * math.log(0.1))
+    assert losses.preservation(kept, answer).item() == pytest.approx(expected, rel=1e-12)
+    assert losses.inverse(kept, answer).item() == pytest.approx(-math.log(1 - 0.6), rel=1e-12)
+    assert losses.inverse(kept, answer, "probability").item() == pytest.approx(0.6, rel=1e-12)
+    entropy = 0.6 * math.log(0.6) + 0.3 * math.log(0.3) + 0.1 * math.log(0.1)
+    assert losses.inverse(kept, answer, "negative_entropy").item() == pytest.approx(entropy, rel=1e-12)
+    scores = torch.tensor([[0.9, 0.5, 0.25, 0.1]], dtype=torch.float64)
+    counted = torch.tensor([[False, True, True, False]])
+    bce = -(math.log(0.5) + math.log(0.75)) / 2
+    assert losses.sparsity(scores, counted).item() == pytest.approx(bce, rel=1e-12)
+    assert losses.sparsity(scores, counted, "l1").item() == pytest.approx(0.375, rel=1e-12)
+    total = Weights(0.2, 0.3, 0.5).total(kept, kept, answer, scores, counted)
+    assert total.item() == pytest.approx(0.2 * expected + 0.3 * bce - 0.5 * math.log(0.4), rel=1e-12)
+    sure = torch.tensor([[200.0, 0.0]], requires_grad=True)
+    losses.inverse(sure, torch.tensor([[1.0, 0.0]])).sum().backward()
+    assert torch.allclose(sure.grad, torch.tensor([[1.0, -1.0]])), "where F is 1 the gradient is still there"
+
+
+def test_gradients_of_the_losses():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    answer = torch.rand(3, 4, generator=generator, dtype=torch.float64).softmax(-1)
+    scores = torch.rand(3, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    counted = torch.rand(3, 5, generator=generator) < 0.8
+    for form in losses.INVERSE:
+        torch.autograd.gradcheck(lambda x, form=form: losses.inverse(x, answer, form), logits)
+    for form in losses.SPARSITY:
+        torch.autograd.gradcheck(lambda x, form=form: losses.sparsity(x, counted, form), scores)
+    torch.autograd.gradcheck(lambda x: losses.preservation(x, answer), logits)
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+@torch.no_grad()
+def test_the_answer_stands_behind_the_last_token_and_its_position_gets_no_score(family):
+    """Against one pass of the backbone on a text alone, the embedding put in by hand."""
+    model = shared(family)
+    made = masking(model)
+    batch = model.encode(uneven(family, 3))
+    answer = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4]], dtype=torch.float64)
+    found = made(made.read(model, batch), answer)
+    for row in range(len(batch)):
+        own, columns = alone(model, batch, row)
+        z = made.answers[0] + sum(answer[row, j] * made.answers[j + 1] for j in range(3))
+        ids = torch.cat([own.inputs["input_ids"], own.inputs["input_ids"][:, -1:]], 1)
+        words = torch.cat([made.reader.embedding(own.inputs["input_ids"]), z[None, None]], 1)
+        with embeddings_replaced(made.reader.embedding, words):
+            hidden = made.reader.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0, :-1]
+        _, first, _, second = made.head
+        scores = (hidden @ first.weight.T + first.bias).tanh() @ second.weight.T + second.bias
+        expected = scores.squeeze(-1).sigmoid() * own.content[0]
+        torch.testing.assert_close(found[row, columns], expected, rtol=0, atol=1e-9)
+    assert found[~batch.content].abs().sum() == 0
+
+
+@torch.no_grad()
+def test_the_answer_and_the_target_matter():
+    model = shared("bert")
+    made, batch = masking(model), model.encode(TEXTS)
+    predicted = model.predict(batch)
+    other = (predicted + 1) % 3
+    assert not torch.allclose(made.attribute(model, batch), made.attribute(model, batch, other))
+    logits = model(batch).logits
+    assert torch.equal(answered(model, logits, predicted), logits.softmax(-1))
+    assert torch.equal(answered(model, logits, other), torch.nn.functional.one_hot(other, 3).double())
+
+
+@pytest.mark.parametrize("kind", ["roberta", "gpt2", "prompted"])
+@torch.no_grad()
+def test_a_model_of_another_tokenizer_is_explained_along_the_characters(kind):
+    model = explained(kind)
+    made = masking(model, backbone=families.tiny("bert").base_model, tokenizer=families.tokenizer("bert"))
+    texts = [*TEXTS, "naïve café — 日本 ok"]
+    batch = model.encode(texts)
+    scores = made.attribute(model, batch)
+    assert (scores[batch.content] > 0).all()
+    assert scores[~batch.content].abs().sum() == 0
+    reading = made.read(model, batch)
+    own = made(reading, answered(model, model(batch).logits, model.predict(batch)))
+    for row, (theirs, mine) in enumerate(zip(batch.alignments, reading.own.alignments, strict=True)):
+        start = int(batch.attended[row].long().argmax())
+        for position, span in enumerate(theirs.spans, start):
+            if span is None or span[1] == span[2]:
+                continue
+            overlap = [
+                i for i, s in enumerate(mine.spans) if s and s[0] == span[0] and s[1] < span[2] and s[2] > span[1]
+            ]
+            if overlap:
+                assert scores[row, position] == max(own[row, i] for i in overlap)
+
+
+@torch.no_grad()
+def test_equal_tokenizers_need_no_map_and_give_what_the_map_gives():
+    model = shared("bert")
+    made, batch = masking(model), model.encode(uneven("bert", 4))
+    assert made.read(model, batch).sources is None
+    direct = made.attribute(model, batch)
+    made.read._compared = (model.processing_class, False)
+    assert made.read(model, batch).sources is not None
+    torch.testing.assert_close(made.attribute(model, batch), direct, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_tokens_beyond_what_the_masking_model_can_read_score_zero():
+    model = shared("bert")
+    made = masking(
+        model, backbone=families.tiny("bert", max_position_embeddings=12).base_model, tokenizer=model.tokenizer
+    )
+    batch = model.encode([" ".join(TEXTS)])
+    scores = made.attribute(model, batch)[0]
+    assert made.reader.max_length == 11
+    assert (scores[1:10] > 0).all()
+    assert scores[10:].abs().sum() == 0
+
+
+def one_at_a_time(made, model, batch, row, steps, rate):
+    """The paper's refinement of one example: all of G fine-tuned, its maps before each step and after the last."""
+    own, columns = alone(model, batch, row)
+    network, weights = deepcopy(made).eval(), made.settings.weights
+    network.answers.requires_grad_(False)
+    optimizer = torch.optim.AdamW([w for w in network.parameters() if w.requires_grad], lr=rate, weight_decay=0.01)
+    with torch.no_grad():
+        logits = model(own).logits
+    answer, maps = logits.softmax(-1), []
+    m = model.reference(own, "mask").detach()
+    for step in range(steps + 1):
+        a = network(network.read(model, own), answer)
+        maps.append(a.detach()[0])
+        if step == steps:
+            return maps, columns
+        embeddings, content = model.embed(own).detach(), own.content[..., None]
+        kept = model(own, torch.where(content, a[..., None] * embeddings + (1 - a[..., None]) * m, embeddings)).logits
+        rest = model(own, torch.where(content, (1 - a[..., None]) * embeddings + a[..., None] * m, embeddings)).logits
+        loss = -weights.preservation * (answer * kept.log_softmax(-1)).sum()
+        loss = loss - weights.inverse * (1 - rest.softmax(-1)[0, answer.argmax()]).log()
+        loss = loss - weights.sparsity * (1 - a[own.content]).log().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.param_groups[0]["lr"] = rate * (1 - step / 20)
+        optimizer.step()
+    raise AssertionError
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_refined_side_by_side_is_refined_one_at_a_time_with_the_best_map_kept(family):
+    model = small(family)
+    made = masking(model, weights=Weights(0.5, 0.2, 0.5))
+    batch = model.encode(uneven(family, 4))
+    spec = "aopc_comprehensiveness?budgets=0.2,0.5&how=mask"
+    made.configured(refine_steps=3, refine_rate=0.02, metric=spec)
+    model.model.requires_grad_(True)
+    found = made.attribute(model, batch)
+    assert all(weight.grad is None for weight in model.parameters())
+    better = 0
+    for row in range(len(batch)):
+        maps, columns = one_at_a_time(made, model, batch, row, 3, 0.02)
+        own, _ = alone(model, batch, row)
+        values = [float(exegete.metric(spec).judge(model, own, each[None])["aopc_comprehensiveness"]) for each in maps]
+        best = max(range(4), key=lambda i, values=values: values[i])
+        torch.testing.assert_close(found[row, columns], maps[best], rtol=0, atol=1e-7)
+        better += best > 0
+    assert better, "the premise: some step helped"
+
+
+def test_low_rank_refinement_starts_where_the_model_is_and_lowers_its_loss():
+    model = shared("bert")
+    made, batch = masking(model), model.encode(TEXTS)
+    plain = made.attribute(model, batch)
+    whole, judged = [], exegete.metric("comprehensiveness?how=mask")
+    for steps in (0, 6):
+        made.configured(refine_steps=steps, refine_rate=0.05, rank=2, metric="comprehensiveness?how=mask")
+        whole.append(judged.judge(model, batch, made.attribute(model, batch))["comprehensiveness"])
+    assert torch.equal(made.configured(refine_steps=0).attribute(model, batch), plain)
+    assert (whole[1] >= whole[0]).all()
+    assert (whole[1] > whole[0]).any()
+
+
+@pytest.mark.parametrize("mode", ["random", "learned", "omit"])
+def test_refinement_does_not_depend_on_the_batch(mode):
+    model = shared("bert")
+    made, batch = masking(model, mode=mode), model.encode(uneven("bert", 3))
+    made.configured(refine_steps=2, refine_rate=0.02, together=2)
+    scores = made.attribute(model, batch)
+    for row in range(len(batch)):
+        own, columns = alone(model, batch, row)
+        torch.testing.assert_close(scores[row, columns], made.attribute(model, own)[0], rtol=0, atol=1e-7)
+
+
+def test_the_better_map_is_kept_and_no_number_never_wins():
+    best = Best(higher_is_better=False)
+    best.take(torch.tensor([[1.0], [1.0], [1.0]]), torch.tensor([0.5, 0.5, torch.nan]))
+    best.take(torch.tensor([[2.0], [2.0], [2.0]]), torch.tensor([0.4, torch.nan, 0.1]))
+    best.take(torch.tensor([[3.0], [3.0], [3.0]]), torch.tensor([0.4, 0.6, 0.1]))
+    assert best.maps.flatten().tolist() == [2.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_the_model_and_the_process_are_left_as_they_were(kind, steps):
+    model = mixed_modes(small(kind))
+    made = masking(model, backbone=families.tiny("bert").base_model, tokenizer=families.tokenizer("bert"))
+    made.configured(refine_steps=steps, refine_rate=0.01)
+    own = {name: value.clone() for name, value in made.state_dict().items()}
+    before, modes = state(model), [module.training for module in made.modules()]
+    made.attribute(model, model.encode(uneven(kind, 2)))
+    assert state(model) == before
+    assert [module.training for module in made.modules()] == modes
+    assert all(torch.equal(value, own[name]) for name, value in made.state_dict().items())
+    assert all(weight.grad is None for weight in made.parameters())
+
+
+def test_saved_and_loaded_it_is_the_same_explainer(tmp_path):
+    model = shared("bert")
+    made = masking(
+        model, mode="learned", weights=Weights(0.1, 0.2, 0.3, "probability", "l1"), aggregation="mean"
+    ).float()
+    made.save_pretrained(tmp_path)
+    loaded = exegete.explainer(f"attributive_masking:{tmp_path}?refine_steps=2&metric=log_odds&rank=1")
+    assert loaded.settings == made.settings
+    assert (loaded.refinement.refine_steps, loaded.refinement.metric, loaded.refinement.rank) == (2, "log_odds", 1)
+    assert loaded.params["digest"] == made.params["digest"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["backbone", "config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("?refine_step=2", "Did you mean 'refine_steps'"),
+        ("?metric=nonsense", "unknown metric"),
+        ("?refine_steps=-1", "at least 0"),
+        ("?refine_rate=0", "above 0"),
+        ("?refine_steps=many", "expected int"),
+    ],
+)
+def test_bad_parameters_are_errors(tmp_path, query, message):
+    masking(shared("bert")).save_pretrained(tmp_path)
+    with pytest.raises(ExegeteError, match=message):
+        exegete.explainer(f"attributive_masking:{tmp_path}{query}")
+
+
+def test_what_cannot_be_explained_is_an_error(tmp_path):
+    model = shared("bert")
+    made = masking(model)
+    with pytest.raises(ExegeteError, match="not a regression task"):
+        AttributiveMasking.for_model(small("bert", num_labels=1))
+    with pytest.raises(ExegeteError, match="not images"):
+        AttributiveMasking.for_model(shared("vit"))
+    with pytest.raises(ExegeteError, match="explained by an encoder"):
+        AttributiveMasking.for_model(shared("gpt2"))
+    with pytest.raises(ExegeteError, match="reads in both directions"):
+        AttributiveMasking.for_model(model, shared("gpt2").model.base_model, families.tokenizer("gpt2"))
+    with pytest.raises(ExegeteError, match="explains 3 classes, the model has 5"):
+        other = small("bert", num_labels=5)
+        made.attribute(other, other.encode(TEXTS))
+    with pytest.raises(ExegeteError, match="encode texts instead"):
+        made.attribute(shared("roberta"), Batch.from_ids(torch.tensor([[0, 5, 6, 2]])))
+    with pytest.raises(ExegeteError, match="Valid choices: learned, mask, omit"):
+        AttributiveMasking.for_model(model, mode="blur")
+    with pytest.raises(ExegeteError, match="as predictor"):
+        AttributiveMasking.for_model(model, mode="predicted")
+    with pytest.raises(ExegeteError, match="omission cannot be trained for gpt2"):
+        decoder = shared("gpt2")
+        batch = decoder.encode(TEXTS)
+        SoftMasking("omit").logits(decoder, batch, batch.content.double(), None)
+    with pytest.raises(ExegeteError, match="one above"):
+        Weights(0.0, 0.0, 0.0)
+    with pytest.raises(ExegeteError, match="expected a folder with a saved attributive_masking"):
+        exegete.explainer(f"attributive_masking:{tmp_path / 'nowhere'}")
+    with pytest.raises(ExegeteError, match="takes no parameter"):
+        exegete.explainer("random", seed=1).configured(refine_steps=1)
