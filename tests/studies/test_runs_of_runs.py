@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -104,6 +105,22 @@ def test_an_explainer_comes_from_the_judged_run_or_from_a_named_one(results):
         with torch.no_grad():
             expected = learned.attribute(model, model.encode([row]))[0].numpy()
         np.testing.assert_allclose(item.scores, expected, atol=1e-5)
+
+
+def test_parts_of_another_version_of_the_library_are_begun_anew(results, tmp_path):
+    (run,) = results.runs(recipe="Teacher")
+    for need in run.cell.needs:
+        shutil.copytree(results.store.folder(need), tmp_path / "cells" / need)
+    left = Store(tmp_path).work(run.cell.key) / "comparison"
+    left.mkdir(parents=True)
+    (left / "exegete_run.json").write_text('{"digest": "another", "config": {}}')
+    assert run_cell(run.cell, tmp_path)
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(tmp_path / "cells" / run.cell.key / "results.parquet").drop(columns=["seconds", "peak_memory"]),
+        pd.read_parquet(results.store.folder(run.cell.key) / "results.parquet").drop(
+            columns=["seconds", "peak_memory"]
+        ),
+    )
 
 
 def test_a_protocols_figures_are_those_of_its_function(results):

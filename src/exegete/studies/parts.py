@@ -17,13 +17,17 @@ from exegete.studies.judge import Judged
 RUN = "exegete_run.json"
 
 
+class OtherComparisonError(ExegeteError):
+    """A folder holds results of another configuration."""
+
+
 class Parts:
     """Finished parts by number, in a folder (or in memory without one).
 
     A part's folder has its name only when everything in it is written. The folder belongs to one configuration.
 
     Raises:
-        ExegeteError: the folder holds results of another configuration.
+        OtherComparisonError: the folder holds results of another configuration.
     """
 
     def __init__(self, folder: Path | None, config: dict[str, Any]) -> None:
@@ -96,6 +100,6 @@ def _same_run(path: Path, config: dict[str, Any]) -> None:
     except (OSError, ValueError, KeyError) as error:
         raise ExegeteError(f"{path} is damaged: choose another output directory or remove this one") from error
     if found != digest(config):
-        raise ExegeteError(
+        raise OtherComparisonError(
             f"{path.parent} holds a comparison of something else (see {path.name}): choose another output directory"
         )

@@ -19,6 +19,7 @@ from exegete.studies import methods, protocols, sources
 from exegete.studies.cell import Cell, Store, Workspace
 from exegete.studies.compare import compare
 from exegete.studies.layers import by_layer
+from exegete.studies.parts import OtherComparisonError
 from exegete.studies.performance import performance
 from exegete.studies.places import OWN, TRAINED
 from exegete.studies.run_cell import Stopped
@@ -73,16 +74,12 @@ def judge_model(cell: Cell, space: Workspace) -> None:
     explainers, metrics = _explainers(cell, space.store), list(config["metrics"])
     folder = space.work / "comparison"
     _require_parts(folder)
-    comparison = compare(
-        model,
-        data,
-        explainers,
-        metrics,
-        target=config["target"],
-        seed=config["seed"],
-        special_tokens="special_tokens" in config,
-        output_dir=folder,
-    )
+    options = {name: config[name] for name in ("target", "seed")} | {"special_tokens": "special_tokens" in config}
+    try:
+        comparison = compare(model, data, explainers, metrics, output_dir=folder, **options)
+    except OtherComparisonError:  # parts of another version of this library: the run's address does not know them
+        shutil.rmtree(folder)
+        comparison = compare(model, data, explainers, metrics, output_dir=folder, **options)
     columns = {card.name: spec for card, spec in zip(comparison.cards, metrics, strict=False)}
     comparison.results.rename(columns=columns).to_parquet(space.fresh / RESULTS, index=False)
     named = comparison.curves.assign(metric=comparison.curves["metric"].replace(columns))
