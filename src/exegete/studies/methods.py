@@ -81,4 +81,4 @@ def resolved(name: str, parameters: Mapping[str, Any], arguments: Mapping[str, A
         "patience": made.patience,
         "threshold": made.threshold,
         "recipe_max_length": made.max_length,
-    }
+    } | ({} if made.head_rate == 1 else {"head_rate": made.head_rate})

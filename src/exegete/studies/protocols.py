@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 
 from exegete.errors import ExegeteError, unknown
+from exegete.metrics.attack import attack
 from exegete.models import ExplainedModel, load
+from exegete.models.labels import in_model_labels
 from exegete.recipes.fresh import rationales
 from exegete.studies.performance import performance
 from exegete.training.lessons import taught
@@ -64,7 +66,31 @@ def simulates(model: ExplainedModel, data: Dataset, *, teacher: str) -> dict[str
     return {"simulatability": measured(model, taught(load(teacher, device=model.device), data))["simulatability"]}
 
 
+def attacked(
+    model: ExplainedModel, data: Dataset, *, budget: int | None = None, choices: int = 5, seed: int = 0
+) -> dict[str, float]:
+    """How often swaps of contractions, names, places and numbers change a right answer (see `metrics.attack`).
+
+    Args:
+        model: a classifier.
+        data: texts with labels.
+        budget: texts to try for an example.
+        choices: words to try for each stretch.
+        seed: of the words.
+    """
+    report = attack(model, in_model_labels(model, data), budget=budget, choices=choices, seed=seed)
+    return {f"attack_{name}": value for name, value in report.figures.items()}
+
+
 PROTOCOLS: dict[str, Protocol] = {
+    "attack": Protocol(
+        attacked,
+        {
+            "attack_successes": False, "attack_original_accuracy": True, "attack_accuracy_under_attack": True,
+            "attack_success_rate": False, "attack_perturbed_words": True, "attack_words_per_input": True,
+            "attack_queries": True,
+        },
+    ),  # fmt: skip
     "select_then_predict": Protocol(
         select_then_predict, {"rationale_accuracy": True, "rationale_f1_macro": True, "rationale_pearson": True}
     ),
