@@ -95,6 +95,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         dropout = float(getattr(backbone.config, "hidden_dropout_prob", 0.1))
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1))
         self.masking = SoftMasking(settings.mode, settings.predictor, settings.masked_width)
+        self.requires_grad_(True)
         self.embeddings.requires_grad_(False)
 
     @classmethod
