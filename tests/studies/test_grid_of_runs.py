@@ -72,7 +72,7 @@ def test_killed_and_resumed_ends_in_the_same_tables(undisturbed, results, tmp_pa
     """One worker dies in the middle of its run, later the whole command; the tables are equal to the last byte."""
     root = tmp_path / "runs"
     first = command(root)
-    wait(lambda: any(root.glob(".work/*/checkpoint-*")), first)
+    wait(lambda: any(root.glob(".work/*/run/checkpoint-*")), first)
     os.kill(workers(first.pid)[0], signal.SIGKILL)
     wait(lambda: len(Store(root).finished()) >= 3, first)
     first.kill()

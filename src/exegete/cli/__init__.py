@@ -10,11 +10,13 @@ from typing import Annotated
 
 import typer
 
+from exegete.cli.attack import attack
 from exegete.cli.compare import compare
 from exegete.cli.console import say
 from exegete.cli.demo import demo
 from exegete.cli.explain import explain
 from exegete.cli.lists import datasets, methods, metrics
+from exegete.cli.serve import serve
 from exegete.cli.study import app as study
 from exegete.cli.train import app as train
 from exegete.errors import ExegeteError
@@ -25,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (compare, explain, demo, methods, metrics, datasets):
+for command in (compare, explain, serve, attack, demo, methods, metrics, datasets):
     app.command()(command)
 app.add_typer(train, name="train")
 app.add_typer(study, name="study")

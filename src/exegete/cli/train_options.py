@@ -37,7 +37,7 @@ LearningRate = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option("--batch-size", min=1, help="Examples a step, of each process. Default: the method's (baseline 32)."),
+    typer.Option("--batch-size", min=1, help="Examples a step, of each process. Default: the method's (most: 32)."),
 ]
 MaxLength = Annotated[int | None, typer.Option("--max-length", min=8, help="Tokens a text may have in training.")]
 MaskedShare = Annotated[
@@ -47,6 +47,12 @@ MaskedShare = Annotated[
         min=0,
         max=1,
         help="Examples that lose random words in training, so that the model can be asked about texts without some.",
+    ),
+]
+HeadRate = Annotated[
+    float | None,
+    typer.Option(
+        "--head-rate", help="The head's learning rate as a multiple of the encoder's. Default: the method's, or 1."
     ),
 ]
 Patience = Annotated[
@@ -78,6 +84,7 @@ def run(
     batch_size: BatchSize = None,
     max_length: MaxLength = None,
     masked_share: MaskedShare = 0.0,
+    head_rate: HeadRate = None,
     early_stopping: Patience = None,
     eval_steps: EvalSteps = None,
     limit: options.Limit = None,
@@ -122,6 +129,7 @@ def run(
         early_stopping_patience=early_stopping,
         max_length=max_length,
         masked_share=masked_share,
+        head_rate=head_rate,
         seed=seed,
         resume=resume,
         overwrite=overwrite,

@@ -72,12 +72,13 @@ class LearnedAttention(nn.Module, SinglePass):
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Self:
-        """The explainer saved in a folder.
+        """The explainer saved in a folder, or beside the model it was trained with in that folder.
 
         Raises:
             ExegeteError: a folder without the two files, of another explainer, or with coefficients of another size.
         """
-        folder = Path(path)
+        beside = Path(path) / cls.card.name
+        folder = beside if (beside / CONFIG).is_file() else Path(path)
         params = _config(cls.card.name, folder)
         try:
             explainer = cls(**params)

@@ -9,6 +9,7 @@ from exegete.data.specs import parameters, split
 from exegete.errors import unknown
 from exegete.metrics.base import Metric
 from exegete.metrics.conciseness import ImportantTokens
+from exegete.metrics.consistency import Consistency
 from exegete.metrics.cost import PEAK_MEMORY, SECONDS, Measurement, measured
 from exegete.metrics.faithfulness import (
     AopcComprehensiveness,
@@ -19,6 +20,7 @@ from exegete.metrics.faithfulness import (
     LogOdds,
     Sufficiency,
 )
+from exegete.metrics.gain import average_relative_gain
 from exegete.metrics.normalised import NormalisedComprehensiveness, NormalisedSufficiency
 from exegete.metrics.plausibility import Auc, AveragePrecision, RecallAtK, TokenF1
 from exegete.metrics.presets import PRESETS
@@ -41,6 +43,7 @@ METRICS: dict[str, type[Metric]] = {
         RecallAtK,
         TokenF1,
         ImportantTokens,
+        Consistency,
     )
 }
 
@@ -80,6 +83,7 @@ __all__ = [
     "PRESETS",
     "Measurement",
     "Metric",
+    "average_relative_gain",
     "measured",
     "metric",
     "metrics",

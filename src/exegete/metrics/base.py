@@ -23,6 +23,7 @@ class Metric(ABC):
     """
 
     card: ClassVar[MetricCard]
+    compares_examples: ClassVar[bool] = False  # whether an example's value depends on which others are in its batch
 
     @property
     def name(self) -> str:
@@ -57,8 +58,21 @@ class Metric(ABC):
         """
         case = checked(model, batch, attribution, target)
         with torch.no_grad(), model.remember():
-            values = self.per_example(model, batch, case.attribution, case.target)
+            values = self._of_defined(model, batch, case)
         return {name: case.blanked(value) for name, value in values.items()}
+
+    def _of_defined(self, model: ExplainedModel, batch: Batch, case: Case) -> dict[str, Tensor]:
+        """What cannot be judged is no neighbour either, for metrics that compare."""
+        if not self.compares_examples or case.defined.all():
+            return self.per_example(model, batch, case.attribution, case.target)
+        rows = case.defined.nonzero().flatten()
+        if not len(rows):
+            return {self.name: case.attribution.new_full(case.defined.shape, torch.nan)}
+        found = self.per_example(model, batch.select(rows), case.attribution[rows], case.target[rows])
+        return {
+            name: value.new_full(case.defined.shape, torch.nan).index_copy(0, rows, value)
+            for name, value in found.items()
+        }
 
     def curve(
         self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None

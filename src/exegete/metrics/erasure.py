@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -29,11 +29,13 @@ Probability = Callable[[Tensor], Tensor]
 class Erasure(Metric):
     """What happens to p when the top positions are erased, or all others.
 
-    `how`: `remove` (delete), `mask`, `pad` or `zero` (replace). `rounding`: see `ranking.sizes`.
+    `how`: `remove` (delete), `mask`, `pad` or `zero` (replace). `rounding`: see `ranking.sizes`. `keep_question`: of a
+    question on a context, only the context's positions are ranked and erased.
     """
 
     how: How = "remove"
     rounding: Rounding = "ceil"
+    keep_question: bool = False
 
     def __post_init__(self) -> None:
         checked_fractions(self.fractions())
@@ -56,6 +58,8 @@ class Erasure(Metric):
 
     def points(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> Tensor:
         """[K, B] The value at each budget."""
+        if self.keep_question:
+            batch = replace(batch, content=batch.erasable)
         chosen = top_fraction(attribution, batch, self.fractions(), self.rounding)
 
         def p(keep: Tensor) -> Tensor:

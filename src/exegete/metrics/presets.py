@@ -13,8 +13,9 @@ _ER_TOKENS = {"level": "token", "specials": True, "absolute": True}
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "ivra": {
-        "aopc_comprehensiveness": {},
-        "aopc_sufficiency": {},
+        "aopc_comprehensiveness": {"keep_question": True},
+        "aopc_sufficiency": {"keep_question": True},
+        "consistency": {},
         "important_tokens": {},
         "auc": {},
     },

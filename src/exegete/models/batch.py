@@ -77,6 +77,11 @@ class Batch:
         """Where the tensors are."""
         return self.attended.device
 
+    @property
+    def erasable(self) -> Tensor:
+        """[B, L] Content that may be taken away: all of it; of a question on a context, the context alone."""
+        return self.content if self.answerable is None else self.content & self.answerable
+
     def to(self, device: torch.device | str) -> Self:
         """The same batch with every tensor on `device`."""
         return self._map(lambda tensor: tensor.to(device))

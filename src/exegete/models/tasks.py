@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 
 
@@ -41,6 +43,10 @@ class Task(ABC):
         """The target's probability, from [..., B, C]: [..., B]."""
         return self.pick(probabilities, target)
 
+    def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Its logarithm from logits [..., B, C], in float32 at least: [..., B]; what losses are made of."""
+        return self.pick(F.log_softmax(_precise(logits), -1), target)
+
 
 class Classification(Task):
     """One class out of C."""
@@ -59,7 +65,11 @@ class MultiLabel(Task):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Sigmoid of every label."""
-        return logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
+        return _precise(logits).sigmoid()
+
+    def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
+        """That the target is on: [..., B]."""
+        return self.pick(F.logsigmoid(_precise(logits)), target)
 
 
 class Regression(Task):
@@ -74,6 +84,10 @@ class Regression(Task):
     def predict(self, logits: Tensor, batch: Batch) -> Tensor:
         """Output 0 for every example."""
         return logits.new_zeros(len(logits), dtype=torch.long)
+
+    def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
+        """There is none: raises ExegeteError."""
+        raise ExegeteError("a regression has no probability: what compares probabilities needs classes or spans")
 
 
 class Span(Task):
@@ -113,6 +127,14 @@ class Span(Task):
     def probability(self, probabilities: Tensor, target: Tensor) -> Tensor:
         """The start's probability times the end's."""
         return self.pick(probabilities, target).prod(-1)
+
+    def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The start's plus the end's: [..., B]."""
+        return super().log_probability(logits, target).sum(-1)
+
+
+def _precise(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Span)}

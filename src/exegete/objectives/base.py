@@ -18,6 +18,7 @@ class Moment:
     """When and where a step happens; all that randomness inside it may depend on.
 
     `number`: optimizer steps before it; `part`: which batch of an accumulated step (in evaluation: which batch).
+    `epoch`: passes over the data before it; what is drawn does not depend on it.
     """
 
     seed: int = 0
@@ -25,10 +26,12 @@ class Moment:
     rank: int = 0
     part: int = 0
     training: bool = True
+    epoch: int = 0
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
         """A fresh generator: the same moment and purpose draw the same numbers, also after a resumed run."""
-        key = f"{sorted(asdict(self).items())} {purpose}".encode()
+        place = {name: value for name, value in asdict(self).items() if name != "epoch"}
+        key = f"{sorted(place.items())} {purpose}".encode()
         seed = int.from_bytes(blake2b(key, digest_size=8).digest()) >> 1
         return torch.Generator(device).manual_seed(seed)
 
@@ -83,6 +86,14 @@ class Objective(ABC):
         """What the term is multiplied by in the sum."""
 
     @property
+    def share(self) -> float:
+        """The share, above 0, of a training batch's examples that the term is estimated on: random ones each time.
+
+        Terms with one share see the same examples, in a pass of their own; in evaluation all see everything.
+        """
+        return 1.0
+
+    @property
     def capture(self) -> Capture:
         """What the shared forward pass has to record for it."""
         return Capture()
@@ -96,6 +107,11 @@ class Objective(ABC):
     def learned(self) -> nn.Module | None:
         """Parameters of its own, trained and saved with the model; a property that gives the same module each time."""
         return None
+
+    @property
+    def pace(self) -> float:
+        """How many times the model's learning rate `learned` has."""
+        return 1.0
 
     @property
     def params(self) -> dict[str, Any]:

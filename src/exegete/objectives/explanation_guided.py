@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor
@@ -13,6 +13,7 @@ from exegete.explainers.attention import from_readout
 from exegete.models import Batch, Capture, Outputs
 from exegete.objectives.base import Objective, Step
 from exegete.objectives.teacher import Aggregation, contributions_of, distribution, importance, least_important
+from exegete.objectives.teacher_memory import TeacherMemory
 
 Direction = Literal["attention", "teacher"]
 LAST = Capture(attentions=True, last_only=True)
@@ -34,6 +35,9 @@ class ExplanationGuided(Objective):
         aggregation: of a position's embedding dimensions, `l2` or `mean` (see `importance`). Default: `l2` where the
             method has a score a dimension (integrated_gradients, input_x_gradient), else `mean`.
         direction: what comes first in KL, the `attention` (the paper's order) or the `teacher`.
+        share: see `Objective.share`.
+        lifetime: epochs for which the teacher's answer about an example is kept; 0: it is asked anew in every step. An
+            example comes once an epoch, so that the teacher costs less only from a lifetime of two epochs on.
 
     Raises:
         ExegeteError: a choice or a ratio out of range; images; several labels at once, of which none is the gold one.
@@ -44,6 +48,9 @@ class ExplanationGuided(Objective):
     weight: float = 0.01
     aggregation: Aggregation | None = None
     direction: Direction = "attention"
+    share: float = 1.0
+    lifetime: int = 0
+    memory: TeacherMemory = field(default_factory=TeacherMemory, init=False, repr=False, compare=False)
     name: ClassVar[str] = "explanation_guided"
 
     def __post_init__(self) -> None:
@@ -53,6 +60,8 @@ class ExplanationGuided(Objective):
             raise unknown("aggregation", self.how, get_args(Aggregation))
         if self.how == "l2" and contributions_of(self.explainer) is None:
             raise ExegeteError(f"{self.explainer.name} has one score a position, no norm over dimensions: use 'mean'")
+        if self.lifetime < 0:
+            raise ExegeteError(f"a teacher's answer is kept for at least 0 epochs, got {self.lifetime}")
         if self.direction not in get_args(Direction):
             raise unknown("direction", self.direction, get_args(Direction))
 
@@ -70,18 +79,34 @@ class ExplanationGuided(Objective):
     def params(self) -> dict[str, Any]:
         """Its parameters and the teacher's."""
         method = {"method": self.explainer.name, **self.explainer.params}
-        return super().params | {"explainer": method, "aggregation": self.how}
+        own = {name: value for name, value in super().params.items() if name != "memory"}
+        return own | {"explainer": method, "aggregation": self.how}
+
+    @property
+    def learned(self) -> TeacherMemory | None:
+        """What the teacher said, when it is kept."""
+        return self.memory if self.lifetime else None
 
     def __call__(self, step: Step) -> Tensor:
         """A scalar."""
         model, batch = step.model, step.batch
         target = self._gold(step)
-        scores = importance(self.explainer, model, batch, target, self.how)
+        scores = self._scores(step, target)
         changed = _masked(batch, least_important(scores, batch.content, self.mask_ratio), model.mask_id)
         teacher = distribution(scores, batch.content)
         passes = (step.outputs, model(changed, capture=LAST))
         apart = sum(self._apart(_attention(step, outputs, target), teacher) for outputs in passes)
         return (apart * step.counted).sum() / step.counted.sum().clamp(min=1)
+
+    def _scores(self, step: Step, target: Tensor) -> Tensor:
+        """[B, L] What the teacher says, now or some epochs ago."""
+
+        def ask(batch: Batch, target: Tensor) -> Tensor:
+            return importance(self.explainer, step.model, batch, target, self.how)
+
+        if not self.lifetime or not step.moment.training:
+            return ask(step.batch, target)
+        return self.memory.scores(step.batch, target, step.moment.epoch, self.lifetime, ask)
 
     def _gold(self, step: Step) -> Tensor:
         if step.model.modality != "text":

@@ -21,9 +21,12 @@ class GradientPenalty(Objective):
 
     ‖∂ℓ_b/∂E_b‖₂ over the positions and dimensions of each example, without padding. The norm of the weights, which
     the equation adds, is left to the optimizer's weight decay. Examples without a usable label do not count.
+
+    `share`: see `Objective.share`.
     """
 
     weight: float = 0.01
+    share: float = 1.0
     name: ClassVar[str] = "gradient_penalty"
 
     @property

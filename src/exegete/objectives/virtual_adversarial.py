@@ -39,6 +39,7 @@ class VirtualAdversarial(Objective):
         step_size: η.
         radius: ε.
         deviation: σ.
+        share: see `Objective.share`.
 
     The paper's ε vanishes in half-precision embeddings; mixed precision keeps them in float32.
 
@@ -52,6 +53,7 @@ class VirtualAdversarial(Objective):
     step_size: float = 1e-3
     radius: float = 1e-5
     deviation: float = 1e-5
+    share: float = 1.0
     name: ClassVar[str] = "virtual_adversarial"
 
     def __post_init__(self) -> None:

@@ -9,10 +9,23 @@ from exegete.recipes.er_bound import er_bound, find_bounds
 from exegete.recipes.er_constrained import er_constrained
 from exegete.recipes.er_joint import er_joint
 from exegete.recipes.fresh import Fresh, fresh, rationales
+from exegete.recipes.ivra import ivra
 from exegete.recipes.regex import regex
+from exegete.recipes.smat import smat
 
 RECIPES: dict[str, Factory] = {
-    factory.__name__: factory for factory in (baseline, er_joint, er_constrained, er_bound, fresh, regex, aml)
+    factory.__name__: factory
+    for factory in (
+        baseline,
+        er_joint,
+        er_constrained,
+        er_bound,
+        fresh,
+        regex,
+        smat,
+        ivra,
+        aml,
+    )
 }
 
 __all__ = ["RECIPES", "Aml", "Factory", "Fresh", "Recipe", "find_bounds", "rationales"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from datasets import Dataset
 
 from exegete.errors import ExegeteError
+from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training import ObjectiveTrainer, TrainResult, fine_tune
 from exegete.training.fine_tune import FROM_SCRATCH
@@ -22,7 +23,8 @@ class Recipe:
     """A training method of a paper, with the paper's values.
 
     `arguments`: of transformers' Trainer; `patience` and `threshold`: of early stopping; `max_length`: tokens a text
-    may have (None: what the model takes); `departures`: what is done in another way than in the paper, a sentence each.
+    may have (None: what the model takes); `head_rate`: the head's learning rate as a multiple of the encoder's, for a
+    pretrained one; `departures`: what is done in another way than in the paper, a sentence each.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Recipe:
     patience: int | None = None
     threshold: float = 0.0
     max_length: int | None = None
+    head_rate: float = 1.0
     needs_rationales: bool = False
     departures: tuple[str, ...] = ()
 
@@ -46,6 +49,7 @@ class Recipe:
         arguments: Mapping[str, Any] | None = None,
         early_stopping_patience: int | None = None,
         max_length: int | None = None,
+        head_rate: float | None = None,
         **options: Any,
     ) -> TrainResult:
         """Trains a model into a folder; arguments as those of `fine_tune`, each on top of the recipe's own.
@@ -64,14 +68,19 @@ class Recipe:
             train,
             dev,
             output_dir,
-            objectives=deepcopy(self.objectives),
+            objectives=lambda start: self.terms(start, train),
             trainer=self.trainer,
             arguments={**self.arguments, **new, **(arguments or {})},
             early_stopping_patience=early_stopping_patience or self.patience,
             early_stopping_threshold=self.threshold,
             max_length=max_length or self.max_length,
+            head_rate=(1.0 if new else self.head_rate) if head_rate is None else head_rate,
             **options,
         )
+
+    def terms(self, model: ExplainedModel, train: Dataset) -> Sequence[Objective]:
+        """The terms of one run's loss, for the model that it starts from; nothing in them is shared with other runs."""
+        return deepcopy(self.objectives)
 
 
 Factory: TypeAlias = Callable[..., Recipe]

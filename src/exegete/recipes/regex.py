@@ -31,6 +31,13 @@ def regex(
         Direction, "What comes first in KL: attention, as in the paper, or the teacher."
     ] = "attention",
     form: Annotated[Form, "Perturbations inside a radius (literal), or as SMART's code scales them."] = "literal",
+    ascent_steps: Annotated[int, "Steps up to the worst perturbation."] = 2,
+    lifetime: Annotated[
+        int, "Epochs for which the teacher's answer about an example is kept; 0: ask it in every step."
+    ] = 0,
+    share: Annotated[
+        float, "Share of each batch on which the three terms are estimated; they cost that much less."
+    ] = 1.0,
 ) -> Recipe:
     """Train a robust model whose attention follows its own attributions (REGEX).
 
@@ -42,13 +49,17 @@ def regex(
     --output-dir runs/regex
     """
     terms: tuple[Objective, ...] = (
-        GradientPenalty(gradient_weight),
-        VirtualAdversarial(adversarial_weight, form),
-        ExplanationGuided(taught(teacher, points), mask_ratio, guidance_weight, aggregation, direction),
+        GradientPenalty(gradient_weight, share),
+        VirtualAdversarial(adversarial_weight, form, ascent_steps, share=share),
+        ExplanationGuided(
+            taught(teacher, points), mask_ratio, guidance_weight, aggregation, direction, share, lifetime
+        ),
     )
     negative = next((term.name for term in terms if term.weight < 0), None)
     if negative is not None:
         raise ExegeteError(f"the weight of {negative} is at least 0")
+    if not 0 < share <= 1:
+        raise ExegeteError(f"expected a share of the batch above 0 and up to 1, got {share}")
     return Recipe(
         name="regex",
         paper="Li et al. 2023",
@@ -63,8 +74,9 @@ def regex(
             "metric_for_best_model": "f1_macro",
         },
         max_length=256,
+        head_rate=10.0,
         departures=(
-            "One learning rate, the paper's for the encoder; it has 1e-4 for the classifier.",
+            "Trained from scratch, the head has the learning rate of the rest.",
             "The norm of the weights is AdamW's weight decay of 0.01.",
             "Integrated gradients have 8 points a step unless told otherwise; the paper says 50.",
             "Warm-up is 10 % of the steps, which the paper prints as gradient accumulation.",

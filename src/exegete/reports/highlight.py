@@ -46,7 +46,11 @@ def draw(item: Attribution, rationale: Sequence[Spans | None] = ()) -> Drawing:
     if item.image_shape is None:
         return Drawing(item, pieces(item, rationale), [])
     top = scale(item)
-    rows = [[Piece("", float(score), colors.level(score, top), False) for score in row] for row in grid(item)]
+    cells = grid(item)
+    rows = [
+        [Piece("", float(score), colors.level(score, top), False, y * len(row) + x) for x, score in enumerate(row)]
+        for y, row in enumerate(cells)
+    ]
     return Drawing(item, [], rows)
 
 

@@ -18,12 +18,16 @@ Spans = Sequence[tuple[int, int]]
 
 
 class Piece(NamedTuple):
-    """A stretch of text, its score (None between words), its shade (`colors.level`), and whether people marked it."""
+    """A stretch of text, its score (None between words), its shade (`colors.level`), and whether people marked it.
+
+    `unit`: the number of the word (or of the token that is not special) it belongs to, None between words.
+    """
 
     text: str
     score: float | None
     level: int
     gold: bool
+    unit: int | None = None
 
 
 def scale(item: Attribution) -> float:
@@ -41,8 +45,8 @@ def pieces(item: Attribution, rationale: Sequence[Spans | None] = ()) -> list[li
     units, scores = (item.words, item.word_scores) if item.words else _tokens(item)
     if units and not item.word_spans:
         drawn = [
-            Piece(unit, float(score), colors.level(score, top), False)
-            for unit, score in zip(units, scores, strict=True)
+            Piece(unit, float(score), colors.level(score, top), False, number)
+            for number, (unit, score) in enumerate(zip(units, scores, strict=True))
         ]
         return [_spaced(drawn)]
     gold = [*rationale, *[None] * len(item.texts)]
@@ -85,4 +89,4 @@ def _piece(item: Attribution, text: str, word: int, gold: bool, top: float) -> P
     if word < 0:
         return Piece(text, None, 0, gold)
     score = float(item.word_scores[word])
-    return Piece(text, score, colors.level(score, top), gold)
+    return Piece(text, score, colors.level(score, top), gold, word)

@@ -38,12 +38,13 @@ class Dots(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """Values [R, C] with the names of their rows and columns; drawn from -1 to 1."""
+    """Values [R, C] with the names of their rows and columns; colours go from -`limit` to `limit`."""
 
     title: str
     rows: Sequence[str]
     columns: Sequence[str]
     values: Floats
+    limit: float = 1.0
 
 
 def strip_figure(strips: Sequence[Panel]) -> Figure:
@@ -82,14 +83,14 @@ def heat_figure(matrices: Sequence[Matrix]) -> Figure:
     tallest = max((len(matrix.rows) for matrix in matrices), default=1)
     figure, drawn = panels(len(matrices), height=2.2 + 0.35 * tallest)
     for axes, matrix in zip(drawn, matrices, strict=True):
-        image = axes.imshow(matrix.values, vmin=-1, vmax=1, cmap="PuOr_r", aspect="auto")
+        image = axes.imshow(matrix.values, vmin=-matrix.limit, vmax=matrix.limit, cmap="PuOr_r", aspect="auto")
         axes.set_xticks(range(len(matrix.columns)), [literal(n) for n in matrix.columns], rotation=40, ha="right")
         axes.set_yticks(range(len(matrix.rows)), [literal(name) for name in matrix.rows])
         axes.set_title(literal(matrix.title))
         for (row, column), value in np.ndenumerate(matrix.values):
             if math.isfinite(value):
-                ink = "white" if abs(value) > 0.7 else "black"
-                axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize="x-small", color=ink)
+                ink = "white" if abs(value) > 0.7 * matrix.limit else "black"
+                axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize="x-small", color=ink)
         figure.colorbar(image, ax=axes)
     return figure
 

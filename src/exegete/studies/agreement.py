@@ -1,4 +1,4 @@
-"""Do two attributions rank an example's tokens alike? Kendall's τ between models, and between explainers."""
+"""Do two attributions rank an example's tokens alike? Between models, between seeds, and between explainers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import kendalltau
 
 from exegete.errors import ExegeteError
 from exegete.reports.storage import DATA
-from exegete.studies.grid import Run
-from exegete.studies.results import Results
+from exegete.studies.across import Measure, alike, mean_over, measure
+from exegete.studies.cell import Store
+from exegete.studies.grid import Grid, Run
 from exegete.studies.runs import ATTRIBUTIONS
 
 Scores = Mapping[str, Sequence[NDArray[np.float64]]]
@@ -21,13 +21,13 @@ Scores = Mapping[str, Sequence[NDArray[np.float64]]]
 SEED = 42
 
 
-def scores(results: Results, run: Run) -> Scores:
+def scores(store: Store, run: Run) -> Scores:
     """What a judged run kept of its attributions; magnitudes where an explainer is signed (Ferreira et al. 2025).
 
     Raises:
         ExegeteError: it kept none.
     """
-    path = results.store.folder(run.cell.key) / ATTRIBUTIONS / DATA
+    path = store.folder(run.cell.key) / ATTRIBUTIONS / DATA
     if not path.exists():
         raise ExegeteError(f"{run.title}: no attributions were kept; set keep_attributions in its judgement")
     frame = pd.read_parquet(path, columns=["scores", "special", "signed"])
@@ -38,11 +38,38 @@ def scores(results: Results, run: Run) -> Scores:
     specs = list(run.cell.config["explainers"])
     size = len(kept) // len(specs)
     parts = {spec: kept[place * size : (place + 1) * size] for place, spec in enumerate(specs)}
-    return {name: parts[spec] for name, spec in results.grid.study.file.explainers.items() if spec in parts}
+    return {name: parts[spec] for name, spec in run.explainers.items()}
 
 
-def between_models(one: Sequence[Scores], other: Sequence[Scores]) -> dict[str, float]:
-    """By explainer: mean τ of the same example explained on two models, drawn for each example from both groups.
+def compared(grid: Grid, store: Store) -> Iterator[tuple[Run, str, str, float]]:
+    """The study's comparisons: a judged run that is done, an explainer, the comparison, and its figure.
+
+    A run's figure is the mean over the other runs of the same training, model and data: those of its recipe with
+    another seed, or those of the recipe it is compared against.
+    """
+    for name, part in grid.study.file.comparisons.items():
+        runs = [run for run in grid.runs if run.judgement == part.judgement and store.done(run.cell.key)]
+        known = {run.title: scores(store, run) for run in runs}
+        how = measure(part.measure)
+        for run in runs:
+            others = [other for other in runs if other is not run and _comparable(run, other, part.against)]
+            for explainer in known[run.title]:
+                values = [
+                    alike(known[run.title][explainer], known[other.title][explainer], how)
+                    for other in others
+                    if explainer in known[other.title]
+                ]
+                if values:
+                    yield run, explainer, name, mean_over(values)
+
+
+def _comparable(run: Run, other: Run, against: str | None) -> bool:
+    same = all(getattr(run, name) == getattr(other, name) for name in ("training", "model", "dataset"))
+    return same and other.recipe == (against or run.recipe)
+
+
+def between_models(one: Sequence[Scores], other: Sequence[Scores], how: Measure) -> dict[str, float]:
+    """By explainer: mean of the measure of the same example on two models, drawn for each example from both groups.
 
     Where the groups are the same one, two different models are drawn: the agreement that seeds alone leave.
     """
@@ -50,38 +77,31 @@ def between_models(one: Sequence[Scores], other: Sequence[Scores]) -> dict[str, 
     if same and len(one) < 2:
         return dict.fromkeys(one[0], float("nan"))
     names = [name for name in one[0] if name in other[0]]
-    taus: dict[str, list[float]] = {name: [] for name in names}
+    found: dict[str, list[float]] = {name: [] for name in names}
     for example in range(len(one[0][names[0]])):
         first = int(generator.integers(len(one)))
         second = int(generator.integers(len(other) - same))
         second += same and second >= first
         for name in names:
-            taus[name].append(tau(one[first][name][example], other[second][name][example]))
-    return {name: _mean(values) for name, values in taus.items()}
+            found[name].append(how(one[first][name][example], other[second][name][example]))
+    return {name: mean_over(values) for name, values in found.items()}
 
 
-def between_explainers(models: Sequence[Scores]) -> dict[tuple[str, str], float]:
-    """By pair of explainers: mean τ of the same example on the same model."""
+def between_explainers(models: Sequence[Scores], how: Measure) -> dict[tuple[str, str], float]:
+    """By pair of explainers: mean of the measure of the same example on the same model."""
     names = list(models[0])
     return {
-        (one, other): _mean([tau(a, b) for model in models for a, b in zip(model[one], model[other], strict=True)])
+        (one, other): mean_over([how(a, b) for model in models for a, b in zip(model[one], model[other], strict=True)])
         for one, other in _pairs(names)
     }
 
 
-def tau(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Kendall's τ-b; NaN where either side has one value only."""
-    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
-        return float("nan")
-    return float(kendalltau(one, other).statistic)
+def between_seeds(models: Sequence[Scores], explainer: str, how: Measure) -> NDArray[np.float64]:
+    """[S, S] The measure of an explainer's attributions on the models of every two seeds, mean over examples."""
+    return np.array([[alike(one[explainer], other[explainer], how) for other in models] for one in models])
 
 
 def _pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
     for place, one in enumerate(names):
         for other in names[place:]:
             yield one, other
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not np.isnan(value)]
-    return float(np.mean(known)) if known else float("nan")

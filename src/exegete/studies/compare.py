@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import torch
 from datasets import Dataset
 from tqdm.auto import tqdm
 
@@ -18,6 +17,7 @@ from exegete.explainers.attribute import batches, listed, targets_of
 from exegete.metrics import Metric, metric
 from exegete.metrics.cost import PEAK_MEMORY, SECONDS
 from exegete.models import ExplainedModel
+from exegete.models.digest import weights_digest
 from exegete.models.encode import as_row
 from exegete.models.labels import in_model_labels
 from exegete.reports.attributions import Attributions
@@ -54,12 +54,13 @@ USUAL_METRICS = (
 def compare(
     model: ExplainedModel,
     data: Dataset | Sequence[Any],
-    methods: Sequence[str | Explainer] | None = None,
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None = None,
     metrics: Sequence[str | Metric] | None = None,
     *,
     target: Any = "predicted",
     batch_size: int | None = None,
     seed: int = 0,
+    special_tokens: bool = False,
     output_dir: str | Path | None = None,
     show_progress: bool = False,
 ) -> Comparison:
@@ -68,11 +69,14 @@ def compare(
     Args:
         model: what is explained.
         data: a dataset in canonical form, or texts.
-        methods: ids or explainers; ["all"]: every one that needs nothing but the model; default: the quick among them.
+        methods: ids or explainers, by name or not; ["all"]: every one that needs nothing but the model; default: the
+            quick among them.
         metrics: ids or metrics; default: the usual ones that apply, those on rationales where the data has some.
         target: what is explained, see `exegete.attribute`.
         batch_size: examples judged together; default: up to 32 of similar length.
         seed: of the bootstrap and of every method that has a seed.
+        special_tokens: whether special tokens keep the scores that methods give them; else these are 0. Only metrics
+            with `specials` look at them.
         output_dir: where results go. A comparison that was stopped there goes on where it stopped.
         show_progress: a progress bar on stderr.
 
@@ -82,6 +86,7 @@ def compare(
     rows = in_model_labels(model, data) if isinstance(data, Dataset) else [dict(as_row(row)) for row in listed(data)]
     chosen, judges = _methods(methods, seed), _metrics(model, metrics, rows)
     config = _config(model, rows, chosen, judges) | {"target": str(target), "seed": seed}
+    config |= {"special_tokens": True} if special_tokens else {}
     folder = None if output_dir is None else Path(output_dir)
     whole = None if folder is None else finished(folder, config)
     parts = None
@@ -91,7 +96,8 @@ def compare(
             for number, indices in enumerate(_shards(model, rows, batch_size)):
                 if number not in parts:
                     batch = model.encode([rows[index] for index in indices])
-                    parts[number] = judge(model, batch, indices, chosen, judges, targets_of(target, indices, len(rows)))
+                    wanted = targets_of(target, indices, len(rows))
+                    parts[number] = judge(model, batch, indices, chosen, judges, wanted, special_tokens=special_tokens)
                 progress.update(len(indices))
         whole = parts.whole()
     cards = [*(replace(judge.card, name=column) for column, judge in judges.items()), SECONDS, PEAK_MEMORY]
@@ -120,8 +126,12 @@ def _shards(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) 
             yield indices[start : start + size]
 
 
-def _methods(methods: Sequence[str | Explainer] | None, seed: int) -> dict[str, Explainer]:
+def _methods(
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int
+) -> dict[str, Explainer]:
     """Explainers by the name that the table shows; those with a seed get this one unless they name their own."""
+    if isinstance(methods, Mapping):
+        return {name: seeded(each, seed) for name, each in methods.items()}
     if methods is None:
         methods = USUAL_METHODS
     elif list(methods) == ["all"]:
@@ -159,20 +169,13 @@ def _config(
     return {
         "model": model.config._name_or_path,
         "model_type": model.config.model_type,
-        "weights": _fingerprint(model),
+        "weights": weights_digest(model.model),
         "settings": model.settings,
         "examples": len(rows),
         "data": _contents(rows),
         "methods": {name: {"method": method.name, **method.params} for name, method in methods.items()},
         "metrics": {column: {"metric": metric.name, **metric.params} for column, metric in metrics.items()},
     }
-
-
-@torch.no_grad()
-def _fingerprint(model: ExplainedModel) -> str:
-    """A digest of the weights: a sum and a sum of magnitudes of every tensor."""
-    sums = [(float(weight.double().sum()), float(weight.double().abs().sum())) for weight in model.parameters()]
-    return blake2b(repr(sums).encode(), digest_size=8).hexdigest()
 
 
 def _contents(rows: Sequence[dict[str, Any]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,17 @@ import pandas as pd
 
 from exegete.data.cards import MetricCard
 from exegete.data.provenance import whole_file
+from exegete.metrics import CARDS
+from exegete.metrics.cost import PEAK_MEMORY, SECONDS
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.csv_table import csv_table
 from exegete.reports.curves import Curve
 from exegete.reports.html import ExampleView, report_html
 from exegete.reports.latex import latex
 from exegete.reports.leaderboard import Leaderboard, intervals, leaderboard, resamples
+from exegete.studies.examples import EXAMPLES, read_examples, write_examples
 from exegete.studies.judge import BY_LAYER
+from exegete.studies.parts import read_config
 
 SHOWN = 20
 
@@ -56,11 +60,12 @@ class Comparison:
         return report_html(title, self.leaderboard, self._curves(), self._views(), self.config)
 
     def save(self, directory: str | Path) -> Path:
-        """`results.parquet`, `curves.parquet`, `attributions/`, `table.csv`, `table.tex`, `report.html`."""
+        """`results`, `curves` and `examples` (Parquet), `attributions/`, `table.csv`, `table.tex`, `report.html`."""
         folder = Path(directory)
         for name, frame in (("results", self.results), ("curves", self.curves)):
             with whole_file(folder / f"{name}.parquet") as fresh:
                 frame.to_parquet(fresh, index=False)
+        write_examples(folder / EXAMPLES, self.examples)
         self.attributions.save(folder / "attributions")
         board = self.leaderboard
         texts = {"table.csv": csv_table(board), "table.tex": latex(board), "report.html": self.to_html()}
@@ -68,6 +73,21 @@ class Comparison:
             with whole_file(folder / name) as fresh:
                 fresh.write_text(text, encoding="utf-8")
         return folder
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Comparison:
+        """What `exegete compare` left in a folder.
+
+        Raises:
+            ExegeteError: there is no finished comparison.
+        """
+        folder = Path(directory)
+        config = read_config(folder)
+        results, curves = (pd.read_parquet(folder / f"{name}.parquet") for name in ("results", "curves"))
+        cards = [replace(CARDS[made["metric"]], name=column) for column, made in config["metrics"].items()]
+        examples = read_examples(folder / EXAMPLES, results["example"].nunique())
+        attributions = Attributions.load(folder / "attributions")
+        return cls(results, curves, attributions, [*cards, SECONDS, PEAK_MEMORY], examples, config)
 
     def _curves(self) -> list[Curve]:
         """Mean over examples with a 95 % interval at every budget."""

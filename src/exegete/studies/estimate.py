@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from exegete.explainers import Explainer
 from exegete.metrics import Metric
+from exegete.studies import explaining
 from exegete.studies.cell import Cell, Store
 from exegete.studies.sources import Source
 
@@ -36,7 +36,7 @@ def training(train: Source, dev: Source, model: Source, config: Mapping[str, Any
 def judging(
     data: Source,
     model: Source,
-    explainers: Sequence[Explainer],
+    explainers: Collection[str],
     metrics: Sequence[Metric],
     max_length: int | None,
 ) -> float:
@@ -44,9 +44,7 @@ def judging(
     tokens = data.tokens(max_length)
     erasing = [each for each in metrics if not each.card.needs_rationale]
     passes, erased = 1.0, sum(max(1, len(getattr(each, "budgets", ()))) for each in erasing)
-    for each in explainers:
-        forward, backward = each.passes(int(tokens / max(len(data.lengths), 1)))
-        passes += forward + 2 * backward + erased
+    passes += explaining.passes(explainers, int(tokens / max(len(data.lengths), 1))) + erased * len(explainers)
     return 2 * model.parameters * tokens * passes
 
 

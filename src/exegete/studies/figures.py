@@ -14,12 +14,14 @@ from exegete.reports.curves import Curve
 from exegete.reports.figures import curve_figure
 from exegete.reports.leaderboard import Floats
 from exegete.reports.study_figures import Dots, Matrix, Panel, heat_figure, scatter_figure, strip_figure
-from exegete.studies.agreement import Scores, between_explainers, between_models, scores
+from exegete.studies.across import measure
+from exegete.studies.agreement import Scores, between_explainers, between_models, between_seeds, scores
 from exegete.studies.grid import Run
 from exegete.studies.results import Results
 from exegete.studies.runs import CURVES, LAYERS
 from exegete.studies.schema import Axis, FigurePart
-from exegete.studies.tables import RUN, selected
+from exegete.studies.sweeps import histories, sweeps
+from exegete.studies.tables import RUN, selected, study_table
 
 
 def study_figure(results: Results, name: str) -> Figure:
@@ -70,7 +72,8 @@ def budget_curves(results: Results, part: FigurePart) -> list[Curve]:
     for run in _chosen(results, part):
         path = results.store.folder(run.cell.key) / CURVES
         if path.exists():
-            means = pd.read_parquet(path).groupby(["method", "metric", "x"], as_index=False)["value"].mean()
+            frame = results.by_explainer(run, pd.read_parquet(path))
+            means = frame.groupby(["explainer", "metric", "x"], as_index=False)["value"].mean()
             frames.append(means.assign(recipe=run.recipe, dataset=run.dataset, seed=run.seed))
     return _curves(results, part, frames, "x", lambda x: x * 100, "% of the input")
 
@@ -81,23 +84,36 @@ def layer_curves(results: Results, part: FigurePart) -> list[Curve]:
     for run in _chosen(results, part):
         path = results.store.folder(run.cell.key) / LAYERS
         if path.exists():
-            frames.append(pd.read_parquet(path).assign(recipe=run.recipe, dataset=run.dataset, seed=run.seed))
+            frame = results.by_explainer(run, pd.read_parquet(path))
+            frames.append(frame.assign(recipe=run.recipe, dataset=run.dataset, seed=run.seed))
     return _curves(results, part, frames, "layer", lambda x: x, "layer")
 
 
 def agreements(results: Results, part: FigurePart) -> list[Matrix]:
-    """A matrix a dataset: explainers by recipes; between explainers, one a dataset and recipe."""
-    found: dict[str, dict[str, list[Scores]]] = {}
+    """A matrix a dataset: explainers by recipes; between explainers, one a dataset and recipe; between seeds, one each.
+
+    A run of several judgements, or of several trainings or models, needs `where` to choose among them.
+    """
+    found: dict[str, dict[str, list[tuple[Run, Scores]]]] = {}
     for run in _chosen(results, part):
         if run.cell.config["keep_attributions"]:
-            found.setdefault(run.dataset, {}).setdefault(run.recipe, []).append(scores(results, run))
-    if part.between == "explainers":
-        return [
-            _pairs_matrix(f"{dataset} / {recipe}", models)
-            for dataset, recipes in found.items()
-            for recipe, models in recipes.items()
-        ]
-    return [_recipes_matrix(dataset, recipes, part) for dataset, recipes in found.items()]
+            found.setdefault(run.dataset, {}).setdefault(run.recipe, []).append((run, scores(results.store, run)))
+    if part.between == "recipes":
+        return [_recipes_matrix(dataset, recipes, part) for dataset, recipes in found.items()]
+    draw = _pairs_matrices if part.between == "explainers" else _seeds_matrices
+    return [
+        matrix
+        for dataset, recipes in found.items()
+        for recipe, models in recipes.items()
+        for matrix in draw(f"{dataset} / {recipe}", models, part)
+    ]
+
+
+def table_matrix(results: Results, part: FigurePart) -> Matrix:
+    """A table's numbers as colours, as far from 0 as the largest."""
+    table = study_table(results, part.table)
+    known = np.abs(table.center[np.isfinite(table.center)])
+    return Matrix(table.title, table.rows, table.columns, table.center, float(known.max()) if known.size else 1.0)
 
 
 def _joined(results: Results, part: FigurePart, x: Axis, y: Axis) -> pd.DataFrame:
@@ -151,7 +167,7 @@ def _curves(
     curves = []
     for metric in part.metrics:
         for explainer in part.where.get("explainer", list(file.explainers)):
-            mine = frame[(frame["metric"] == file.metrics[metric]) & (frame["method"] == file.explainers[explainer])]
+            mine = frame[(frame["metric"] == file.metrics[metric]) & (frame["explainer"] == explainer)]
             for (dataset, recipe), group in mine.groupby(["dataset", "recipe"], sort=False):
                 grid = group.groupby(over)["value"].agg(["mean", "std"]).fillna(0.0)
                 series = str(recipe) if several["recipe"] else explainer
@@ -162,20 +178,40 @@ def _curves(
     return curves
 
 
-def _recipes_matrix(dataset: str, recipes: dict[str, list[Scores]], part: FigurePart) -> Matrix:
+def _recipes_matrix(dataset: str, recipes: dict[str, list[tuple[Run, Scores]]], part: FigurePart) -> Matrix:
     against = part.against or next(iter(recipes))
     if against not in recipes:
         raise ExegeteError(f"agreement: no finished runs of {against!r} on {dataset}")
-    columns = {f"{against} / {name}": between_models(recipes[against], models) for name, models in recipes.items()}
+    models = {name: [said for _, said in runs] for name, runs in recipes.items()}
+    how = measure(part.measure)
+    columns = {f"{against} / {name}": between_models(models[against], each, how) for name, each in models.items()}
     names = list(next(iter(columns.values())))
     values = np.array([[column[name] for column in columns.values()] for name in names])
-    return Matrix(f"Kendall τ, {dataset}", names, list(columns), values)
+    return Matrix(f"{_measured(part)}, {dataset}", names, list(columns), values)
 
 
-def _pairs_matrix(title: str, models: list[Scores]) -> Matrix:
-    names, taus = list(models[0]), between_explainers(models)
+def _pairs_matrices(title: str, models: list[tuple[Run, Scores]], part: FigurePart) -> list[Matrix]:
+    said = [scores for _, scores in models]
+    names, taus = list(said[0]), between_explainers(said, measure(part.measure))
     values = np.array([[taus.get((a, b), taus.get((b, a), np.nan)) for b in names] for a in names])
-    return Matrix(f"Kendall τ, {title}", names, names, values)
+    return [Matrix(f"{_measured(part)}, {title}", names, names, values)]
+
+
+def _seeds_matrices(title: str, models: list[tuple[Run, Scores]], part: FigurePart) -> list[Matrix]:
+    """One for each explainer."""
+    names = [f"seed {run.seed}" for run, _ in models]
+    said = [scores for _, scores in models]
+    explainers = part.where.get("explainer", list(said[0]))
+    how = measure(part.measure)
+    return [
+        Matrix(f"{_measured(part)}, {title} / {each}", names, names, between_seeds(said, each, how))
+        for each in explainers
+        if each in said[0]
+    ]
+
+
+def _measured(part: FigurePart) -> str:
+    return "Kendall τ" if part.measure == "kendall" else part.measure
 
 
 KINDS: dict[str, Callable[[Results, FigurePart], Figure]] = {
@@ -183,5 +219,8 @@ KINDS: dict[str, Callable[[Results, FigurePart], Figure]] = {
     "scatter": lambda results, part: scatter_figure(scatters(results, part), part.lines),
     "curves": lambda results, part: curve_figure(budget_curves(results, part)),
     "layers": lambda results, part: curve_figure(layer_curves(results, part)),
+    "sweep": lambda results, part: curve_figure(sweeps(results, part)),
+    "history": lambda results, part: curve_figure(histories(results, part)),
+    "heat": lambda results, part: heat_figure([table_matrix(results, part)]),
     "agreement": lambda results, part: heat_figure(agreements(results, part)),
 }

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from exegete.data.load import open_spec
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers import explainer
-from exegete.metrics import metric
-from exegete.studies.methods import check_recipe
+from exegete.studies.checks import problems
 from exegete.studies.schema import StudyFile
 from exegete.studies.yaml_lines import Lined, Place, merged, part, read
 
 SCALES = ("small", "paper")
-FIELDS = ("training", "model", "recipe", "dataset", "judgement", "explainer", "metric")
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
@@ -62,7 +56,8 @@ def load_study(path: str | Path, scale: str = "small") -> Study:
     except ValidationError as error:
         raise ExegeteError(_first(error, chosen)) from error
     study = Study(file, scale, chosen)
-    _check(study)
+    for place, problem in problems(file):
+        raise study.error(place, problem) from problem
     return study
 
 
@@ -124,60 +119,3 @@ def _first(error: ValidationError, document: Lined) -> str:
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     got = "" if errors[0]["type"] in ("missing", "extra_forbidden") else f", got {errors[0]['input']!r:.60}"
     return f"{document.where(place)}: {'.'.join(map(str, place))}: {errors[0]['msg']}{got}{more}"
-
-
-def _check(study: Study) -> None:
-    file = study.file
-    for name, data in file.datasets.items():
-        _attempt(study, ("datasets", name, "spec"), partial(open_spec, data.spec, seed=data.seed, **data.options))
-    for name, spec in file.explainers.items():
-        _attempt(study, ("explainers", name), partial(explainer, spec))
-    for name, spec in file.metrics.items():
-        _attempt(study, ("metrics", name), partial(metric, spec))
-    for name, recipe in file.recipes.items():
-        _attempt(study, ("recipes", name), partial(check_recipe, recipe.recipe, recipe.parameters, file.recipes))
-    for place, what, names, valid in _names(study):
-        for index, each in enumerate(names):
-            if each not in valid:
-                raise study.error((*place, index), unknown(what, each, valid))
-    if not file.training and any(recipe.recipe != "none" for recipe in file.recipes.values()):
-        raise study.error(("recipes",), "there is nothing to train on: name datasets under 'training'")
-
-
-def _attempt(study: Study, place: Place, look: Callable[[], object]) -> None:
-    try:
-        look()
-    except ExegeteError as error:
-        raise study.error(place, error) from error
-
-
-def _names(study: Study) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:
-    """Every place that names something declared elsewhere: what it names, the names, and the valid ones."""
-    file = study.file
-    for name, training in file.training.items():
-        for split in ("train", "dev"):
-            yield ("training", name, split), "dataset", [getattr(training, split)], file.datasets
-    for name, judgement in file.judgements.items():
-        for key in ("datasets", "explainers", "metrics", "recipes"):
-            yield ("judgements", name, key), key[:-1], getattr(judgement, key) or (), getattr(file, key)
-    for name, table in file.tables.items():
-        for key in ("rows", "columns"):
-            yield ("tables", name, key), "field", getattr(table, key), FIELDS
-        yield from _wheres(study, ("tables", name, "where"), table.where)
-    for name, figure in file.figures.items():
-        yield from _wheres(study, ("figures", name, "where"), figure.where)
-        for key in ("x", "y"):
-            for index, axis in enumerate(getattr(figure, key)):
-                place = ("figures", name, key, index)
-                yield (*place, "dataset"), "dataset", [axis.dataset] if axis.dataset else (), file.datasets
-                yield (*place, "explainer"), "explainer", [axis.explainer] if axis.explainer else (), file.explainers
-
-
-def _wheres(study: Study, place: Place, where: dict[str, list[str]]) -> Iterator[Any]:
-    file = study.file
-    declared = {"model": file.models, "recipe": file.recipes, "dataset": file.datasets, "explainer": file.explainers}
-    declared |= {"judgement": file.judgements, "training": file.training}
-    yield place, "field", where, FIELDS
-    for key, names in where.items():
-        if key in declared:
-            yield (*place, key), key, names, declared[key]

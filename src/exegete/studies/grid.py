@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from exegete.explainers import explainer
+from exegete.errors import ExegeteError
 from exegete.metrics import metric
-from exegete.studies import estimate, methods, sources
+from exegete.studies import estimate, explaining, methods, protocols, sources
 from exegete.studies.cell import Cell
+from exegete.studies.explaining import Chosen
 from exegete.studies.files import Study
+from exegete.studies.places import OWN, TRAINED, Place, meant, places, runs_named, seeds
 from exegete.studies.runs import judge_model, train_model
-from exegete.studies.schema import JudgementPart, RecipePart
+from exegete.studies.schema import JudgementPart, RunPart
+from exegete.studies.yaml_lines import Place as Line
 
 
 @dataclass(frozen=True)
 class Run:
     """A cell with its place in the grid: names of the study file.
 
-    A judged run has a `dataset` and `judgement`; one that trains has none.
+    A judged run has a `dataset` and `judgement`; one that trains has none. `explainers`: what its results are stored
+    under, by name.
     """
 
     cell: Cell
@@ -30,6 +34,7 @@ class Run:
     seed: int
     dataset: str = ""
     judgement: str = ""
+    explainers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -65,22 +70,27 @@ class Grid:
 
 
 def grid(study: Study) -> Grid:
-    """All runs of a study: every training of every recipe on every model and data by every seed, and its judgements."""
+    """All runs of a study: every training of every recipe on every model and data by every seed, and its judgements.
+
+    Raises:
+        ExegeteError: a run that is needed is not there, or needs itself; with file and line.
+    """
     builder = _Builder(study)
-    runs = list(builder.runs())
+    runs = builder.runs()
     return Grid(study, runs, builder.missing())
 
 
 class _Builder:
-    """Makes the cells of one study."""
+    """Makes the cells of one study, those that others need first."""
 
     def __init__(self, study: Study) -> None:
         self.study, self.file = study, study.file
         self.datasets = {name: sources.dataset(part) for name, part in self.file.datasets.items()}
         self.models = {name: sources.model(part.source) for name, part in self.file.models.items()}
-        self.explainers = {spec: explainer(spec) for spec in self.file.explainers.values()}
         self.metrics = {spec: metric(spec) for spec in self.file.metrics.values()}
-        self.trained: dict[tuple[str, str, str, int], Cell] = {}
+        self.trained: dict[Place, Cell | None] = {}
+        self.begun: set[Place] = set()
+        self.found: list[Run] = []
 
     def missing(self) -> list[str]:
         """What cannot be found here, with the line that asks for it."""
@@ -88,105 +98,171 @@ class _Builder:
         places += [(("models", name, "source"), source) for name, source in self.models.items()]
         return [str(self.study.error(place, source.problem)) for place, source in places if source.problem]
 
-    def runs(self) -> Iterator[Run]:
-        """The grid; a run that needs others comes after them."""
-        for training in self.file.training or [""]:
-            for model in self.file.models:
-                for recipe in self._order():
-                    for seed in self._seeds(recipe):
-                        yield from self._judged(training, model, recipe, seed)
+    def runs(self) -> list[Run]:
+        """The grid."""
+        for place in places(self.file):
+            trained = self._train(place)
+            for name, judgement in self.file.judgements.items():
+                if _asked(judgement, place):
+                    self._judge(name, judgement, place, trained)
+        return self.found
 
-    def _order(self) -> list[str]:
-        """Recipes whose figures others take as parameters first."""
-        needed = {
-            value[methods.FROM]
-            for part in self.file.recipes.values()
-            for value in methods.references(part.parameters).values()
-        }
-        return sorted(self.file.recipes, key=lambda name: name not in needed)
+    def _train(self, place: Place) -> Cell | None:
+        """The training run of a place; that of another place where nothing is trained but a run's model taken."""
+        if place not in self.trained:
+            if place in self.begun:
+                raise self.study.error(("recipes", place.recipe), f"{place.recipe} needs itself")
+            self.begun.add(place)
+            self.trained[place] = self._trained(place)
+        return self.trained[place]
 
-    def _seeds(self, recipe: str) -> list[int]:
-        return self.file.recipes[recipe].seeds or self.file.seeds
-
-    def _judged(self, training: str, model: str, recipe: str, seed: int) -> Iterator[Run]:
-        """A training run, if there is one, and what is asked of its model."""
-        cell = None
-        if self.file.recipes[recipe].recipe != methods.NONE:
-            cell = self._train(training, model, recipe, seed)
-            yield Run(cell, training, model, recipe, seed)
-        for name, judgement in self.file.judgements.items():
-            if judgement.recipes is None or recipe in judgement.recipes:
-                for dataset in judgement.datasets:
-                    title = _title(training, model, recipe, f"seed {seed}", name, dataset)
-                    judged = self._judge(judgement, dataset, model, seed, cell, title)
-                    yield Run(judged, training, model, recipe, seed, dataset, name)
-
-    def _train(self, training: str, model: str, recipe: str, seed: int) -> Cell:
-        if (training, model, recipe, seed) in self.trained:
-            return self.trained[training, model, recipe, seed]
-        part, data, start = self.file.recipes[recipe], self.file.training[training], self.file.models[model]
-        arguments = {**self.file.arguments, **part.arguments}
-        parameters, needs = self._parameters(training, model, part)
-        config = methods.resolved(part.recipe, parameters, arguments, start.source) | {
+    def _trained(self, place: Place) -> Cell | None:
+        part, start = self.file.recipes[place.recipe], self.file.models[place.model]
+        line = ("recipes", place.recipe)
+        other = None if part.model is None else self._other(part.model, place, (*line, "model"))
+        if part.recipe == methods.NONE:
+            return other
+        data, arguments = self.file.training[place.training], {**self.file.arguments, **part.arguments}
+        parameters, needs = self._parameters(place, (*line, "parameters"))
+        source = start.source if part.model is None else _A_RUN
+        config = methods.resolved(part.recipe, parameters, arguments, source) | {
             "kind": "train",
             "train": self.datasets[data.train].address,
             "dev": self.datasets[data.dev].address,
-            "model": self.models[model].address,
+            "model": self.models[place.model].address if other is None else _inside(other, part.model),
             "max_length": start.max_length,
             "early_stopping_patience": part.early_stopping_patience,
-            "seed": seed,
+            "seed": place.seed,
         }
         found = {name: self.file.datasets[getattr(data, name)].model_dump() for name in ("train", "dev")}
         others = {key: value for key, value in arguments.items() if key not in config["arguments"]}
         cell = Cell(
             config,
             train_model,
-            _title(training, model, recipe, f"seed {seed}"),
-            needs,
+            _title(place.training, place.model, place.recipe, f"seed {place.seed}"),
+            _keys([*needs, other]),
             found | {"model": start.source, "arguments": others},
-            estimate.training(self.datasets[data.train], self.datasets[data.dev], self.models[model], config),
+            estimate.training(self.datasets[data.train], self.datasets[data.dev], self.models[place.model], config),
         )
-        self.trained[training, model, recipe, seed] = cell
+        self.found.append(Run(cell, *place))
         return cell
 
-    def _parameters(self, training: str, model: str, part: RecipePart) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """The recipe's parameters, those that other runs give by these runs' addresses."""
-        parameters, needs = dict(part.parameters), list[str]()
-        for name, value in methods.references(part.parameters).items():
-            other = value[methods.FROM]
-            runs = [self._train(training, model, other, seed).key for seed in self._seeds(other)]
+    def _parameters(self, place: Place, line: Line) -> tuple[dict[str, Any], list[Cell | None]]:
+        """The recipe's parameters, those that other runs give by these runs' addresses; and these runs."""
+        given = self.file.recipes[place.recipe].parameters
+        parameters, needs = self._folders(given, place, line)
+        for name, value in methods.references(given).items():
+            other = str(value[methods.FROM])
+            runs = [
+                self._other(RunPart(run=other, seed=seed), place, (*line, name)) for seed in seeds(self.file, other)
+            ]
             parameters[name] = {
-                "runs": runs,
+                "runs": list(_keys(runs)),
                 "metric": value["metric"],
                 "of": value.get("of"),
                 "times": value.get("times", 1.0),
             }
             needs += runs
-        return parameters, tuple(dict.fromkeys(needs))
+        return parameters, needs
 
-    def _judge(
-        self, judgement: JudgementPart, dataset: str, model: str, seed: int, trained: Cell | None, title: str
-    ) -> Cell:
-        explainers = {self.file.explainers[name]: None for name in judgement.explainers or ()}
-        metrics = {self.file.metrics[name]: None for name in judgement.metrics or ()}
-        chosen, judges = [self.explainers[spec] for spec in explainers], [self.metrics[spec] for spec in metrics]
-        config = {
-            "kind": "judge",
-            "model": {"trained": trained.key} if trained else self.models[model].address,
-            "dataset": self.datasets[dataset].address,
-            "explainers": {spec: _facts(self.explainers[spec]) for spec in explainers},
-            "metrics": {spec: _facts(self.metrics[spec]) for spec in metrics},
-            "target": judgement.target,
-            "keep_attributions": judgement.keep_attributions,
-            "layers": judgement.layers,
-            "seed": seed,
-        }
-        source = {"model": self.file.models[model].source, "dataset": self.file.datasets[dataset].model_dump()}
-        needs = (trained.key,) if trained else ()
+    def _folders(self, given: Mapping[str, Any], place: Place, line: Line) -> tuple[dict[str, Any], list[Cell | None]]:
+        """The values, runs that are named among them by their addresses; and these runs."""
+        values, needs = dict(given), list[Cell | None]()
+        for name, part in runs_named(given).items():
+            cell = self._other(part, place, (*line, name))
+            values[name] = _inside(cell, part)
+            needs.append(cell)
+        return values, needs
+
+    def _other(self, part: RunPart, place: Place, line: Line) -> Cell:
+        """The run that a part means."""
+        try:
+            needed = meant(self.file, part, place)
+        except ExegeteError as error:
+            raise self.study.error(line, error) from error
+        cell = self._train(needed)
+        if cell is None:
+            raise self.study.error(line, f"{part.run} trains nothing, so it has no folder")
+        return cell
+
+    def _judge(self, name: str, judgement: JudgementPart, place: Place, trained: Cell | None) -> None:
+        """What a judgement asks of a run, a cell a dataset."""
+        line: Line = ("judgements", name)
+        judged = trained if judgement.model is None else self._other(judgement.model, place, (*line, "model"))
+        chosen, learned = self._explainers(judgement, place, trained)
+        metrics = {self.file.metrics[each]: None for each in judgement.metrics or ()}
+        options, needed = self._folders(judgement.options, place, (*line, "options"))
+        address = self.models[place.model].address
+        for dataset in judgement.datasets:
+            config: dict[str, Any] = {
+                "kind": "judge",
+                "model": address if judged is None else _inside(judged, judgement.model),
+                "dataset": self.datasets[dataset].address,
+                "explainers": {each.spec: each.facts for each in chosen.values()},
+                "metrics": {spec: _facts(self.metrics[spec]) for spec in metrics},
+                "target": judgement.target,
+                "keep_attributions": judgement.keep_attributions,
+                "layers": judgement.layers,
+                "seed": place.seed,
+            }
+            if judgement.special_tokens:
+                config["special_tokens"] = True
+            if judgement.protocol is not None:
+                known = protocols.with_defaults(judgement.protocol, options)
+                config["protocol"] = {"name": judgement.protocol, "options": known}
+            data = self.file.datasets[dataset].model_dump()
+            cell = Cell(
+                config,
+                judge_model,
+                _title(place.training, place.model, place.recipe, f"seed {place.seed}", name, dataset),
+                _keys([judged, *learned, *needed]),
+                {"model": self.file.models[place.model].source, "dataset": data},
+                self._judging(dataset, place.model, config),
+            )
+            self.found.append(Run(cell, *place, dataset, name, {key: each.spec for key, each in chosen.items()}))
+
+    def _explainers(
+        self, judgement: JudgementPart, place: Place, trained: Cell | None
+    ) -> tuple[dict[str, Chosen], list[Cell | None]]:
+        """A judgement's explainers of a run by name, and the runs in which learned ones are."""
+        found, needs = dict[str, Chosen](), list[Cell | None]()
+        for name in judgement.explainers or ():
+            part, cell = self.file.explainers[name], None
+            if part.source is not None:
+                cell = self._other(part.source, place, ("explainers", name))
+            elif OWN in part.spec:
+                cell = trained
+                if cell is None:
+                    message = f"comes from the judged run, but {place.recipe} trains nothing: name a run, or recipes"
+                    raise self.study.error(("explainers", name), message)
+            found[name] = explaining.chosen(part, None if cell is None else cell.key)
+            needs.append(cell)
+        return found, needs
+
+    def _judging(self, dataset: str, model: str, config: Mapping[str, Any]) -> float:
+        """The operations of a judgement, roughly."""
+        judges = [self.metrics[spec] for spec in config["metrics"]]
         length = self.file.models[model].max_length
-        data, start = self.datasets[dataset], self.models[model]
-        flops = estimate.judging(data, start, chosen, judges, length)
-        return Cell(config, judge_model, title, needs, source, flops)
+        return estimate.judging(self.datasets[dataset], self.models[model], config["explainers"], judges, length)
+
+
+_A_RUN = "the model of a run"
+
+
+def _asked(judgement: JudgementPart, place: Place) -> bool:
+    """Whether a judgement is about the runs of a place."""
+    limits = ((judgement.recipes, place.recipe), (judgement.trainings, place.training), (judgement.models, place.model))
+    return all(names is None or name in names for names, name in limits)
+
+
+def _inside(cell: Cell, part: RunPart | None) -> dict[str, str]:
+    """A run's folder, or one inside it, by the run's address."""
+    path = "" if part is None else part.path
+    return {TRAINED: cell.key} | ({"path": path} if path else {})
+
+
+def _keys(cells: Sequence[Cell | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(cell.key for cell in cells if cell is not None))
 
 
 def _title(*parts: str) -> str:
@@ -194,5 +270,5 @@ def _title(*parts: str) -> str:
 
 
 def _facts(chosen: Any) -> Mapping[str, Any]:
-    """An explainer or metric with all its parameters."""
+    """A metric with all its parameters."""
     return {"name": chosen.name, **chosen.params}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -44,22 +44,29 @@ def judge(
     methods: Mapping[str, Explainer],
     metrics: Mapping[str, Metric],
     target: Any = "predicted",
+    *,
+    special_tokens: bool = False,
 ) -> Judged:
-    """Explains and judges B examples.
+    """Explains and judges B examples; special tokens have scores of 0, or with `special_tokens` the methods' own.
 
     All methods are judged together, so that a perturbed input that several ask for is run once.
     """
     with model.evaluating():
         logits = finite(model(batch).logits)
     explained = model.target(batch, target, logits)
-    explanations, costs = _explanations(model, batch, methods, explained)
+    explanations, costs = _explanations(model, batch, methods, explained, special_tokens)
     every = batch.select(list(range(len(batch))) * len(methods))
     scores = torch.cat([explanation.scores for explanation in explanations])
     targets = torch.cat([explained] * len(methods))
     keys = pd.DataFrame({"example": list(indices) * len(methods), "method": [m for m in methods for _ in indices]})
     with model.remember():
-        values = {name: metric.judge(model, every, scores, targets)[metric.name] for name, metric in metrics.items()}
-        curves = [_curve(name, keys, metric.curve(model, every, scores, targets)) for name, metric in metrics.items()]
+        batches = {name: looked_at(every, metric) if special_tokens else every for name, metric in metrics.items()}
+        values = {
+            name: _judged(model, batches[name], len(batch), scores, targets, metric) for name, metric in metrics.items()
+        }
+        curves = [
+            _curve(name, keys, metric.curve(model, batches[name], scores, targets)) for name, metric in metrics.items()
+        ]
     curves += [
         _by_layer(model, batch, explained, explanation, keys[keys["method"] == method])
         for method, explanation in zip(methods, explanations, strict=True)
@@ -74,14 +81,28 @@ def judge(
     return Judged(pd.concat([keys, facts, judged, costs], axis=1), pd.concat(curves, ignore_index=True), attributions)
 
 
+def looked_at(batch: Batch, metric: Metric) -> Batch:
+    """The batch as a metric sees it whose `specials` are set: special tokens are content that nobody marked."""
+    return replace(batch, content=batch.attended) if getattr(metric, "specials", False) else batch
+
+
+def _judged(model: ExplainedModel, every: Batch, size: int, scores: Tensor, targets: Tensor, metric: Metric) -> Tensor:
+    """A metric's values for all methods, in one call unless it compares the examples of a batch with each other."""
+    if not metric.compares_examples:
+        return metric.judge(model, every, scores, targets)[metric.name]
+    rows = torch.arange(len(every), device=every.device).split(size)
+    return torch.cat([metric.judge(model, every.select(r), scores[r], targets[r])[metric.name] for r in rows])
+
+
 def _explanations(
-    model: ExplainedModel, batch: Batch, methods: Mapping[str, Explainer], target: Tensor
+    model: ExplainedModel, batch: Batch, methods: Mapping[str, Explainer], target: Tensor, special_tokens: bool
 ) -> tuple[list[Explanation], pd.DataFrame]:
     """What every method says, and what it cost: seconds an example, and the batch's peak of memory in MiB."""
     explanations, costs = [], []
     for explainer in methods.values():
         with measured(model.device) as cost:
-            explanations.append(explainer.explain(model, batch, target))
+            found = (explainer.everywhere if special_tokens else explainer.explain)(model, batch, target)
+        explanations.append(replace(found, scores=found.scores.masked_fill(~batch.attended, 0.0)))
         costs += [{"seconds": cost.seconds / len(batch), "peak_memory": cost.peak_memory}] * len(batch)
     return explanations, pd.DataFrame(costs)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from exegete.errors import ExegeteError, unknown
 from exegete.recipes import RECIPES, Recipe
+from exegete.studies.places import RUN, TRAINED, runs_named
 from exegete.training.fine_tune import DEFAULTS, FROM_SCRATCH, IRRELEVANT
 from exegete.training.start import is_new
 
@@ -19,6 +20,9 @@ FROM, OPTIONS = "from", {"from", "metric", "of", "times"}
 
 def check_recipe(name: str, parameters: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
     """Raises ExegeteError for an unknown recipe or parameter, or a value from an undeclared recipe."""
+    for part in runs_named(parameters).values():
+        if part.run not in declared:
+            raise unknown("recipe", part.run, declared)
     if name != NONE and name not in RECIPES:
         raise unknown("recipe", name, [*RECIPES, NONE])
     for key, value in references(parameters).items():
@@ -39,8 +43,15 @@ def references(parameters: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
-    """A recipe with its parameters; those that other runs give are 1 for now."""
+    """A recipe with its parameters; of those that other runs give, figures are 1 for now and folders not given.
+
+    A folder that the recipe has no default for is an empty text: what is there is looked at in training only.
+    """
     known = {key: 1.0 if isinstance(value, Mapping) else value for key, value in parameters.items()}
+    for key, value in parameters.items():
+        if isinstance(value, Mapping) and (RUN in value or TRAINED in value):
+            each = inspect.signature(RECIPES[name]).parameters.get(key)
+            known[key] = "" if each is None or each.default is each.empty else each.default
     return _made(name, json.dumps(known, sort_keys=True))
 
 

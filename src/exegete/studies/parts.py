@@ -73,6 +73,17 @@ def finished(folder: Path, config: dict[str, Any]) -> Judged | None:
     return _read(folder)
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a finished comparison. Raises ExegeteError when the folder holds none."""
+    try:
+        config: dict[str, Any] = json.loads((folder / RUN).read_text(encoding="utf-8"))["config"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ExegeteError(f"{folder} holds no comparison: {RUN} is missing or damaged") from error
+    if not (folder / "report.html").exists():
+        raise ExegeteError(f"the comparison in {folder} is not finished: run the same command again")
+    return config
+
+
 def _read(folder: Path) -> Judged:
     results, curves = (pd.read_parquet(folder / f"{name}.parquet") for name in ("results", "curves"))
     items: list[Attribution] = list(Attributions.load(folder / "attributions"))

@@ -14,12 +14,14 @@ import pandas as pd
 from exegete.data.cards import MetricCard
 from exegete.metrics import CARDS, metric
 from exegete.metrics.cost import PEAK_MEMORY, SECONDS
+from exegete.studies.agreement import compared
 from exegete.studies.cell import Store
 from exegete.studies.grid import Grid, Run
+from exegete.studies.protocols import PROTOCOLS
 from exegete.studies.runs import FIGURES, PREDICTIONS, RESULTS
 from exegete.training.run import METRICS
 
-DEV = "dev_"
+DEV, TRAINING_SECONDS = "dev_", "training_seconds"
 RISING = ("accuracy", "f1_macro", "f1", "exact_match", "pearson")
 COLUMNS = ("training", "model", "recipe", "seed", "dataset", "judgement", "explainer", "metric", "value")
 
@@ -43,6 +45,11 @@ class Results:
             return metric(declared[name]).card
         if name in CARDS:
             return CARDS[name]
+        if name in self.grid.study.file.comparisons:
+            return MetricCard(name, "agreement", True, "", label=name)
+        for protocol in PROTOCOLS.values():
+            if name in protocol.figures:
+                return MetricCard(name, "cost", protocol.figures[name], "", label=name)
         return MetricCard(name, "cost", name.removeprefix(DEV) in RISING, "", label=name)
 
     def runs(self, **where: Any) -> list[Run]:
@@ -56,21 +63,20 @@ class Results:
         ]
 
     def examples(self, run: Run) -> pd.DataFrame:
-        """A judged run's rows by example and method, under the names of the study (see `named`)."""
-        return self.named(pd.read_parquet(self.store.folder(run.cell.key) / RESULTS))
+        """A judged run's rows by example, under this study's names; what has several names has rows under each."""
+        frame = self.by_explainer(run, pd.read_parquet(self.store.folder(run.cell.key) / RESULTS))
+        stored = {name: frame[spec] for name, spec in self.grid.study.file.metrics.items() if spec in frame.columns}
+        kept = [name for name in ("example", "explainer", SECONDS.name, PEAK_MEMORY.name) if name in frame.columns]
+        return frame[kept].assign(**stored)
+
+    def by_explainer(self, run: Run, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows that a judged run stored with a `method`, with this study's names as `explainer`."""
+        parts = [frame[frame["method"] == spec].assign(explainer=name) for name, spec in run.explainers.items()]
+        return pd.concat(parts, ignore_index=True)
 
     def predictions(self, run: Run) -> pd.DataFrame:
         """What a judged run's model predicted, a row an example."""
         return pd.read_parquet(self.store.folder(run.cell.key) / PREDICTIONS)
-
-    def named(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """A stored frame with this study's names of explainers and metrics, as one that has several names has rows."""
-        file = self.grid.study.file
-        parts = [frame[frame["method"] == spec].assign(explainer=name) for name, spec in file.explainers.items()]
-        whole = pd.concat(parts, ignore_index=True)
-        stored = {name: whole[spec] for name, spec in file.metrics.items() if spec in whole.columns}
-        kept = [name for name in ("example", "explainer", SECONDS.name, PEAK_MEMORY.name) if name in whole.columns]
-        return whole[kept].assign(**stored)
 
 
 def collect(grid: Grid, store: Store) -> Results:
@@ -80,6 +86,12 @@ def collect(grid: Grid, store: Store) -> Results:
     missed = {run.cell.key for run in done if not run.dataset and _infeasible(store.folder(run.cell.key))}
     kept = [run for run in done if missed.isdisjoint({run.cell.key, *run.cell.needs})]
     rows = [row for run in kept for row in _figures(empty, run)]
+    titles = {run.title for run in kept}
+    rows += [
+        (run.training, run.model, run.recipe, run.seed, run.dataset, run.judgement, explainer, name, value)
+        for run, explainer, name, value in compared(grid, store)
+        if run.title in titles
+    ]
     return Results(grid, store, pd.DataFrame(rows, columns=list(COLUMNS)))
 
 
@@ -94,15 +106,15 @@ def _figures(results: Results, run: Run) -> Iterator[tuple[Any, ...]]:
         dev = results.grid.study.file.training[run.training].dev
         for name, value in _numbers(folder / METRICS):
             yield (*place, dev, "", "", f"{DEV}{name}", value)
+        record = results.store.record(run.cell.key) or {}
+        yield (*place, dev, "", "", TRAINING_SECONDS, float(record.get("seconds", np.nan)))
         return
     for name, value in _numbers(folder / FIGURES):
         yield (*place, run.dataset, run.judgement, "", name, value)
     if (folder / RESULTS).exists():
         means = results.examples(run).drop(columns="example").groupby("explainer", sort=False).mean()
-        wanted = results.grid.study.file.judgements[run.judgement].explainers or ()
         for explainer, row in means.iterrows():
-            if explainer in wanted:
-                yield from ((*place, run.dataset, run.judgement, explainer, name, row[name]) for name in means.columns)
+            yield from ((*place, run.dataset, run.judgement, explainer, name, row[name]) for name in means.columns)
 
 
 def _numbers(path: Path) -> Iterator[tuple[str, float]]:

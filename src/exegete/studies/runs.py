@@ -9,45 +9,44 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import torch
-from datasets import Dataset
 
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
-from exegete.explainers.attribute import batches, targets_of
-from exegete.metrics import metric
-from exegete.models import ExplainedModel, load
-from exegete.models.explained import finite
-from exegete.models.labels import in_model_labels
-from exegete.studies import methods, sources
+from exegete.explainers import Explainer, explainer
+from exegete.models import load
+from exegete.studies import methods, protocols, sources
 from exegete.studies.cell import Cell, Store, Workspace
-from exegete.studies.compare import compare, seeded
+from exegete.studies.compare import compare
+from exegete.studies.layers import by_layer
+from exegete.studies.performance import performance
+from exegete.studies.places import OWN, TRAINED
 from exegete.studies.run_cell import Stopped
-from exegete.training import evaluation
 from exegete.training.run import HISTORY, METRICS, RECORD
 
 FIGURES = "figures.json"
 PREDICTIONS = "predictions.parquet"
 RESULTS, CURVES = "results.parquet", "curves.parquet"
 ATTRIBUTIONS, LAYERS = "attributions", "layers.parquet"
+PASSING = (".*", "checkpoint-*", "events.out.*")
 
 
 def train_model(cell: Cell, space: Workspace) -> None:
     """Trains a model; its folder then holds what `exegete.load` takes, without checkpoints.
 
+    What a recipe puts beside its folder is there as long as the run works.
+
     Raises:
         Stopped: a signal came; the newest checkpoint is kept.
     """
-    config, given = cell.config, cell.sources
-    _require_readable(space.work)
+    config, given, folder = cell.config, cell.sources, space.work / "run"
+    _require_readable(folder)
     recipe = methods.recipe(config["recipe"], _filled(config["parameters"], space.store))
     result = recipe.train(
-        given["model"],
+        _start(cell, space.store),
         sources.load(given["train"]),
         sources.load(given["dev"]),
-        space.work,
+        folder,
         arguments={**config["arguments"], "disable_tqdm": True, "use_cpu": not torch.cuda.is_available()}
         | given["arguments"],
         early_stopping_patience=config["early_stopping_patience"],
@@ -56,26 +55,33 @@ def train_model(cell: Cell, space: Workspace) -> None:
     )
     if not result.finished:
         raise Stopped(f"stopped after step {result.steps}")
-    for path in space.work.iterdir():
-        if path.is_file() and not path.name.startswith("."):
-            shutil.copy2(path, space.fresh / path.name)
+    shutil.copytree(folder, space.fresh, ignore=shutil.ignore_patterns(*PASSING), dirs_exist_ok=True)
 
 
 def judge_model(cell: Cell, space: Workspace) -> None:
     """Judges a model on a dataset: its figures and predictions, and its explanations where any are asked for."""
     config, given = cell.config, cell.sources
-    where = space.store.needed(cell.needs[0]) if cell.needs else given["model"]
-    model, data = load(where), sources.load(given["dataset"])
+    model, data = load(_start(cell, space.store)), sources.load(given["dataset"])
     figures, predictions = performance(model, data)
+    if "protocol" in config:
+        options = _filled(config["protocol"]["options"], space.store)
+        figures |= protocols.follow(config["protocol"]["name"], model, data, options, config["seed"])
     write_json(space.fresh / FIGURES, figures)
     predictions.to_parquet(space.fresh / PREDICTIONS, index=False)
     if not config["explainers"]:
         return
-    explainers, metrics = list(config["explainers"]), list(config["metrics"])
+    explainers, metrics = _explainers(cell, space.store), list(config["metrics"])
     folder = space.work / "comparison"
     _require_parts(folder)
     comparison = compare(
-        model, data, explainers, metrics, target=config["target"], seed=config["seed"], output_dir=folder
+        model,
+        data,
+        explainers,
+        metrics,
+        target=config["target"],
+        seed=config["seed"],
+        special_tokens="special_tokens" in config,
+        output_dir=folder,
     )
     columns = {card.name: spec for card, spec in zip(comparison.cards, metrics, strict=False)}
     comparison.results.rename(columns=columns).to_parquet(space.fresh / RESULTS, index=False)
@@ -84,64 +90,40 @@ def judge_model(cell: Cell, space: Workspace) -> None:
     if config["keep_attributions"]:
         comparison.attributions.save(space.fresh / ATTRIBUTIONS)
     if config["layers"]:
-        by_layer(model, data, explainers, metrics, config["target"], config["seed"]).to_parquet(
-            space.fresh / LAYERS, index=False
-        )
+        special = "special_tokens" in config
+        layered = by_layer(model, data, explainers, metrics, config["target"], config["seed"], special_tokens=special)
+        layered.to_parquet(space.fresh / LAYERS, index=False)
 
 
-@torch.no_grad()
-def by_layer(
-    model: ExplainedModel, data: Dataset, explainers: list[str], metrics: list[str], target: Any, seed: int
-) -> pd.DataFrame:
-    """The mean over examples of every metric on rationales, for each layer's scores: method, metric, layer, value."""
-    rows, found = in_model_labels(model, data), list[pd.DataFrame]()
-    judges = {spec: metric(spec) for spec in metrics if metric(spec).card.needs_rationale}
-    for indices in batches(model, rows):
-        batch = model.encode([rows[index] for index in indices])
-        explained = model.target(batch, targets_of(target, indices, len(rows)), finite(model(batch).logits))
-        for spec in explainers:
-            layers = seeded(spec, seed).explain(model, batch, explained).layers
-            for layer, scores in enumerate(() if layers is None else layers.unbind(1), 1):
-                for name, judge in judges.items():
-                    values = judge.judge(model, batch, scores, explained)[judge.name].cpu().numpy()
-                    found.append(pd.DataFrame({"method": spec, "metric": name, "layer": layer, "value": values}))
-    columns = ["method", "metric", "layer"]
-    every = pd.concat(found) if found else pd.DataFrame(columns=[*columns, "value"])
-    return every.groupby(columns, sort=False)["value"].mean().reset_index()
+def _start(cell: Cell, store: Store) -> str | Path:
+    """The model that a run begins with: the grid's, or another run's."""
+    model = cell.config["model"]
+    return _folder(model, store) if TRAINED in model else str(cell.sources["model"])
 
 
-@torch.no_grad()
-def performance(model: ExplainedModel, data: Dataset) -> tuple[dict[str, float], pd.DataFrame]:
-    """The task's figures over a dataset, and a row an example: its label, and what was predicted.
+def _folder(value: Mapping[str, Any], store: Store) -> Path:
+    """Another run's folder, or one inside it. Raises ExegeteError when it is not there."""
+    folder = store.needed(value[TRAINED]) / str(value.get("path", ""))
+    if not folder.is_dir():
+        raise ExegeteError(f"the run {value[TRAINED]} has no folder {value['path']!r}")
+    return folder
 
-    Labels are in the model's numbering; a dataset without labels has no figures.
 
-    Raises:
-        ExegeteError: a label that the model does not know.
-    """
-    rows = in_model_labels(model, data)
-    predicted: dict[int, Any] = {}
-    with model.evaluating():
-        for indices in batches(model, rows):
-            batch = model.encode([rows[index] for index in indices])
-            answers = evaluation.predictions(model, batch, finite(model(batch).logits)).float().cpu().numpy()
-            predicted |= dict(zip(indices, answers, strict=True))
-    stacked = np.stack([predicted[index] for index in range(len(rows))])
-    frame = pd.DataFrame({"example": range(len(rows)), "predicted": list(stacked.reshape(len(rows), -1))})
-    if "answer" in data.column_names:
-        return evaluation.score(model.task.name, stacked, data), frame
-    labels = [row.get("label") for row in rows]
-    if any(label is None for label in labels):
-        return {}, frame
-    figures = evaluation.score(model.task.name, stacked, Dataset.from_dict({"label": labels}))
-    return figures, frame.assign(label=np.asarray(labels))
+def _explainers(cell: Cell, store: Store) -> dict[str, str | Explainer]:
+    """A judgement's explainers by what their results are stored under; learned ones from the runs they are in."""
+    return {
+        name: name if "run" not in facts else explainer(facts["spec"].replace(OWN, str(store.needed(facts["run"]))))
+        for name, facts in cell.config["explainers"].items()
+    }
 
 
 def _filled(parameters: Mapping[str, Any], store: Store) -> dict[str, Any]:
-    """The parameters with values from other runs put in: the mean of a figure over them, times a factor."""
+    """The parameters with what other runs give put in: a folder, or the mean of a figure over runs, times a factor."""
     filled = dict(parameters)
     for name, value in parameters.items():
-        if isinstance(value, Mapping) and "runs" in value:
+        if isinstance(value, Mapping) and TRAINED in value:
+            filled[name] = str(_folder(value, store))
+        elif isinstance(value, Mapping) and "runs" in value:
             found = [_figure(store.needed(key), value["metric"], value["of"]) for key in value["runs"]]
             filled[name] = fmean(found) * value.get("times", 1.0)
     return filled
@@ -166,10 +148,10 @@ def _require_readable(work: Path) -> None:
     try:
         json.loads((work / RECORD).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        if not any(work.glob(f"*/{RECORD}")):
-            _empty(work)
+        if not any(work.glob(f"**/{RECORD}")):
+            shutil.rmtree(work, ignore_errors=True)
     except ValueError:
-        _empty(work)
+        shutil.rmtree(work)
 
 
 def _require_parts(folder: Path) -> None:
@@ -178,8 +160,3 @@ def _require_parts(folder: Path) -> None:
         json.loads(record.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _empty(folder: Path) -> None:
-    shutil.rmtree(folder)
-    folder.mkdir()

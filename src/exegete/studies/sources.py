@@ -9,6 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from datasets import Dataset
 
 from exegete.data import load_data
@@ -48,18 +49,32 @@ def _cut(lengths: tuple[float, ...], most: int | None) -> float:
 
 def dataset(part: DatasetPart) -> Source:
     """A dataset by the digest of its rows; one of the hub by its name (it is not fetched)."""
-    return _dataset(part.spec, part.split, part.limit, part.seed, json.dumps(part.options, sort_keys=True))
+    return _dataset(part.spec, part.split, part.limit, part.seed, json.dumps(part.options, sort_keys=True), part.rows)
 
 
 def load(part: Mapping[str, Any]) -> Dataset:
-    """The rows of a dataset part."""
-    return load_data(part["spec"], part["split"], limit=part["limit"], seed=part["seed"], **part["options"])
+    """The rows of a dataset part.
+
+    Raises:
+        ExegeteError: there are fewer rows than it wants; else as `load_data`.
+    """
+    data = load_data(part["spec"], part["split"], limit=part["limit"], seed=part["seed"], **part["options"])
+    if part.get("rows") is None:
+        return data
+    start, end = part["rows"]
+    if not start < end <= len(data):
+        raise ExegeteError(f"{part['spec']} has {len(data)} rows to divide, none to take from {start} to {end}")
+    return data.select(sorted(np.random.default_rng(part["seed"]).permutation(len(data))[start:end].tolist()))
 
 
 @cache
-def _dataset(spec: str, split: str, limit: int | None, seed: int, options: str) -> Source:
+def _dataset(
+    spec: str, split: str, limit: int | None, seed: int, options: str, chosen: tuple[int, int] | None
+) -> Source:
     part = {"spec": spec, "split": split, "limit": limit, "seed": seed, "options": json.loads(options)}
-    assumed = (ASSUMED_TOKENS,) * (limit or ASSUMED_ROWS)
+    if chosen is not None:
+        part["rows"] = list(chosen)
+    assumed = (ASSUMED_TOKENS,) * (chosen[1] - chosen[0] if chosen else limit or ASSUMED_ROWS)
     if open_spec(spec, **part["options"]).card.name == "hub":
         return Source({"dataset": part}, assumed)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from exegete.data.cards import MetricCard
 from exegete.errors import unknown
 from exegete.reports.leaderboard import Counts, Floats
 from exegete.reports.tables import Form, PaperTable
+from exegete.studies.relative import averaged, gains
 from exegete.studies.results import Results
 from exegete.studies.schema import Significance, TablePart
 from exegete.studies.significance import Summands, corrected, of_metric, of_predictions, paired
@@ -31,7 +33,7 @@ def study_table(results: Results, name: str) -> PaperTable:
     if name not in declared:
         raise unknown("table", name, declared)
     part = declared[name]
-    chosen = selected(results, part.metrics, part.where)
+    chosen = averaged(part, gains(results, part, selected(results, part.metrics, part.where)))
     _require_one(results, name, part, chosen)
     rows, columns = (_entries(results, chosen, fields) for fields in (part.rows, part.columns))
     numbers = np.full((3, len(rows), len(columns)), np.nan)
@@ -136,8 +138,8 @@ def _title(results: Results, part: TablePart, fields: Sequence[str], entry: Entr
     shown = []
     for field, value in zip(fields, entry, strict=True):
         if field == "metric" and value not in part.labels:
-            card = results.card(value)
-            shown.append(f"{value} {'↑' if card.higher_is_better else '↓'}")
+            rises = value in part.gain or results.card(value).higher_is_better
+            shown.append(f"{value} {'↑' if rises else '↓'}")
         else:
             shown.append(part.labels.get(value, value))
     return " / ".join(each for each in shown if each)
@@ -145,7 +147,9 @@ def _title(results: Results, part: TablePart, fields: Sequence[str], entry: Entr
 
 def _card(results: Results, part: TablePart, row: Entry, column: Entry) -> MetricCard:
     named = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
-    return results.card(named.get("metric", part.metrics[0]))
+    name = named.get("metric", part.metrics[0])
+    card = results.card(name)
+    return replace(card, higher_is_better=True) if name in part.gain else card
 
 
 def _ranks(

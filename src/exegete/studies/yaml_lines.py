@@ -110,8 +110,9 @@ def merged(below: Lined, above: Lined) -> Lined:
         upper = part(above, key)
         both = merged(part(below, key), upper) if key in value and inner is not None else upper
         lines = {place: line for place, line in lines.items() if place[:1] != (key,)}
-        value.pop(key, None)
-        if inner is not None:
+        if inner is None:
+            value.pop(key, None)
+        else:
             value[key] = both.value
             lines |= {(key, *place): line for place, line in both.lines.items()}
     return Lined(value, lines | {(): above.lines[()]})

@@ -41,21 +41,32 @@ class MetricContract:
             assert high is None or (known <= high + self.tolerance).all()
 
     def test_an_example_is_judged_alike_alone_and_in_a_batch(self, metric: Metric, model: ExplainedModel) -> None:
-        """Padding and neighbours change nothing."""
+        """Padding changes nothing, and neighbours only where the metric compares examples with each other."""
         batch = model.encode(texts())
         scores = explainer("random").attribute(model, batch)
         together = metric.judge(model, batch, scores)[metric.name]
-        for row in range(len(batch)):
+        for row in range(0 if metric.compares_examples else len(batch)):
             single = alone(batch, row)
             value = metric.judge(model, single, scores[row : row + 1, : single.length])[metric.name]
             torch.testing.assert_close(together[row : row + 1], value, rtol=1e-4, atol=self.tolerance, equal_nan=True)
+        order = batch.attended.sum(1).argsort()[:2]
+        padded = batch.select(order)
+        short, columns = padded.trimmed()
+        wide, narrow = (
+            metric.judge(model, each, scores[order, columns][:, : each.length] if each is short else scores[order])
+            for each in (padded, short)
+        )
+        torch.testing.assert_close(
+            wide[metric.name], narrow[metric.name], rtol=1e-4, atol=self.tolerance, equal_nan=True
+        )
 
     def test_scores_that_are_no_numbers_have_no_value(self, metric: Metric, model: ExplainedModel) -> None:
-        """NaN in, NaN out, for that example only."""
-        batch = model.encode(texts(2))
+        """NaN in, NaN out, for that example only; the others are judged as they are without it."""
+        batch = model.encode(texts(3))
         scores = explainer("random").attribute(model, batch)
         broken = scores.clone()
         broken[0, batch.content[0].long().argmax()] = torch.nan
-        whole, values = (metric.judge(model, batch, each)[metric.name] for each in (scores, broken))
+        values = metric.judge(model, batch, broken)[metric.name]
+        others = metric.judge(model, batch.select([1, 2]), scores[1:])[metric.name]
         assert values[0].isnan()
-        torch.testing.assert_close(values[1], whole[1], equal_nan=True)
+        torch.testing.assert_close(values[1:], others, rtol=1e-4, atol=self.tolerance, equal_nan=True)

@@ -128,15 +128,14 @@ class Pilot:
     def _forward(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
         gradients, factor = self._step(batch, taught.detach(), seed, graph=False)
         weights = self._model_weights()
-        clipped = {name: (factor * gradients.pop(name)).requires_grad_() for name in weights}
-        with torch.no_grad():
-            after = {name: self.update(name, weight, clipped[name]) for name, weight in weights.items()}
+        clipped = {name: gradients.pop(name).mul_(factor) for name in weights}
+        after = {name: self.update.taken(name, weight, clipped[name]) for name, weight in weights.items()}
         uphill, loss = self._judged(after, held_out)
         del after
-        slopes = {}
-        for name, weight in weights.items():
-            at = clipped.pop(name)
-            (slopes[name],) = torch.autograd.grad(self.update(name, weight.detach(), at), at, uphill.pop(name))
+        slopes = {
+            name: self.update.pulled(name, weight, clipped.pop(name), uphill.pop(name))
+            for name, weight in weights.items()
+        }
         return self._through(batch, taught, slopes, seed, -factor * self.student.weight), loss
 
     def _unrolled(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:

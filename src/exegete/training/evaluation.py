@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 from torch import Tensor
 
+from exegete.metrics.simulatability import pearson
 from exegete.models import Batch, ExplainedModel
 
 Array = NDArray[Any]
@@ -74,18 +75,15 @@ def _multi_label(predicted: Array, dataset: Dataset) -> dict[str, float]:
 
 def _regression(predicted: Array, dataset: Dataset) -> dict[str, float]:
     labels, values = np.asarray(dataset["label"][:], dtype=np.float64), predicted[:, 0].astype(np.float64)
-    a, b = labels - labels.mean(), values - values.mean()
-    norm = float(np.sqrt((a**2).sum() * (b**2).sum()))
-    return {
-        "pearson": float((a * b).sum() / norm) if norm else float("nan"),
-        "rmse": float(np.sqrt(((labels - values) ** 2).mean())),
-    }
+    return {"pearson": pearson(values, labels), "rmse": float(np.sqrt(((labels - values) ** 2).mean()))}
 
 
 def _spans(predicted: Array, dataset: Dataset) -> dict[str, float]:
     columns = dataset[:]
     pairs = []
-    for context, answers, (start, end) in zip(columns["text_pair"], columns["answer"], predicted.tolist(), strict=True):
+    for context, answers, (start, end) in zip(
+        columns["text_pair"], columns["answer"], predicted.astype(int).tolist(), strict=True
+    ):
         given = _normal_words(context[start:end])
         right = [_normal_words(context[a:b]) for a, b in answers] or [[]]
         pairs.append((max(given == gold for gold in right), max(_overlap(given, gold) for gold in right)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,10 +18,11 @@ from exegete.data.provenance import data_digest, write_json
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
 from exegete.models import encode as encoding
+from exegete.models.digest import weights_digest
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.batches import said_once
 from exegete.training.evaluation import BEST_BY
-from exegete.training.run import HISTORY, Run, vocabulary_digest, weights_digest
+from exegete.training.run import HISTORY, Run, vocabulary_digest
 from exegete.training.start import Source, is_new, label_names, require_labels, starting_model
 from exegete.training.stop import StopAfterStep
 from exegete.training.trainer import ObjectiveTrainer
@@ -85,13 +86,14 @@ def fine_tune(
     dev: Dataset,
     output_dir: str | Path,
     *,
-    objectives: Sequence[Objective],
+    objectives: Sequence[Objective] | Callable[[ExplainedModel], Sequence[Objective]],
     processing_class: Any = None,
     arguments: Mapping[str, Any] | hf.TrainingArguments | None = None,
     early_stopping_patience: int | None = None,
     early_stopping_threshold: float = 0.0,
     max_length: int | None = None,
     masked_share: float = 0.0,
+    head_rate: float = 1.0,
     seed: int = 0,
     resume: bool = True,
     overwrite: bool = False,
@@ -109,7 +111,8 @@ def fine_tune(
         train: rows in canonical form (texts, pairs, questions or images).
         dev: the same columns; the best model is chosen on it.
         output_dir: a folder of its own.
-        objectives: the terms of the loss.
+        objectives: the terms of the loss; or what makes them for the model that training starts from, which it may
+            put adapters into.
         processing_class: tokenizer or image processor.
         arguments: the Trainer's arguments by name, on top of `DEFAULTS` (and `FROM_SCRATCH`); or an object, as it is.
         early_stopping_patience: evaluations without improvement after which training stops.
@@ -117,6 +120,7 @@ def fine_tune(
         max_length: tokens that a text may have.
         masked_share: from 0 to 1, examples that lose random words in training, so that the model can be asked about
             inputs without some words.
+        head_rate: the head's learning rate as a multiple of the encoder's.
         seed: what new weights, the order of the data and dropout depend on; wins over that of `arguments`.
         resume: go on from the newest whole checkpoint; otherwise start over.
         overwrite: replace what is in the folder, whatever it is.
@@ -127,13 +131,16 @@ def fine_tune(
     """
     _require_alike(train, dev)
     start = starting_model(model, train, processing_class, max_length=max_length, seed=seed)
+    terms = objectives(start) if callable(objectives) else objectives
     usual = {**DEFAULTS, **(FROM_SCRATCH if is_new(model) else {})}
     args = _arguments(arguments, usual, Path(output_dir), start.task.name, seed)
     source = str(model) if isinstance(model, str | Path) else type(model).__name__
     settings: dict[str, Any] = {"trainer": trainer.__name__, "early_stopping_patience": early_stopping_patience}
     optional = {"masked_share": masked_share, "early_stopping_threshold": early_stopping_threshold}
     settings |= {name: value for name, value in optional.items() if value}
-    run = Run(Path(output_dir), settings | _resolved(start, source, train, dev, args, objectives))
+    rates = {} if head_rate == 1 else {"head_rate": head_rate}
+    settings |= rates
+    run = Run(Path(output_dir), settings | _resolved(start, source, train, dev, args, terms))
     done = run.finished() if resume and not overwrite else None
     if done is not None:
         logger.warning("%s holds the finished run of this configuration: nothing to do", run.folder)
@@ -145,7 +152,7 @@ def fine_tune(
     if early_stopping_patience is not None:
         callbacks.append(trainer.stopping(early_stopping_patience, early_stopping_threshold))
     data = {"train_dataset": train, "eval_dataset": dev}
-    loop = trainer(start, args, objectives, masked_share, callbacks=callbacks, **data)
+    loop = trainer(start, args, terms, masked_share, callbacks=callbacks, **rates, **data)
     return _trained(loop, run, checkpoint, stop)
 
 
@@ -161,6 +168,7 @@ def _trained(loop: ObjectiveTrainer, run: Run, checkpoint: Path | None, stop: St
             return TrainResult(
                 run.folder, loop.explained, {}, steps, time.monotonic() - begun, finished=False, signal=stop.signal
             )
+        loop.conclude()
         figures = loop.evaluate()
     seconds = time.monotonic() - begun
     metrics = {name.removeprefix("eval_"): value for name, value in figures.items() if _lasting(name)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -11,15 +12,47 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from exegete.errors import ExegeteError, unknown
 
-Update: TypeAlias = Callable[[str, Tensor, Tensor], Tensor]
 Settings: TypeAlias = Mapping[str, Any]
+Rule: TypeAlias = Callable[[Tensor, Tensor, Settings, Settings], Tensor]
 TINY = 1e-38
 
 
-def update_of(optimizer: Any, weights: Mapping[str, Tensor]) -> Update:
-    """(name, weight, gradient) ↦ the weight after the optimizer's next step; differentiable in the gradient.
+@dataclass(frozen=True)
+class Update:
+    """The weight after an optimizer's next step, of its name, value and gradient; differentiable in the gradient.
 
-    Rates, decay and moments are the optimizer's present ones, which stay as they are.
+    `kept`: of every weight its group's settings and its state, as they are at present.
+    """
+
+    rule: Rule
+    kept: Mapping[str, tuple[Settings, Settings]]
+
+    def __call__(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
+        """θ', with a graph to the gradient."""
+        return self.rule(weight, gradient, *self.kept[name])
+
+    @torch.no_grad()
+    def taken(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
+        """θ' without a graph; plain SGD writes it over the gradient."""
+        if not self._plain(name):
+            return self(name, weight, gradient)
+        group = self.kept[name][0]
+        return gradient.mul_(-group["lr"]).add_(weight, alpha=1 - group["lr"] * group["weight_decay"])
+
+    def pulled(self, name: str, weight: Tensor, gradient: Tensor, slope: Tensor) -> Tensor:
+        """The slope of a loss at the gradient, from its slope at θ'; plain SGD writes it over the latter."""
+        if self._plain(name):
+            return slope.mul_(-self.kept[name][0]["lr"])
+        at = gradient.detach().requires_grad_()
+        (found,) = torch.autograd.grad(self(name, weight.detach(), at), at, slope)
+        return found
+
+    def _plain(self, name: str) -> bool:
+        return self.rule is _sgd and not self.kept[name][0]["momentum"]
+
+
+def update_of(optimizer: Any, weights: Mapping[str, Tensor]) -> Update:
+    """What an optimizer's next step would be; rates, decay and moments are its present ones, and stay as they are.
 
     Args:
         optimizer: SGD (also with momentum), Adam or AdamW, possibly wrapped by Accelerate.
@@ -29,8 +62,8 @@ def update_of(optimizer: Any, weights: Mapping[str, Tensor]) -> Update:
         ExegeteError: another kind of optimizer, or a weight that it does not step.
     """
     bare: Optimizer = getattr(optimizer, "optimizer", optimizer)
-    kind = next((kind for kind in RULES if type(bare) is kind), None)
-    if kind is None:
+    rule = next((rule for kind, rule in RULES.items() if type(bare) is kind), None)
+    if rule is None:
         raise unknown("inner optimizer", type(bare).__name__, [kind.__name__ for kind in RULES])
     groups = {id(weight): group for group in bare.param_groups for weight in group["params"]}
     if any(group.get(name) for group in bare.param_groups for name in ("amsgrad", "maximize", "nesterov")):
@@ -38,8 +71,7 @@ def update_of(optimizer: Any, weights: Mapping[str, Tensor]) -> Update:
     foreign = next((name for name, weight in weights.items() if id(weight) not in groups), None)
     if foreign is not None:
         raise ExegeteError(f"the optimizer does not step {foreign}")
-    kept = {name: (groups[id(weight)], bare.state.get(weight, {})) for name, weight in weights.items()}
-    return lambda name, weight, gradient: RULES[kind](weight, gradient, *kept[name])
+    return Update(rule, {name: (groups[id(weight)], bare.state.get(weight, {})) for name, weight in weights.items()})
 
 
 def _sgd(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
@@ -73,8 +105,4 @@ def _moved(gradient: Tensor, group: Settings, state: Settings) -> Tensor:
     return moved
 
 
-RULES: dict[type[Optimizer], Callable[[Tensor, Tensor, Settings, Settings], Tensor]] = {
-    SGD: _sgd,
-    AdamW: _adamw,
-    Adam: _adam,
-}
+RULES: dict[type[Optimizer], Rule] = {SGD: _sgd, AdamW: _adamw, Adam: _adam}

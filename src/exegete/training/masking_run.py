@@ -19,12 +19,13 @@ from exegete.explainers.attributive_masking_losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models import encode as encoding
+from exegete.models.digest import weights_digest
 from exegete.models.preserve import unchanged_random_state, weights_fixed
 from exegete.training.batches import said_once
 from exegete.training.fine_tune import DEFAULTS, IRRELEVANT, TrainResult, _arguments, _lasting
 from exegete.training.masking_data import only_texts, without
 from exegete.training.masking_trainer import MaskingTrainer
-from exegete.training.run import HISTORY, Run, weights_digest
+from exegete.training.run import HISTORY, Run
 from exegete.training.stop import StopAfterStep
 
 logger = logging.getLogger(__name__)

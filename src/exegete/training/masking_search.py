@@ -20,12 +20,12 @@ from exegete.explainers.attributive_masking_losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models import encode as encoding
+from exegete.models.digest import weights_digest
 from exegete.models.preserve import unchanged_random_state, weights_fixed
 from exegete.training.batches import said_once
 from exegete.training.masking_data import only_texts, stratified, without
 from exegete.training.masking_run import masking_arguments, new_masking
 from exegete.training.masking_trainer import MaskingTrainer
-from exegete.training.run import weights_digest
 
 logger = logging.getLogger(__name__)
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)

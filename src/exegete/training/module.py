@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from operator import or_
@@ -21,6 +22,8 @@ from exegete.training.masking import masked
 class TrainingModule(nn.Module):
     """The model and its objectives as one module whose forward pass is a whole step.
 
+    `learned`: what objectives learn, by the name of the objective; what several share, by that of the first.
+
     Everything that has a gradient happens inside `forward`, so that wrappers (DDP, autocast) see one call a step. What
     the Trainer asks of a model otherwise (configuration, gradient checkpointing, ...) the Hugging Face model answers.
     """
@@ -35,8 +38,12 @@ class TrainingModule(nn.Module):
         self.explained = explained
         self.masked_share = masked_share
         self.objectives = tuple(objectives)
-        learned = {objective.name: objective.learned for objective in objectives}
-        self.learned = nn.ModuleDict({name: module for name, module in learned.items() if module is not None})
+        learned: dict[str, nn.Module] = {}
+        for objective in objectives:
+            module = objective.learned
+            if module is not None and module not in learned.values():
+                learned[objective.name] = module
+        self.learned = nn.ModuleDict(learned)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -45,22 +52,43 @@ class TrainingModule(nn.Module):
             explained: Any = super().__getattr__("explained")
             return getattr(explained.model, name)
 
-    @property
-    def capture(self) -> Capture:
-        """What any objective wants recorded."""
-        return reduce(or_, (objective.capture for objective in self.objectives))
-
     def forward(self, batch: Batch, moment: Moment) -> dict[str, Tensor]:
-        """The objectives' terms [number of objectives], unweighted, and the logits; one pass through the model."""
+        """The objectives' terms [number of objectives], unweighted, and the logits.
+
+        One pass through the model, and one more for each share of the batch that some objectives are content with.
+        """
         if moment.training and self.masked_share:
             batch = masked(self.explained, batch, self.masked_share, moment)
+        shares = [objective.share if moment.training else 1.0 for objective in self.objectives]
         gradient_needed = any(objective.on_embeddings for objective in self.objectives)
         keep_graph = torch.is_grad_enabled()
         with torch.set_grad_enabled(keep_graph or gradient_needed):
-            at = embeddings_with_gradient(self.explained, batch, keep_graph=keep_graph) if gradient_needed else None
-            outputs = self.explained(batch, at, self.capture)
-            losses, counted = task_losses(self.explained, batch, finite(outputs.logits))
-            step = Step(self.explained, batch, outputs, losses, counted, moment)
-            terms = [objective(step) for objective in self.objectives]
+            steps = {
+                share: self._step(
+                    batch if share == 1 else drawn(batch, share, moment),
+                    moment,
+                    [objective for objective, own in zip(self.objectives, shares, strict=True) if own == share],
+                    keep_graph=keep_graph,
+                )
+                for share in sorted({1.0, *shares}, reverse=True)
+            }
+            terms = [objective(steps[share]) for objective, share in zip(self.objectives, shares, strict=True)]
         precise = reduce(torch.promote_types, (term.dtype for term in terms), torch.float32)
-        return {"terms": torch.stack([term.to(precise) for term in terms]), "logits": outputs.logits}
+        return {"terms": torch.stack([term.to(precise) for term in terms]), "logits": steps[1.0].outputs.logits}
+
+    def _step(self, batch: Batch, moment: Moment, served: Sequence[Objective], *, keep_graph: bool) -> Step:
+        """The pass that these objectives have in common."""
+        gradient_needed = any(objective.on_embeddings for objective in served)
+        at = embeddings_with_gradient(self.explained, batch, keep_graph=keep_graph) if gradient_needed else None
+        outputs = self.explained(batch, at, reduce(or_, (objective.capture for objective in served), Capture()))
+        losses, counted = task_losses(self.explained, batch, finite(outputs.logits))
+        return Step(self.explained, batch, outputs, losses, counted, moment)
+
+
+def drawn(batch: Batch, share: float, moment: Moment) -> Batch:
+    """⌈share · B⌉ random examples of a batch, in its order, without columns that are padding in all of them."""
+    if not 0 < share <= 1:
+        raise ExegeteError(f"expected a share of the batch above 0 and up to 1, got {share}")
+    order = torch.randperm(len(batch), generator=moment.generator("share of the batch"))
+    size = math.ceil(round(share * len(batch), 9))
+    return batch.select(order[:size].sort().values).trimmed()[0]

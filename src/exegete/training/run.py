@@ -11,8 +11,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from exegete.data.provenance import versions, write_json
 from exegete.errors import ExegeteError
 from exegete.training.checkpoints import checkpoints, newest_whole
@@ -108,16 +106,6 @@ class Run:
             shutil.rmtree(path)
         for name in (RECORD, METRICS, HISTORY):
             (self.folder / name).unlink(missing_ok=True)
-
-
-def weights_digest(model: nn.Module) -> str:
-    """A digest of up to 4,096 values of every weight, evenly spread."""
-    digest = blake2b(digest_size=8)
-    for name, value in sorted(model.state_dict().items()):
-        flat = value.detach().flatten()
-        sample = flat[:: max(1, len(flat) // 4096)].double().cpu()
-        digest.update(f"{name} {tuple(value.shape)}".encode() + sample.numpy().tobytes())
-    return digest.hexdigest()
 
 
 def vocabulary_digest(processor: Any) -> str | None:

@@ -27,6 +27,7 @@ from exegete.models import Batch, ExplainedModel
 from exegete.objectives import Adaptive, CrossEntropy, Moment, Objective
 from exegete.training import evaluation
 from exegete.training.batches import Collator, InOrder, lengths, longest_first, shuffled
+from exegete.training.head import split_head
 from exegete.training.module import TrainingModule
 from exegete.training.progress import Progress
 
@@ -46,6 +47,7 @@ class ObjectiveTrainer(Trainer):
             depends on (seed, epoch) alone, so that resumed runs see the same batches.
         objectives: the terms of the loss.
         masked_share: examples that lose random words in training, see `masking.masked`.
+        head_rate: the head's learning rate as a multiple of the encoder's, see `head.split_head`.
         kwargs: further arguments of the Trainer, such as `train_dataset`, `eval_dataset`, `callbacks`.
     """
 
@@ -57,6 +59,7 @@ class ObjectiveTrainer(Trainer):
         args: TrainingArguments,
         objectives: Sequence[Objective] = (CrossEntropy(),),
         masked_share: float = 0.0,
+        head_rate: float = 1.0,
         **kwargs: Any,
     ) -> None:
         if args.label_smoothing_factor:
@@ -66,6 +69,7 @@ class ObjectiveTrainer(Trainer):
         if args.n_gpu > 1:
             args._n_gpu = 1
         self.explained = model
+        self.head_rate = head_rate
         self.part, self.usual_size = 0, torch.ones(len(objectives))
         self._sums: dict[str, Tensor] = {}
         module = self.made_module(model, objectives, masked_share)
@@ -87,6 +91,14 @@ class ObjectiveTrainer(Trainer):
         module: TrainingModule = self.accelerator.unwrap_model(self.model)
         return module
 
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """The Trainer's, with the head's weights apart where they have a learning rate of their own."""
+        made = self.optimizer is None
+        optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
+        if made and self.head_rate != 1:
+            split_head(optimizer, self.explained.model, self.head_rate)
+        return optimizer
+
     @staticmethod
     def stopping(patience: int, threshold: float) -> TrainerCallback:
         """What stops a run after `patience` evaluations without an improvement of more than `threshold`."""
@@ -104,7 +116,8 @@ class ObjectiveTrainer(Trainer):
         """
         batch: Batch = inputs["batch"]
         training = model.training
-        moment = Moment(self.args.seed, self.state.global_step, self.args.process_index, self.part, training)
+        epoch = int((self.state.epoch or 0) + 1e-6)
+        moment = Moment(self.args.seed, self.state.global_step, self.args.process_index, self.part, training, epoch)
         self.part += 1
         outputs = model(batch, moment)
         terms: Tensor = outputs["terms"]
@@ -198,10 +211,17 @@ class ObjectiveTrainer(Trainer):
         predicted[longest_first(lengths(dataset))] = output.predictions
         terms = self._drained("evaluation")
         total = sum(objective.weight * terms[objective.name] for objective in self.module.objectives)
-        figures = {"loss": total} | terms | evaluation.score(self.explained.task.name, predicted, dataset)
+        figures = {"loss": total} | terms | self.scored(predicted, dataset)
         figures |= self.judged(figures)
         named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         return output._replace(predictions=predicted, metrics=output.metrics | named)
+
+    def scored(self, predicted: Any, dataset: Any) -> dict[str, float]:
+        """The task's figures of predictions in the dataset's order; for subclasses to add to."""
+        return evaluation.score(self.explained.task.name, predicted, dataset)
+
+    def conclude(self) -> None:
+        """What is left to do to the trained model before it is judged and saved for good; for subclasses."""
 
     def judged(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Further figures of an evaluation, made of its figures; for subclasses."""

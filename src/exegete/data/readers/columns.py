@@ -87,7 +87,7 @@ def resolve(options: ColumnOptions, there: Iterable[str], where: str) -> Columns
 def tabulate(options: ColumnOptions, everything: Records, chosen: Records, where: str) -> Table:
     """The chosen records as a canonical table; `everything` decides which labels there are."""
     columns = resolve(options, everything[0][1], where)
-    labels = _Labels.of(everything, columns.label, options.task) if columns.label else None
+    labels = Labels.of(everything, columns.label, options.task) if columns.label else None
     features = text_features(
         labels.feature if labels else None, pair=columns.text_pair is not None, answer=columns.answer is not None
     )
@@ -95,13 +95,14 @@ def tabulate(options: ColumnOptions, everything: Records, chosen: Records, where
     return Table(features, _rows(kept, columns, labels))
 
 
-class _Labels(NamedTuple):
+class Labels(NamedTuple):
     """How labels are written: `names` of the classes, None for a regression."""
 
     names: list[str] | None
 
     @classmethod
-    def of(cls, records: Records, column: str, task: str) -> _Labels:
+    def of(cls, records: Records, column: str, task: str) -> Labels:
+        """The labels of these records: a regression if the task says so, or one is a fraction."""
         values = [_label(row, column, where) for where, row in records]
         if task == "regression" or (not task and any(_is_fraction(value) for value in values)):
             return cls(None)
@@ -109,9 +110,11 @@ class _Labels(NamedTuple):
 
     @property
     def feature(self) -> ClassLabel | Value:
+        """The column's type."""
         return Value("float32") if self.names is None else ClassLabel(names=self.names)
 
     def encode(self, value: Any, where: str) -> int | float:
+        """A label as the column holds it. Raises ExegeteError for what is no number in a regression."""
         if self.names is not None:
             return self.names.index(str(value))
         try:
@@ -160,7 +163,7 @@ def _order(name: str) -> tuple[int, float, str]:
         return 1, 0, name
 
 
-def _rows(records: Records, columns: Columns, labels: _Labels | None) -> Iterator[Row]:
+def _rows(records: Records, columns: Columns, labels: Labels | None) -> Iterator[Row]:
     for where, record in records:
         text = need_text(field(record, columns.text, where), columns.text, where)
         row: Row = {"text": text, "rationale": _spans(record, columns.rationale, text, where)}

@@ -15,9 +15,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const key = (row) => row.cells[column].dataset.value;
       const rows = [...table.tBodies[0].rows].sort((a, b) => {
         const x = key(a), y = key(b);
-        if (column === 0) return sign * x.localeCompare(y);
         if (x === "" || y === "") return (x === "") - (y === "");
-        return sign * (Number(x) - Number(y));
+        const difference = Number(x) - Number(y);
+        return sign * (Number.isNaN(difference) ? x.localeCompare(y) : difference);
       });
       table.tBodies[0].append(...rows);
     });

@@ -1,0 +1,84 @@
+"""`exegete attack`: does the model stand by its answers?"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from exegete.cli import options
+from exegete.cli.console import console, hush
+
+if TYPE_CHECKING:
+    from exegete.metrics.attack import AttackReport
+
+COUNTS = ("successes", "words_per_input", "queries")
+
+
+def attack(
+    model: options.Model,
+    data: options.Data,
+    split: options.Split = "dev",
+    limit: options.Limit = None,
+    budget: Annotated[
+        int | None, typer.Option("--budget", min=1, help="Texts to try for an example. Default: no limit.")
+    ] = None,
+    kinds: Annotated[
+        str | None, typer.Option("--kinds", help="Comma-separated: contraction, name, place, number. Default: all.")
+    ] = None,
+    choices: Annotated[int, typer.Option("--choices", min=1, help="Words to try for each stretch.")] = 5,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, the changed texts included.")] = False,
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    max_length: options.MaxLength = None,
+    quiet: options.Quiet = False,
+    text_column: options.TextColumn = None,
+    text_pair_column: options.PairColumn = None,
+    label_column: options.LabelColumn = None,
+) -> None:
+    """Try to change a classifier's right answers by words that should not matter (after CheckList).
+
+    Contractions are expanded or contracted, names, places and numbers swapped, one after the other, always the one that
+    hurts most. The fewer answers change, the more robust the model is.
+
+    Example: exegete attack --model my-model --data sst:data/sst --limit 200
+    """
+    import exegete
+    from exegete.data.provenance import plain
+    from exegete.metrics.attack import attack as attacked
+    from exegete.models.labels import in_model_labels
+
+    hush()
+    explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length)
+    named = options.columns(text_column, text_pair_column, label_column, None)
+    examples = exegete.load_data(data, split, limit=limit, seed=seed, **named)
+    report = attacked(
+        explained,
+        in_model_labels(explained, examples),
+        budget=budget,
+        kinds=options.split_ids(kinds),
+        choices=choices,
+        seed=seed,
+        show_progress=not quiet,
+    )
+    if json:
+        import json as text
+
+        rows = report.to_pandas().to_dict("records")
+        typer.echo(text.dumps(plain({"figures": report.figures, "examples": rows}), indent=2, ensure_ascii=False))
+        return
+    console().print(_table(report))
+
+
+def _table(report: AttackReport) -> Table:
+    table = Table("attack", "", box=SIMPLE_HEAD)
+    for name, value in report.figures.items():
+        shown = f"{value:.4g}" if name in COUNTS else f"{100 * value:.1f} %"
+        table.add_row(name.replace("_", " "), "–" if math.isnan(value) else shown)
+    for status, count in sorted(report.counts.items()):
+        table.add_row(f"examples: {status}", str(count))
+    return table

@@ -1,0 +1,208 @@
+"""`exegete serve`: explore explanations in the browser, browse results, and let people judge."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from exegete.cli import options
+from exegete.cli.console import hush, say
+from exegete.errors import ExegeteError
+
+if TYPE_CHECKING:
+    from exegete.models import ExplainedModel
+    from exegete.web.browse.stored import Result
+    from exegete.web.explore.service import Explorer
+    from exegete.web.study.storage import Storage
+
+TOKEN = "EXEGETE_ADMIN_TOKEN"
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+def serve(
+    model: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="A model to explore; may be repeated.")
+    ] = None,
+    result: Annotated[
+        list[Path] | None,
+        typer.Option("--result", "-r", help="A folder of compare or study to browse; may be repeated."),
+    ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(
+            "--study", help="Serve this human study; a new one is made of --result, or of --model and --data."
+        ),
+    ] = None,
+    kind: Annotated[
+        str,
+        typer.Option("--kind", help="Of a new study: rank explanations, highlight evidence, or simulate the model."),
+    ] = "rank",
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            help="Where studies are kept: sqlite:///FILE or postgresql://… Default: exegete-studies.db here.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", help="Examples to explore, and to make a study of.")
+    ] = None,
+    split: options.Split = "dev",
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Examples of a new study.")] = 20,
+    methods: options.Methods = None,
+    host: Annotated[
+        str, typer.Option("--host", help="The address to listen at; 0.0.0.0 lets other machines in.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="The port; 0: a free one.")] = 8000,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="A host name or address under which browsers reach the server; may be repeated."),
+    ] = None,
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    max_length: options.MaxLength = None,
+) -> None:
+    """Serve pages: explore a model's explanations, browse results, let people rank explanations blind.
+
+    Only this machine is let in unless --host says otherwise, and only with the token in the printed address. The
+    variable EXEGETE_ADMIN_TOKEN sets a token that stays the same.
+
+    Example: exegete serve --model my-model --data generated --port 8000
+    """
+    _require_web()
+    import uvicorn
+
+    from exegete.web import Site, create_app
+    from exegete.web.browse.stored import open_results
+    from exegete.web.settings import EVENTS
+
+    hush()
+    if not (model or result or study or storage):
+        raise ExegeteError("there is nothing to serve: give --model, --result or --study")
+    explained, specs = _models(model or [], device, dtype, max_length), options.split_ids(methods) or []
+    rows = _examples(data, split, limit if study else None, seed, explained)
+    results = open_results(result or [])
+    kept = _storage(storage) if study or storage else None
+    if study and kept is not None:
+        _study(kept, study, kind, explained, specs, rows, results, limit, seed)
+    token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
+    hosts = (*LOOPBACK, *([] if host == "0.0.0.0" else [host]), *(name or []))  # noqa: S104  (a comparison)
+    site = Site(token, _explorer(explained, specs, rows, seed), results, kept, hosts=hosts)
+    config = uvicorn.Config(
+        create_app(site),
+        host=host,
+        port=port,
+        access_log=False,  # addresses hold tokens and texts
+        log_level="warning",
+        server_header=False,
+        h11_max_incomplete_event_size=EVENTS,
+        http="h11",
+        timeout_graceful_shutdown=3,
+    )
+    socket = config.bind_socket()
+    shown = (name or [host if host != "0.0.0.0" else "127.0.0.1"])[0]  # noqa: S104
+    say(f"open: http://{shown}:{socket.getsockname()[1]}/sign-in?token={token}")
+    uvicorn.Server(config).run(sockets=[socket])
+
+
+def _require_web() -> None:
+    try:
+        import fastapi
+        import sqlalchemy
+        import uvicorn
+    except ModuleNotFoundError as error:
+        raise ExegeteError(f"the pages need the package {error.name}: pip install 'exegete[web]'") from error
+    del fastapi, sqlalchemy, uvicorn
+
+
+def _models(
+    models: Sequence[str], device: str | None, dtype: str | None, max_length: int | None
+) -> dict[str, ExplainedModel]:
+    """Models by the last part of their name."""
+    import exegete
+
+    found: dict[str, ExplainedModel] = {}
+    for source in models:
+        short = source.rstrip("/").rpartition("/")[2]
+        taken = short if short not in found else f"{short} {len(found) + 1}"
+        found[taken] = exegete.load(source, device=device, dtype=dtype, max_length=max_length)
+    return found
+
+
+def _examples(
+    data: str | None, split: str, limit: int | None, seed: int, models: Mapping[str, ExplainedModel]
+) -> list[dict[str, Any]]:
+    """The rows of the data, labels in the first model's numbers and by name."""
+    import exegete
+
+    if data is None:
+        return []
+    dataset = exegete.load_data(data, split, limit=limit, seed=seed)
+    if not models:
+        raise ExegeteError("--data needs a --model to explain it")
+    from exegete.models.labels import in_model_labels
+
+    model = next(iter(models.values()))
+    rows = in_model_labels(model, dataset)
+    named = model.task.name in ("classification", "multi_label")
+    return [
+        row | {"label_name": model.labels[row["label"]]} if named and isinstance(row.get("label"), int) else row
+        for row in rows
+    ]
+
+
+def _explorer(
+    models: Mapping[str, ExplainedModel], methods: Sequence[str], rows: Sequence[Mapping[str, Any]], seed: int
+) -> Explorer | None:
+    from exegete.web.explore.service import Explorer
+
+    return Explorer(models, methods, rows, seed=seed) if models else None
+
+
+def _storage(url: str | None) -> Storage:
+    from exegete.web.study.storage import DEFAULT, Storage
+
+    return Storage(url or DEFAULT)
+
+
+def _study(
+    storage: Storage,
+    name: str,
+    kind: str,
+    models: Mapping[str, ExplainedModel],
+    methods: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    results: Mapping[str, Result],
+    limit: int,
+    seed: int,
+) -> None:
+    """Makes the study if there is none of its name."""
+    from sqlalchemy import select
+
+    from exegete.web.study.cases import Case, cases, explained
+    from exegete.web.study.projects import create
+    from exegete.web.study.tables import Project
+
+    with storage.reading() as session:
+        if session.scalar(select(Project.id).where(Project.name == name)) is not None:
+            say(f"going on with the study {name}")
+            return
+    labels: Sequence[str] = ()
+    found: list[Case]
+    kept = next((each for each in results.values() if each.explained), None)
+    if kept is not None:
+        found = cases(kept.comparison.attributions, kept.comparison.examples)[:limit]
+    elif models and rows:
+        model = next(iter(models.values()))
+        say(f"explaining {len(rows)} examples for the study {name}")
+        found, labels = explained(model, rows, methods, seed), model.labels
+    else:
+        raise ExegeteError(f"there is no study {name} yet: make it of --result DIR, or of --model and --data")
+    with storage.writing() as session:
+        create(session, name, found, kind, labels=labels, seed=seed)

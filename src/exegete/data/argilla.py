@@ -1,0 +1,92 @@
+"""Argilla's records (as `dataset.records.to_json` writes them): fields, and people's responses, read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from exegete.data.label_studio import FIELDS, LABEL, PAIR, SINGLE, TEXT
+from exegete.data.marked import Mark, Marked
+from exegete.data.readers.base import field
+from exegete.errors import ExegeteError
+
+QUESTIONS = ("rationale", "rationale_pair")
+
+
+def read_records(records: Any, where: str = "the file") -> list[Marked]:
+    """What an export of Argilla 2 holds: each span that people submitted for a span question counts as evidence.
+
+    A question whose name ends in `_pair`, or is the second text's field, belongs to the second text.
+
+    Raises:
+        ExegeteError: something else than such records, or spans that do not fit their texts.
+    """
+    if not isinstance(records, list):
+        raise ExegeteError(f"{where}: expected a list of records, as Argilla's records.to_json writes them")
+    return [_record(record, f"{where}, record {number}") for number, record in enumerate(records, 1)]
+
+
+def write_records(examples: Sequence[Marked]) -> list[dict[str, Any]]:
+    """The examples as records of a dataset with the fields `text` (and `text_pair`) and span questions on each."""
+    return [
+        {
+            "id": str(number),
+            "fields": dict(zip((TEXT, PAIR), example.texts, strict=False)),
+            "metadata": {} if example.label is None else {"label": example.label},
+            "suggestions": {},
+            "responses": {
+                question: [_response(person, marks, side) for person, marks in example.marks.items()]
+                for side, question in enumerate(QUESTIONS[: len(example.texts)])
+            },
+            "vectors": {},
+            "status": "completed" if example.marks else "pending",
+        }
+        for number, example in enumerate(examples, 1)
+    ]
+
+
+def _response(person: str, marks: Sequence[Mark], side: int) -> dict[str, Any]:
+    spans = [{"label": LABEL, "start": start, "end": end} for where, start, end in marks if where == side]
+    return {"value": spans, "user_id": str(uuid5(NAMESPACE_URL, f"exegete:{person}"))}
+
+
+def _record(record: Any, where: str) -> Marked:
+    fields = field(record, "fields", where)
+    if not isinstance(fields, dict):
+        raise ExegeteError(f"{where}: expected an object in 'fields', got {type(fields).__name__}")
+    names = next((pair for pair in FIELDS if pair[0] in fields and pair[1] in fields), None)
+    names = names or tuple(name for name in SINGLE if name in fields)[:1]  # type: ignore[assignment]
+    if not names:
+        raise ExegeteError(f"{where}: expected a text in 'fields', found {', '.join(map(str, fields)) or 'nothing'}")
+    marks, label = dict[str, tuple[Mark, ...]](), (record.get("metadata") or {}).get("label")
+    for question, responses in (record.get("responses") or {}).items():
+        side = 1 if len(names) == 2 and (question.endswith("_pair") or question == names[1]) else 0
+        for person, value in _answers(responses, where):
+            if isinstance(value, list):
+                marks[person] = marks.get(person, ()) + tuple(_marks(value, side, where))
+            elif isinstance(value, str) and label is None:
+                label = value
+    return Marked(tuple(str(fields[name]) for name in names), label, marks)
+
+
+def _answers(responses: Any, where: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(responses, list):
+        raise ExegeteError(f"{where}: expected lists of responses, got {type(responses).__name__}")
+    for response in responses:
+        if not isinstance(response, Mapping):
+            raise ExegeteError(f"{where}: expected responses with 'value' and 'user_id', got {response!r:.40}")
+        if response.get("status") not in ("draft", "discarded"):
+            yield str(response.get("user_id", "unknown")), response.get("value")
+
+
+def _marks(spans: Sequence[Any], side: int, where: str) -> Iterator[Mark]:
+    for span in spans:
+        if not isinstance(span, Mapping):
+            continue
+        try:
+            yield side, int(field(span, "start", where)), int(field(span, "end", where))
+        except (TypeError, ValueError) as error:
+            if isinstance(error, ExegeteError):
+                raise
+            raise ExegeteError(f"{where}: expected numbers as start and end, got {dict(span)!r:.60}") from None

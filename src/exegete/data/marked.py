@@ -1,0 +1,93 @@
+"""Texts with what each of several people marked, and the one rationale that a corpus needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from datasets import Features
+
+from exegete.data.readers.base import Table, is_blank, text_features
+from exegete.data.readers.columns import Labels
+from exegete.errors import ExegeteError
+
+Mark = tuple[int, int, int]
+"""Side (0 or 1), start and end in characters of that side's raw text, half-open."""
+MAJORITY = 0.5
+
+
+@dataclass(frozen=True)
+class Marked:
+    """An example as people marked it.
+
+    `texts`: one, or the two of a pair. `label`: its name, None where unknown. `marks`: what each person marked, by the
+    person's name; somebody who looked and marked nothing has no marks.
+
+    Raises `ExegeteError` for a mark outside its text.
+    """
+
+    texts: tuple[str, ...]
+    label: str | float | None = None
+    marks: Mapping[str, tuple[Mark, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.texts) <= 2 or any(is_blank(text) for text in self.texts):
+            raise ExegeteError("expected one text or two, and none of them empty")
+        for side, start, end in (mark for marks in self.marks.values() for mark in marks):
+            if not 0 <= side < len(self.texts) or not 0 <= start < end <= len(self.texts[side]):
+                raise ExegeteError(f"expected marks inside the texts, got [{start}, {end}] of text {side + 1}")
+
+
+def agreed(example: Marked, share: float = MAJORITY) -> list[list[list[int]]] | None:
+    """For each text the spans whose characters at least this share of its people marked; None where nobody looked."""
+    if not example.marks:
+        return None
+    found = []
+    for side, text in enumerate(example.texts):
+        votes = np.zeros(len(text))
+        for marks in example.marks.values():
+            mine = np.zeros(len(text), dtype=bool)
+            for _, start, end in (mark for mark in marks if mark[0] == side):
+                mine[start:end] = True
+            votes += mine
+        found.append(runs(votes >= max(1.0, share * len(example.marks))))
+    return found
+
+
+def runs(flags: Iterable[bool | np.bool_]) -> list[list[int]]:
+    """The [start, end) of every run of true."""
+    spans, at = [], 0
+    for value, group in groupby(flags, key=bool):
+        size = len(list(group))
+        if value:
+            spans.append([at, at + size])
+        at += size
+    return spans
+
+
+def marked_table(examples: Sequence[Marked], share: float = MAJORITY) -> Table:
+    """The examples in canonical form, with the rationale that enough people agree on."""
+    if not examples:
+        raise ExegeteError("there are no examples")
+    pair = any(len(example.texts) == 2 for example in examples)
+    if pair and any(len(example.texts) != 2 for example in examples):
+        raise ExegeteError("expected pairs throughout or single texts throughout, got both")
+    labels = None
+    if all(example.label is not None for example in examples):
+        labels = Labels.of([("", {"label": example.label}) for example in examples], "label", "")
+    features: Features = text_features(labels.feature if labels else None, pair=pair)
+    return Table(features, _rows(examples, labels, share))
+
+
+def _rows(examples: Sequence[Marked], labels: Labels | None, share: float) -> Iterator[dict[str, Any]]:
+    for example in examples:
+        spans = agreed(example, share)
+        row: dict[str, Any] = {"text": example.texts[0], "rationale": None if spans is None else spans[0]}
+        if len(example.texts) == 2:
+            row |= {"text_pair": example.texts[1], "rationale_pair": None if spans is None else spans[1]}
+        if labels is not None:
+            row["label"] = labels.encode(example.label, "label")
+        yield row

@@ -1,0 +1,87 @@
+"""Inputs that the model sees as alike shall be explained alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from exegete.errors import ExegeteError
+from exegete.models import Batch, Capture, Outputs
+from exegete.objectives.base import Step
+from exegete.objectives.criterion import Criterion
+
+SMALLEST = 1e-7
+
+
+@dataclass(frozen=True)
+class Consistency(Criterion):
+    """KL(r_i ‖ r_j) / (‖H_i − H_j‖₂ + ε), mean over all pairs i < j of a batch (IvRA, eq. 13 and 19).
+
+    H is the mean of the hidden states over layers and real positions. Explanations are compared position by position,
+    each from its own first one on; logarithms are of scores clipped to [1e-7, 1], since sparse ones hold zeros. A batch
+    of one has no pairs: 0.
+
+    Args:
+        explainer: see `Criterion`, as `weight` and `pace`.
+        epsilon: ε, which the paper does not give.
+        symmetric: the mean of both orders of KL; as printed, the earlier example of a batch comes first.
+        held: whether distances are held still; otherwise pushing hidden states apart meets the criterion.
+    """
+
+    epsilon: float = 1e-6
+    symmetric: bool = False
+    held: bool = True
+    name: ClassVar[str] = "consistency"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epsilon <= 0:
+            raise ExegeteError(f"epsilon is above 0, got {self.epsilon}")
+
+    @property
+    def capture(self) -> Capture:
+        """The explainer's, and hidden states."""
+        return super().capture | Capture(hidden_states=True)
+
+    def size(self, batch: Batch) -> Tensor:
+        """Pairs."""
+        return torch.tensor(len(batch) * (len(batch) - 1) / 2, device=batch.device)
+
+    def __call__(self, step: Step) -> Tensor:
+        """A scalar."""
+        scores = from_the_left(self.scores(step), step.batch.attended)
+        divergence = divergences(scores)
+        if self.symmetric:
+            divergence = (divergence + divergence.T) / 2
+        inside = pooled(step.outputs, step.batch)
+        inside = inside.detach() if self.held else inside
+        distance = torch.cdist(inside, inside, compute_mode="donot_use_mm_for_euclid_dist")
+        pairs = (divergence / (distance + self.epsilon)).triu(1)
+        return pairs.sum() / self.size(step.batch).clamp(min=1)
+
+
+def divergences(scores: Tensor) -> Tensor:
+    """KL(r_i ‖ r_j) of every pair [B, B], from distributions [B, L]."""
+    logarithms = scores.clamp(SMALLEST, 1).log()
+    own = (scores * logarithms).sum(1, keepdim=True)
+    return own - scores @ logarithms.T
+
+
+def pooled(outputs: Outputs, batch: Batch) -> Tensor:
+    """H [B, d]: hidden states, mean over layers and real positions."""
+    precise = torch.promote_types(outputs.hidden_states[0].dtype, torch.float32)
+    states = torch.stack([layer.to(precise) for layer in outputs.hidden_states]).mean(0)
+    real = batch.attended[..., None]
+    return (states * real).sum(1) / real.sum(1)
+
+
+def from_the_left(values: Tensor, attended: Tensor) -> Tensor:
+    """[B, L] Each row from its first real position on, 0 behind the last one, wherever the padding was."""
+    start = attended.long().argmax(1, keepdim=True)
+    columns = torch.arange(values.shape[1], device=values.device) + start
+    inside = columns.clamp(max=values.shape[1] - 1)
+    real = attended.gather(1, inside) & (columns < values.shape[1])
+    return values.gather(1, inside).masked_fill(~real, 0.0)

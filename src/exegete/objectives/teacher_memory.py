@@ -1,0 +1,76 @@
+"""What a teacher said of each example, kept for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from exegete.explainers.seeding import seeds
+from exegete.models import Batch
+
+MOST = 1 << 25
+
+
+class TeacherMemory(nn.Module):
+    """Scores by example and target; part of a checkpoint, so that a resumed run is the unbroken one.
+
+    An example is known by its content ids: padding, batch and order do not matter. It holds at most `most` scores (128
+    MiB of float32); when it is full, the oldest answers go. With several processes each keeps its own, and a checkpoint
+    holds that of the first.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        super().__init__()
+        self.most, self.size = most, 0
+        self.kept: dict[int, tuple[int, Tensor]] = {}
+
+    def scores(
+        self, batch: Batch, target: Tensor, epoch: int, lifetime: int, ask: Callable[[Batch, Tensor], Tensor]
+    ) -> Tensor:
+        """[B, L] What is known since at most `lifetime` epochs; of the other examples `ask` (their batch, target)."""
+        names = [_name(number, row) for number, row in zip(seeds(batch, 0), target.tolist(), strict=True)]
+        new = [row for row, name in enumerate(names) if name not in self.kept or epoch - self.kept[name][0] >= lifetime]
+        if new:
+            rows = torch.tensor(new, device=batch.device)
+            part, columns = batch.select(rows).trimmed()
+            moved = target[rows] - columns.start if target.ndim > 1 else target[rows]
+            for row, scores, inside in zip(new, ask(part, moved).cpu(), part.content.cpu(), strict=True):
+                self._keep(names[row], epoch, scores[inside].float())
+        return self._laid_out(names, batch)
+
+    def _keep(self, name: int, epoch: int, scores: Tensor) -> None:
+        _, before = self.kept.pop(name, (0, scores[:0]))
+        self.kept[name] = (epoch, scores)
+        self.size += len(scores) - len(before)
+
+    def _laid_out(self, names: list[int], batch: Batch) -> Tensor:
+        laid = torch.zeros(batch.content.shape, device=batch.device)
+        laid[batch.content] = torch.cat([self.kept[name][1] for name in names]).to(batch.device)
+        while self.size > self.most:
+            oldest = next(iter(self.kept))
+            self.size -= len(self.kept.pop(oldest)[1])
+        return laid
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        epochs, scores = zip(*self.kept.values(), strict=True) if self.kept else ((), ())
+        destination[f"{prefix}names"] = torch.tensor(list(self.kept), dtype=torch.int64)
+        destination[f"{prefix}epochs"] = torch.tensor(epochs, dtype=torch.int64)
+        destination[f"{prefix}lengths"] = torch.tensor([len(each) for each in scores], dtype=torch.int64)
+        destination[f"{prefix}scores"] = torch.cat(scores) if scores else torch.zeros(0)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+        names, epochs, lengths, scores = (
+            state_dict[f"{prefix}{name}"].cpu() for name in ("names", "epochs", "lengths", "scores")
+        )
+        parts = zip(epochs.tolist(), scores.split(lengths.tolist()), strict=True)
+        self.kept = dict(zip(names.tolist(), parts, strict=True))
+        self.size = len(scores)
+
+
+def _name(number: int, target: Any) -> int:
+    """63 bits for an example, by its content, and a target."""
+    return int.from_bytes(blake2b(f"{number} {target}".encode(), digest_size=8).digest()) >> 1

@@ -1,0 +1,148 @@
+"""Attention that is trained to explain: comprehensively, sufficiently, consistently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+from datasets import Dataset
+
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers.interpretable_attention import InterpretableAttention, Mix
+from exegete.explainers.learned_attention import Norm
+from exegete.models import ExplainedModel
+from exegete.objectives import (
+    ClusteringConsistency,
+    Comprehensiveness,
+    Consistency,
+    Criterion,
+    CrossEntropy,
+    Objective,
+    Sufficiency,
+)
+from exegete.objectives.sufficiency import Form
+from exegete.recipes.base import Recipe
+from exegete.training import CriterionTrainer
+from exegete.training.lora import with_lora
+
+CALIBRATION_ROWS = 64
+
+
+class Values(NamedTuple):
+    """The paper's best learning rate and its factor every two epochs (Table 7)."""
+
+    rate: float
+    gamma: float
+
+
+VALUES: Mapping[str, Values] = {
+    "comprehensiveness": Values(3e-4, 0.5),
+    "sufficiency": Values(3e-4, 0.5),
+    "consistency": Values(1e-4, 0.25),
+    "clustering_consistency": Values(1e-4, 0.25),
+}
+KINDS: Mapping[str, type[Criterion]] = {
+    kind.name: kind for kind in (Comprehensiveness, Sufficiency, Consistency, ClusteringConsistency)
+}
+DEPARTURES = (
+    "The weights of model and coefficients are trained together on the cross-entropy and the criteria, each of weight 1;"
+    " the paper does not say.",
+    "NORM is over heads (layers) and positions together: only so do scores add up to 1. Softmax is applied to the"
+    " coefficients instead, or to a grid scaled to standard deviation 1: as printed its explanations are uniform.",
+    "In training what is taken away is replaced by the mask token's embedding, with a straight-through gradient; one of"
+    " the five shares is drawn for each example and step. Metrics delete.",
+    "The clean answer (of sufficiency) and the distances of hidden states are held still.",
+    "Epochs of several criteria are chosen by the sum of their metrics, with the rate of the slowest of them.",
+    "Questions are never taken away, only words of the context.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ivra(Recipe):
+    """IvRA: criteria on one interpretable attention, made for the model when training starts.
+
+    `criteria`: which and with what parameters; `attention`: parameters of `InterpretableAttention`; `pace`: see
+    `Criterion`; `lora`: whether adapters are trained instead of all weights (None: for decoders).
+    """
+
+    criteria: Mapping[str, Mapping[str, Any]]
+    attention: Mapping[str, Any]
+    pace: float = 1.0
+    lora: bool | None = None
+
+    def terms(self, model: ExplainedModel, train: Dataset) -> Sequence[Objective]:
+        """Cross-entropy and the criteria, all on one explainer."""
+        explainer = InterpretableAttention.untrained(model, **self.attention).to(model.device)
+        if explainer.mix == "literal" and explainer.norm == "softmax":
+            explainer.calibrate(model, model.encode(list(train.select(range(min(CALIBRATION_ROWS, len(train)))))))
+        if model.is_decoder if self.lora is None else self.lora:
+            with_lora(model)
+        made = [KINDS[name](explainer, pace=self.pace, **params) for name, params in self.criteria.items()]
+        return (*self.objectives, *made)
+
+
+def ivra(
+    criteria: Annotated[
+        str, "What to train for, one or several with commas: comprehensiveness, sufficiency, consistency, …"
+    ] = "comprehensiveness",
+    norm: Annotated[Norm, "NORM; the paper finds softmax best for comprehensiveness, sparsemax else."] = "sparsemax",
+    mix: Annotated[
+        Mix | None, "How coefficients act. Default: literal, the equations; for softmax coefs, on logits."
+    ] = None,
+    features: Annotated[bool, "Learn coefficients of features."] = True,
+    heads: Annotated[bool, "Learn coefficients of heads."] = True,
+    layers: Annotated[bool, "Learn coefficients of layers."] = True,
+    comprehensiveness_margin: Annotated[float, "μ of comprehensiveness."] = 1.0,
+    sufficiency_margin: Annotated[float, "μ of sufficiency."] = 0.1,
+    sufficiency_form: Annotated[Form, "The loss of sufficiency."] = "margin",
+    gamma: Annotated[float | None, "Factor of the learning rate every two epochs. Default: the criterion's."] = None,
+    pace: Annotated[float, "How many times the model's learning rate the coefficients have."] = 1.0,
+    lora: Annotated[bool | None, "Train LoRA adapters instead of all weights. Default: for decoders."] = None,
+) -> Recipe:
+    """Train a model together with an attention that explains it (IvRA).
+
+    Any criteria, beside the cross-entropy: comprehensiveness and sufficiency mask what the explanation puts first,
+    consistency compares the explanations of a batch. The epoch that is best on dev by the criteria's own metrics is
+    kept. The coefficients lie beside the model: --methods interpretable_attention:runs/ivra.
+
+    Example: exegete train ivra --criteria comprehensiveness,consistency --model runs/baseline --data sst:data/sst
+    --output-dir runs/ivra
+    """
+    chosen = _chosen(criteria)
+    slowest = min((VALUES[name] for name in chosen), key=lambda values: values.rate)
+    given: dict[str, dict[str, Any]] = {
+        "comprehensiveness": {"margin": comprehensiveness_margin},
+        "sufficiency": {"margin": sufficiency_margin, "form": sufficiency_form},
+    }
+    return Ivra(
+        name="ivra",
+        paper="Xie et al. 2024",
+        objectives=(CrossEntropy(),),
+        trainer=CriterionTrainer,
+        criteria={name: given.get(name, {}) for name in chosen},
+        attention={"norm": norm, "mix": mix, "features": features, "heads": heads, "layers": layers},
+        pace=pace,
+        lora=lora,
+        arguments={
+            "learning_rate": slowest.rate,
+            "num_train_epochs": 20,
+            "per_device_train_batch_size": 64,
+            "lr_scheduler_kwargs": {"gamma": slowest.gamma if gamma is None else gamma, "epochs": 2},
+            "warmup_steps": 0,
+            "metric_for_best_model": "criterion",
+            "greater_is_better": True,
+        },
+        departures=DEPARTURES,
+    )
+
+
+def _chosen(criteria: str) -> list[str]:
+    """The criteria of a list with commas, each once, in the registry's order."""
+    names = [name.strip() for name in criteria.split(",") if name.strip()]
+    if not names:
+        raise ExegeteError(f"expected at least one criterion. Valid choices: {', '.join(KINDS)}")
+    for name in names:
+        if name not in KINDS:
+            raise unknown("criterion", name, KINDS)
+    return [name for name in KINDS if name in names]

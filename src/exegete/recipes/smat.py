@@ -1,0 +1,159 @@
+"""Learning to scaffold: the explainer that teaches a student best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from datasets import Dataset
+
+from exegete.errors import ExegeteError
+from exegete.explainers.parameterised_attention import Normaliser
+from exegete.models import ExplainedModel, load
+from exegete.recipes.base import Recipe
+from exegete.recipes.baseline import baseline
+from exegete.training import TrainResult
+from exegete.training.bilevel import Mode
+from exegete.training.scaffold_trainer import ScaffoldTrainer
+from exegete.training.start import Source
+from exegete.training.students import Teaching
+
+STUDENTS: dict[str, Any] = {
+    "optim": "sgd",
+    "learning_rate": 5e-3,
+    "lr_scheduler_type": "constant",
+    "warmup_steps": 0,
+    "weight_decay": 0.01,
+    "max_grad_norm": 5.0,
+    "num_train_epochs": 100,
+    "per_device_train_batch_size": 32,
+    "metric_for_best_model": "simulatability",
+    "greater_is_better": True,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smat(Recipe):
+    """A student learns to foretell a teacher (Fernandes et al. 2022); labels of the data are for figures only.
+
+    `teacher`: without one, a baseline is trained first, in a folder beside the output folder, on the same data from the
+    same start. `size`: the rows of the training data that the student gets, the first ones. The rest as `Teaching`.
+    """
+
+    teacher: ExplainedModel | None = None
+    explainer: str = "learned"
+    weight: float | None = None
+    normaliser: Normaliser = "sparsemax"
+    mode: Mode = "forward"
+    interval: int = 1
+    rate: float = 5e-4
+    retrain: bool = False
+    size: int | None = None
+
+    def train(
+        self,
+        model: Source,
+        train: Dataset,
+        dev: Dataset,
+        output_dir: str | Path,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        early_stopping_patience: int | None = None,
+        max_length: int | None = None,
+        **options: Any,
+    ) -> TrainResult:
+        """Trains the student; its dev figures are against people's labels, `simulatability` against the teacher's.
+
+        `exegete.load` takes the student from the folder, and `explainer("parameterised_attention:…/teacher_explainer")`
+        the teacher's explainer. See `Recipe.train`.
+
+        Raises:
+            ExegeteError: as `Teaching.student`; a teacher whose training was stopped.
+        """
+        length = max_length or self.max_length
+        teacher = self.teacher
+        if teacher is None:
+            own = {name: value for name, value in (arguments or {}).items() if name not in STUDENTS}
+            teacher = self.taught(model, train, dev, Path(output_dir), arguments=own, max_length=length, **options)
+        teaching = Teaching(
+            teacher, self.explainer, self.weight, self.normaliser, self.mode, self.interval, self.rate, self.retrain
+        )
+        return teaching.student(
+            model,
+            train if self.size is None else train.select(range(min(self.size, len(train)))),
+            dev,
+            output_dir,
+            arguments={**self.arguments, **(arguments or {})},
+            early_stopping_patience=early_stopping_patience or self.patience,
+            max_length=length,
+            **options,
+        )
+
+    def taught(self, model: Source, train: Dataset, dev: Dataset, output_dir: Path, **options: Any) -> ExplainedModel:
+        """A teacher of the recipe's own."""
+        folder = output_dir.with_name(f"{output_dir.name}-teacher")
+        result = baseline().train(model, train, dev, folder, **options)
+        if not result.finished:
+            raise ExegeteError("the teacher's training was stopped: the same call goes on from there")
+        return load(result.folder, device=result.model.device)
+
+
+def smat(
+    teacher: Annotated[
+        str | None, "Folder or name of the fine-tuned model that is explained. Default: train one first."
+    ] = None,
+    explainer_id: Annotated[
+        str, "What teaches: learned, none, uniform, uniform_last, or any id of `exegete methods`."
+    ] = "learned",
+    weight: Annotated[
+        float | None, "β, of the explanations in the student's loss. Default: 5, for signed methods 0.2."
+    ] = None,
+    normaliser: Annotated[Normaliser, "What makes shares of the heads' coefficients."] = "sparsemax",
+    meta_gradient: Annotated[
+        Mode, "How the explainer's gradient is found: forward, unrolled (the same, more memory) or implicit."
+    ] = "forward",
+    meta_interval: Annotated[int, "The student's steps for each of the explainer's."] = 1,
+    meta_learning_rate: Annotated[float, "The explainer's; the paper has 2e-4 for regression."] = 5e-4,
+    retrain_student: Annotated[
+        bool, "Then train a new student with the learned explainer held still: a cleaner comparison with static ones."
+    ] = False,
+    student_size: Annotated[int | None, "Rows that the student learns from, the first ones. Default: all."] = None,
+) -> Recipe:
+    """Learn the explainer that teaches best (SMaT): the student's success steers the teacher's attention explainer.
+
+    --model is what the student starts from (pretrained, never the teacher itself); teacher and student share a
+    tokenizer. The teacher's answers replace the labels. The folder holds the student, teacher_explainer and
+    student_explainer; `exegete compare --explainer parameterised_attention:FOLDER/teacher_explainer` judges the first.
+
+    Example: exegete train smat --teacher runs/sst --student-size 500 --model bert-base-uncased --data sst:data/sst
+    --output-dir runs/smat
+    """
+    if meta_interval < 1:
+        raise ExegeteError(f"the student steps at least once for each step of the explainer, got {meta_interval}")
+    return Smat(
+        name="smat",
+        paper="Fernandes et al. 2022",
+        trainer=ScaffoldTrainer,
+        teacher=None if teacher is None else load(teacher),
+        explainer=explainer_id,
+        weight=weight,
+        normaliser=normaliser,
+        mode=meta_gradient,
+        interval=meta_interval,
+        rate=meta_learning_rate,
+        retrain=retrain_student,
+        size=student_size,
+        arguments=STUDENTS,
+        patience=10,
+        max_length=256,
+        departures=(
+            "Logits are pooled by the model's own head, without a scalar mix of all layers.",
+            "At most 100 epochs; the paper has no cap.",
+            "Batches are of like length, and padded to their longest text only.",
+            "Gradients of static methods are taken at word embeddings, before positions are added.",
+            "The student's dropout is the model's own, after the softmax; its explainer sees clean logits.",
+            "Integrated gradients have 10 points of this library's quadrature; the authors' are off by a factor.",
+        ),
+    )

@@ -1,0 +1,50 @@
+"""Figures of runs that come from several runs: how alike their attributions are to those of others."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exegete.data.specs import split
+from exegete.errors import ExegeteError, unknown
+from exegete.metrics.agreement import jaccard, kendall_tau
+
+Measure: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], float]
+
+MEASURES: dict[str, Callable[..., float]] = {"kendall": kendall_tau, "jaccard": jaccard}
+"""How alike two lists of scores of one example are, by name; NaN where that is not defined."""
+
+
+def measure(spec: str) -> Measure:
+    """A measure by name, with parameters as in `jaccard?share=0.25`.
+
+    Raises:
+        ExegeteError: an unknown name or parameter, or a value that is no number.
+    """
+    name, given = split(spec)
+    if name not in MEASURES:
+        raise unknown("measure", name, MEASURES)
+    valid = list(inspect.signature(MEASURES[name]).parameters)[2:]
+    wrong = next((key for key in given if key not in valid), None)
+    if wrong is not None:
+        raise unknown(f"parameter of {name}", wrong, valid)
+    try:
+        return partial(MEASURES[name], **{key: float(value) for key, value in given.items()})
+    except ValueError as error:
+        raise ExegeteError(f"{spec!r}: expected numbers: {error}") from error
+
+
+def mean_over(values: Iterator[float] | Sequence[float]) -> float:
+    """The mean of those that are defined; NaN where none is."""
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else float("nan")
+
+
+def alike(one: Sequence[Any], other: Sequence[Any], how: Measure) -> float:
+    """The mean over examples of a measure of both lists' scores."""
+    return mean_over([how(a, b) for a, b in zip(one, other, strict=True)])

@@ -1,0 +1,132 @@
+"""Training explanations for criteria: the epoch is chosen by what the criteria are about, coefficients are saved apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from exegete.explainers.learned_attention import LearnedAttention
+from exegete.metrics import Metric, metric
+from exegete.models import Batch
+from exegete.objectives import Criterion
+from exegete.training.batches import lengths, longest_first
+from exegete.training.trainer import ObjectiveTrainer
+
+JUDGES: Mapping[str, Metric] = {
+    "comprehensiveness": metric("aopc_comprehensiveness", keep_question=True),
+    "sufficiency": metric("aopc_sufficiency", keep_question=True),
+    "consistency": metric("consistency"),
+    "clustering_consistency": metric("consistency"),
+}
+
+
+class CriterionTrainer(ObjectiveTrainer):
+    """An ObjectiveTrainer that judges explanations on dev by the metric of each criterion it trains for (IvRA, §3).
+
+    Every evaluation has a figure `criterion_NAME` for each criterion, the mean of its metric over dev, and `criterion`,
+    their sum with the sign turned where lower is better: with `metric_for_best_model="criterion"` the best epoch by
+    that is kept. Where a metric is undefined for all of dev, the worst value there is counts.
+
+    The learning rate is multiplied by `gamma` of `lr_scheduler_kwargs` every `epochs` of them, where `gamma` is there.
+    Parameters that objectives learn have a rate of `pace` times the model's, and no weight decay. Trained coefficients
+    lie in a folder of their name beside the model, where `ID:FOLDER` finds them.
+    """
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: Any = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        """The ObjectiveTrainer's, with the criteria's figures."""
+        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        figures = self.criteria_on(dataloader.dataset)
+        named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
+        return output._replace(metrics=output.metrics | named)
+
+    def criteria_on(self, data: Dataset) -> dict[str, float]:
+        """`criterion_NAME` for each criterion trained, and their signed sum `criterion`."""
+        judged = [each for each in self.module.objectives if isinstance(each, Criterion) and each.name in JUDGES]
+        values: dict[str, list[Tensor]] = {each.name: [] for each in judged}
+        with torch.no_grad():
+            for batch in self._batches(data) if judged else ():
+                for each in judged:
+                    scores = each.explainer.attribute(self.explained, batch)
+                    judge = JUDGES[each.name]
+                    values[each.name].append(judge.judge(self.explained, batch, scores)[judge.name].cpu())
+        means = {name: float(torch.cat(found).nanmean()) for name, found in values.items()}
+        return {f"criterion_{name}": value for name, value in means.items()} | {"criterion": overall(means)}
+
+    def _batches(self, data: Dataset) -> Iterator[Batch]:
+        order, size = longest_first(lengths(data)), self.args.eval_batch_size
+        for start in range(0, len(order), size):
+            rows = [data[row] for row in order[start : start + size]]
+            yield self.data_collator(rows)["batch"].to(self.args.device)
+
+    # -- rates -------------------------------------------------------------------------------------------------------
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """What objectives learn gets a group of its own for each pace."""
+        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
+        for objective in self.module.objectives:
+            learned = self.module.learned[objective.name] if objective.name in self.module.learned else None
+            own = [] if learned is None else [weight for weight in learned.parameters() if weight.requires_grad]
+            if own:
+                _take_out(optimizer, own)
+                rate = self.args.learning_rate * objective.pace
+                optimizer.add_param_group({"params": own, "lr": rate, "weight_decay": 0.0})
+        return optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Steps down every few epochs where `gamma` is given, else the Trainer's."""
+        steps = dict(self.args.lr_scheduler_kwargs or {})
+        if "gamma" not in steps:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            together = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+            every = steps.get("epochs", 2) * math.ceil(len(self.train_dataset) / together)
+            gamma, optimizer = float(steps["gamma"]), self.optimizer if optimizer is None else optimizer
+            self.lr_scheduler = LambdaLR(optimizer, lambda step: gamma ** (step // every))
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def conclude(self) -> None:
+        """Adapters become part of the model, so that it loads like any other."""
+        if hasattr(self.explained.model, "merge_and_unload"):
+            self.explained.model = self.explained.model.merge_and_unload()
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.args.should_save:
+            for learned in self.module.learned.values():
+                if isinstance(learned, LearnedAttention):
+                    learned.save_pretrained(Path(output_dir or self.args.output_dir) / learned.name)
+
+
+def overall(means: Mapping[str, float]) -> float:
+    """The sum of criteria's figures, higher is better: the sign is turned for metrics of which lower is better."""
+    total = 0.0
+    for name, value in means.items():
+        sign = 1 if JUDGES[name].card.higher_is_better else -1
+        total += -1.0 if math.isnan(value) else sign * value
+    return total
+
+
+def _take_out(optimizer: torch.optim.Optimizer, weights: list[Tensor]) -> None:
+    """Removes weights from the groups they are in."""
+    gone = {id(weight) for weight in weights}
+    for group in optimizer.param_groups:
+        group["params"] = [weight for weight in group["params"] if id(weight) not in gone]

@@ -1,0 +1,30 @@
+"""A learning rate of its own for the head, which starts from chance while the encoder is pretrained."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel
+
+from exegete.errors import ExegeteError
+
+
+def split_head(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: float) -> None:
+    """Moves the head's weights into parameter groups of their own, at `rate` times the learning rate of their group.
+
+    The head is what does not belong to the model's encoder (`base_model`). Call it before the first step and before
+    a schedule is made; checkpoints hold the groups, so that resumed runs go on with them.
+
+    Raises:
+        ExegeteError: a rate of 0 or less, or a model that is all encoder.
+    """
+    if rate <= 0:
+        raise ExegeteError(f"the head's learning rate is a positive multiple of the encoder's, got {rate}")
+    encoder = {id(weight) for weight in model.base_model.parameters()}
+    head = {id(weight) for weight in model.parameters()} - encoder
+    if not head:
+        raise ExegeteError(f"{type(model).__name__} has no head apart from its encoder")
+    for group in list(optimizer.param_groups):
+        own = [weight for weight in group["params"] if id(weight) in head]
+        if own:
+            group["params"] = [weight for weight in group["params"] if id(weight) not in head]
+            optimizer.add_param_group(group | {"params": own, "lr": rate * group["lr"]})

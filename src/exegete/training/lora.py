@@ -1,0 +1,34 @@
+"""Training small matrices beside a model's weights instead of the weights (Hu et al. 2022), with PEFT."""
+
+from __future__ import annotations
+
+from exegete.errors import ExegeteError
+from exegete.models import ExplainedModel
+
+KINDS = {"span": "QUESTION_ANS"}
+
+
+def with_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: float = 0.0) -> None:
+    """Puts adapters on every linear layer; they and the head are all that is trained then.
+
+    Args:
+        model: changed in place; its own weights are held.
+        rank: of each adapter.
+        alpha: what adapters are scaled by, divided by the rank.
+        dropout: on what goes into them.
+
+    Raises:
+        ExegeteError: PEFT is not installed.
+    """
+    try:
+        from peft import LoraConfig, get_peft_model  # noqa: PLC0415  (an extra)
+    except ImportError as error:
+        raise ExegeteError("adapters need PEFT: install exegete[lora]") from error
+    config = LoraConfig(
+        task_type=KINDS.get(model.task.name, "SEQ_CLS"),
+        target_modules="all-linear",
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+    )
+    model.model = get_peft_model(model.model, config)

@@ -1,0 +1,121 @@
+"""The application: rooms put together, what goes wrong made into pages."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException as AnyHttpError
+
+from exegete.errors import ExegeteError
+from exegete.web import guard
+from exegete.web.browse.routes import router as browse
+from exegete.web.explore.routes import router as explore
+from exegete.web.pages import assets, page
+from exegete.web.shield import Shield
+from exegete.web.site import Site, site_of
+from exegete.web.study.annotate import router as annotate
+from exegete.web.study.manage import router as manage
+
+public = APIRouter()
+"""What anybody may ask for."""
+
+
+def create_app(site: Site) -> FastAPI:
+    """The pages of a site. Handlers translate between HTTP and the rooms' services, and hold no state.
+
+    Every page but signing in, joining and annotating is the admin's alone.
+    """
+    app = FastAPI(title="exegete", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.site = site
+    app.include_router(public)
+    admin = [Depends(guard.need_admin)]
+    if site.explorer is not None:
+        app.include_router(explore, dependencies=admin)
+    if site.results:
+        app.include_router(browse, dependencies=admin)
+    if site.storage is not None:
+        app.include_router(annotate)
+        app.include_router(manage, dependencies=admin)
+    app.add_exception_handler(ExegeteError, _bad_input)
+    app.add_exception_handler(AnyHttpError, _refused)
+    app.add_exception_handler(RequestValidationError, _malformed)
+    app.add_exception_handler(guard.SignInNeededError, _stranger)
+    app.add_exception_handler(Exception, _broken)
+    app.add_middleware(Shield, hosts=site.hosts, limits=site.limits)
+    return app
+
+
+@public.get("/static/{name}")
+def asset(name: str) -> Response:
+    """The style sheet, or a script."""
+    if name not in assets():
+        raise HTTPException(404, "There is no such file.")
+    content, media = assets()[name]
+    return Response(content, media_type=media, headers={"cache-control": "no-cache"})
+
+
+@public.get("/favicon.ico")
+def icon() -> Response:
+    """None."""
+    return Response(status_code=204)
+
+
+@public.get("/sign-in")
+def sign_in_page(request: Request, token: str = "", next: str = "/") -> Response:
+    """The page that asks for the admin's token; with the right one in the address it opens the door at once."""
+    if token and guard.same(token, site_of(request).token):
+        return _let_in(request, next)
+    return page(request, "sign_in", next=guard.local(next), wrong=bool(token), status=403 if token else 200)
+
+
+@public.post("/sign-in")
+def sign_in(request: Request, form: guard.AnyForm) -> Response:
+    """Opens the door to whoever knows the token."""
+    after = guard.one(form, "next", "/")
+    if guard.same(guard.one(form, "token").strip(), site_of(request).token):
+        return _let_in(request, after)
+    return page(request, "sign_in", next=guard.local(after), wrong=True, status=403)
+
+
+@public.get("/", dependencies=[Depends(guard.need_admin)])
+def home(request: Request) -> Response:
+    """The first room that is open."""
+    site = site_of(request)
+    rooms = (("/explore", site.explorer), ("/browse", site.results), ("/studies", site.storage))
+    return RedirectResponse(next(address for address, room in rooms if room), 303)
+
+
+def _let_in(request: Request, after: str) -> Response:
+    response = RedirectResponse(guard.local(after), 303)
+    guard.sign_in(request, response)
+    return response
+
+
+def _bad_input(request: Request, error: Exception) -> Response:
+    return _told(request, 422, str(error))
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    status, detail = (error.status_code, error.detail) if isinstance(error, AnyHttpError) else (500, "")
+    return _told(request, status, "There is no such page." if detail == "Not Found" else str(detail))
+
+
+def _malformed(request: Request, error: Exception) -> Response:
+    return _told(request, 422, "The address or form has a value that is none of its kind.")
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    return _told(request, 500, "Something went wrong on our side; the server's log says what.")
+
+
+def _stranger(request: Request, error: Exception) -> Response:
+    if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
+        return _told(request, 401, "Sign in with the token that the server printed.")
+    return RedirectResponse(guard.sign_in_address(request), 303)
+
+
+def _told(request: Request, status: int, message: str) -> Response:
+    if "text/html" not in request.headers.get("accept", "text/html"):
+        return JSONResponse({"error": message}, status)
+    return page(request, "message", message=message, status=status)

@@ -1,0 +1,1 @@
+"""Browsing what `compare` and `study` left: which method, on which example, and where methods disagree."""

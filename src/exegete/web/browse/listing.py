@@ -1,0 +1,141 @@
+"""A result's examples, sorted, filtered and cut into pages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+import pandas as pd
+
+from exegete.errors import unknown
+from exegete.reports.attributions import Attribution
+from exegete.web.browse.stored import Result
+
+ONLY = ("all", "right", "wrong", "truncated")
+SORTS = ("example", "metric", "disagreement", "probability", "tokens")
+ORDERS = ("ascending", "descending")
+PER_PAGE = 20
+
+
+@dataclass(frozen=True)
+class View:
+    """What of a result is looked at: examples explained by `method` and judged by `metric`.
+
+    `text`: what the example contains; `prediction`: what the model answered, empty for all; `only`: see `ONLY`.
+    """
+
+    method: str
+    metric: str
+    sort: str = "example"
+    order: str = "ascending"
+    text: str = ""
+    prediction: str = ""
+    only: str = "all"
+    page: int = 1
+
+    def link(self, **changes: Any) -> str:
+        """The query of this view with changes; the first page unless one is named."""
+        values = vars(replace(self, **({"page": 1} | changes)))
+        return "?" + urlencode({name: value for name, value in values.items() if value not in ("", 1)})
+
+
+@dataclass(frozen=True)
+class Line:
+    """An example in the list. `value`: of the chosen metric; `item`: explained by the chosen method, where kept."""
+
+    example: int
+    text: str
+    prediction: str
+    label: str | None
+    probability: float
+    tokens: int
+    value: float
+    disagreement: float
+    item: Attribution | None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One page of a view: its lines, how many there are in all, and the number of pages."""
+
+    lines: Sequence[Line]
+    count: int
+    pages: int
+
+
+def view_of(result: Result, query: Mapping[str, str]) -> View:
+    """The view that an address asks for. Raises ExegeteError for names that the result does not have."""
+    metrics = [card.name for card in result.comparison.cards]
+    page = query.get("page", "1")
+    return View(
+        method=_known("method", query.get("method", ""), result.methods),
+        metric=_known("metric", query.get("metric", ""), metrics),
+        sort=_known("sorting", query.get("sort", ""), SORTS),
+        order=_known("order", query.get("order", ""), ORDERS),
+        only=_known("choice", query.get("only", ""), ONLY),
+        text=query.get("text", "")[:200],
+        prediction=query.get("prediction", "")[:200],
+        page=max(1, int(page)) if page.isdecimal() and len(page) < 9 else 1,
+    )
+
+
+def listing(result: Result, view: View) -> Listing:
+    """The lines of a view's page; examples without a value come last in either order."""
+    frame = result.comparison.results
+    mine = frame[frame["method"] == view.method]
+    lines = [line for line in (_line(result, view, row) for row in mine.to_dict("records")) if _fits(line, view)]
+    known = [line for line in lines if not math.isnan(_key(line, view.sort))]
+    known.sort(key=lambda line: _key(line, view.sort), reverse=view.order == "descending")
+    known += [line for line in lines if math.isnan(_key(line, view.sort))]
+    start = (view.page - 1) * PER_PAGE
+    return Listing(known[start : start + PER_PAGE], len(known), max(1, math.ceil(len(known) / PER_PAGE)))
+
+
+def values_at(result: Result, example: int) -> pd.DataFrame:
+    """Methods × metrics of one example."""
+    frame = result.comparison.results
+    names = [card.name for card in result.comparison.cards]
+    found: pd.DataFrame = frame[frame["example"] == example].set_index("method")[names]
+    return found
+
+
+def _known(what: str, given: str, valid: Sequence[str]) -> str:
+    if not given:
+        return valid[0]
+    if given not in valid:
+        raise unknown(what, given, valid)
+    return given
+
+
+def _line(result: Result, view: View, row: Mapping[Any, Any]) -> Line:
+    example = int(row["example"])
+    item = result.attributions.get(example, {}).get(view.method)
+    rows = result.comparison.examples
+    given = rows[example] if example < len(rows) else {}
+    texts = item.texts if item is not None else [given[name] for name in ("text", "text_pair") if name in given]
+    return Line(
+        example,
+        " / ".join(texts),
+        str(row["prediction"]),
+        given.get("label_name"),
+        float(row["probability"]),
+        int(row["tokens"]),
+        float(row[view.metric]),
+        result.disagreement.get(example, math.nan),
+        item,
+    )
+
+
+def _fits(line: Line, view: View) -> bool:
+    if view.text.lower() not in line.text.lower() or view.prediction not in ("", line.prediction):
+        return False
+    if view.only in ("right", "wrong"):
+        return line.label is not None and (line.label == line.prediction) == (view.only == "right")
+    return view.only == "all" or (line.item is not None and line.item.truncated)
+
+
+def _key(line: Line, sort: str) -> float:
+    return float(line.value if sort == "metric" else getattr(line, sort))

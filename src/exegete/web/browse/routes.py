@@ -1,0 +1,116 @@
+"""The pages of results: the table, its examples, one example, a study's figures, and the report as it was written."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import HTMLResponse, Response
+
+from exegete.errors import unknown
+from exegete.reports import colors
+from exegete.reports.cells import cells
+from exegete.web.browse.listing import ONLY, ORDERS, SORTS, listing, values_at, view_of
+from exegete.web.browse.stored import Result
+from exegete.web.cells import layer_map
+from exegete.web.pages import page
+from exegete.web.pictures import png
+from exegete.web.site import site_of
+
+router = APIRouter(prefix="/browse")
+REPORT_POLICY = (
+    "sandbox allow-scripts allow-popups; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+ROWS = 500
+
+
+@router.get("")
+def results(request: Request) -> Response:
+    """All results."""
+    return page(request, "browse_results", results=site_of(request).results.values())
+
+
+@router.get("/{name}")
+def result(request: Request, name: str) -> Response:
+    """A result: its table, where methods agree, and its examples."""
+    found = _found(request, name)
+    if found.is_study:
+        return _study(request, found)
+    view = view_of(found, request.query_params)
+    board = found.comparison.leaderboard
+    return page(
+        request,
+        "browse_result",
+        result=found,
+        board=board,
+        cells=cells(board),
+        agreement=found.agreement if found.explained and len(found.methods) > 1 else None,
+        shade=lambda tau: colors.css_class(colors.level(tau, 1.0), signed=True),
+        view=view,
+        listing=listing(found, view),
+        predictions=sorted(set(map(str, found.comparison.results["prediction"]))),
+        sorts=SORTS,
+        orders=ORDERS,
+        only=ONLY,
+        labelled=any("label_name" in row for row in found.comparison.examples),
+    )
+
+
+@router.get("/{name}/examples/{example}")
+def example(request: Request, name: str, example: int) -> Response:
+    """One example by every method."""
+    found = _found(request, name)
+    if found.is_study or example not in set(found.comparison.results["example"]):
+        raise HTTPException(404, "This result has no such example.")
+    rows = found.comparison.examples
+    row = rows[example] if example < len(rows) else {}
+    return page(
+        request,
+        "browse_example",
+        result=found,
+        example=example,
+        row=row,
+        items=found.attributions.get(example, {}),
+        values=values_at(found, example),
+        disagreement=found.disagreement.get(example),
+        layer_map=layer_map,
+        view=view_of(found, request.query_params),
+        last=int(found.comparison.results["example"].max()),
+    )
+
+
+@router.get("/{name}/examples/{example}/picture")
+def picture(request: Request, name: str, example: int) -> Response:
+    """An example's picture."""
+    rows = _found(request, name).comparison.examples
+    if not 0 <= example < len(rows) or "image" not in rows[example]:
+        raise HTTPException(404, "This example has no picture.")
+    return Response(png(rows[example]["image"]), media_type="image/png")
+
+
+@router.get("/{name}/report")
+def report(request: Request, name: str) -> Response:
+    """The page that was written with the result, in a sandbox of its own."""
+    path = _found(request, name).report
+    if path is None:
+        raise HTTPException(404, "This result has no report.")
+    return HTMLResponse(path.read_text(encoding="utf-8"), headers={"content-security-policy": REPORT_POLICY})
+
+
+def _study(request: Request, found: Result) -> Response:
+    """A study's figures, those that match."""
+    frame = found.figures
+    fields = [name for name in ("training", "model", "recipe", "dataset", "explainer", "metric") if name in frame]
+    chosen = {name: request.query_params.get(name, "") for name in fields}
+    for name, value in chosen.items():
+        if value:
+            frame = frame[frame[name].astype(str) == value]
+    choices = {name: sorted(set(found.figures[name].astype(str))) for name in fields}
+    shown = frame.head(ROWS)
+    return page(request, "browse_study", result=found, shown=shown, count=len(frame), choices=choices, chosen=chosen)
+
+
+def _found(request: Request, name: str) -> Result:
+    results = site_of(request).results
+    if name not in results:
+        raise unknown("result", name, results)
+    return results[name]

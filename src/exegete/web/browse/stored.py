@@ -1,0 +1,153 @@
+"""Results on disk by the names they go by in addresses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from exegete.errors import ExegeteError
+from exegete.metrics import metric
+from exegete.metrics.cost import PEAK_MEMORY, SECONDS
+from exegete.reports.attributions import Attribution, Attributions
+from exegete.studies import Comparison
+from exegete.studies.cell import Store
+from exegete.studies.examples import EXAMPLES, read_examples
+from exegete.studies.runs import ATTRIBUTIONS, CURVES, RESULTS
+from exegete.web.browse.disagreement import correlations
+
+RUN, REPORT, FIGURES = "exegete_run.json", "report.html", "figures.parquet"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A comparison, a judged run of a study, or a study's report; read when first looked at."""
+
+    name: str
+    title: str
+    folder: Path
+
+    @property
+    def explained(self) -> bool:
+        """Whether its attributions were kept."""
+        return (self.folder / ATTRIBUTIONS).is_dir()
+
+    @property
+    def report(self) -> Path | None:
+        """The page that was written with it."""
+        path = self.folder / REPORT
+        return path if path.is_file() else None
+
+    @property
+    def is_study(self) -> bool:
+        """Whether it is a study's report: figures of runs, no examples."""
+        return (self.folder / FIGURES).is_file() and not (self.folder / RESULTS).is_file()
+
+    @cached_property
+    def figures(self) -> pd.DataFrame:
+        """A study's figures, one a run, explainer and metric."""
+        return pd.read_parquet(self.folder / FIGURES)
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """Its numbers and attributions; without attributions where a study kept none."""
+        return Comparison.load(self.folder) if (self.folder / RUN).is_file() else _run(self.folder)
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """The methods compared, in order."""
+        return list(dict.fromkeys(self.comparison.results["method"]))
+
+    @cached_property
+    def attributions(self) -> dict[int, dict[str, Attribution]]:
+        """By example and method."""
+        found: dict[int, dict[str, Attribution]] = {}
+        rows = self.comparison.results[["example", "method"]].itertuples(index=False)
+        for (example, method), item in zip(rows, self.comparison.attributions, strict=False):
+            found.setdefault(int(example), {})[str(method)] = item
+        return found
+
+    @cached_property
+    def correlations(self) -> dict[int, NDArray[np.float64]]:
+        """By example: Kendall's τ between every two methods."""
+        return {example: correlations(list(items.values())) for example, items in self.attributions.items()}
+
+    @cached_property
+    def disagreement(self) -> dict[int, float]:
+        """By example: 1 − mean τ over pairs of methods; 0 is full agreement, 1 none, 2 the opposite."""
+        below = np.tril_indices(len(self.methods), -1)
+        return {example: 1 - mean(matrix[below]) for example, matrix in self.correlations.items()}
+
+    @cached_property
+    def agreement(self) -> NDArray[np.float64]:
+        """Methods × methods: mean τ over examples."""
+        every = np.stack(list(self.correlations.values()))
+        size = len(self.methods)
+        return np.array([[mean(every[:, one, other]) for other in range(size)] for one in range(size)])
+
+
+def open_results(folders: Iterable[Path]) -> dict[str, Result]:
+    """The results in folders, by name. A folder of a study's runs gives a result for each judged run.
+
+    Raises:
+        ExegeteError: a folder without results.
+    """
+    found: dict[str, Result] = {}
+    for folder in folders:
+        for title, place in _results(folder):
+            name = _free(title, found)
+            found[name] = Result(name, title, place)
+    return found
+
+
+def _results(folder: Path) -> Iterator[tuple[str, Path]]:
+    title = folder.resolve().name
+    if ((folder / RUN).is_file() and (folder / RESULTS).is_file()) or (folder / FIGURES).is_file():
+        yield title, folder
+        return
+    store = Store(folder)
+    runs = [key for key in store.finished() if (store.folder(key) / RESULTS).is_file()]
+    if not runs:
+        raise ExegeteError(
+            f"{folder} holds no results: give a folder that `exegete compare`, `exegete study run` or "
+            "`exegete study report` wrote to"
+        )
+    for key in runs:
+        yield str((store.record(key) or {}).get("title", key)), store.folder(key)
+
+
+def _free(title: str, taken: Iterable[str]) -> str:
+    """A name for addresses, made of the title."""
+    base = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "result"
+    names, number, name = set(taken), 2, base
+    while name in names:
+        name, number = f"{base}-{number}", number + 1
+    return name
+
+
+def _run(folder: Path) -> Comparison:
+    record: dict[str, Any] = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
+    results = pd.read_parquet(folder / RESULTS)
+    cards = [
+        replace(metric(spec).card, name=spec, label=spec) for spec in record["config"]["metrics"] if spec in results
+    ]
+    cost = [card for card in (SECONDS, PEAK_MEMORY) if card.name in results]
+    kept = folder / ATTRIBUTIONS
+    attributions = Attributions.load(kept) if kept.is_dir() else Attributions()
+    examples = read_examples(folder / EXAMPLES, results["example"].nunique())
+    curves = pd.read_parquet(folder / CURVES)
+    return Comparison(results, curves, attributions, [*cards, *cost], examples, record["config"])
+
+
+def mean(values: NDArray[np.float64]) -> float:
+    """The mean without NaN; NaN where nothing is left."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")

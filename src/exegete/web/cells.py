@@ -1,0 +1,45 @@
+"""Scores as coloured cells: layers by positions, heads by layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from exegete.reports import colors
+from exegete.reports.attributions import Attribution
+
+
+class Cell(NamedTuple):
+    """A number and the class of its colour."""
+
+    value: float
+    color: str
+
+
+class Grid(NamedTuple):
+    """Named rows and columns of cells."""
+
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Cell]]]
+
+
+def layer_map(item: Attribution) -> Grid:
+    """The scores of each layer, the last one first; special tokens are left out."""
+    kept = [place for place, special in enumerate(item.special) if not special]
+    layers = item.layers if item.layers is not None else item.scores[None]
+    names = [str(number) for number in range(len(layers), 0, -1)]
+    return grid(names, [item.tokens[place] for place in kept], layers[::-1, kept], signed=item.signed)
+
+
+def grid(rows: Sequence[str], columns: Sequence[str], values: ArrayLike, *, signed: bool) -> Grid:
+    """Values [R, C], the strongest one in the strongest shade."""
+    array = np.asarray(values, dtype=np.float64)
+    top = float(np.max(np.abs(array), initial=0.0, where=np.isfinite(array)))
+    cells = [
+        [Cell(float(value), colors.css_class(colors.level(float(value), top), signed=signed)) for value in line]
+        for line in array
+    ]
+    return Grid(columns, list(zip(rows, cells, strict=True)))

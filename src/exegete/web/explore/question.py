@@ -1,0 +1,92 @@
+"""What a page of the explorer is about, as it stands in its address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from exegete.errors import ExegeteError, unknown
+from exegete.web.settings import Limits
+
+LEVELS = ("word", "token")
+PREDICTED = "predicted"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A text, a pair or a picture (its key), and how it shall be explained.
+
+    `model` and `method` are names that the server gave, `target` a label or `predicted`.
+    """
+
+    model: str
+    text: str = ""
+    pair: str = ""
+    picture: str = ""
+    target: str = PREDICTED
+    level: str = "word"
+    method: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is anything to explain."""
+        return bool(self.text.strip() or self.picture)
+
+    @property
+    def query(self) -> str:
+        """The question as it stands in an address."""
+        values = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        pairs = [(name, each) for name, value in values for each in (value if isinstance(value, tuple) else (value,))]
+        return urlencode([(name, each) for name, each in pairs if each])
+
+    def link(self, **changes: Any) -> str:
+        """The query of this question with changes."""
+        return replace(self, **changes).query
+
+
+def question(
+    query: Mapping[str, Sequence[str]],
+    models: Sequence[str],
+    methods: Sequence[str],
+    usual: Sequence[str],
+    limits: Limits,
+) -> Question:
+    """The question of an address or form.
+
+    Raises:
+        ExegeteError: a text beyond the limits, names that the server does not have, or too many methods.
+    """
+    first = {name: values[0] for name, values in query.items() if values}
+    for name in ("text", "pair"):
+        if len(first.get(name, "")) > limits.text:
+            raise ExegeteError(f"a text may have {limits.text:,} characters, this one has {len(first[name]):,}")
+    chosen = tuple(dict.fromkeys(query.get("method", ()))) or tuple(usual)
+    for name in chosen:
+        if name not in methods:
+            raise unknown("method", name, methods)
+    if len(chosen) > limits.methods:
+        raise ExegeteError(f"at most {limits.methods} methods at once, got {len(chosen)}")
+    return Question(
+        model=_known("model", first.get("model", ""), models),
+        text=_lines(first.get("text", "")),
+        pair=_lines(first.get("pair", "")),
+        picture=first.get("picture", "")[:64],
+        target=first.get("target", "")[:200] or PREDICTED,
+        level=_known("level", first.get("level", ""), LEVELS),
+        method=chosen,
+    )
+
+
+def _known(what: str, given: str, valid: Sequence[str]) -> str:
+    if not given:
+        return valid[0]
+    if given not in valid:
+        raise unknown(what, given, valid)
+    return given
+
+
+def _lines(text: str) -> str:
+    """Forms send line ends as two characters."""
+    return text.replace("\r\n", "\n")

@@ -1,0 +1,162 @@
+"""The explorer's pages: a question and its answers, live deletion, pictures, exports, heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import randrange
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+
+from exegete.errors import ExegeteError
+from exegete.reports.attributions import Attribution, Attributions
+from exegete.reports.picture import picture as drawn_picture
+from exegete.web import guard
+from exegete.web.cells import grid
+from exegete.web.explore.question import LEVELS, Question, question
+from exegete.web.explore.service import EXAMPLE, Answer, Answered, Explorer, coefficients
+from exegete.web.explore.stream import events
+from exegete.web.pages import download, fragment, page
+from exegete.web.pictures import png
+from exegete.web.site import site_of
+
+router = APIRouter()
+BARS = 8
+"""Labels that are shown before the rest is folded away."""
+
+
+@router.get("/explore")
+def explore(request: Request) -> Response:
+    """A question's form, and its answers when something is asked; with `whole` they are there at once."""
+    explorer, asked = _asked(request)
+    answers, problem, cards = [], "", list[Answered]()
+    if asked.asked:
+        try:
+            answers = explorer.answers(asked)
+            if "whole" in request.query_params:
+                cards = [explorer.explain(asked, name) for name in asked.method]
+        except ExegeteError as error:
+            problem = str(error)
+    return page(
+        request,
+        "explore",
+        status=422 if problem else 200,
+        explorer=explorer,
+        asked=asked,
+        image=explorer.models[asked.model].modality == "image",
+        levels=LEVELS,
+        labels=explorer.labels(asked),
+        bars=_bars(answers),
+        problem=problem,
+        cards=[_card(asked, card) for card in cards],
+        heads={name for name, method in explorer.methods.items() if coefficients(method) is not None},
+    )
+
+
+@router.get("/explore/example")
+def some_example(request: Request) -> Response:
+    """Another of the server's examples."""
+    explorer, asked = _asked(request)
+    if not explorer.examples:
+        raise ExegeteError("this server has no examples: start it with --data")
+    number = randrange(len(explorer.examples))  # noqa: S311  (no secret)
+    row = explorer.examples[number]
+    if "image" in row:
+        return RedirectResponse(f"/explore?{asked.link(picture=f'{EXAMPLE}{number}')}", 303)
+    return RedirectResponse(f"/explore?{asked.link(text=row['text'], pair=row.get('text_pair') or '')}", 303)
+
+
+@router.get("/explore/stream")
+async def stream(request: Request) -> Response:
+    """The answers as they come."""
+    explorer, asked = _asked(request)
+    lines = events(explorer, asked, lambda answered: _card(asked, answered))
+    return StreamingResponse(lines, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+@router.post("/explore/without")
+def without(request: Request, form: guard.CheckedForm) -> Response:
+    """What the model says without some words (tokens, patches)."""
+    explorer, asked = _asked(request, form)
+    removed = _numbers(guard.one(form, "removed"))
+    return JSONResponse([{"label": answer.label, "value": answer.value} for answer in explorer.answers(asked, removed)])
+
+
+@router.post("/picture")
+def upload(request: Request, form: guard.CheckedForm, file: guard.Upload) -> Response:
+    """Takes a picture and goes to its page."""
+    explorer, asked = _asked(request, form)
+    return RedirectResponse(f"/explore?{asked.link(picture=explorer.pictures.add(file))}", 303)
+
+
+@router.get("/explore/picture/{key}")
+def shown_picture(request: Request, key: str) -> Response:
+    """A picture."""
+    return Response(_asked(request)[0].picture(key), media_type="image/png")
+
+
+@router.get("/explore/export/{kind}")
+def export(request: Request, kind: str) -> Response:
+    """The answers as a page, as JSON or as a picture."""
+    explorer, asked = _asked(request)
+    if kind not in ("html", "json", "png"):
+        raise HTTPException(404, "There are exports as html, json and png.")
+    answered = [explorer.explain(asked, name) for name in asked.method]
+    items = [_levelled(asked, answer.attribution) for answer in answered if answer.attribution is not None]
+    if not items:
+        raise ExegeteError("there is nothing to export: " + (answered[0].problem if answered else "ask something"))
+    if kind == "png":
+        return download(png(drawn_picture(items)), "attributions.png", "image/png")
+    found = Attributions(items)
+    if kind == "html":
+        return download(found.to_html().encode(), "attributions.html", "text/html; charset=utf-8")
+    return download(found.to_json().encode(), "attributions.json", "application/json")
+
+
+@router.get("/explore/heads/{name}")
+def heads(request: Request, name: str) -> Response:
+    """What a learned explainer makes of each head."""
+    method = _asked(request)[0].methods.get(name)
+    values = None if method is None else coefficients(method)
+    if values is None:
+        raise HTTPException(404, "There is no learned explainer of that name.")
+    rows = [f"layer {number}" for number in range(len(values), 0, -1)]
+    columns = [str(number) for number in range(1, values.shape[1] + 1)]
+    drawn = grid(rows, columns, values.flip(0).cpu().numpy(), signed=bool((values < 0).any()))
+    return page(request, "explore_heads", name=name, grid=drawn)
+
+
+def _asked(request: Request, form: guard.Form | None = None) -> tuple[Explorer, Question]:
+    site = site_of(request)
+    explorer = site.explorer
+    if explorer is None:
+        raise HTTPException(404)
+    query = request.query_params
+    given = {name: query.getlist(name) for name in query} if form is None else form
+    return explorer, question(given, list(explorer.models), list(explorer.methods), explorer.usual, site.limits)
+
+
+def _levelled(asked: Question, item: Attribution) -> Attribution:
+    """The attribution by words, or by tokens."""
+    return item if asked.level == "word" else replace(item, words=(), word_scores=item.word_scores[:0], word_spans=())
+
+
+def _card(asked: Question, answered: Answered) -> str:
+    item = None if answered.attribution is None else _levelled(asked, answered.attribution)
+    return fragment("explore_card", answered=answered, item=item, asked=asked)
+
+
+def _bars(answers: Sequence[Answer]) -> list[tuple[Answer, bool]]:
+    """The answers, the best first where there are many; and whether each is shown at once."""
+    if len(answers) <= BARS:
+        return [(answer, True) for answer in answers]
+    ranked = sorted(answers, key=lambda answer: -answer.value)
+    return [(answer, place < BARS) for place, answer in enumerate(ranked)]
+
+
+def _numbers(text: str) -> list[int]:
+    parts = [part for part in text.split(",") if part]
+    if not all(part.isdecimal() and len(part) < 7 for part in parts):
+        raise ExegeteError("expected the numbers of words between commas")
+    return [int(part) for part in parts]

@@ -1,0 +1,190 @@
+"""Models and methods behind the explorer's pages; nothing here knows of HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from threading import Event, Lock
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+
+from exegete.errors import ExegeteError
+from exegete.explainers import EXPLAINERS, Explainer, attribute
+from exegete.metrics import metric
+from exegete.models import Batch, ExplainedModel
+from exegete.reports.attributions import Attribution
+from exegete.studies.compare import seeded
+from exegete.web.explore.progress import Report, counted
+from exegete.web.explore.question import PREDICTED, Question
+from exegete.web.pictures import Pictures, png
+from exegete.web.settings import Limits
+
+USUAL = ("integrated_gradients", "input_x_gradient", "attention_rollout", "occlusion")
+JUDGES = ("aopc_comprehensiveness", "aopc_sufficiency")
+REMEMBERED = 256
+EXAMPLE = "example-"
+
+
+class Answer(NamedTuple):
+    """One thing the model can say, and how sure it is (a regression: its value)."""
+
+    label: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a method says of a question: an attribution and its figures, or a problem."""
+
+    name: str
+    attribution: Attribution | None = None
+    problem: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Explorer:
+    """Answers questions on models by name, one at a time: a model cannot be looked into by two at once.
+
+    Args:
+        models: what can be explained.
+        methods: specs as on the command line, beside every method that needs nothing but the model; what a request
+            names is looked up among these, never made from its words.
+        examples: rows of canonical columns to begin with.
+        limits: see `Limits`.
+        seed: of methods that have one.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, ExplainedModel],
+        methods: Sequence[str] = (),
+        examples: Sequence[Mapping[str, Any]] = (),
+        limits: Limits = Limits(),  # noqa: B008  (frozen)
+        seed: int = 0,
+    ) -> None:
+        if not models:
+            raise ExegeteError("there is no model to explain: give one with --model")
+        native = [name for name, kind in EXPLAINERS.items() if not kind.card.learned and kind.card.family != "prompted"]
+        self.models, self.examples = dict(models), examples
+        self.methods = {_shown(spec): seeded(spec, seed) for spec in dict.fromkeys((*methods, *native))}
+        self.usual = [_shown(spec) for spec in methods] or [name for name in USUAL if name in self.methods]
+        self.judges = [metric(name) for name in JUDGES]
+        self.pictures = Pictures(limits)
+        self._busy, self._kept = Lock(), OrderedDict[tuple[str, ...], Answered]()
+
+    def example(self, asked: Question) -> Any:
+        """What the question is about, as `attribute` takes it."""
+        if self.models[asked.model].modality == "image":
+            return Image.open(BytesIO(self.picture(asked.picture)))
+        return (asked.text, asked.pair) if asked.pair.strip() else asked.text
+
+    def picture(self, key: str) -> bytes:
+        """A PNG: uploaded, or one of the examples."""
+        number = key.removeprefix(EXAMPLE)
+        if key.startswith(EXAMPLE) and number.isdecimal() and int(number) < len(self.examples):
+            return png(self.examples[int(number)]["image"])
+        return self.pictures.get(key)
+
+    def labels(self, asked: Question) -> list[str]:
+        """What can be explained besides the prediction: nothing where there is only one output, or a span."""
+        model = self.models[asked.model]
+        return list(model.labels) if model.task.name in ("classification", "multi_label") else []
+
+    def answers(self, asked: Question, removed: Sequence[int] = ()) -> list[Answer]:
+        """What the model says, with the words (tokens, patches) of these numbers taken away."""
+        model = self.models[asked.model]
+        with self._alone(model):
+            batch = model.encode([self.example(asked)])
+            unit = batch.word_of if asked.level == "word" else _numbered(batch)
+            gone = torch.isin(unit, torch.tensor(sorted(removed), dtype=torch.long, device=batch.device))
+            probabilities = model.perturbed(batch, (~gone | ~batch.content)[None])[0]
+            if model.task.name == "span":
+                target = model.predict(batch)
+                found = attribute(model, self.example(asked), "random").to_pandas()["prediction_label"][0]
+                return [Answer(str(found), float(model.task.probability(probabilities, target)[0]))]
+        names = model.labels if probabilities.shape[1] > 1 or model.task.name != "regression" else ("value",)
+        return [Answer(name, value) for name, value in zip(names, probabilities[0].tolist(), strict=True)]
+
+    def total(self, asked: Question, name: str) -> float:
+        """About how many inputs the model will read for a method."""
+        model = self.models[asked.model]
+        length = int(model.encode([self.example(asked)]).content.sum())
+        return max(1.0, self.methods[name].passes(length)[0])
+
+    def explain(self, asked: Question, name: str, report: Report | None = None, stop: Event | None = None) -> Answered:
+        """One method's answer; what was answered lately is remembered.
+
+        Raises:
+            StoppedError: `stop` was set meanwhile.
+        """
+        key = (asked.model, asked.text, asked.pair, asked.picture, asked.target, name)
+        if key not in self._kept:
+            found = self._explain(asked, name, report or (lambda _: None), stop or Event())
+            self._kept[key] = found
+            while len(self._kept) > REMEMBERED:
+                self._kept.popitem(last=False)
+            return found
+        return self._kept[key]
+
+    def _explain(self, asked: Question, name: str, report: Report, stop: Event) -> Answered:
+        model, method = self.models[asked.model], self.methods[name]
+        target = asked.target if asked.target == PREDICTED else self._label(asked)
+        with self._alone(model):
+            begun = time.perf_counter()
+            try:
+                with counted(model, report, stop):
+                    example = self.example(asked)
+                    item = attribute(model, example, method, target)[0]
+                    seconds = time.perf_counter() - begun
+                    return Answered(name, item, figures=self._judged(model, example, item), seconds=seconds)
+            except ExegeteError as error:
+                return Answered(name, problem=str(error))
+
+    def _judged(self, model: ExplainedModel, example: Any, item: Attribution) -> dict[str, float]:
+        """Faithfulness on this input."""
+        batch = model.encode([example])
+        scores = torch.tensor(item.scores, device=batch.device)[None]
+        target = model.target(batch, [item.target] if model.task.name != "span" else item.target)
+        return {
+            judge.card.title: float(judge.judge(model, batch, scores, target)[judge.name][0])
+            for judge in self.judges
+            if judge.applies(model)
+        }
+
+    def _label(self, asked: Question) -> str:
+        if asked.target not in self.labels(asked):
+            valid = ", ".join((PREDICTED, *self.labels(asked)))
+            raise ExegeteError(f"the target {asked.target!r:.80} is none of: {valid}")
+        return asked.target
+
+    @contextmanager
+    def _alone(self, model: ExplainedModel) -> Iterator[None]:
+        with self._busy, model.remember():
+            yield
+
+
+def coefficients(method: Explainer) -> torch.Tensor | None:
+    """A learned explainer's weight of each head [layers, heads]; None for methods that learn none."""
+    if hasattr(method, "head_weights"):
+        weights: torch.Tensor = method.head_weights().detach()
+        return weights
+    found = getattr(method, "head_coefficients", None)
+    return None if found is None else found.detach()
+
+
+def _shown(spec: str) -> str:
+    """A method's name on pages: its spec, of a learned one's folder only the last part."""
+    name, colon, path = spec.partition(":")
+    return f"{name}:{path.rstrip('/').rpartition('/')[2]}" if colon else name
+
+
+def _numbered(batch: Batch) -> torch.Tensor:
+    """[1, L] The number of each content position, -1 elsewhere."""
+    return torch.where(batch.content, batch.content.long().cumsum(1) - 1, -1)

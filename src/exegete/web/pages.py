@@ -1,0 +1,59 @@
+"""From a template and values to a page; everything that is put in is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse, Response
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader
+
+from exegete.reports import highlight
+from exegete.web.guard import csrf_token, is_admin
+from exegete.web.site import site_of
+
+ROOM = Path(str(files("exegete.web")))
+SCRIPTS = {
+    "explore.js": ROOM / "static" / "explore.js",
+    "annotate.js": ROOM / "static" / "annotate.js",
+    "report.js": Path(str(files("exegete.reports"))) / "templates" / "report.js",
+}
+
+
+@cache
+def templates() -> Environment:
+    """Our templates, and those of reports."""
+    base = highlight.environment()
+    loaders = [FileSystemLoader(ROOM / "templates"), *([base.loader] if base.loader else [])]
+    return base.overlay(loader=ChoiceLoader(loaders))
+
+
+def page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """A page. Templates also see `site`, `admin` (whether the admin asks), `csrf` and `here` (the path)."""
+    shared = {"site": site_of(request), "admin": is_admin(request), "here": request.url.path}
+    csrf = values.pop("csrf", None) or csrf_token(request)
+    text = templates().get_template(f"{template}.html.j2").render(**shared, csrf=csrf, **values)
+    return HTMLResponse(text, status)
+
+
+def fragment(template: str, **values: Any) -> str:
+    """A part of a page."""
+    return templates().get_template(f"{template}.html.j2").render(**values)
+
+
+def download(content: bytes, name: str, media: str) -> Response:
+    """A file to keep."""
+    safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in name)
+    return Response(content, media_type=media, headers={"content-disposition": f'attachment; filename="{safe}"'})
+
+
+@cache
+def assets() -> Mapping[str, tuple[bytes, str]]:
+    """The style sheet and scripts by name, with their media types: all there is, so that no path is ever looked up."""
+    found = {name: (path.read_bytes(), "text/javascript; charset=utf-8") for name, path in SCRIPTS.items()}
+    style = templates().get_template("site.css.j2").render()
+    return found | {"style.css": (style.encode(), "text/css; charset=utf-8")}

@@ -1,0 +1,109 @@
+"""What every request meets first and every answer wears: known hosts, bounded bodies, headers that close doors."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import HTTPException
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from exegete.web.settings import UPLOADS, Limits
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "cache-control": "no-store",
+}
+SAFE = frozenset({"GET", "HEAD"})
+
+
+class Shield:
+    """The outermost layer.
+
+    Refuses: hosts the server is not known by (a page elsewhere could have its name resolved to this machine); requests
+    that change something and come from another site; bodies beyond the limits, counted as they come in.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...], limits: Limits) -> None:
+        self.app, self.limits = app, limits
+        self.hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        limit = self.limits.upload if scope["path"] in UPLOADS else self.limits.form
+        refusal = self._refusal(scope, headers, limit)
+        if refusal is not None:
+            await refusal(scope, receive, _dressed(send))
+            return
+        await self.app(scope, _counted(receive, limit), _dressed(send))
+
+    def _refusal(self, scope: Scope, headers: Headers, limit: int) -> PlainTextResponse | None:
+        host = headers.get("host", "")
+        if _name(host) not in self.hosts:
+            return PlainTextResponse("This server is not known by that name.\n", 421)
+        if scope["method"] not in SAFE and not _from_here(headers, host):
+            return PlainTextResponse("This request comes from another site.\n", 403)
+        size = headers.get("content-length", "0")
+        if not size.isdigit() or int(size) > limit:
+            return PlainTextResponse(f"A request here may have at most {limit} bytes.\n", 413)
+        return None
+
+
+def _from_here(headers: Headers, host: str) -> bool:
+    """Whether the browser says that a page of ours sent the request; programs that are no browsers say nothing."""
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = headers.get("origin")
+    return origin is None or urlsplit(origin).netloc.lower() == host.lower()
+
+
+def _name(host: str) -> str:
+    """The host without its port."""
+    return host.lower().rsplit(":", 1)[0] if not host.endswith("]") else host.lower()
+
+
+def _counted(receive: Receive, limit: int) -> Receive:
+    seen = 0
+
+    async def counting() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > limit:
+            raise HTTPException(413, f"A request here may have at most {limit} bytes.")
+        return message
+
+    return counting
+
+
+def _dressed(send: Send) -> Send:
+    async def dressing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=_raw(message))
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return dressing
+
+
+def _raw(message: Message) -> dict[str, Any]:
+    message.setdefault("headers", [])
+    message["headers"] = list(message["headers"])
+    return {"headers": message["headers"]}

@@ -1,0 +1,49 @@
+"""What a server serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+
+from exegete.errors import ExegeteError
+from exegete.web.settings import Limits
+
+if TYPE_CHECKING:
+    from exegete.web.browse.stored import Result
+    from exegete.web.explore.service import Explorer
+    from exegete.web.study.storage import Storage
+
+
+@dataclass(frozen=True)
+class Site:
+    """The rooms that are open, the admin's token, and the names under which the server may be asked for.
+
+    `explorer`: models to explain; `results`: what `compare` and `study` left, by name; `storage`: human studies.
+    """
+
+    token: str = field(repr=False)
+    explorer: Explorer | None = None
+    results: Mapping[str, Result] = field(default_factory=dict)
+    storage: Storage | None = None
+    limits: Limits = field(default_factory=Limits)
+    hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
+
+    def __post_init__(self) -> None:
+        if len(self.token) < 20:
+            raise ExegeteError("expected an admin token of at least 20 characters: a shorter one can be guessed")
+
+    @property
+    def studies(self) -> Storage:
+        """The storage, in rooms that are open only where there is one."""
+        if self.storage is None:
+            raise ExegeteError("this server has no studies: start it with --study NAME or --storage URL")
+        return self.storage
+
+
+def site_of(request: Request) -> Site:
+    """The site that a request is for."""
+    site: Site = request.app.state.site
+    return site

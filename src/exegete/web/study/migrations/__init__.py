@@ -1,0 +1,1 @@
+"""The steps from one schema of studies to the next."""

@@ -1,0 +1,49 @@
+"""Did explanations help people to predict the model? Share of right guesses, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from exegete.reports.leaderboard import intervals, resamples
+
+RESAMPLES = 1000
+
+
+class Guess(NamedTuple):
+    """One person on one example: whether the guesses without and with an explanation were the model's answer."""
+
+    example: int
+    method: str
+    before: bool
+    after: bool
+
+
+class Help(NamedTuple):
+    """A method's effect: shares of right guesses, and their difference with its 95 % bootstrap interval."""
+
+    method: str
+    guesses: int
+    before: float
+    after: float
+    gain: float
+    low: float
+    high: float
+
+
+def helped(guesses: Sequence[Guess], seed: int = 0) -> list[Help]:
+    """By method, best gain first. Intervals are over examples: people who guess at the same one are not independent."""
+    found = []
+    for method in dict.fromkeys(guess.method for guess in guesses):
+        mine = [guess for guess in guesses if guess.method == method]
+        examples = sorted({guess.example for guess in mine})
+        gains = [
+            np.mean([guess.after - guess.before for guess in mine if guess.example == example]) for example in examples
+        ]
+        cube = np.array(gains, dtype=np.float64)[None, None]
+        low, high = intervals(cube, resamples(len(examples), RESAMPLES, seed))
+        before, after = (float(np.mean([getattr(guess, when) for guess in mine])) for when in ("before", "after"))
+        found.append(Help(method, len(mine), before, after, float(np.mean(gains)), float(low[0, 0]), float(high[0, 0])))
+    return sorted(found, key=lambda row: -row.gain)

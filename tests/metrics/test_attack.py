@@ -1,0 +1,202 @@
+"""The attack against a search that shows the model one text at a time, and its figures by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+import families
+from exegete import ExegeteError
+from exegete.cli import main
+from exegete.data.swaps import applied, swaps
+from exegete.metrics import attack as module
+from exegete.metrics.attack import Attacked, AttackReport, attack
+from exegete.models import ExplainedModel
+
+TEXTS = [
+    "Mary and Peter don't like the 3 films from Paris",
+    "a dull film",
+    "it's 25 minutes of Zoë in Tokyo, it is not bad",
+    "David Smith can't act in two films",
+    "静かな町の映画",
+    "I am in London with Karen , we will see 9 shows",
+    "William went to Germany , Mexico and Japan",
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Answers that hang on every word: no class is ahead of the others on the mean of the texts."""
+    tiny = families.tiny("bert", dtype=torch.float64)
+    explained = ExplainedModel(tiny, families.tokenizer("bert"))
+    with torch.no_grad():
+        tiny.classifier.weight.mul_(40)
+        tiny.classifier.bias.sub_(torch.cat([explained(explained.encode([text])).logits for text in TEXTS]).mean(0))
+    return explained
+
+
+@pytest.fixture(scope="module")
+def rows(model):
+    """All right but the last one, whose label is another one."""
+    labels = [int(model.predict(model.encode([text]))) for text in TEXTS]
+    labels[-1] = (labels[-1] + 1) % 3
+    return [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=True)]
+
+
+def alone(model, text):
+    return model.probabilities(model.encode([text]))[0].double()
+
+
+def searched(model, text, label, budget=math.inf, **options):
+    """Greedy search, written down again: status, text and queries."""
+    found, chosen, queries = swaps(text, **options), {}, 1
+    if int(alone(model, text).argmax()) != label:
+        return "wrong already", text, 1
+    if not found:
+        return "nothing to swap", text, 1
+    while len(chosen) < len(found):
+        tried = []
+        for number, swap in enumerate(found):
+            for word in () if number in chosen else swap.choices:
+                if queries < budget:
+                    queries += 1
+                    answer = alone(model, applied(text, found, {**chosen, number: word}))
+                    tried.append((float(answer[label]), len(tried), {number: word}, int(answer.argmax())))
+        if not tried:
+            return "out of queries", text, queries
+        best = min(tried)
+        chosen |= best[2]
+        if best[3] != label:
+            return "succeeded", applied(text, found, chosen), queries
+    return "failed", text, queries
+
+
+@pytest.mark.parametrize(("budget", "seed"), [(None, 0), (None, 3), (9, 0), (1, 0)])
+def test_it_is_the_greedy_search_one_text_at_a_time(model, rows, budget, seed):
+    report = attack(model, rows, budget=budget, seed=seed, choices=3)
+    for row, outcome in zip(rows, report.examples, strict=True):
+        status, text, queries = searched(model, row["text"], row["label"], budget or math.inf, seed=seed, choices=3)
+        assert (outcome.status, outcome.text, outcome.queries) == (status, text, queries)
+        assert outcome.before == pytest.approx(float(alone(model, row["text"])[row["label"]]), abs=1e-6)
+        assert outcome.after == pytest.approx(float(alone(model, text)[row["label"]]), abs=1e-6)
+        assert (outcome.predicted != row["label"]) == (status in ("succeeded", "wrong already"))
+    found = {outcome.status for outcome in report.examples}
+    assert {"nothing to swap", "wrong already"} <= found
+    assert {None: {"succeeded"}, 9: {"out of queries"}, 1: {"out of queries"}}[budget] <= found
+
+
+def test_it_is_repeatable_and_examples_do_not_see_each_other(model, rows, monkeypatch):
+    together = attack(model, rows)
+    assert attack(model, rows) == together
+    monkeypatch.setattr(module, "AT_A_TIME", 2)
+    apart = attack(model, rows[::-1])
+    assert [one.text for one in apart.examples[::-1]] == [one.text for one in together.examples]
+    assert [one.queries for one in apart.examples[::-1]] == [one.queries for one in together.examples]
+
+
+def test_many_texts_go_through_the_model_in_few_passes(model, rows):
+    sizes = []
+    handle = model.model.register_forward_hook(lambda *_: sizes.append(1))
+    try:
+        report = attack(model, rows * 4)
+    finally:
+        handle.remove()
+    assert len(sizes) * 10 < sum(example.queries for example in report.examples)
+
+
+def test_both_texts_of_a_pair_are_attacked(model):
+    rows = [{"text": "a film", "text_pair": "Mary met Peter"}, {"text": "Mary met Peter", "text_pair": "a film"}]
+    for row in rows:
+        row["label"] = int(model.predict(model.encode([row])))
+    first, second = attack(model, rows, choices=2).examples
+    assert first.queries > 1
+    assert second.queries > 1
+    for outcome, row in zip((first, second), rows, strict=True):
+        still = "text" if row["text"] == "a film" else "text_pair"
+        assert getattr(outcome, still) == "a film"
+
+
+def test_the_figures_by_hand():
+    def one(status, words=10, changed=0, queries=1):
+        return Attacked(status, "", None, 0, 0, 0.9, 0.4, words, changed, queries)
+
+    report = AttackReport(
+        [
+            one("succeeded", 10, 2, 7),
+            one("succeeded", 20, 1, 3),
+            one("failed", 30, 0, 9),
+            one("nothing to swap", 4),
+            one("wrong already", 6),
+        ]
+    )
+    assert report.figures == {
+        "successes": 2.0,
+        "original_accuracy": 0.8,
+        "accuracy_under_attack": 0.4,
+        "success_rate": 0.5,
+        "perturbed_words": pytest.approx((0.2 + 0.05) / 2),
+        "words_per_input": 14.0,
+        "queries": 5.0,
+    }
+    assert list(report.to_pandas()["status"])[2:4] == ["failed", "nothing to swap"]
+    wrong = AttackReport([one("wrong already")]).figures
+    assert wrong["original_accuracy"] == 0
+    assert all(math.isnan(wrong[name]) for name in ("success_rate", "perturbed_words", "queries"))
+
+
+def test_changed_words_are_those_that_a_swap_touches(model):
+    rows = [{"text": text, "label": int(model.predict(model.encode([text])))} for text in TEXTS[:1] + TEXTS[2:4]]
+    won = [outcome for outcome in attack(model, rows).examples if outcome.status == "succeeded"]
+    assert won
+    for outcome in won:
+        given = next(text for text in TEXTS if len(text.split()) == outcome.words)
+        same = set(given.split()) & set(outcome.text.split())
+        assert outcome.changed >= outcome.words - len(same) - 1
+        assert 0 < outcome.changed <= outcome.words
+
+
+def test_inputs_that_cannot_be_attacked_are_named(model):
+    row = {"text": "Mary", "label": 0}
+    with pytest.raises(ExegeteError, match="row 1 has no label"):
+        attack(model, [row, {"text": "Mary"}])
+    with pytest.raises(ExegeteError, match="at least 1 query"):
+        attack(model, [row], budget=0)
+    with pytest.raises(ExegeteError, match="no example was given"):
+        attack(model, [])
+    regression = ExplainedModel(families.tiny("bert", num_labels=1), families.tokenizer("bert"))
+    with pytest.raises(ExegeteError, match="needs a classifier"):
+        attack(regression, [row])
+
+
+def test_the_command_prints_figures_or_json(model, tmp_path, capsys):
+    folder = tmp_path / "model"
+    model.model.config.id2label = {0: "bad", 1: "mixed", 2: "good"}
+    model.model.save_pretrained(folder)
+    families.tokenizer("bert").save_pretrained(folder)
+    file = tmp_path / "data.csv"
+    file.write_text("text,label\nMary met Peter,good\nit's 3 films,bad\nin Paris,mixed\n", encoding="utf-8")
+    settings = [
+        "attack",
+        "--model",
+        str(folder),
+        "--data",
+        f"csv:{file}",
+        "--split",
+        "all",
+        "--quiet",
+        "--device",
+        "cpu",
+    ]
+    assert main(settings) == 0
+    assert "accuracy under attack" in capsys.readouterr().out
+    assert main([*settings, "--json", "--budget", "5", "--kinds", "name,number"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert len(shown["examples"]) == 3
+    assert 0 <= shown["figures"]["accuracy_under_attack"] <= shown["figures"]["original_accuracy"] <= 1
+    assert main([*settings, "--kinds", "nouns"]) == 2
+    assert "unknown kind of swap 'nouns'" in capsys.readouterr().err
+    assert main(["attack", "--help"]) == 0
+    assert "exegete attack --model" in " ".join(capsys.readouterr().out.split())

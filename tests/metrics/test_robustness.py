@@ -1,0 +1,230 @@
+"""Likeness of explanations over models, and how much they move with the input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import exegete
+import families
+from exegete import ExegeteError
+from exegete.data.swaps import applied, swaps
+from exegete.metrics.agreement import jaccard
+from exegete.metrics.robustness import Likeness, consistency, jaccard_matrix
+from exegete.metrics.sensitivity import input_consistency, max_sensitivity
+from exegete.models import ExplainedModel
+from small import FEW, NATIVE, made
+
+TEXTS = families.SENTENCES[:4]
+
+
+def bert(seed=0, **changes):
+    return ExplainedModel(families.tiny("bert", seed=seed, **changes), families.tokenizer("bert"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "fraction", "expected"),
+    [
+        ([4, 3, 2, 1], [4, 3, 2, 1], 0.25, 1.0),
+        ([4, 3, 2, 1], [1, 2, 3, 4], 0.25, 0.0),
+        ([4, 3, 2, 1], [3, 4, 2, 1], 0.25, 0.0),
+        ([4, 3, 2, 1], [3, 4, 2, 1], 0.5, 1.0),
+        ([5, 4, 3, 2, 1], [5, 1, 4, 2, 3], 0.25, 1 / 3),
+        ([9, 8, 7, 0, 0, 0, 0, 0, 0], [0, 8, 7, 9, 0, 0, 0, 0, 0], 0.25, 0.5),
+        ([-9, 1, 0], [9, 1, 0], 0.25, 0.0),
+        ([0, 0, 0, 0], [0, 0, 0, 0], 0.25, 1.0),
+        ([7], [-7], 0.25, 1.0),
+    ],
+)
+def test_jaccard_of_the_top_by_hand(one, other, fraction, expected):
+    assert jaccard(one, other, fraction) == pytest.approx(expected)
+    assert jaccard(other, one, fraction) == pytest.approx(expected)
+
+
+def test_jaccard_is_undefined_for_nothing_and_refuses_other_positions():
+    assert np.isnan(jaccard([], []))
+    with pytest.raises(ExegeteError, match="same positions"):
+        jaccard([1, 2], [1, 2, 3])
+    with pytest.raises(ExegeteError, match="fractions"):
+        jaccard([1], [1], 0.0)
+
+
+def test_the_matrix_is_every_pair_of_models_on_every_text():
+    models = {f"init {seed}": bert(seed) for seed in range(3)}
+    likeness = consistency(models, TEXTS, "input_x_gradient", target=1)
+    assert likeness.values.shape == (3, 3, len(TEXTS))
+    for i, one in enumerate(models.values()):
+        for j, other in enumerate(models.values()):
+            for k, text in enumerate(TEXTS):
+                tops = []
+                for model in (one, other):
+                    batch = model.encode([text])
+                    scores = exegete.explainer("input_x_gradient").attribute(model, batch, 1)[0][batch.content[0]]
+                    count = -(-len(scores) // 4)
+                    tops.append(set(scores.topk(count).indices.tolist()))
+                expected = len(tops[0] & tops[1]) / len(tops[0] | tops[1])
+                assert likeness.values[i, j, k] == pytest.approx(expected)
+    assert (np.diag(likeness.matrix) == 1).all()
+    assert likeness.matrix.equals(likeness.matrix.T)
+    assert (likeness.values[0, 1] < 1).any()
+
+
+def test_the_tests_of_initialisation_and_training_are_means_over_pairs():
+    values = np.zeros((4, 4, 2))
+    for (i, j), both in {(0, 1): (0.2, 0.4), (0, 2): (0.6, 0.8), (1, 2): (0.1, 0.0), (0, 3): (0.3, 0.9)}.items():
+        values[i, j] = values[j, i] = both
+    likeness = Likeness(("a", "b", "c", "untrained"), values)
+    np.testing.assert_allclose(likeness.between(["a", "b", "c"]), [0.3, 0.4])
+    np.testing.assert_allclose(likeness.between(["a", "b", "c"], ["untrained"]), [0.1, 0.3])
+    with pytest.raises(ExegeteError, match="no model 'd'"):
+        likeness.between(["a", "d"])
+    with pytest.raises(ExegeteError, match="two different models"):
+        likeness.between(["a"])
+
+
+@pytest.mark.parametrize("method", NATIVE)
+def test_any_method_gives_a_matrix_and_models_may_be_loaded_one_at_a_time(method):
+    loaded = []
+
+    def load(seed):
+        loaded.append(seed)
+        return bert(seed)
+
+    sources = {"one": lambda: load(0), "two": lambda: load(1)}
+    likeness = consistency(sources, TEXTS[:2], made(method))
+    assert loaded == [0, 1]
+    assert ((likeness.values >= 0) & (likeness.values <= 1)).all()
+
+
+def test_models_with_other_tokens_or_texts_are_refused():
+    items = list(exegete.attribute(bert(), TEXTS[:2], "random"))
+    with pytest.raises(ExegeteError, match="the same examples"):
+        jaccard_matrix([items, items[:1]])
+    other = [replace(item, tokens=[*item.tokens[:-2], "x", item.tokens[-1]]) for item in items]
+    with pytest.raises(ExegeteError, match="different tokens"):
+        jaccard_matrix([items, other])
+
+
+# -- max-sensitivity ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["saliency", "attention_last", "occlusion", "decompx_linear", "random", "lime"])
+def test_without_a_radius_nothing_moves_and_with_one_something_does(method):
+    model = bert()
+    batch = model.encode(TEXTS)
+    chosen = exegete.explainer(method, **FEW.get(method, {}))
+    assert not max_sensitivity(model, batch, chosen, radius=0.0, samples=2).any()
+    moved = max_sensitivity(model, batch, chosen, radius=0.05, samples=2)
+    assert (moved == 0).all() if method == "random" else (moved > 0).all()
+
+
+def test_draws_move_a_word_alike_wherever_it_stands_inside_the_cube_and_special_tokens_not_at_all():
+    model = bert(dtype=torch.float64)
+    batch = model.encode(["film town film"])
+    few, many = (max_sensitivity(model, batch, "input_x_gradient", samples=n, seed=3) for n in (1, 6))
+    assert many >= few > 0
+    seen = []
+
+    class Recording(type(exegete.explainer("saliency"))):
+        def scores(self, model, batch, target):
+            seen.append(model.embed(batch).detach().clone())
+            return super().scores(model, batch, target)
+
+    max_sensitivity(model, batch, Recording(), samples=3, radius=0.1)
+    clean, *moved = [each[0] for each in seen]
+    ids = batch.inputs["input_ids"][0].tolist()
+    for one in moved:
+        shift = one - clean
+        assert shift.abs().max() <= 0.1
+        assert shift[batch.content[0]].abs().max() > 0.08
+        assert not shift[~batch.content[0]].any()
+        for i, first in enumerate(ids):
+            for j, second in enumerate(ids):
+                assert torch.equal(shift[i], shift[j]) == (first == second or not (shift[i].any() or shift[j].any()))
+    assert not torch.equal(moved[0], moved[1])
+
+
+def test_it_is_the_relative_distance_of_attributions():
+    model = bert(dtype=torch.float64)
+    batch = model.encode(TEXTS[:1])
+    found = max_sensitivity(model, batch, "saliency", target=1, samples=1, radius=0.1)
+    clean = exegete.explainer("saliency").attribute(model, batch, 1).detach()
+    table = model.embedding.weight.data.clone()
+    from exegete.metrics.sensitivity import _direction
+
+    for token in batch.inputs["input_ids"][0][batch.content[0]].unique().tolist():
+        model.embedding.weight.data[token] += 0.1 * _direction("0 0", token, table.shape[1])
+    moved = exegete.explainer("saliency").attribute(model, batch, 1).detach()
+    assert float(found) == pytest.approx(float((moved - clean).norm() / clean.norm()), rel=1e-5)
+
+
+def test_batching_changes_nothing_and_the_model_stays_as_it_was():
+    model = bert()
+    batch = model.encode(TEXTS)
+    hooks = len(model.embedding._forward_hooks)
+    together = max_sensitivity(model, batch, "saliency", samples=3)
+    alone = torch.cat(
+        [max_sensitivity(model, batch.select([row]).trimmed()[0], "saliency", samples=3) for row in range(4)]
+    )
+    torch.testing.assert_close(together, alone, rtol=1e-3, atol=1e-4)
+    with pytest.raises(RuntimeError, match="broken"):
+        max_sensitivity(model, batch, Broken())
+    assert len(model.embedding._forward_hooks) == hooks
+
+
+class Broken(type(exegete.explainer("saliency"))):
+    """Fails when the words have moved."""
+
+    def scores(self, model, batch, target):
+        if model.embedding._forward_hooks:
+            raise RuntimeError("broken")
+        return super().scores(model, batch, target)
+
+
+def test_what_cannot_be_moved_is_refused():
+    picture = exegete.load(families.tiny("vit"), families.processor("vit"))
+    with pytest.raises(ExegeteError, match="images"):
+        max_sensitivity(picture, picture.encode(families.examples("vit", 1)), "saliency")
+    model = bert()
+    for bad in ({"radius": -1.0}, {"samples": 0}):
+        with pytest.raises(ExegeteError, match="expected a radius"):
+            max_sensitivity(model, model.encode(TEXTS[:1]), "saliency", **bad)
+
+
+# -- input consistency -------------------------------------------------------------------------------------------------
+
+
+def test_consistency_over_swaps_by_hand():
+    model = bert()
+    texts = ["she does not like the 3 old films , it is long", "a dull film without a name"]
+    found = input_consistency(model, texts, "occlusion", versions=50)
+    assert np.isnan(found[1])
+    places = swaps(texts[0])
+    clean = exegete.attribute(model, texts[:1], "occlusion")[0]
+    values = []
+    for number, swap in enumerate(places):
+        for word in swap.choices:
+            changed = exegete.attribute(model, [applied(texts[0], places, {number: word})], "occlusion")[0]
+            if changed.prediction != clean.prediction:
+                continue
+            gone = len(texts[0][swap.start : swap.end].split())
+            came, first = len(word.split()), len(texts[0][: swap.start].split())
+            before = np.delete(clean.word_scores, range(first, first + gone))
+            after = np.delete(changed.word_scores, range(first, first + came))
+            values.append(jaccard(before, after))
+    assert len(places) == 3
+    drawn = sorted(input_consistency(model, texts[:1], "occlusion", versions=len(values) + 100))
+    assert drawn == [pytest.approx(np.mean(values))]
+
+
+def test_a_method_that_looks_at_positions_alone_is_consistent_and_versions_are_drawn_by_the_seed():
+    model = bert()
+    texts = ["Mary likes 3 films from Paris and David likes 7"]
+    assert input_consistency(model, texts, "saliency", versions=2, seed=1) == input_consistency(
+        model, texts, "saliency", versions=2, seed=1
+    )
+    with pytest.raises(ExegeteError, match="at least one version"):
+        input_consistency(model, texts, "saliency", versions=0)

@@ -1,0 +1,411 @@
+"""Criteria on explanations: hand examples, loops, margins, gradients, and inputs at the edge."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import families
+from exegete import ExegeteError, explainer
+from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.models import Capture
+from exegete.objectives import (
+    ClusteringConsistency,
+    Comprehensiveness,
+    Consistency,
+    CrossEntropy,
+    ExplanationLoss,
+    GradientPenalty,
+    Moment,
+    Step,
+    Sufficiency,
+    task_losses,
+)
+from exegete.objectives.consistency import divergences, from_the_left, pooled
+from exegete.objectives.criterion import straight_through
+from exegete.training.module import TrainingModule
+from small import PAIRS, shared, small
+
+CRITERIA = [Comprehensiveness, Sufficiency, Consistency, ClusteringConsistency]
+ERASING = [Comprehensiveness, Sufficiency]
+COEFFICIENTS = ["query_features", "key_features", "head_coefficients", "layer_coefficients"]
+FAMILIES = ["bert", "gpt2", "llama"]
+EVALUATED = Moment(training=False)
+
+
+def drawn(model, **options):
+    """Untrained, but with coefficients that all differ."""
+    single = InterpretableAttention.untrained(model, **options).double()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for value in single.state_dict().values():
+            value.mul_(1 + 0.3 * torch.randn_like(value))
+    return single
+
+
+def labelled(model, texts=None):
+    texts = families.examples("bert", 4) if texts is None else texts
+    return model.encode([{"text": text, "label": i % 2} for i, text in enumerate(texts)])
+
+
+def step_of(model, batch, objective, moment=EVALUATED):
+    outputs = model(batch, capture=objective.capture)
+    return Step(model, batch, outputs, *task_losses(model, batch, outputs.logits), moment)
+
+
+def rows(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_the_top_by_hand():
+    scores = rows([0.4, 0.1, 0.2, 0.3, 0.0], [0.2, 0.2, 0.2, 0.0, 0.4])
+    possible = torch.tensor([[True, True, True, True, True], [True, True, True, True, False]])
+    for share, expected in (
+        (0.01, [[1, 0, 0, 0, 0], [1, 0, 0, 0, 0]]),
+        (0.5, [[1, 0, 1, 1, 0], [1, 1, 0, 0, 0]]),
+        (1.0, [[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]]),
+    ):
+        assert straight_through(scores, possible, [share, share]).tolist() == expected
+    each = straight_through(scores, possible, torch.tensor([0.2, 0.75]))
+    assert each.tolist() == [[1, 0, 0, 0, 0], [1, 1, 1, 0, 0]]
+
+
+def test_the_gradient_of_the_top_is_that_of_a_soft_choice():
+    scores = rows([0.4, 0.1, 0.2, 0.3]).requires_grad_()
+    weights = rows([1.0, -2.0, 3.0, 0.5])
+    top = straight_through(scores, torch.ones(1, 4, dtype=torch.bool), [0.5])
+    (found,) = torch.autograd.grad((top * weights).sum(), scores)
+    soft = torch.sigmoid((scores.detach() - 0.25) / (0.1 * math.sqrt(0.0125)))
+    torch.testing.assert_close(found, weights * soft * (1 - soft) / (0.1 * math.sqrt(0.0125)))
+
+
+def test_scores_that_do_not_differ_have_a_top_and_no_gradient():
+    for values, chosen in (([0.25] * 4, [1, 1, 0, 0]), ([0.0] * 4, [0] * 4)):
+        scores = rows(values).requires_grad_()
+        top = straight_through(scores, torch.ones(1, 4, dtype=torch.bool), [0.5])
+        assert top.tolist() == [chosen]
+        (slope,) = torch.autograd.grad(top.sum(), scores)
+        assert not slope.any()
+    none = straight_through(rows([0.5, 0.5]), torch.zeros(1, 2, dtype=torch.bool), [0.5])
+    assert not none.any()
+
+
+def by_hand(model, batch, single, kept, loss):
+    """The mean over bins and examples, from ids in which the mask token was put by hand."""
+    scores = single.everywhere(model, batch).scores
+    target = model.predict(batch)
+    clean = model.probabilities(batch)
+    found = []
+    for row in range(len(batch)):
+        possible = batch.erasable[row].nonzero().flatten().tolist()
+        ranked = sorted((p for p in possible if scores[row, p] > 0), key=lambda p: (-scores[row, p], p))
+        for share in (0.01, 0.05, 0.1, 0.2, 0.5):
+            top = ranked[: max(1, math.ceil(share * len(possible) - 1e-9))]
+            gone = [p for p in possible if (p in top) != kept]
+            ids = batch.inputs["input_ids"][[row]].clone()
+            ids[0, gone] = model.mask_id
+            one = replace(batch.select([row]), inputs=batch.select([row]).inputs | {"input_ids": ids})
+            left = model.probabilities(one)[0]
+            found.append(loss(clean[row], left, target[row]))
+    return torch.stack(found).mean()
+
+
+def log_of(probabilities, target):
+    if target.ndim:
+        return probabilities[0, target[0]].log() + probabilities[1, target[1]].log()
+    return probabilities[target].log()
+
+
+def comprehensive(clean, left, target):
+    return (1.0 + log_of(left, target) - log_of(clean, target)).clamp(min=0)
+
+
+def sufficient(clean, left, target):
+    return (0.1 + log_of(clean, target) - log_of(left, target)).clamp(min=0)
+
+
+def unlike(clean, left, target):
+    return (log_of(clean, target) - log_of(left, target)).abs()
+
+
+def divergent(clean, left, target):
+    return (clean * (clean / left).log()).sum()
+
+
+def reversed_divergent(clean, left, target):
+    return divergent(left, clean, target)
+
+
+@pytest.mark.parametrize(
+    ("objective", "kept", "loss"),
+    [
+        (Comprehensiveness, False, comprehensive),
+        (Sufficiency, True, sufficient),
+        (lambda e: Sufficiency(e, form="mae"), True, unlike),
+        (lambda e: Sufficiency(e, form="kl"), True, divergent),
+        (lambda e: Sufficiency(e, form="reverse_kl"), True, reversed_divergent),
+    ],
+)
+@pytest.mark.parametrize("head", ["SequenceClassification", "QuestionAnswering"])
+@torch.no_grad()
+def test_losses_are_those_of_texts_with_mask_tokens(head, objective, kept, loss):
+    model = shared("bert", head)
+    texts = PAIRS[:2] if head == "QuestionAnswering" else families.examples("bert", 3)
+    batch = model.encode(texts)
+    batch = replace(batch, labels=model.predict(batch))
+    single = drawn(model)
+    term = objective(single)
+    if head == "QuestionAnswering" and loss in (divergent, reversed_divergent):
+        loss_of = loss
+        loss = lambda clean, left, target: sum(  # noqa: E731
+            loss_of(c[c > 0], q[c > 0], target) for c, q in zip(clean, left, strict=True)
+        )
+    found = term(step_of(model, batch, term))
+    torch.testing.assert_close(found, by_hand(model, batch, single, kept, loss), rtol=1e-8, atol=1e-10)
+
+
+def test_only_the_context_of_a_question_can_be_taken_away():
+    model = shared("bert", "QuestionAnswering")
+    batch = model.encode(PAIRS[:2])
+    for row, alignment in enumerate(batch.alignments):
+        sides = [None if span is None else span[0] for span in alignment.spans]
+        assert batch.erasable[row, : len(sides)].tolist() == [side == 1 for side in sides]
+    pair = shared("bert").encode(PAIRS[:2])
+    assert torch.equal(pair.erasable, pair.content)
+
+
+def answering(log_probability):
+    """Logits [B, 3] whose first class has this log-probability [B], whatever is added to them."""
+    rest = torch.log1p(-log_probability.exp()) - math.log(2)
+    return torch.stack([log_probability, rest, rest], 1) + 5.0
+
+
+@pytest.mark.parametrize(("kind", "needed"), [(Comprehensiveness, -1.0), (Sufficiency, 0.1)])
+def test_the_margin_is_inactive_exactly_when_it_is_met(kind, needed):
+    model = shared("bert")
+    objective = kind(InterpretableAttention.untrained(model))
+    whole = rows(0.9, 0.8, 0.6).log()
+    step = step_of(model, labelled(model, ["a film", "dull", "great"]), objective)
+    step = replace(step, outputs=replace(step.outputs, logits=answering(whole)))
+    for further, expected in ((1e-6, 0.0), (0.5 if needed < 0 else 1e-3, 0.0), (-1e-6, 1e-6), (-0.3, 0.3)):
+        change = needed - further if needed < 0 else needed + further
+        logits = answering(whole + change).requires_grad_()
+        losses = objective.apart(step, logits, answering(whole))
+        torch.testing.assert_close(losses, torch.full_like(losses, expected), rtol=1e-6, atol=1e-12)
+        (slope,) = torch.autograd.grad(losses.sum(), logits)
+        assert slope.any() == bool(expected)
+
+
+def divergence_by_loops(scores, states, epsilon=1e-6, symmetric=False):
+    """Eq. 13 and 19 pair by pair, number by number; states [B][L, d] of real positions."""
+    total, count = 0.0, 0
+    for i in range(len(scores)):
+        for j in range(i + 1, len(scores)):
+            pair = []
+            for one, other in ((i, j), (j, i)):
+                kl = 0.0
+                for place, p in enumerate(scores[one].tolist()):
+                    q = scores[other][place].item() if place < len(scores[other]) else 0.0
+                    kl += p * (math.log(max(p, 1e-7)) - math.log(max(q, 1e-7)))
+                pair.append(kl)
+            distance = (states[i].mean(0) - states[j].mean(0)).norm().item()
+            total += (sum(pair) / 2 if symmetric else pair[0]) / (distance + epsilon)
+            count += 1
+    return total / count
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_consistency_is_the_loop_over_pairs(family, symmetric):
+    model = shared(family)
+    batch = labelled(model)
+    single = drawn(model)
+    objective = Consistency(single, symmetric=symmetric)
+    found = objective(step_of(model, batch, objective))
+    scores = single.everywhere(model, batch).scores
+    layers = model(batch, capture=Capture(hidden_states=True)).hidden_states
+    real = [batch.attended[row] for row in range(len(batch))]
+    states = [torch.stack([layer[row][real[row]] for layer in layers]).mean(0) for row in range(len(batch))]
+    expected = divergence_by_loops([scores[row][real[row]] for row in range(len(batch))], states, symmetric=symmetric)
+    assert found.item() == pytest.approx(expected, rel=1e-8)
+
+
+def test_consistency_by_hand():
+    scores = rows([0.5, 0.5, 0.0], [1.0, 0.0, 0.0])
+    found = divergences(scores)
+    assert found[0, 1].item() == pytest.approx(0.5 * math.log(0.5) + 0.5 * math.log(0.5 / 1e-7))
+    assert found[1, 0].item() == pytest.approx(math.log(2))
+    assert torch.diagonal(found).tolist() == [0.0, 0.0]
+
+
+def test_rows_from_their_first_real_position():
+    values = torch.arange(8.0).view(2, 4)
+    attended = torch.tensor([[False, False, True, True], [True, True, True, False]])
+    assert from_the_left(values, attended).tolist() == [[2.0, 3.0, 0.0, 0.0], [4.0, 5.0, 6.0, 0.0]]
+
+
+@torch.no_grad()
+def test_clustering_is_the_loop_over_others():
+    model = shared("bert")
+    batch = replace(labelled(model), labels=torch.tensor([0, 1, 0, 2]))
+    single = drawn(model)
+    objective = ClusteringConsistency(single)
+    scores = single.everywhere(model, batch).scores
+    total = 0.0
+    for i in range(4):
+        for sign, same in ((1, True), (-1, False)):
+            others = [j for j in range(4) if j != i and (batch.labels[i] == batch.labels[j]) == same]
+            if others:
+                total += sign * sum((scores[i] - scores[j]).square().sum() for j in others) / len(others)
+    torch.testing.assert_close(objective(step_of(model, batch, objective)), total / 4)
+
+
+@pytest.mark.parametrize("norm", ["sparsemax", "softmax"])
+@pytest.mark.parametrize("kind", CRITERIA)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_coefficient_and_the_model_get_a_gradient(family, kind, norm):
+    model = small(family)
+    single = drawn(model, norm=norm)
+    options = {"margin": 50.0} if kind in ERASING else {}
+    module = TrainingModule(model, [kind(single, **options)]).train()
+    batch = labelled(model, [families.SENTENCES[i] for i in range(4)])
+    module(batch, Moment())["terms"].sum().backward()
+    for name in COEFFICIENTS:
+        slope = getattr(single, name).grad
+        assert slope.isfinite().all()
+        assert slope.any(), name
+    queries = [
+        name for name, _ in model.named_parameters() if "query.weight" in name or "q_proj" in name or "c_attn" in name
+    ]
+    assert all(model.get_parameter(name).grad.any() for name in queries)
+
+
+@pytest.mark.parametrize("kind", CRITERIA)
+def test_training_makes_each_criterion_smaller(kind):
+    model = small("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    single = drawn(model, norm="softmax")
+    options = {"margin": 9.0, "sampled": False, "held": False} if kind in ERASING else {}
+    module = TrainingModule(model, [kind(single, **options)]).train()
+    batch = labelled(model, families.SENTENCES[:4])
+    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(8):
+        term = module(batch, Moment())["terms"].sum()
+        optimizer.zero_grad()
+        term.backward()
+        optimizer.step()
+        losses.append(term.item())
+    assert losses[-1] < losses[0] - 1e-3 * abs(losses[0])
+
+
+def test_criteria_share_an_explainer_and_combine_with_other_papers_terms():
+    model = small("bert")
+    single = drawn(model)
+    every = [kind(single) for kind in CRITERIA]
+    others = [CrossEntropy(), GradientPenalty(), ExplanationLoss(explainer("attention_last"))]
+    module = TrainingModule(model, [*others, *every]).train()
+    assert list(module.learned) == ["comprehensiveness"]
+    rows_of = [{"text": t, "label": i % 2, "rationale": [[0, 5]]} for i, t in enumerate(families.SENTENCES[:3])]
+    batch = model.encode(rows_of)
+    together = module(batch, Moment())["terms"]
+    together.sum().backward()
+    assert single.head_coefficients.grad.any()
+    model.eval()
+    for place, objective in enumerate(every, len(others)):
+        alone = TrainingModule(model, [objective]).eval()(batch, EVALUATED)["terms"]
+        torch.testing.assert_close(module.eval()(batch, EVALUATED)["terms"][place], alone[0])
+
+
+def test_a_drawn_bin_is_one_of_the_bins_and_its_mean_is_theirs():
+    model = small("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    single = drawn(model)
+    batch = labelled(model, families.SENTENCES[:4])
+    sampled, every = Comprehensiveness(single), Comprehensiveness(single, sampled=False)
+    with torch.no_grad():
+        values = [sampled(step_of(model, batch, sampled, Moment(number=number))) for number in range(60)]
+        again = sampled(step_of(model, batch, sampled, Moment(number=0)))
+        mean = every(step_of(model, batch, every, Moment()))
+    assert torch.equal(values[0], again)
+    assert len({value.item() for value in values}) > 10
+    spread = torch.stack(values).std() / math.sqrt(len(values))
+    assert abs(torch.stack(values).mean() - mean) < 4 * spread
+
+
+@pytest.mark.parametrize("kind", CRITERIA)
+def test_a_batch_of_one_word_and_equal_scores_are_defined(kind):
+    model = small("bert")
+    single = InterpretableAttention.untrained(model, norm="softmax", mix="literal", scales=(1e-30, 1e-30)).double()
+    for texts in (["a"], ["a", "dull film", "a moving film about a small town"]):
+        batch = labelled(model, texts)
+        module = TrainingModule(model, [kind(single)]).train()
+        term = module(batch, Moment())["terms"]
+        assert term.isfinite().all()
+        term.sum().backward()
+        assert all(weight.grad is None or weight.grad.isfinite().all() for weight in module.parameters())
+    batch = labelled(model, ["a"])
+    objective = kind(drawn(model))
+    if kind in (Consistency, ClusteringConsistency):
+        assert objective(step_of(model, batch, objective)).item() == 0
+    if kind is Consistency:
+        assert objective.size(batch).item() == 0
+        assert objective.size(labelled(model)).item() == 6
+
+
+def test_the_distance_is_held_still_unless_asked():
+    model = small("bert")
+    batch = labelled(model)
+    single = drawn(model)
+    for param in single.parameters():
+        param.requires_grad_(False)
+    outputs = model(batch, capture=Capture(heads=True, hidden_states=True))
+    kept = pooled(outputs, batch)
+    assert kept.requires_grad
+    slopes = {}
+    for held in (True, False):
+        objective = Consistency(single, held=held)
+        frozen = tuple(layer.detach() for layer in outputs.queries), tuple(layer.detach() for layer in outputs.keys)
+        step = Step(model, batch, replace(outputs, queries=frozen[0], keys=frozen[1]), torch.zeros(4), torch.ones(4))
+        slopes[held] = objective(step).requires_grad
+    assert slopes == {True: False, False: True}
+
+
+def test_any_explainer_of_one_pass_can_be_trained():
+    model = small("bert")
+    batch = labelled(model)
+    smat = ParameterisedAttention.uniform(model).double()
+    module = TrainingModule(model, [Comprehensiveness(smat, margin=9.0)])
+    module(batch, Moment())["terms"].sum().backward()
+    assert smat.coefficients.grad.any()
+    plain = Comprehensiveness(explainer("attention_last"))
+    assert plain.learned is None
+    TrainingModule(model, [plain])(batch, Moment())["terms"].sum().backward()
+
+
+def test_what_cannot_be_trained_says_why():
+    single = InterpretableAttention(2, 4, 8)
+    for make, message in (
+        (lambda: Comprehensiveness(explainer("lime")), "lime cannot be trained"),
+        (lambda: Comprehensiveness(single, bins=(0.0,)), "above 0 and up to 1"),
+        (lambda: Comprehensiveness(single, margin=0.0), "the margin is above 0"),
+        (lambda: Sufficiency(single, form="mse"), "unknown form of sufficiency 'mse'"),
+        (lambda: Consistency(single, epsilon=0.0), "epsilon is above 0"),
+        (lambda: Consistency(single, weight=-1.0), "at least 0"),
+    ):
+        with pytest.raises(ExegeteError, match=message):
+            make()
+    model = small("bert", num_labels=1)
+    batch = model.encode([{"text": "a film", "label": 0.5}])
+    for kind, message in ((Comprehensiveness, "no probability"), (ClusteringConsistency, "labels of classes")):
+        objective = kind(InterpretableAttention.untrained(model))
+        with pytest.raises(ExegeteError, match=message):
+            objective(step_of(model, batch, objective))
+    pictures = shared("vit")
+    objective = Comprehensiveness(InterpretableAttention.untrained(pictures))
+    batch = replace(pictures.encode(families.examples("vit", 2)), labels=torch.tensor([0, 1]))
+    with pytest.raises(ExegeteError, match="does not apply to images"):
+        objective(step_of(pictures, batch, objective))

@@ -1,0 +1,128 @@
+"""Teachers' answers that are kept: when a teacher is asked again, and what a checkpoint holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import exegete
+import families
+from exegete import ExegeteError
+from exegete.models import ExplainedModel
+from exegete.objectives import ExplanationGuided, Moment
+from exegete.objectives.teacher_memory import TeacherMemory
+from exegete.training.module import TrainingModule
+
+TEXTS = families.examples("bert", 5)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return ExplainedModel(families.tiny("bert"), families.tokenizer("bert"))
+
+
+def labelled(model, texts=TEXTS):
+    return model.encode([{"text": text, "label": TEXTS.index(text) % 3} for text in texts])
+
+
+class Asked:
+    """A teacher that counts, and says something else in every epoch."""
+
+    def __init__(self):
+        self.texts, self.epoch = [], 0
+
+    def __call__(self, batch, target):
+        self.texts += [alignment.texts[0] for alignment in batch.alignments]
+        ids = batch.inputs["input_ids"].float()
+        return (ids + 1000 * self.epoch + 0.5 * target[:, None]) * batch.content
+
+
+@pytest.mark.parametrize(("lifetime", "asked_in"), [(1, [0, 1, 2, 3]), (2, [0, 2]), (10, [0])])
+def test_a_teacher_is_asked_once_a_lifetime_about_each_example(model, lifetime, asked_in):
+    memory, teacher = TeacherMemory(), Asked()
+    for epoch in range(4):
+        teacher.texts, teacher.epoch = [], epoch
+        for part in (TEXTS[:2], TEXTS[2:], TEXTS[:1]):
+            batch = labelled(model, part)
+            found = memory.scores(batch, batch.labels, epoch, lifetime, teacher)
+            said = max(number for number in asked_in if number <= epoch)
+            ids = batch.inputs["input_ids"].float() + 1000 * said + 0.5 * batch.labels[:, None]
+            torch.testing.assert_close(found, ids * batch.content)
+        assert teacher.texts == (TEXTS if epoch in asked_in else [])
+
+
+def test_padding_order_and_neighbours_do_not_matter_and_targets_do(model):
+    memory, teacher = TeacherMemory(), Asked()
+    batch = labelled(model)
+    first = memory.scores(batch, batch.labels, 0, 1, teacher)
+    rows = [3, 0]
+    turned, columns = batch.select(rows).trimmed()
+    again = memory.scores(turned, turned.labels, 0, 1, teacher)
+    assert torch.equal(again, first[rows][:, columns])
+    assert len(teacher.texts) == len(TEXTS)
+    memory.scores(turned, 2 - turned.labels, 0, 1, teacher)
+    assert len(teacher.texts) > len(TEXTS)
+
+
+def test_a_checkpoint_holds_it_whatever_its_size(model):
+    memory, teacher = TeacherMemory(), Asked()
+    batch = labelled(model)
+    expected = memory.scores(batch, batch.labels, 3, 2, teacher)
+    state = memory.state_dict()
+    assert all(isinstance(value, torch.Tensor) for value in state.values())
+    other = TeacherMemory()
+    other.load_state_dict(state)
+    teacher.texts = []
+    assert torch.equal(other.scores(batch, batch.labels, 4, 2, teacher), expected)
+    assert teacher.texts == []
+    assert other.size == memory.size
+    empty = TeacherMemory()
+    other.load_state_dict(empty.state_dict())
+    assert (other.size, other.kept) == (0, {})
+
+
+def test_it_never_holds_more_than_its_bound_and_forgets_the_oldest(model):
+    batch = labelled(model)
+    counts = batch.content.sum(1).tolist()
+    memory, teacher = TeacherMemory(most=sum(counts[2:])), Asked()
+    memory.scores(batch, batch.labels, 0, 9, teacher)
+    assert memory.size == sum(counts[2:])
+    assert sum(len(scores) for _, scores in memory.kept.values()) == memory.size
+    teacher.texts = []
+    memory.scores(batch, batch.labels, 1, 9, teacher)
+    assert teacher.texts == TEXTS[:2]
+    small = TeacherMemory(most=1)
+    assert torch.equal(
+        small.scores(batch, batch.labels, 0, 9, teacher), small.scores(batch, batch.labels, 0, 9, teacher)
+    )
+    assert small.size <= 1
+
+
+def test_what_was_said_guides_later_steps_and_evaluation_asks_anew(model):
+    batch = labelled(model)
+    fresh = ExplanationGuided(exegete.explainer("input_x_gradient"))
+    kept = replace(fresh, lifetime=2)
+    assert fresh.learned is None
+    assert kept.learned is kept.memory
+    assert "memory" not in kept.params
+    modules = {name: TrainingModule(model, [objective]).eval() for name, objective in (("new", fresh), ("old", kept))}
+    start = modules["old"](batch, Moment())["terms"][0].detach()
+    torch.testing.assert_close(start, modules["new"](batch, Moment())["terms"][0].detach())
+    before = model.model.classifier.weight.data.clone()
+    model.model.classifier.weight.data.copy_(torch.randn_like(before))
+    now = modules["new"](batch, Moment())["terms"][0].detach()
+    try:
+        assert not torch.isclose(now, start)
+        torch.testing.assert_close(modules["old"](batch, Moment(number=7))["terms"][0].detach(), start)
+        torch.testing.assert_close(modules["old"](batch, Moment(epoch=2))["terms"][0].detach(), now)
+        unseen = modules["old"](batch, Moment(training=False))["terms"][0]
+        torch.testing.assert_close(unseen.detach(), now)
+    finally:
+        model.model.classifier.weight.data.copy_(before)
+
+
+def test_a_lifetime_below_nothing_is_refused():
+    with pytest.raises(ExegeteError, match="at least 0 epochs"):
+        ExplanationGuided(exegete.explainer("saliency"), lifetime=-1)

@@ -1,0 +1,255 @@
+"""Runs that begin with, read, and are explained by what other runs left; figures that come from several runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import exegete
+from exegete.errors import ExegeteError
+from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.recipes import RECIPES, Recipe, rationales
+from exegete.reports.attributions import Attributions
+from exegete.studies import sources
+from exegete.studies.cell import Store
+from exegete.studies.figures import agreements, table_matrix
+from exegete.studies.files import load_study
+from exegete.studies.grid import grid
+from exegete.studies.performance import performance
+from exegete.studies.results import collect
+from exegete.studies.run_cell import run_cell
+from exegete.studies.schema import DatasetPart
+from exegete.studies.sweeps import histories, sweeps
+from exegete.studies.tables import study_table
+
+FILE = Path(__file__).with_name("study_of_runs.yaml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attentive(Recipe):
+    """Trains a model, and leaves an explainer that looks at one head beside it."""
+
+    def train(self, model, train, dev, output_dir, **options):
+        result = super().train(model, train, dev, output_dir, **options)
+        learned = ParameterisedAttention.uniform(result.model, normaliser="none")
+        with torch.no_grad():
+            learned.coefficients.zero_()[-1, 0] = 3.0
+        learned.save_pretrained(Path(output_dir) / "explainer")
+        return result
+
+
+def attentive() -> Recipe:
+    """A recipe with an explainer in its folder."""
+    return Attentive(name="attentive", paper="")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    root = tmp_path_factory.mktemp("store")
+    RECIPES["attentive"] = attentive
+    try:
+        study = grid(load_study(FILE))
+        for cell in study.cells:
+            assert run_cell(cell, root)
+        yield collect(study, Store(root))
+    finally:
+        del RECIPES["attentive"]
+
+
+def folder(results, recipe, judgement=""):
+    (run, *_) = [run for run in results.grid.runs if (run.recipe, run.judgement) == (recipe, judgement)]
+    return results.store.folder(run.cell.key)
+
+
+def test_needs_come_first_and_are_part_of_the_address(results):
+    position = {run.cell.key: place for place, run in enumerate(results.grid.runs)}
+    for run in results.grid.runs:
+        assert all(position[need] < position[run.cell.key] for need in run.cell.needs)
+    (teacher,) = [run.cell.key for run in results.grid.runs if run.recipe == "Teacher" and not run.dataset]
+    depending = {run.recipe for run in results.grid.runs if teacher in run.cell.needs and not run.dataset}
+    assert depending == {"Continued", "FRESH"}
+    assert {run.seed for run in results.grid.runs if run.recipe == "Student"} == {0, 1, 2}
+
+
+def test_training_goes_on_from_another_runs_model(results):
+    """With a learning rate of 0 the model stays what it was; a run that trains nothing is that model itself."""
+    own = results.predictions(results.runs(recipe="Teacher")[0])["predicted"].tolist()
+    for recipe in ("Continued", "Taken"):
+        np.testing.assert_allclose(
+            results.predictions(results.runs(recipe=recipe)[0])["predicted"].tolist(), own, atol=1e-6
+        )
+    (other,) = results.runs(recipe="FRESH", judgement="teacher's")
+    np.testing.assert_allclose(results.predictions(other)["predicted"].tolist(), own, atol=1e-6)
+    student = results.predictions(results.runs(recipe="Student", dataset="test")[0])["predicted"].tolist()
+    assert not np.allclose(student, own)
+
+
+def test_an_explainer_comes_from_the_judged_run_or_from_a_named_one(results):
+    (run,) = results.runs(recipe="Teacher")
+    rows = results.examples(run).set_index(["explainer", "example"])
+    pd.testing.assert_frame_equal(rows.loc["learned"][["A-C", "A-S"]], rows.loc["moved"][["A-C", "A-S"]])
+    learned = ParameterisedAttention.from_pretrained(folder(results, "Teacher") / "explainer")
+    data = exegete.load_data("generated?size=48", "test", limit=12)
+    student = results.runs(recipe="Student", dataset="test", seed=1)[0]
+    model = exegete.load(results.store.folder(student.cell.needs[0]))
+    kept = Attributions.load(results.store.folder(student.cell.key) / "attributions")[12:]
+    for row, item in zip(data, kept, strict=True):
+        with torch.no_grad():
+            expected = learned.attribute(model, model.encode([row]))[0].numpy()
+        np.testing.assert_allclose(item.scores, expected, atol=1e-5)
+
+
+def test_a_protocols_figures_are_those_of_its_function(results):
+    models = [exegete.load(folder(results, name)) for name in ("FRESH", "Teacher")]
+    data = exegete.load_data("generated?size=48", "test", limit=12)
+    figures, _ = performance(models[0], rationales(models[1], data, "occlusion", 0.4))
+    told = results.figures.query("judgement == 'rationales'").set_index("metric")["value"]
+    assert told["rationale_accuracy"] == pytest.approx(figures["accuracy"])
+    assert told["rationale_f1_macro"] == pytest.approx(figures["f1_macro"])
+    assert results.card("rationale_accuracy").higher_is_better
+
+
+def test_a_student_foretells_its_teacher_as_often_as_both_say_the_same(results):
+    """The teacher's own model foretells it always."""
+    teacher = exegete.load(folder(results, "Teacher"))
+    exam = sources.load(results.grid.study.file.datasets["exam"].model_dump())
+    said = performance(teacher, exam)[1]["predicted"].map(np.argmax)
+    for run in results.runs(judgement="foretold"):
+        share = (results.predictions(run)["predicted"].map(np.argmax) == said).mean()
+        told = results.figures.query(f"recipe == '{run.recipe}' and seed == {run.seed} and metric == 'simulatability'")
+        assert told["value"].item() == pytest.approx(share)
+        assert share == 1 or run.recipe == "Student"
+
+
+def test_rows_divide_a_split():
+    parts = [DatasetPart(spec="generated?size=48", split="train", rows=rows) for rows in ([0, 16], [16, 28])]
+    pool, exam = (sources.load(part.model_dump())["text"][:] for part in parts)
+    assert (len(pool), len(exam)) == (16, 12)
+    assert not set(pool) & set(exam)
+    assert pool == exegete.load_data("generated?size=48", "train", limit=16, seed=0)["text"][:]
+    assert sources.dataset(parts[0]).address != sources.dataset(parts[1]).address
+    few = DatasetPart(spec="generated?size=48", split="train", rows=[40, 99])
+    assert "none to take from 40 to 99" in sources.dataset(few).problem
+
+
+def test_how_alike_seeds_are_is_the_mean_over_pairs_of_examples(results):
+    runs = results.runs(recipe="Student", dataset="test")
+    tops = []
+    for run in runs:
+        items = Attributions.load(results.store.folder(run.cell.key) / "attributions")[:12]
+        scores = [item.scores[~np.array(item.special)] for item in items]
+        tops.append([set(np.argsort(-each, kind="stable")[: ceil(len(each) / 4)]) for each in scores])
+
+    def pair(one, other):
+        return np.mean([len(a & b) / len(a | b) for a, b in zip(tops[one], tops[other], strict=True)])
+
+    by_run = [np.mean([pair(one, other) for other in range(3) if other != one]) for one in range(3)]
+    table = study_table(results, "alike")
+    assert table.rows == ["ATT", "moved"]
+    assert table.columns == ["dev", "test"]
+    assert table.center[0, 1] == pytest.approx(np.mean(by_run))
+    assert table.high[0, 1] - table.center[0, 1] == pytest.approx(np.std(by_run, ddof=1))
+    (matrix,) = agreements(results, results.grid.study.file.figures["seeds"])
+    assert matrix.columns == ["seed 0", "seed 1", "seed 2"]
+    assert np.diag(matrix.values) == pytest.approx([1, 1, 1])
+    assert (matrix.values == matrix.values.T).all()
+
+
+def test_gains_are_relative_to_the_named_row_and_means_over_fields_come_after(results):
+    table = study_table(results, "gains")
+    values = results.figures.query("recipe == 'Student' and metric == 'A-S'")
+    value = values.set_index(["seed", "dataset", "explainer"])["value"].unstack("explainer")
+    by_dataset = value.groupby("dataset")["ATT"].mean()
+    gain = -100 * (value["moved"] - by_dataset) / by_dataset.abs()
+    assert table.center[1, 1] == pytest.approx(gain.groupby("seed").mean().mean())
+    assert table.high[1, 1] - table.center[1, 1] == pytest.approx(gain.groupby("seed").mean().std())
+    assert table.center[0] == pytest.approx([0, 0], abs=1e-9)
+    assert table.columns == ["A-C ↑", "A-S ↑"]
+    matrix = table_matrix(results, results.grid.study.file.figures["gains"])
+    assert matrix.limit == pytest.approx(np.abs(table.center).max())
+
+
+def test_lines_over_numbers_in_names_and_over_steps(results):
+    figures = results.grid.study.file.figures
+    att, moved = sweeps(results, figures["rate"])
+    assert (att.method, moved.method) == ("ATT", "moved")
+    assert list(att.x) == [20]
+    expected = results.figures.query("recipe == 'Student' and metric == 'A-C' and dataset == 'test'")
+    assert att.mean[0] == pytest.approx(expected.query("explainer == 'ATT'")["value"].mean())
+    (line,) = histories(results, figures["losses"])
+    assert list(line.x) == [2]
+    losses = results.figures.query("recipe == 'Student' and metric == 'dev_cross_entropy'")["value"]
+    assert line.mean[0] == pytest.approx(losses.mean())
+
+
+BAD = [
+    ("model: {run: Teacher}\n", "model: {run: Taecher}\n", "recipes.Continued.model.run", "Did you mean 'Teacher'"),
+    ("{support: {run: Teacher}, explainer_id", "{support: {run: No}, explainer_id", "recipes.FRESH", "unknown recipe"),
+    ("{support: {run: Teacher}, ex", "{support: {run: Teacher, sed: 1}, ex", "recipes.FRESH", "support: expected {run"),
+    ("run: Teacher}\nmetrics", "run: Teacher, seed: 1}\nmetrics", "explainers.moved", "unknown seed of Teacher '1'"),
+    (
+        "run: Teacher}\nmetrics",
+        "run: Student}\nmetrics",
+        "explainers.moved",
+        "not run with the seed 7",
+    ),
+    (
+        "run: Teacher}\nmetrics",
+        "run: FRESH, training: teaching}\nmetrics",
+        "explainers.moved",
+        "unknown training",
+    ),
+    (
+        "ATT: attention_last",
+        "ATT: {spec: attention_last, run: Student}",
+        "explainers.ATT",
+        "takes nothing",
+    ),
+    ('learned: "parameterised', 'learned: "parametrised', "explainers.learned", "unknown learned method"),
+    (
+        "again: {datasets: test,",
+        "again: {datasets: test, protocol: x,",
+        "judgements.again.protocol",
+        "unknown proto",
+    ),
+    (
+        "ratio: 0.4}\ncomp",
+        "rato: 0.4}\ncomp",
+        "judgements.rationales.protocol",
+        "unknown option",
+    ),
+    ("options: {support: {run: Teacher}, ex", "options: {ex", "judgements.rationales.protocol", "needs the option 'su"),
+    ('jaccard?share=0.25"}\nt', 'jacard"}\nt', "comparisons.DIT.measure", "unknown measure 'jacard'"),
+    ('jaccard?share=0.25"}\nt', 'jaccard?part=1"}\nt', "comparisons.DIT.measure", "unknown parameter of jaccard"),
+    ("over: dataset", "over: dataset\n    significance: {against: ATT}", "tables.gains.significance", "have no test"),
+    ("{A-C: ATT,", "{A-C: AT,", "tables.gains.gain.A-C", "unknown recipe, explainer, training or model 'AT'"),
+    ("trainings: [teaching]", "trainings: [teach]", "recipes.Teacher.trainings", "unknown training 'teach'"),
+    (
+        "recipe: attentive,",
+        "recipe: attentive, model: {run: FRESH, seed: 0},",
+        "recipes.Teacher",
+        "needs itself",
+    ),
+    ("kind: heat, table: gains", "kind: heat, table: gain", "figures.gains.table", "unknown table 'gain'"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "place", "message"), BAD, ids=[message for *_, message in BAD])
+def test_a_run_that_cannot_be_meant_is_named_with_its_line(results, tmp_path, old, new, place, message):
+    text = FILE.read_text()
+    assert text.count(old) >= 1
+    path = tmp_path / "bad.yaml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ExegeteError) as raised:
+        grid(load_study(path))
+    said = str(raised.value)
+    assert message in said
+    assert f": {place}" in said
+    line = int(said.removeprefix(f"{path}:").partition(":")[0])
+    assert new.splitlines()[0].strip() in path.read_text().splitlines()[line - 1] or place.split(".")[1] in said

@@ -1,0 +1,94 @@
+"""A learning rate of its own for the head."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+import torch
+
+import exegete
+import families
+from exegete import ExegeteError
+from exegete.objectives import CrossEntropy
+from exegete.recipes import RECIPES
+from exegete.training import ObjectiveTrainer, fine_tune
+from exegete.training.head import split_head
+from runs import ARGUMENTS, difference, generated, trainer, weights
+from test_resume import interrupted
+
+HEADS = {
+    "bert": {"classifier"},
+    "distilbert": {"pre_classifier", "classifier"},
+    "roberta": {"classifier"},
+    "modernbert": {"head", "classifier"},
+    "gpt2": {"score"},
+    "vit": {"classifier"},
+}
+
+
+@pytest.mark.parametrize("family", HEADS)
+def test_the_head_is_what_stands_on_the_encoder(family):
+    model = families.tiny(family)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    optimizer = torch.optim.AdamW(
+        [{"params": list(model.parameters())[::2], "weight_decay": 0.5}, {"params": list(model.parameters())[1::2]}],
+        lr=0.01,
+    )
+    split_head(optimizer, model, 7.0)
+    groups = [({names[id(weight)] for weight in group["params"]}, group) for group in optimizer.param_groups]
+    fast = set().union(*(found for found, group in groups if group["lr"] == pytest.approx(0.07)))
+    slow = set().union(*(found for found, group in groups if group["lr"] == 0.01))
+    assert {name.split(".")[0] for name in fast} == HEADS[family]
+    assert not {name.split(".")[0] for name in slow} & HEADS[family]
+    assert sum(len(group["params"]) for _, group in groups) == len(names)
+    assert {group["weight_decay"] for _, group in groups} == {0.5, 0.01}
+
+
+def test_a_step_moves_the_head_so_many_times_as_far(tmp_path):
+    """Adam's first step is the learning rate along the sign of the gradient."""
+    model = exegete.load(families.tiny("bert"), families.tokenizer("bert"))
+    before = {name: value.clone() for name, value in model.model.state_dict().items()}
+    from runs import sentences
+
+    loop = trainer(tmp_path, model, sentences(), max_steps=1, learning_rate=1e-3, weight_decay=0.0, adam_epsilon=1e-12)
+    loop.head_rate = 5.0
+    loop.train()
+    moved = {name: (value - before[name]).abs().max().item() for name, value in model.model.state_dict().items()}
+    assert moved["classifier.weight"] == pytest.approx(5e-3, rel=1e-2)
+    assert moved["bert.encoder.layer.0.output.dense.weight"] == pytest.approx(1e-3, rel=1e-2)
+
+
+def run(folder, kind=ObjectiveTrainer, **options):
+    tiny = families.tiny("bert", num_labels=2)
+    return fine_tune(
+        tiny, generated(size=48), generated(split="dev", size=16), folder, objectives=[CrossEntropy()], trainer=kind,
+        processing_class=families.tokenizer("bert"),
+        arguments=ARGUMENTS | {"num_train_epochs": 2, "learning_rate": 1e-3, "eval_steps": 2}, **options,
+    )  # fmt: skip
+
+
+def test_a_stopped_run_goes_on_with_both_rates_and_the_record_names_them(tmp_path):
+    run(tmp_path / "whole", head_rate=10.0)
+    run(tmp_path / "plain")
+    assert not run(tmp_path / "run", interrupted(signal.SIGTERM, 3), head_rate=10.0).finished
+    assert run(tmp_path / "run", head_rate=10.0).finished
+    assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
+    assert difference(weights(tmp_path / "whole"), weights(tmp_path / "plain")) > 0
+    record = json.loads((tmp_path / "run" / "exegete_run.json").read_text())
+    assert record["config"]["head_rate"] == 10.0
+    assert "head_rate" not in json.loads((tmp_path / "plain" / "exegete_run.json").read_text())["config"]
+
+
+def test_models_without_a_head_and_rates_of_nothing_are_refused():
+    model = families.tiny("bert")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ExegeteError, match="positive multiple"):
+        split_head(optimizer, model, 0.0)
+    with pytest.raises(ExegeteError, match="no head"):
+        split_head(optimizer, model.base_model, 2.0)
+
+
+def test_the_recipe_has_the_papers_ratio():
+    assert RECIPES["regex"]().head_rate == pytest.approx(1e-4 / RECIPES["regex"]().arguments["learning_rate"])

@@ -1,0 +1,383 @@
+"""Students of a frozen teacher, and a teacher's explainer that learns from how they do."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features, Image, Value
+from safetensors.torch import load_file
+
+import exegete
+import families
+from exegete import ExegeteError
+from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.metrics.simulatability import simulatability
+from exegete.models import Capture, ExplainedModel
+from exegete.training.lessons import GOLD, Lesson, answers, encoded, lessons, said_of, taught
+from exegete.training.scaffold import Teacher, projected, static
+from exegete.training.scaffold_trainer import ScaffoldTrainer
+from exegete.training.students import Teaching, _explanations, _head_logits, student_splits, students, summary
+from exegete.training.trainer import LEARNED
+from runs import ARGUMENTS, difference, generated, sentences, weights
+from runs import answers as questions
+from small import shared
+from test_resume import interrupted
+
+SCHEDULE = {
+    "num_train_epochs": 2, "learning_rate": 0.3, "optim": "sgd", "lr_scheduler_type": "constant",
+    "per_device_train_batch_size": 4, "max_grad_norm": 5.0, "metric_for_best_model": "simulatability",
+}  # fmt: skip
+
+
+def teacher_of(family="bert", **changes):
+    """A random teacher whose answers differ from row to row."""
+    model = families.tiny(family, **({"seed": 3, "initializer_range": 0.4} | changes))
+    return ExplainedModel(model, families.processor(family))
+
+
+def config(family="bert", **changes):
+    """A student from scratch."""
+    return families.tiny(family, **changes).config
+
+
+def values(count=12):
+    rows = {"text": sentences(count)["text"][:], "label": [float(i % 5) for i in range(count)]}
+    return Dataset.from_dict(rows, features=Features({"text": Value("string"), "label": Value("float32")}))
+
+
+def pictures(count=12):
+    rows = {"image": families.examples("vit", count), "label": [i % 3 for i in range(count)]}
+    return Dataset.from_dict(rows, features=Features({"image": Image(), "label": ClassLabel(names=["a", "b", "c"])}))
+
+
+def student(folder, teaching, data=None, dev=None, model=None, **options):
+    data = sentences(16) if data is None else data
+    settings = ARGUMENTS | SCHEDULE | options.pop("arguments", {})
+    return teaching.student(
+        config() if model is None else model, data, data if dev is None else dev, folder, arguments=settings, **options
+    )
+
+
+TASKS = {
+    "text": lambda: (teacher_of(), sentences(12), config()),
+    "decoder": lambda: (teacher_of("gpt2"), sentences(12), config("gpt2")),
+    "image": lambda: (teacher_of("vit"), pictures(), config("vit")),
+    "regression": lambda: (teacher_of(num_labels=1, problem_type="regression"), values(), config()),
+    "span": lambda: (
+        ExplainedModel(families.tiny("bert", "QuestionAnswering", num_labels=2, seed=3), families.tokenizer("bert")),
+        questions(12),
+        config(num_labels=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_every_task_has_students_and_a_teacher_that_learns(kind, tmp_path):
+    teacher, data, model = TASKS[kind]()
+    before = {name: value.clone() for name, value in teacher.model.state_dict().items()}
+    result = student(tmp_path / "run", Teaching(teacher, rate=0.05), data, model=model)
+    predicted = answers(result.model, taught(teacher, data))
+    own = taught(teacher, data)
+    if kind == "regression":
+        expected = np.corrcoef(predicted[:, 0], own["label"][:])[0, 1]
+    elif kind == "span":
+        said = [tuple(spans[0]) if spans else (0, 0) for spans in own["answer"][:]]
+        expected = np.mean([tuple(map(int, pair)) == gold for pair, gold in zip(predicted, said, strict=True)])
+    else:
+        expected = np.mean(predicted.argmax(-1) == np.array(own["label"][:]))
+    assert result.metrics["simulatability"] == pytest.approx(expected, abs=1e-6)
+    found = ParameterisedAttention.from_pretrained(tmp_path / "run" / "teacher_explainer")
+    start = ParameterisedAttention.uniform(teacher)
+    assert (found.coefficients - start.coefficients).abs().max() > 1e-3
+    assert all(torch.equal(value, before[name]) for name, value in teacher.model.state_dict().items())
+    spec = f"parameterised_attention:{tmp_path / 'run' / 'teacher_explainer'}"
+    assert exegete.attribute(teacher, list(data.select(range(2))), spec)[0].scores.any()
+
+
+def test_with_an_outer_rate_of_zero_it_is_the_static_explainer_to_the_last_bit(tmp_path):
+    """Dropout on: the pilot step uses up no random number of the student's."""
+    teacher, model = teacher_of(), config(hidden_dropout_prob=0.1)
+    student(tmp_path / "still", Teaching(teacher, rate=0.0), model=model)
+    student(tmp_path / "static", Teaching(teacher, "uniform"), model=model)
+    student(tmp_path / "moved", Teaching(teacher, rate=0.1), model=model)
+    still, fixed, moved = (weights(tmp_path / name) for name in ("still", "static", "moved"))
+    assert difference(still, fixed) == 0.0
+    assert difference(still, moved) > 1e-6
+    found = ParameterisedAttention.from_pretrained(tmp_path / "still" / "teacher_explainer")
+    assert torch.equal(found.coefficients, torch.full((2, 4), 1 / 8))
+
+
+@pytest.mark.parametrize("mode", ["unrolled", "implicit"])
+def test_other_ways_to_the_outer_gradient_train_too_and_unrolled_ends_where_forward_does(mode, tmp_path):
+    found = []
+    for name in ("forward", mode):
+        student(tmp_path / name, Teaching(teacher_of(), mode=name, rate=0.05), model=config(hidden_dropout_prob=0.1))
+        path = tmp_path / name / "teacher_explainer"
+        found.append(ParameterisedAttention.from_pretrained(path).coefficients.detach())
+    assert (found[1] - 1 / 8).abs().max() > 1e-3
+    if mode == "unrolled":
+        torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("step", [3, 4, 6])
+def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(step, tmp_path, monkeypatch):
+    """Dropout on, an outer step every second one; step 4 ends an epoch."""
+    every = {"arguments": {"eval_steps": 2}, "model": config(hidden_dropout_prob=0.1)}
+    teaching = Teaching(teacher_of(), rate=0.05, interval=2)
+    student(tmp_path / "whole", teaching, **every)
+    with monkeypatch.context() as patched:
+        patched.setattr("exegete.training.students.ScaffoldTrainer", interrupted(signal.SIGTERM, step, ScaffoldTrainer))
+        assert not student(tmp_path / "run", teaching, **every).finished
+    assert student(tmp_path / "run", teaching, **every).finished
+    assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
+    kept = [load_file(tmp_path / name / LEARNED) for name in ("whole", "run")]
+    assert difference(*kept) == 0.0
+    assert kept[0].keys() == {
+        "scaffolding.student.coefficients",
+        *(f"scaffolding.teacher.{name}" for name in ("explainer.coefficients", "mean", "square", "count")),
+    }
+
+
+def test_the_teacher_is_asked_once_and_its_kept_explanations_are_its_own(tmp_path):
+    teacher, data = teacher_of(), sentences(12)
+    passes = []
+    hook = teacher.model.register_forward_hook(lambda *_: passes.append(1))
+    terms = Teaching(teacher).objectives(taught(teacher, data))
+    assert len(passes) == 1  # a hook sees passes that reach their end: those for answers
+    own, before = taught(teacher, data), len(passes) + 1
+    Teaching(teacher).run(config(), own, own, tmp_path / "run", terms, arguments=ARGUMENTS | SCHEDULE)
+    hook.remove()
+    assert len(passes) == before
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
+@pytest.mark.parametrize("name", ["uniform", "uniform_last", "input_x_gradient", "attention_all"])
+def test_what_is_kept_is_what_the_explainer_says_of_another_batch(family, name):
+    """Other padding, other neighbours, padding on the left in decoders."""
+    teacher = shared(family, dtype=torch.float32)
+    data = pictures(6) if family == "vit" else sentences(6)
+    method = static(name, teacher)
+    kept = lessons(teacher, data, lambda batch: _explanations(teacher, method, batch))
+    batch = teacher.encode([data[row] for row in (5, 0, 3)])
+    found = kept.of(torch.tensor([5, 0, 3]), batch.attended)[:, 0]
+    expected = projected(method, method.everywhere(teacher, batch).scores.detach(), batch.attended)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert (found[~batch.attended] == 0).all()
+    torch.testing.assert_close(found.sum(1), torch.ones(3))
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
+def test_kept_head_logits_mix_to_what_the_explainer_says(family):
+    teacher = shared(family, dtype=torch.float32)
+    data = pictures(5) if family == "vit" else sentences(5)
+    explainer = ParameterisedAttention.uniform(teacher)
+    with torch.no_grad():
+        explainer.coefficients.copy_(torch.randn(2, 4, generator=torch.Generator().manual_seed(0)))
+    kept = lessons(teacher, data, lambda batch: _head_logits(teacher, explainer, batch))
+    batch = teacher.encode([data[row] for row in (4, 1)])
+    mixed = explainer.mixed(kept.of(torch.tensor([4, 1]), batch.attended).unflatten(1, (2, 4)), batch.attended)
+    torch.testing.assert_close(mixed, explainer.everywhere(teacher, batch).scores, rtol=1e-4, atol=1e-5)
+
+
+def test_projections_by_hand():
+    attended = torch.tensor([[True, True, False], [True, True, True]])
+    scores = torch.tensor([[0.1, 0.2, 9.0], [0.0, 0.0, 0.0]])
+    signed = projected(exegete.explainer("input_x_gradient"), scores, attended)
+    first = np.exp(1.0) / (np.exp(1.0) + np.exp(2.0))
+    torch.testing.assert_close(signed[0], torch.tensor([first, 1 - first, 0.0], dtype=torch.float32))
+    half = projected(exegete.explainer("integrated_gradients"), scores, attended)
+    torch.testing.assert_close(half[0, 1] / half[0, 0], torch.tensor(np.exp(0.2), dtype=torch.float32))
+    shares = projected(exegete.explainer("attention_all"), scores, attended)
+    torch.testing.assert_close(shares, torch.tensor([[1 / 3, 2 / 3, 0.0], [1 / 3, 1 / 3, 1 / 3]]))
+
+
+def test_static_integrated_gradients_have_ten_points_from_zero_unless_told_otherwise():
+    teacher = shared("bert")
+    usual = static("integrated_gradients", teacher).params
+    assert (usual["n_steps"], usual["baselines"]) == (10, "zero")
+    assert static("integrated_gradients?n_steps=7", teacher).params["n_steps"] == 7
+
+
+def test_the_outer_optimizer_is_torchs_adamw_on_a_clipped_gradient():
+    explainer = ParameterisedAttention(2, 4)
+    reference = torch.nn.Parameter(explainer.coefficients.detach().clone())
+    optimizer = torch.optim.AdamW([reference], lr=0.02, weight_decay=0.0)
+    teacher, generator = Teacher(explainer), torch.Generator().manual_seed(0)
+    for _ in range(20):
+        gradient = 3 * torch.randn(2, 4, generator=generator)
+        reference.grad = gradient.clone()
+        torch.nn.utils.clip_grad_norm_([reference], 5.0)
+        optimizer.step()
+        teacher.step(gradient, 0.02, 5.0)
+        torch.testing.assert_close(explainer.coefficients, reference.detach(), rtol=1e-5, atol=1e-6)
+    assert not explainer.coefficients.requires_grad
+
+
+def test_held_out_batches_go_through_all_dev_data_in_a_new_order_each_time(tmp_path):
+    teacher, data = teacher_of(), sentences(13)
+    own = taught(teacher, data)
+    from transformers import TrainingArguments
+
+    args = TrainingArguments(output_dir=str(tmp_path), per_device_train_batch_size=4, report_to="none", use_cpu=True)
+    loop = ScaffoldTrainer(
+        ExplainedModel(families.tiny("bert"), teacher.processing_class), args, Teaching(teacher).objectives(own),
+        train_dataset=own, eval_dataset=own,
+    )  # fmt: skip
+    epochs = [[ids for part in range(3) for ids in _ids(loop._held_out(3 * epoch + part))] for epoch in range(3)]
+    everything = Counter(_ids(teacher.encode(list(data))))
+    for epoch in epochs:
+        assert sum((everything - Counter(epoch)).values()) == 1
+        assert not Counter(epoch) - everything
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert _ids(loop._held_out(4)) == _ids(loop._held_out(4))
+
+
+def _ids(batch):
+    return [tuple(ids[real].tolist()) for ids, real in zip(batch.inputs["input_ids"], batch.attended, strict=True)]
+
+
+def test_labels_of_taught_data_are_the_teachers_and_gold_ones_are_numbered_as_its_outputs():
+    model = families.tiny("bert", num_labels=2, seed=3)
+    model.config.id2label = {0: "POSITIVE", 1: "NEGATIVE"}
+    teacher = ExplainedModel(model, families.tokenizer("bert"))
+    types = Features({"text": Value("string"), "label": ClassLabel(names=["negative", "positive"])})
+    data = Dataset.from_dict({"text": sentences(4)["text"][:], "label": [0, 1, 1, 0]}, features=types)
+    own = taught(teacher, data)
+    assert own[GOLD][:] == [1, 0, 0, 1]
+    assert own["label"][:] == teacher.predict(teacher.encode(list(data))).tolist()
+    assert said_of(own).tolist() == own["label"][:]
+    assert taught(teacher, data.remove_columns("label"))["label"][:] == own["label"][:]
+
+
+def test_a_student_with_another_vocabulary_is_refused_unless_it_learns_no_explanations(tmp_path):
+    teacher = teacher_of()
+    other = {"model": config("gpt2"), "processing_class": families.tokenizer("gpt2")}
+    with pytest.raises(ExegeteError, match="different vocabularies"):
+        student(tmp_path / "run", Teaching(teacher), **other)
+    assert student(tmp_path / "none", Teaching(teacher, "none"), **other).finished
+
+
+def test_a_student_with_other_heads_and_layers_learns(tmp_path):
+    small = config(num_hidden_layers=1, num_attention_heads=2)
+    assert student(tmp_path / "run", Teaching(teacher_of()), model=small).finished
+    own = ParameterisedAttention.from_pretrained(tmp_path / "run" / "student_explainer")
+    assert (own.n_layers, own.n_heads) == (1, 2)
+
+
+def test_a_student_that_cuts_texts_earlier_has_a_teacher_that_does_too(tmp_path):
+    result = student(tmp_path / "run", Teaching(teacher_of()), max_length=12)
+    assert result.finished
+
+
+def test_a_regression_teacher_with_constant_output_is_refused(tmp_path):
+    teacher = teacher_of(num_labels=1, problem_type="regression")
+    with torch.no_grad():
+        teacher.model.classifier.weight.zero_()
+    with pytest.raises(ExegeteError, match="the same value"):
+        student(tmp_path, Teaching(teacher), values())
+
+
+def test_a_teacher_that_knows_one_class_only_has_students_that_agree(tmp_path):
+    teacher = teacher_of()
+    with torch.no_grad():
+        teacher.model.classifier.bias[1] += 100
+    result = student(tmp_path, Teaching(teacher, rate=0.05))
+    assert result.metrics["simulatability"] == 1.0
+
+
+def test_the_loss_is_the_sum_of_the_answers_and_beta_times_the_explanations(tmp_path):
+    result = student(tmp_path, Teaching(teacher_of(), weight=3.0, rate=0.05))
+    logged = [entry for entry in result.history if "loss" in entry]
+    assert logged
+    for entry in logged:
+        assert entry["scaffolding"] > 0
+        assert entry["loss"] == pytest.approx(entry["cross_entropy"] + 3.0 * entry["scaffolding"], abs=1e-4)
+
+
+def test_half_steps_and_masked_texts_are_refused(tmp_path):
+    with pytest.raises(ExegeteError, match="gradient_accumulation_steps to 1"):
+        student(tmp_path / "run", Teaching(teacher_of()), arguments={"gradient_accumulation_steps": 2})
+    with pytest.raises(ExegeteError, match="masked_share to 0"):
+        student(tmp_path / "other", Teaching(teacher_of()), masked_share=0.5)
+
+
+def test_patience_counts_evaluations_beyond_it(tmp_path):
+    """No weight moves: the first evaluation is the best one, and two more are borne."""
+    still = {"learning_rate": 1e-30, "num_train_epochs": 9}
+    result = student(tmp_path, Teaching(teacher_of(), "none"), arguments=still, early_stopping_patience=2)
+    assert len([entry for entry in result.history if "eval_simulatability" in entry]) == 1 + 3 + 1
+
+
+def test_a_retrained_student_learns_from_the_explainer_held_still(tmp_path):
+    student(tmp_path / "run", Teaching(teacher_of(), rate=0.1, retrain=True))
+    learned = tmp_path / "run-learned" / "teacher_explainer"
+    student(tmp_path / "by-hand", Teaching(teacher_of(), f"parameterised_attention:{learned}"))
+    assert difference(weights(tmp_path / "run"), weights(tmp_path / "by-hand")) == 0.0
+    assert difference(weights(tmp_path / "run"), weights(tmp_path / "run-learned")) > 1e-6
+
+
+def test_a_student_for_every_explainer_size_and_seed_and_what_is_finished_is_kept(tmp_path):
+    teacher, data = teacher_of(), sentences(12)
+    settings = {"explainers": ["none", "learned"], "sizes": [4, 8], "seeds": [0, 1], "arguments": ARGUMENTS | SCHEDULE}
+    frame = students(config(), Teaching(teacher), data, data, data, tmp_path, **settings)
+    assert len(frame) == 8
+    again = students(config(), Teaching(teacher), data, data, data, tmp_path, **settings)
+    pd.testing.assert_frame_equal(frame, again)
+    model = exegete.load(tmp_path / "learned-8-1", device="cpu")
+    agreed = (answers(model, data).argmax(-1) == answers(teacher, data).argmax(-1)).mean()
+    row = frame[(frame["explainer"] == "learned") & (frame["size"] == 8) & (frame["seed"] == 1)]
+    assert float(row["simulatability"].iloc[0]) == pytest.approx(agreed)
+    record = json.loads((tmp_path / "learned-8-1" / "exegete_run.json").read_text())
+    assert record["config"]["data"]["train"]["rows"] == 8
+
+
+def test_the_summary_has_medians_quartiles_and_what_lies_above_the_baseline():
+    rows = [("none", 5, seed, value) for seed, value in enumerate([0.5, 0.6, 0.7])]
+    rows += [("learned", 5, seed, value) for seed, value in enumerate([0.7, 0.8, 0.9])]
+    rows += [("uniform", 5, seed, value) for seed, value in enumerate([0.6, 0.8, 0.9])]
+    frame = pd.DataFrame(rows, columns=["explainer", "size", "seed", "simulatability"])
+    table = summary(frame).set_index("explainer")
+    assert table.loc["learned", ["median", "low", "high"]].tolist() == pytest.approx([0.8, 0.75, 0.85])
+    assert table["better"].to_dict() == {"none": False, "learned": True, "uniform": True}
+    frame.loc[6, "simulatability"] = 0.4
+    assert not summary(frame).set_index("explainer").loc["uniform", "better"]
+
+
+def test_splits_of_students_are_disjoint_and_all_of_the_data():
+    data = generated(size=40)
+    parts = student_splits(data.add_column("n", list(range(len(data)))), dev=8, test=10)
+    assert [len(part) for part in parts] == [len(data) - 18, 8, 10]
+    assert sorted(n for part in parts for n in part["n"][:]) == list(range(len(data)))
+    with pytest.raises(ExegeteError, match="too few"):
+        student_splits(data, 30, 10)
+
+
+def test_scores_by_hand():
+    assert simulatability("classification", [0, 1, 1, 2], [0, 1, 2, 2]) == 0.75
+    assert simulatability("span", [[0, 3], [1, 2]], [[0, 3], [1, 4]]) == 0.5
+    assert simulatability("regression", [1.0, 2.0, 4.0], [2.0, 4.0, 8.0]) == pytest.approx(1.0)
+    assert np.isnan(simulatability("regression", [1.0, 1.0], [0.0, 2.0]))
+    with pytest.raises(ExegeteError, match="classification, regression, span"):
+        simulatability("multi_label", [1], [1])
+    with pytest.raises(ExegeteError, match="as many answers"):
+        simulatability("classification", [1], [1, 2])
+
+
+def test_a_lesson_keeps_everything_of_its_batch():
+    batch = shared("bert").encode(["a film", "a small town"])
+    lesson = Lesson.of(batch, torch.ones(batch.attended.shape)).to("cpu")
+    assert lesson.taught is not None
+    assert lesson.alignments == batch.alignments
+    assert torch.equal(lesson.inputs["input_ids"], batch.inputs["input_ids"])
+
+
+def test_batches_of_a_teacher_are_all_its_rows():
+    teacher, data = teacher_of(), sentences(9)
+    assert sorted(row for rows, _ in encoded(teacher, data) for row in rows) == list(range(9))
+    assert Capture(heads=True, heads_only=True).in_attention
