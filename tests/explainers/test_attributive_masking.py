@@ -13,11 +13,11 @@ import transformers as hf
 import exegete
 import families
 from exegete import Batch, ExegeteError
-from exegete.explainers import attributive_masking_losses as losses
-from exegete.explainers.attributive_masking import AttributiveMasking, answered
-from exegete.explainers.attributive_masking_losses import Weights
-from exegete.explainers.attributive_masking_modes import FADING, SoftMasking
-from exegete.explainers.attributive_masking_refinement import Best
+from exegete.explainers.attributive_masking import AttributiveMasking, losses
+from exegete.explainers.attributive_masking.explainer import answered
+from exegete.explainers.attributive_masking.losses import Weights
+from exegete.explainers.attributive_masking.modes import FADING, SoftMasking
+from exegete.explainers.attributive_masking.refinement import Best
 from exegete.models.substitute import embeddings_replaced
 from left_behind import mixed_modes, state
 from small import alone, shared, small, uneven

@@ -21,7 +21,7 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.data import generated_tokenizer
-from exegete.explainers.attributive_masking_losses import Weights
+from exegete.explainers.attributive_masking.losses import Weights
 from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, Moment
 from exegete.objectives.masking import PredictionPreservation
