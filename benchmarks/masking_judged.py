@@ -22,7 +22,7 @@ from transformers import TrainerCallback
 import exegete
 from exegete.data.provenance import versions, write_json
 from exegete.explainers.attributive_masking import AttributiveMasking
-from exegete.explainers.attributive_masking_losses import Weights
+from exegete.explainers.attributive_masking.losses import Weights
 from exegete.metrics import PRESETS, Metric, metric, preset
 from exegete.models import ExplainedModel
 from exegete.models.preserve import weights_fixed

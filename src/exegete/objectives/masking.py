@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers import attributive_masking_losses as losses
-from exegete.explainers.attributive_masking_losses import Inverse, Sparsity
+from exegete.explainers.attributive_masking import losses
+from exegete.explainers.attributive_masking.losses import Inverse, Sparsity
 from exegete.models import Batch
 from exegete.objectives.base import Objective, Step
 

@@ -12,9 +12,9 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from exegete.errors import ExegeteError
-from exegete.explainers.attributive_masking_losses import Inverse, Sparsity, Weights
-from exegete.explainers.attributive_masking_modes import Mode
-from exegete.explainers.attributive_masking_reading import Aggregation
+from exegete.explainers.attributive_masking.losses import Inverse, Sparsity, Weights
+from exegete.explainers.attributive_masking.modes import Mode
+from exegete.explainers.attributive_masking.reading import Aggregation
 from exegete.metrics import METRICS, PRESETS
 from exegete.metrics import metric as metric_of
 from exegete.metrics.presets import FLOORED

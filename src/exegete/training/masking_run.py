@@ -15,7 +15,7 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, TrainerCallback
 from exegete.data.provenance import data_digest, plain, write_json
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking
-from exegete.explainers.attributive_masking_losses import Weights
+from exegete.explainers.attributive_masking.losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models import encode as encoding

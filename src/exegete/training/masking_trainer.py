@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
@@ -25,11 +25,21 @@ from exegete.training.trainer import ObjectiveTrainer
 
 
 class MaskingModule(TrainingModule):
-    """The masking model with the one it explains, which is never in training mode and learns nothing."""
+    """The masking model with the one it explains, which is never in training mode and learns nothing.
+
+    What the Trainer asks of a model otherwise, and what it sets there, concerns the masking model's backbone.
+    """
 
     def __init__(self, explained: ExplainedModel, objectives: Sequence[Objective], masking: AttributiveMasking) -> None:
         super().__init__(explained, objectives)
         self.masking = masking
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return nn.Module.__getattr__(self, name)
+        except AttributeError:
+            masking: Any = nn.Module.__getattr__(self, "masking")
+            return getattr(masking.reader.model, name)
 
     def train(self, mode: bool = True) -> MaskingModule:
         """The mode of the masking model."""
@@ -90,7 +100,7 @@ class MaskingTrainer(ObjectiveTrainer):
             raise ExegeteError("a masking model is chosen by a metric: give at least one")
         self.masking, self.metrics = masking, tuple(metrics)
         chosen = masking_objectives(masking.settings.weights) if objectives is None else objectives
-        super().__init__(model, args, chosen, **kwargs)
+        super().__init__(model, args, chosen, **({"processing_class": None} | kwargs))
 
     def made_module(
         self, model: ExplainedModel, objectives: Sequence[Objective], masked_share: float

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.explainers.attributive_masking_copies import copied_weights, side_by_side
-from exegete.explainers.attributive_masking_reading import Reading
+from exegete.explainers.attributive_masking.copies import copied_weights, side_by_side
+from exegete.explainers.attributive_masking.reading import Reading
 from exegete.explainers.seeding import generators
 from exegete.models import Batch, ExplainedModel
 
 if TYPE_CHECKING:
-    from exegete.explainers.attributive_masking import AttributiveMasking
-    from exegete.metrics import Metric
+    from exegete.explainers.attributive_masking.explainer import AttributiveMasking
+
+
+class Judge(Protocol):
+    """What a metric is to refinement; metrics stand above explainers."""
+
+    @property
+    def name(self) -> str:
+        """Of its values."""
+
+    @property
+    def card(self) -> Any:
+        """Says whether higher is better."""
+
+    def judge(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None) -> dict[str, Tensor]:
+        """Values [B] of attributions [B, L] by name."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +84,9 @@ def refined(
     return torch.cat(parts)
 
 
-def metric_of(spec: str) -> Metric:
-    """The metric of a spec; metrics stand above explainers, so the package's front door hands it over when asked."""
-    made: Metric = import_module("exegete").metric(spec)
+def metric_of(spec: str) -> Judge:
+    """The metric of a spec, handed over by the package's front door when it is asked for."""
+    made: Judge = import_module("exegete").metric(spec)
     return made
 
 
@@ -87,7 +101,7 @@ class _Case:
     answer: Tensor
     target: Tensor
 
-    def refined(self, metric: Metric) -> Tensor:
+    def refined(self, metric: Judge) -> Tensor:
         """[B, L] The best maps."""
         masking, choice = self.masking, self.masking.refinement
         copies = self.copies()

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -20,13 +19,14 @@ from exegete.data.cards import MethodCard
 from exegete.data.provenance import plain
 from exegete.data.specs import parameters
 from exegete.errors import ExegeteError
-from exegete.explainers.attributive_masking_losses import Weights
-from exegete.explainers.attributive_masking_modes import Mode, SoftMasking
-from exegete.explainers.attributive_masking_reading import Aggregation, Reader, Reading
-from exegete.explainers.attributive_masking_refinement import Refinement, refined
+from exegete.explainers.attributive_masking.losses import Weights
+from exegete.explainers.attributive_masking.modes import Mode, SoftMasking
+from exegete.explainers.attributive_masking.reading import Aggregation, Reader, Reading
+from exegete.explainers.attributive_masking.refinement import Refinement, refined
 from exegete.explainers.base import SinglePass
 from exegete.explainers.learned_attention import CONFIG, WEIGHTS, _config
 from exegete.models import Batch, ExplainedModel, Outputs
+from exegete.models.digest import weights_digest
 from exegete.models.preserve import evaluating
 from exegete.models.substitute import embeddings_replaced
 
@@ -95,6 +95,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         dropout = float(getattr(backbone.config, "hidden_dropout_prob", 0.1))
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 1))
         self.masking = SoftMasking(settings.mode, settings.predictor, settings.masked_width)
+        self.requires_grad_(True)
         self.embeddings.requires_grad_(False)
 
     @classmethod
@@ -139,13 +140,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         """Settings, refinement, and a digest of the weights."""
         settings: dict[str, Any] = plain(asdict(self.settings))
         refinement = {name: value for name, value in asdict(self.refinement).items() if value is not None}
-        return settings | refinement | {"digest": self.digest()}
-
-    @torch.no_grad()
-    def digest(self) -> str:
-        """Stands for the weights."""
-        sums = [(float(value.double().sum()), float(value.double().abs().sum())) for value in self.parameters()]
-        return blake2b(repr(sums).encode(), digest_size=8).hexdigest()
+        return settings | refinement | {"digest": weights_digest(self)}
 
     def configured(self, **given: Any) -> Self:
         """This one with other parameters of `Refinement`; texts are read as values."""

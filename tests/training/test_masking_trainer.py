@@ -1,0 +1,322 @@
+"""Masking models are trained on a model that stays as it is, chosen by a metric, and lose nothing when killed."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+import torch
+import transformers as hf
+from datasets import ClassLabel, Dataset, Features, Value
+from optuna.trial import TrialState
+from safetensors.torch import load_file
+
+import exegete
+import families
+from exegete import ExegeteError
+from exegete.data import generated_tokenizer
+from exegete.explainers.attributive_masking.losses import Weights
+from exegete.models import ExplainedModel
+from exegete.objectives import CrossEntropy, Moment
+from exegete.objectives.masking import PredictionPreservation
+from exegete.recipes import RECIPES
+from exegete.training.masking_data import stratified, without
+from exegete.training.masking_run import masking_arguments, train_masking
+from exegete.training.masking_search import WeightSearch, opened
+from exegete.training.masking_trainer import MaskingTrainer
+from exegete.training.module import TrainingModule
+from left_behind import mixed_modes, state
+
+QUICK = {"disable_tqdm": True, "use_cpu": True, "per_device_train_batch_size": 4, "logging_steps": 1}
+METRIC = "aopc_comprehensiveness?budgets=0.2,0.5&how=mask"
+WEIGHTS = Weights(0.5, 0.2, 0.4)
+
+
+@functools.cache
+def reviews():
+    return exegete.load_data("generated?size=120", "train")
+
+
+def texts(count, start=0):
+    """Texts that are all different."""
+    return reviews().select(range(start, start + count))
+
+
+def bert(**changes):
+    """A tiny model whose tokenizer is the same in every process; without dropout unless asked for."""
+    quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_labels": 2}
+    tokenizer = generated_tokenizer()
+    return ExplainedModel(families.tiny("bert", **(quiet | {"vocab_size": len(tokenizer)} | changes)), tokenizer)
+
+
+def train(folder, model=None, trainer=None, **options):
+    chosen = {"num_train_epochs": 2, "learning_rate": 5e-3, "eval_steps": 2, "save_total_limit": None} | QUICK
+    arguments = chosen | options.pop("arguments", {})
+    if trainer is not None:
+        import exegete.training.masking_run as module
+
+        module.MaskingTrainer = trainer
+    given = {"selection": METRIC, "weights": WEIGHTS, "arguments": arguments} | options
+    return train_masking(model or bert(), texts(20), texts(6, start=20), folder, **given)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unbroken")
+    model = mixed_modes(bert(hidden_dropout_prob=0.2))
+    before = state(model)
+    bits = {name: value.clone() for name, value in model.state_dict().items()}
+    result = train(folder, model)
+    return folder, model, before, bits, result
+
+
+def test_the_explained_model_is_bit_identical_and_as_it_was(unbroken):
+    _, model, before, bits, result = unbroken
+    assert result.model is model
+    assert all(torch.equal(value, bits[name]) for name, value in model.state_dict().items())
+    assert state(model) == before
+
+
+def test_all_of_the_masking_model_moved_but_its_input_embeddings(unbroken):
+    folder, model, _, _, _ = unbroken
+    torch.manual_seed(0)
+    found = load_file(folder / "model.safetensors")
+    there = {f"reader.model.{name}": value for name, value in model.model.base_model.state_dict().items()}
+    for name, value in there.items():
+        if "pooler" not in name:
+            assert torch.equal(found[name], value) == ("embeddings" in name), name
+    assert not any("pooler" in name for name in found)
+
+
+def test_what_is_kept_is_the_best_evaluation_and_explains_as_it_was_judged(unbroken):
+    folder, model, _, _, result = unbroken
+    evaluations = [entry["eval_aopc_comprehensiveness"] for entry in result.history if "eval_loss" in entry]
+    assert len(set(evaluations)) > 2
+    assert result.metrics["aopc_comprehensiveness"] == max(evaluations)
+    kept = exegete.explainer(f"attributive_masking:{folder}")
+    batch = model.encode(texts(6, start=20)["text"])
+    judged = exegete.metric(METRIC).judge(model, batch, kept.attribute(model, batch))["aopc_comprehensiveness"]
+    assert float(judged.mean()) == pytest.approx(max(evaluations), abs=1e-6)
+    names = {"preservation": "prediction_preservation", "sparsity": "mask_sparsity", "inverse": "inverse_masking"}
+    entry = next(entry for entry in result.history if "loss" in entry)
+    total = sum(getattr(WEIGHTS, weight) * entry[term] for weight, term in names.items())
+    assert entry["loss"] == pytest.approx(total, rel=1e-4)
+    assert kept.settings.metric == METRIC
+    assert kept.settings.weights == WEIGHTS
+
+
+def test_a_metric_that_is_better_when_lower_keeps_the_lowest(tmp_path):
+    result = train(tmp_path, selection="log_odds", also=("sufficiency",))
+    values = [entry["eval_log_odds"] for entry in result.history if "eval_loss" in entry]
+    assert result.metrics["log_odds"] == min(values)
+    assert "sufficiency" in result.metrics
+    assert train(tmp_path, selection="log_odds", also=("sufficiency",)).reused
+
+
+def stopping(number, step):
+    """A trainer that gets a signal in the middle of a step."""
+
+    class Interrupted(MaskingTrainer):
+        def training_step(self, *args, **kwargs):
+            if self.state.global_step + 1 == step:
+                signal.raise_signal(number)
+            return super().training_step(*args, **kwargs)
+
+    Interrupted.__name__ = MaskingTrainer.__name__
+    return Interrupted
+
+
+def in_another_process(code):
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
+    code = f"import sys; sys.path[:0] = {paths!r}; import torch; torch.set_num_threads(1); {code}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def same(one, other):
+    return all(torch.equal(value, other[name]) for name, value in one.items()) and one.keys() == other.keys()
+
+
+def test_killed_and_resumed_it_ends_at_the_weights_of_an_unbroken_run(tmp_path):
+    train(tmp_path / "whole")
+    code = "import test_masking_trainer as t; t.train({!r}, trainer=t.stopping({}, 8))"
+    done = in_another_process(code.format(str(tmp_path / "run"), int(signal.SIGKILL)))
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert (tmp_path / "run" / "checkpoint-6").is_dir()
+    train(tmp_path / "run")
+    assert same(*(load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run")))
+
+
+def test_stopped_by_a_signal_it_says_so_and_goes_on(tmp_path, monkeypatch):
+    import exegete.training.masking_run as module
+
+    train(tmp_path / "whole")
+    monkeypatch.setattr(module, "MaskingTrainer", stopping(signal.SIGTERM, 5))
+    stopped = train(tmp_path / "run")
+    assert (stopped.finished, stopped.steps, stopped.signal) == (False, 5, signal.SIGTERM)
+    monkeypatch.setattr(module, "MaskingTrainer", MaskingTrainer)
+    assert train(tmp_path / "run").finished
+    assert same(*(load_file(tmp_path / name / "model.safetensors") for name in ("whole", "run")))
+
+
+SEARCH = {"epochs": 1, "train_rows": 8, "dev_rows": 4}
+
+
+def searched(folder, trials=3, trainer=None, **options):
+    """A search with as little as can be."""
+    if trainer is not None:
+        import exegete.training.masking_search as module
+
+        module.MaskingTrainer = trainer
+    search = WeightSearch(trials=trials, **SEARCH, **options)
+    arguments = QUICK | {"learning_rate": 5e-3, "eval_steps": 1}
+    found = search.run(bert(), texts(12), texts(6, start=12), folder, METRIC, arguments=arguments)
+    return found, study_of(folder).trials if search.storage is None else None
+
+
+def study_of(folder):
+    url = f"sqlite:///{folder / 'search.db'}"
+    (summary,) = optuna.get_all_study_summaries(url)
+    return opened(url, summary.study_name, True)
+
+
+def dying(trial):
+    """A trainer whose process dies in the first step of a trial."""
+    built = []
+
+    class Dying(MaskingTrainer):
+        def training_step(self, *args, **kwargs):
+            built.append(None)
+            if len(built) == 2 * trial + 1:
+                signal.raise_signal(signal.SIGKILL)
+            return super().training_step(*args, **kwargs)
+
+    return Dying
+
+
+def test_a_killed_search_loses_the_running_trial_alone_and_goes_on_as_an_unbroken_one(tmp_path):
+    best, trials = searched(tmp_path / "whole")
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 3
+    values = [trial.value for trial in trials]
+    assert len(set(values)) > 1
+    winner = trials[int(np.argmax(values))]
+    assert (best.preservation, best.sparsity, best.inverse) == tuple(winner.params.values())
+    assert all(0 <= value <= 1 for trial in trials for value in trial.params.values())
+    code = "import test_masking_trainer as t; from pathlib import Path; t.searched(Path({!r}), trainer=t.dying(1))"
+    done = in_another_process(code.format(str(tmp_path / "run")))
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert [trial.state for trial in study_of(tmp_path / "run").trials] == [TrialState.COMPLETE, TrialState.RUNNING]
+    again, resumed = searched(tmp_path / "run")
+    finished = [trial for trial in resumed if trial.state == TrialState.COMPLETE]
+    assert [(t.params, t.value) for t in finished] == [(t.params, t.value) for t in trials]
+    assert again == best
+    assert searched(tmp_path / "run")[1] == resumed, "nothing is left to do"
+
+
+def test_a_trial_far_behind_the_others_is_pruned(tmp_path):
+    searched(tmp_path, trials=1)
+    study = study_of(tmp_path)
+    spread = optuna.distributions.FloatDistribution(0.0, 1.0)
+    names = ("preservation", "sparsity", "inverse")
+    for _ in range(5):
+        study.add_trial(
+            optuna.trial.create_trial(
+                params=dict.fromkeys(names, 0.25),
+                distributions=dict.fromkeys(names, spread),
+                value=9.0,
+                intermediate_values={1: 9.0, 2: 9.0},
+            )
+        )
+    best, trials = searched(tmp_path, trials=7)
+    assert trials[-1].state == TrialState.PRUNED
+    assert list(trials[-1].intermediate_values) == [1]
+    assert (best.preservation, best.sparsity, best.inverse) == (0.25, 0.25, 0.25)
+
+
+def test_a_storage_that_cannot_be_opened_is_an_error(tmp_path):
+    with pytest.raises(ExegeteError, match="cannot be opened"):
+        searched(tmp_path, storage=f"sqlite:///{tmp_path}/no/such/folder/x.db")
+    with pytest.raises(ExegeteError, match="at least one trial"):
+        WeightSearch(trials=0)
+
+
+def test_draws_are_spread_over_classes_and_no_text_is_on_both_sides():
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["a", "b"])})
+    labels = [0] * 80 + [1] * 20
+    data = Dataset.from_dict({"text": [f"t{i}" for i in range(100)], "label": labels}, features=features)
+    for count in (10, 50, 99):
+        drawn = stratified(data, count, 3)
+        assert len(set(drawn["text"])) == count
+        assert abs(sum(drawn["label"]) - 0.2 * count) <= 1
+    assert stratified(data, 50, 3)["text"][:] == stratified(data, 50, 3)["text"][:]
+    assert stratified(data, 50, 3)["text"][:] != stratified(data, 50, 4)["text"][:]
+    assert len(stratified(data, 1000, 0)) == 100
+    rest = without(data, stratified(data, 30, 1))
+    assert len(rest) == 70
+    assert not set(rest["text"]) & set(stratified(data, 30, 1)["text"])
+    with pytest.raises(ExegeteError, match="at least one row"):
+        stratified(data, 0, 1)
+
+
+def test_evaluations_come_every_third_of_an_epoch():
+    for rows, steps in ((1000, 16), (20, 1), (450, 7)):
+        args = masking_arguments(
+            QUICK | {"per_device_train_batch_size": 20}, exegete.metric("log_odds"), rows, Path("x"), 0
+        )
+        assert args.eval_steps == steps
+        assert (args.learning_rate, args.num_train_epochs, args.max_grad_norm) == (4e-5, 10, 0.0)
+        assert (args.metric_for_best_model, args.greater_is_better) == ("log_odds", False)
+
+
+def test_bad_input(tmp_path):
+    with pytest.raises(ExegeteError, match="not among the"):
+        train_masking(bert(), texts(4), texts(4), tmp_path)
+    with pytest.raises(ExegeteError, match="fine-tuned already"):
+        RECIPES["aml"]().train("tiny", texts(4), texts(4), tmp_path)
+    with pytest.raises(ExegeteError, match="masked_share does not apply"):
+        RECIPES["aml"]().train(bert(), texts(4), texts(4), tmp_path, masked_share=0.5)
+    with pytest.raises(ExegeteError, match="give all three weights or none: inverse is missing"):
+        RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2)
+    with pytest.raises(ExegeteError, match="unknown metric"):
+        RECIPES["aml"]("aopc")
+    model = bert()
+    module, batch = TrainingModule(model, [CrossEntropy(), PredictionPreservation()]), model.encode(list(texts(2)))
+    with pytest.raises(ExegeteError, match="use it with a MaskingTrainer"):
+        module(batch, Moment())
+
+
+def test_a_prompted_causal_model_is_explained_from_training_to_comparison(tmp_path):
+    """A decoder with a byte-level tokenizer, explained by an encoder with WordPiece; by the recipe, search included."""
+    torch.manual_seed(1)
+    causal = hf.AutoModelForCausalLM.from_config(hf.AutoConfig.for_model("llama", **families.TEXT["llama"]))
+    with torch.no_grad():
+        for weight in causal.parameters():
+            weight.add_(0.3 * torch.randn_like(weight))
+    template = "Is it good ?\n\nText:{text}\nLabel:"
+    model = exegete.load(
+        causal.eval(), families.tokenizer("gpt2"), task="prompt", template=template, labels={"no": "N", "yes": "P"}
+    )
+    families.tiny("bert").base_model.save_pretrained(tmp_path / "encoder")
+    families.tokenizer("bert").save_pretrained(tmp_path / "encoder")
+    recipe = RECIPES["aml"](
+        "comprehensiveness", backbone=str(tmp_path / "encoder"), trials=1, train_rows=12, dev_rows=4
+    )
+    bits = {name: value.clone() for name, value in causal.state_dict().items()}
+    arguments = QUICK | {"num_train_epochs": 1, "learning_rate": 5e-3, "eval_steps": 2}
+    result = recipe.train(model, texts(16), texts(6, start=16), tmp_path / "masking", arguments=arguments)
+    assert result.finished
+    assert all(torch.equal(value, bits[name]) for name, value in causal.state_dict().items())
+    methods = [
+        f"attributive_masking:{tmp_path / 'masking'}",
+        f"attributive_masking:{tmp_path / 'masking'}?refine_steps=3&refine_rate=0.05",
+    ]
+    metric = "comprehensiveness?rounding=floor"
+    found = exegete.compare(model, texts(6, start=30)["text"][:], ["random", *methods], [metric]).results
+    means = found.groupby("method")["comprehensiveness"].mean()
+    assert means[methods[1]] >= means[methods[0]]
+    assert exegete.explainer(methods[0]).settings.metric == metric
