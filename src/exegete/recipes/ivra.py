@@ -49,8 +49,8 @@ KINDS: Mapping[str, type[Criterion]] = {
     kind.name: kind for kind in (Simulatability, Comprehensiveness, Sufficiency, Consistency, ClusteringConsistency)
 }
 DEPARTURES = (
-    "Model and coefficients are trained together on the cross-entropy and the criteria, each of weight 1; the paper does"
-    " not say.",
+    "Model and coefficients are trained together on the cross-entropy and the criteria, each of weight 1; the paper"
+    " does not say.",
     "NORM is over heads (layers) and positions together: only so do scores add up to 1. Softmax is applied to the"
     " coefficients instead, or to a grid scaled to standard deviation 1: as printed its explanations are uniform.",
     "In training what is taken away is replaced by the mask token's embedding, with a straight-through gradient; one of"
@@ -135,8 +135,8 @@ def ivra(
     """Train a model together with an attention that explains it (IvRA).
 
     Any criteria, beside the cross-entropy: comprehensiveness and sufficiency mask what the explanation puts first,
-    consistency compares the explanations of a batch, simulatability teaches a student. The best epoch on dev by the criteria's own metrics is
-    kept. The coefficients lie beside the model: --methods interpretable_attention:runs/ivra.
+    consistency compares the explanations of a batch, simulatability teaches a student. The epoch that is best on dev
+    by the criteria's own metrics is kept. The coefficients lie beside the model: --methods interpretable_attention:runs/ivra.
 
     Example: exegete train ivra --criteria comprehensiveness,consistency --model runs/baseline --data sst:data/sst
     --output-dir runs/ivra
