@@ -44,14 +44,22 @@ def test_a_spec_is_the_same_as_its_parameters(spec, params):
 
 
 def test_keywords_come_on_top_of_the_spec():
-    assert metric("sufficiency?k=0.1&how=pad", k=0.5).params == {"how": "pad", "rounding": "ceil", "k": 0.5}
+    assert metric("sufficiency?k=0.1&how=pad", k=0.5).params == {
+        "how": "pad",
+        "rounding": "ceil",
+        "keep_question": False,
+        "k": 0.5,
+    }
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
         ("sufficency", "Did you mean 'sufficiency'"),
-        ("sufficiency?budget=0.1", "unknown parameter of sufficiency 'budget'. Valid choices: how, k, rounding"),
+        (
+            "sufficiency?budget=0.1",
+            "unknown parameter of sufficiency 'budget'. Valid choices: how, k, keep_question, rounding",
+        ),
         ("sufficiency?how=delete", "sufficiency: how 'delete'.*mask, pad, remove, zero"),
         ("sufficiency?k=many", "sufficiency: k: expected float, got 'many'"),
         ("sufficiency?k", "expected parameters as"),

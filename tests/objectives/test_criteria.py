@@ -286,13 +286,13 @@ def test_every_coefficient_and_the_model_get_a_gradient(family, kind, norm):
 
 
 @pytest.mark.parametrize("kind", CRITERIA)
-def test_training_makes_each_criterion_smaller(kind):
+def test_training_the_coefficients_alone_makes_each_criterion_smaller(kind):
     model = small("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    single = drawn(model, norm="softmax")
-    options = {"margin": 9.0, "sampled": False, "held": False} if kind in ERASING else {}
+    single = drawn(model)
+    options = {"margin": 9.0, "sampled": False} if kind in ERASING else {}
     module = TrainingModule(model, [kind(single, **options)]).train()
     batch = labelled(model, families.SENTENCES[:4])
-    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(single.parameters(), lr=0.03)
     losses = []
     for _ in range(8):
         term = module(batch, Moment())["terms"].sum()
@@ -300,7 +300,7 @@ def test_training_makes_each_criterion_smaller(kind):
         term.backward()
         optimizer.step()
         losses.append(term.item())
-    assert losses[-1] < losses[0] - 1e-3 * abs(losses[0])
+    assert losses[-1] < losses[0]
 
 
 def test_criteria_share_an_explainer_and_combine_with_other_papers_terms():

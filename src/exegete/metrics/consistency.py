@@ -95,7 +95,7 @@ def spearman(one: Tensor, other: Tensor, counted: Tensor) -> Tensor:
 
 
 def mean_ranks(values: Tensor, counted: Tensor) -> Tensor:
-    """[N, L] Ranks from 1 of the counted entries of each row, equal ones with the mean of theirs; anything elsewhere."""
+    """[N, L] Ranks from 1 of the counted entries of each row, equal ones share their mean; anything elsewhere."""
     filled = values.masked_fill(~counted, torch.inf).contiguous()
     ranked = filled.sort(-1).values
     below = torch.searchsorted(ranked, filled)

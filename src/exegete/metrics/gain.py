@@ -9,10 +9,10 @@ from exegete.errors import ExegeteError
 
 
 def average_relative_gain(scores: ArrayLike, usual: ArrayLike, higher_is_better: bool = True) -> float:
-    """Mean over datasets of (s − u) / |u| in per cent, its sign turned where lower is better (Ye et al. 2021; IvRA, §3.4).
+    """Mean over datasets of (s − u) / |u| in per cent, its sign turned where lower is better (IvRA, §3.4).
 
-    Above 0 means better than usual. The magnitude of `usual` divides, so that the sign also holds for measures that can
-    be negative, as sufficiency can. NaN where a usual score is 0 or a score is NaN: there is no relative gain.
+    After Ye et al. 2021. Above 0: better. The magnitude of `usual` divides, so that the sign also holds for measures
+    that can be negative, as sufficiency can. NaN where a usual score is 0 or a score is NaN: there is no relative gain.
 
     Args:
         scores: one number a dataset, of what is looked at.

@@ -109,6 +109,11 @@ class Objective(ABC):
         return None
 
     @property
+    def companion(self) -> nn.Module | None:
+        """A module that the objective trains in its own way: saved with the model, its weights want no gradient."""
+        return None
+
+    @property
     def pace(self) -> float:
         """How many times the model's learning rate `learned` has."""
         return 1.0

@@ -70,7 +70,7 @@ class Criterion(Objective):
         return step.model.target(step.batch, "predicted", step.outputs.logits)
 
     def scores(self, step: Step) -> Tensor:
-        """r [B, L], special tokens included, in float32 at least; anything at padding."""
+        """R [B, L], special tokens included, in float32 at least; anything at padding."""
         keep_graph = step.moment.training and torch.is_grad_enabled()
         scores = self.method.from_outputs(
             step.model, step.batch, step.outputs, self.target(step), keep_graph=keep_graph

@@ -68,7 +68,7 @@ class Recipe:
             train,
             dev,
             output_dir,
-            objectives=lambda start: self.terms(start, train),
+            objectives=lambda start: self.terms(start, train, options.get("seed", 0)),
             trainer=self.trainer,
             arguments={**self.arguments, **new, **(arguments or {})},
             early_stopping_patience=early_stopping_patience or self.patience,
@@ -78,7 +78,7 @@ class Recipe:
             **options,
         )
 
-    def terms(self, model: ExplainedModel, train: Dataset) -> Sequence[Objective]:
+    def terms(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
         """The terms of one run's loss, for the model that it starts from; nothing in them is shared with other runs."""
         return deepcopy(self.objectives)
 

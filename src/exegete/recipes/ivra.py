@@ -25,6 +25,8 @@ from exegete.objectives.sufficiency import Form
 from exegete.recipes.base import Recipe
 from exegete.training import CriterionTrainer
 from exegete.training.lora import with_lora
+from exegete.training.simulatability import Pupil, Simulatability
+from exegete.training.start import starting_model
 
 CALIBRATION_ROWS = 64
 
@@ -37,23 +39,26 @@ class Values(NamedTuple):
 
 
 VALUES: Mapping[str, Values] = {
+    "simulatability": Values(3e-5, 0.75),
     "comprehensiveness": Values(3e-4, 0.5),
     "sufficiency": Values(3e-4, 0.5),
     "consistency": Values(1e-4, 0.25),
     "clustering_consistency": Values(1e-4, 0.25),
 }
 KINDS: Mapping[str, type[Criterion]] = {
-    kind.name: kind for kind in (Comprehensiveness, Sufficiency, Consistency, ClusteringConsistency)
+    kind.name: kind for kind in (Simulatability, Comprehensiveness, Sufficiency, Consistency, ClusteringConsistency)
 }
 DEPARTURES = (
-    "The weights of model and coefficients are trained together on the cross-entropy and the criteria, each of weight 1;"
-    " the paper does not say.",
+    "Model and coefficients are trained together on the cross-entropy and the criteria, each of weight 1; the paper"
+    " does not say.",
     "NORM is over heads (layers) and positions together: only so do scores add up to 1. Softmax is applied to the"
     " coefficients instead, or to a grid scaled to standard deviation 1: as printed its explanations are uniform.",
     "In training what is taken away is replaced by the mask token's embedding, with a straight-through gradient; one of"
     " the five shares is drawn for each example and step. Metrics delete.",
     "The clean answer (of sufficiency) and the distances of hidden states are held still.",
     "Epochs of several criteria are chosen by the sum of their metrics, with the rate of the slowest of them.",
+    "The student of simulatability sees the model's training data, in halves of a batch: one to learn, one to be judged"
+    " on. Its own explainer has softmax, which has the derivatives it takes. The outer loss has no KL, as in SMaT.",
     "Questions are never taken away, only words of the context.",
 )
 
@@ -63,28 +68,51 @@ class Ivra(Recipe):
     """IvRA: criteria on one interpretable attention, made for the model when training starts.
 
     `criteria`: which and with what parameters; `attention`: parameters of `InterpretableAttention`; `pace`: see
-    `Criterion`; `lora`: whether adapters are trained instead of all weights (None: for decoders).
+    `Criterion`; `lora`: whether adapters are trained instead of all weights (None: for decoders); `student`: what the
+    student of simulatability starts from.
     """
 
     criteria: Mapping[str, Mapping[str, Any]]
     attention: Mapping[str, Any]
     pace: float = 1.0
     lora: bool | None = None
+    student: str | None = None
 
-    def terms(self, model: ExplainedModel, train: Dataset) -> Sequence[Objective]:
-        """Cross-entropy and the criteria, all on one explainer."""
+    def terms(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
+        """Cross-entropy and the criteria, all on one explainer.
+
+        Raises:
+            ExegeteError: a student with another vocabulary.
+        """
+        pupil = self._pupil(model, train, seed)
         explainer = InterpretableAttention.untrained(model, **self.attention).to(model.device)
         if explainer.mix == "literal" and explainer.norm == "softmax":
             explainer.calibrate(model, model.encode(list(train.select(range(min(CALIBRATION_ROWS, len(train)))))))
         if model.is_decoder if self.lora is None else self.lora:
             with_lora(model)
-        made = [KINDS[name](explainer, pace=self.pace, **params) for name, params in self.criteria.items()]
+        own: dict[str, dict[str, Any]] = {Simulatability.name: {"pupil": pupil}}
+        made = [
+            KINDS[name](explainer, pace=self.pace, **params, **own.get(name, {}))
+            for name, params in self.criteria.items()
+        ]
         return (*self.objectives, *made)
+
+    def _pupil(self, model: ExplainedModel, train: Dataset, seed: int) -> Pupil | None:
+        if Simulatability.name not in self.criteria:
+            return None
+        assert self.student is not None
+        start = starting_model(self.student, train, model.processing_class, max_length=model.limit, seed=seed)
+        own = (start.config.vocab_size, model.config.vocab_size)
+        if own[0] < own[1]:
+            raise ExegeteError(f"the student has {own[0]} tokens, the model {own[1]}: give both the same tokenizer")
+        start.model.to(model.device)
+        return Pupil(start)
 
 
 def ivra(
     criteria: Annotated[
-        str, "What to train for, one or several with commas: comprehensiveness, sufficiency, consistency, …"
+        str,
+        "What to train for, one or several with commas: comprehensiveness, sufficiency, consistency, simulatability, …",
     ] = "comprehensiveness",
     norm: Annotated[Norm, "NORM; the paper finds softmax best for comprehensiveness, sparsemax else."] = "sparsemax",
     mix: Annotated[
@@ -96,6 +124,10 @@ def ivra(
     comprehensiveness_margin: Annotated[float, "μ of comprehensiveness."] = 1.0,
     sufficiency_margin: Annotated[float, "μ of sufficiency."] = 0.1,
     sufficiency_form: Annotated[Form, "The loss of sufficiency."] = "margin",
+    student: Annotated[
+        str | None, "What simulatability's student starts from: a pretrained model, not fine-tuned, same tokenizer."
+    ] = None,
+    student_rate: Annotated[float, "The learning rate of the student's SGD."] = 5e-3,
     gamma: Annotated[float | None, "Factor of the learning rate every two epochs. Default: the criterion's."] = None,
     pace: Annotated[float, "How many times the model's learning rate the coefficients have."] = 1.0,
     lora: Annotated[bool | None, "Train LoRA adapters instead of all weights. Default: for decoders."] = None,
@@ -103,8 +135,8 @@ def ivra(
     """Train a model together with an attention that explains it (IvRA).
 
     Any criteria, beside the cross-entropy: comprehensiveness and sufficiency mask what the explanation puts first,
-    consistency compares the explanations of a batch. The epoch that is best on dev by the criteria's own metrics is
-    kept. The coefficients lie beside the model: --methods interpretable_attention:runs/ivra.
+    consistency compares the explanations of a batch, simulatability teaches a student. The epoch that is best on dev
+    by the criteria's own metrics is kept. The coefficients lie beside the model: --methods interpretable_attention:runs/ivra.
 
     Example: exegete train ivra --criteria comprehensiveness,consistency --model runs/baseline --data sst:data/sst
     --output-dir runs/ivra
@@ -114,7 +146,10 @@ def ivra(
     given: dict[str, dict[str, Any]] = {
         "comprehensiveness": {"margin": comprehensiveness_margin},
         "sufficiency": {"margin": sufficiency_margin, "form": sufficiency_form},
+        "simulatability": {"rate": student_rate},
     }
+    if Simulatability.name in chosen and student is None:
+        raise ExegeteError("simulatability needs a student: give the pretrained model it starts from as --student")
     return Ivra(
         name="ivra",
         paper="Xie et al. 2024",
@@ -124,6 +159,7 @@ def ivra(
         attention={"norm": norm, "mix": mix, "features": features, "heads": heads, "layers": layers},
         pace=pace,
         lora=lora,
+        student=student,
         arguments={
             "learning_rate": slowest.rate,
             "num_train_epochs": 20,

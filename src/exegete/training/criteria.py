@@ -1,9 +1,9 @@
-"""Training explanations for criteria: the epoch is chosen by what the criteria are about, coefficients are saved apart."""
+"""Training explanations for criteria: the epoch is chosen by what they are about, coefficients are saved apart."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from exegete.explainers.learned_attention import LearnedAttention
 from exegete.metrics import Metric, metric
-from exegete.models import Batch
+from exegete.metrics.simulatability import simulatability
+from exegete.models import Batch, ExplainedModel
 from exegete.objectives import Criterion
 from exegete.training.batches import lengths, longest_first
+from exegete.training.simulatability import Simulatability
 from exegete.training.trainer import ObjectiveTrainer
 
 JUDGES: Mapping[str, Metric] = {
@@ -39,6 +41,8 @@ class CriterionTrainer(ObjectiveTrainer):
     lie in a folder of their name beside the model, where `ID:FOLDER` finds them.
     """
 
+    lr_scheduler: Any
+
     # -- figures -----------------------------------------------------------------------------------------------------
 
     def evaluation_loop(
@@ -55,18 +59,24 @@ class CriterionTrainer(ObjectiveTrainer):
         named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         return output._replace(metrics=output.metrics | named)
 
+    @torch.no_grad()
     def criteria_on(self, data: Dataset) -> dict[str, float]:
         """`criterion_NAME` for each criterion trained, and their signed sum `criterion`."""
-        judged = [each for each in self.module.objectives if isinstance(each, Criterion) and each.name in JUDGES]
+        judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
         values: dict[str, list[Tensor]] = {each.name: [] for each in judged}
-        with torch.no_grad():
-            for batch in self._batches(data) if judged else ():
-                for each in judged:
-                    scores = each.explainer.attribute(self.explained, batch)
-                    judge = JUDGES[each.name]
-                    values[each.name].append(judge.judge(self.explained, batch, scores)[judge.name].cpu())
-        means = {name: float(torch.cat(found).nanmean()) for name, found in values.items()}
+        for batch in self._batches(data) if judged else ():
+            for each in judged:
+                values[each.name].append(self._judged(each, batch).cpu())
+        means = {name: figure(name, self.explained.task.name, torch.cat(found)) for name, found in values.items()}
         return {f"criterion_{name}": value for name, value in means.items()} | {"criterion": overall(means)}
+
+    def _judged(self, criterion: Criterion, batch: Batch) -> Tensor:
+        """[B] A metric's values; or answers of the student and the model, [B, 2, …]."""
+        if isinstance(criterion, Simulatability):
+            answers = [criterion.pupil.student.explained, self.explained]
+            return torch.stack([_answer(model, batch) for model in answers], 1)
+        scores, judge = criterion.explainer.attribute(self.explained, batch), JUDGES[criterion.name]
+        return judge.judge(self.explained, batch, scores)[judge.name]
 
     def _batches(self, data: Dataset) -> Iterator[Batch]:
         order, size = longest_first(lengths(data)), self.args.eval_batch_size
@@ -80,7 +90,7 @@ class CriterionTrainer(ObjectiveTrainer):
         """What objectives learn gets a group of its own for each pace."""
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         for objective in self.module.objectives:
-            learned = self.module.learned[objective.name] if objective.name in self.module.learned else None
+            learned = dict(self.module.learned.items()).get(objective.name)
             own = [] if learned is None else [weight for weight in learned.parameters() if weight.requires_grad]
             if own:
                 _take_out(optimizer, own)
@@ -116,16 +126,31 @@ class CriterionTrainer(ObjectiveTrainer):
                     learned.save_pretrained(Path(output_dir or self.args.output_dir) / learned.name)
 
 
+def figure(name: str, task: str, found: Tensor) -> float:
+    """What a criterion comes to over dev: the mean of its metric where that is defined, or the student's success."""
+    if name == Simulatability.name:
+        student, model = found.unbind(1)
+        return simulatability(task, student.numpy(), model.numpy())
+    return float(found.nanmean())
+
+
 def overall(means: Mapping[str, float]) -> float:
     """The sum of criteria's figures, higher is better: the sign is turned for metrics of which lower is better."""
     total = 0.0
     for name, value in means.items():
-        sign = 1 if JUDGES[name].card.higher_is_better else -1
+        sign = -1 if name in JUDGES and not JUDGES[name].card.higher_is_better else 1
         total += -1.0 if math.isnan(value) else sign * value
     return total
 
 
-def _take_out(optimizer: torch.optim.Optimizer, weights: list[Tensor]) -> None:
+def _answer(model: ExplainedModel, batch: Batch) -> Tensor:
+    """[B] Classes or values, or spans [B, 2]."""
+    if model.task.name == "regression":
+        return model.probabilities(batch)[:, 0]
+    return model.predict(batch)
+
+
+def _take_out(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> None:
     """Removes weights from the groups they are in."""
     gone = {id(weight) for weight in weights}
     for group in optimizer.param_groups:

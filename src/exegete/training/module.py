@@ -22,7 +22,8 @@ from exegete.training.masking import masked
 class TrainingModule(nn.Module):
     """The model and its objectives as one module whose forward pass is a whole step.
 
-    `learned`: what objectives learn, by the name of the objective; what several share, by that of the first.
+    `learned`: what objectives learn, by the name of the objective; what several share, by that of
+    the first; `NAME_companion`: what an objective trains in its own way.
 
     Everything that has a gradient happens inside `forward`, so that wrappers (DDP, autocast) see one call a step. What
     the Trainer asks of a model otherwise (configuration, gradient checkpointing, ...) the Hugging Face model answers.
@@ -43,6 +44,8 @@ class TrainingModule(nn.Module):
             module = objective.learned
             if module is not None and module not in learned.values():
                 learned[objective.name] = module
+            if objective.companion is not None:
+                learned[f"{objective.name}_companion"] = objective.companion
         self.learned = nn.ModuleDict(learned)
 
     def __getattr__(self, name: str) -> Any:

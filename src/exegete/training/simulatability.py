@@ -1,0 +1,128 @@
+"""Explanations from which another model learns to answer as this one does (IvRA's SIM)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from exegete.errors import ExegeteError
+from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.models import Batch, ExplainedModel
+from exegete.objectives import Criterion, Step
+from exegete.training.bilevel import Mode, Pilot, Student, clipping, drawing
+from exegete.training.inner_updates import update_of
+
+
+class Pupil(nn.Module):
+    """A student whose weights want no gradient but inside `wanting_gradients`: no optimizer but its own steps them.
+
+    Args:
+        model: pretrained, not fine-tuned; it reads the same tokens as the model that is explained.
+        weight: β, of the explanations in its loss.
+    """
+
+    def __init__(self, model: ExplainedModel, weight: float = 1.0) -> None:
+        super().__init__()
+        own = InterpretableAttention.untrained(model, norm="softmax").to(model.device)
+        self.student = Student(model, own, weight).requires_grad_(False)
+
+    @contextmanager
+    def wanting_gradients(self) -> Iterator[Student]:
+        """The student, whose weights take part in graphs inside the block."""
+        self.student.requires_grad_(True)
+        try:
+            yield self.student
+        finally:
+            self.student.requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class Simulatability(Criterion):
+    """How badly a student foretells the model after a step that the model's explanations shape (IvRA, eq. 7, 14, 15).
+
+    In every training step the student first takes an SGD step on CE(S(x), ỹ) + β·KL(r ‖ r*) (the equation prints the
+    first term without its minus sign), x the first part of the batch and ỹ the model's predictions. Then it looks
+    through one more such step to θ', and the term is CE(S_θ'(x'), ỹ') on the rest of the batch, which it never saw
+    explained. The term's gradient reaches the explanations through that step: see `bilevel.Pilot`. As in SMaT the
+    outer loss has no KL. In evaluation the term is the student's loss on the whole batch. A batch of one: 0.
+
+    Args:
+        explainer: see `Criterion`, as `weight` and `pace`.
+        pupil: the student.
+        rate: of the student's SGD.
+        max_norm: at which its gradients are clipped.
+        mode: of the meta-gradient.
+        held_out: the share of a batch that the outer loss is on.
+    """
+
+    pupil: Pupil = field(kw_only=True, repr=False)
+    rate: float = 5e-3
+    max_norm: float = 5.0
+    mode: Mode = "forward"
+    held_out: float = 0.5
+    name: ClassVar[str] = "simulatability"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.held_out < 1:
+            raise ExegeteError(f"expected a held-out share between 0 and 1, got {self.held_out}")
+        if self.rate <= 0:
+            raise ExegeteError(f"the student's learning rate is above 0, got {self.rate}")
+
+    @property
+    def companion(self) -> nn.Module:
+        """The student."""
+        return self.pupil
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """All but the student's weights."""
+        student = self.pupil.student
+        return super().params | {"pupil": {"model": student.explained.config.model_type, "weight": student.weight}}
+
+    def __call__(self, step: Step) -> Tensor:
+        """A scalar."""
+        batch = answered(step.model, step.batch, step.outputs.logits)
+        if not step.moment.training:
+            with self.pupil.student.explained.evaluating():
+                return self.pupil.student("simulation", batch)  # type: ignore[no-any-return]
+        if step.moment.rank:
+            raise ExegeteError("a student learns in one process: start one")
+        explained = self.scores(step).masked_fill(~batch.attended, 0.0)
+        count = len(batch) - max(1, int(self.held_out * len(batch)))
+        if not count:
+            return explained.sum() * 0
+        lesson, exam = batch.select(range(count)), batch.select(range(count, len(batch)))
+        gradient, loss = self._taught(step, lesson, explained[:count].detach(), exam)
+        through = (explained[:count] * gradient).sum()
+        return loss + through - through.detach()
+
+    def _taught(self, step: Step, lesson: Batch, taught: Tensor, exam: Batch) -> tuple[Tensor, Tensor]:
+        """The student's step, and the outer loss after one more with its gradient at the explanations [B, L]."""
+        seeds = [step.generator(f"student's {what}").initial_seed() for what in ("step", "pilot")]
+        with torch.enable_grad(), self.pupil.wanting_gradients() as student:
+            weights = student.weights()
+            optimizer = torch.optim.SGD(weights.values(), lr=self.rate)
+            with drawing(seeds[0]):
+                loss = student("loss", lesson, taught)
+            found = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
+            with torch.no_grad():
+                factor = clipping(found, self.max_norm)
+                for weight, slope in zip(weights.values(), found, strict=True):
+                    weight.sub_(self.rate * factor * slope)
+            pilot = Pilot(student, update_of(optimizer, weights), self.mode, self.max_norm, self.rate)
+            return pilot.gradient(lesson, taught, exam, seeds[1])
+
+
+def answered(model: ExplainedModel, batch: Batch, logits: Tensor) -> Batch:
+    """The batch with the model's own answers for labels."""
+    if model.task.name == "multi_label":
+        raise ExegeteError("students learn one class, a value or a span an example, not several labels at once")
+    if model.task.name == "regression":
+        return replace(batch, labels=logits.detach().squeeze(-1))
+    return replace(batch, labels=model.target(batch, "predicted", logits))
