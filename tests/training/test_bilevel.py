@@ -25,7 +25,7 @@ KINDS = {
 DROPOUT = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
 OPTIMIZERS = {
     "sgd": lambda weights: torch.optim.SGD(weights, lr=0.3, weight_decay=0.01),
-    "momentum": lambda weights: torch.optim.SGD(weights, lr=0.3, momentum=0.9),
+    "momentum": lambda weights: torch.optim.SGD(weights, lr=0.3, momentum=0.9, dampening=0.2, weight_decay=0.01),
     "adamw": lambda weights: torch.optim.AdamW(weights, lr=0.01, weight_decay=0.01),
     "adam": lambda weights: torch.optim.Adam(weights, lr=0.01),
 }
@@ -95,9 +95,11 @@ def test_the_step_looked_through_is_the_one_that_the_optimizer_takes(optimizer, 
     expected = {
         name: update(name, weight.detach(), weight.grad) for name, weight in weights.items() if weight.grad is not None
     }
+    taken = {name: update.taken(name, weights[name], weights[name].grad.clone()) for name in expected}
     scene.optimizer.step()
     for name, value in expected.items():
         torch.testing.assert_close(weights[name].detach(), value, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(taken[name], value, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("mode", ["forward", "unrolled"])

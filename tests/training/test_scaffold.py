@@ -147,10 +147,10 @@ def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(
 def test_the_teacher_is_asked_once_and_its_kept_explanations_are_its_own(tmp_path):
     teacher, data = teacher_of(), sentences(12)
     passes = []
-    hook = teacher.model.register_forward_hook(lambda *_: passes.append(1))
-    terms = Teaching(teacher).objectives(taught(teacher, data))
-    assert len(passes) == 1  # a hook sees passes that reach their end: those for answers
-    own, before = taught(teacher, data), len(passes) + 1
+    hook = teacher.model.register_forward_pre_hook(lambda *_: passes.append(1))
+    terms, own = Teaching(teacher).objectives(taught(teacher, data)), taught(teacher, data)
+    before = len(passes)
+    assert before == 3
     Teaching(teacher).run(config(), own, own, tmp_path / "run", terms, arguments=ARGUMENTS | SCHEDULE)
     hook.remove()
     assert len(passes) == before

@@ -33,22 +33,22 @@ class Update:
 
     @torch.no_grad()
     def taken(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
-        """θ' without a graph; plain SGD writes it over the gradient."""
-        if not self._plain(name):
+        """θ' without a graph; SGD writes it over the gradient."""
+        if self.rule is not _sgd:
             return self(name, weight, gradient)
-        group = self.kept[name][0]
-        return gradient.mul_(-group["lr"]).add_(weight, alpha=1 - group["lr"] * group["weight_decay"])
+        group, state = self.kept[name]
+        share, before = _share(group, state), state.get("momentum_buffer")
+        after = gradient.mul_(-group["lr"] * share).add_(weight, alpha=1 - group["lr"] * share * group["weight_decay"])
+        return after if before is None else after.add_(before, alpha=-group["lr"] * group["momentum"])
 
     def pulled(self, name: str, weight: Tensor, gradient: Tensor, slope: Tensor) -> Tensor:
-        """The slope of a loss at the gradient, from its slope at θ'; plain SGD writes it over the latter."""
-        if self._plain(name):
-            return slope.mul_(-self.kept[name][0]["lr"])
+        """The slope of a loss at the gradient, from its slope at θ'; SGD writes it over the latter."""
+        if self.rule is _sgd:
+            group, state = self.kept[name]
+            return slope.mul_(-group["lr"] * _share(group, state))
         at = gradient.detach().requires_grad_()
         (found,) = torch.autograd.grad(self(name, weight.detach(), at), at, slope)
         return found
-
-    def _plain(self, name: str) -> bool:
-        return self.rule is _sgd and not self.kept[name][0]["momentum"]
 
 
 def update_of(optimizer: Any, weights: Mapping[str, Tensor]) -> Update:
@@ -75,12 +75,18 @@ def update_of(optimizer: Any, weights: Mapping[str, Tensor]) -> Update:
 
 
 def _sgd(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
-    gradient = gradient + group["weight_decay"] * weight
+    gradient = _share(group, state) * (gradient + group["weight_decay"] * weight)
     before = state.get("momentum_buffer")
     if group["momentum"] and before is not None:
-        gradient = group["momentum"] * before + (1 - group["dampening"]) * gradient
+        gradient = gradient + group["momentum"] * before
     rate: float = group["lr"]
     return weight - rate * gradient
+
+
+def _share(group: Settings, state: Settings) -> float:
+    """What of a gradient goes into SGD's step: all of it, but for dampening."""
+    moving = group["momentum"] and state.get("momentum_buffer") is not None
+    return 1.0 - float(group["dampening"]) if moving else 1.0
 
 
 def _adam(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:

