@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import HTTPException
@@ -95,15 +94,11 @@ def _counted(receive: Receive, limit: int) -> Receive:
 def _dressed(send: Send) -> Send:
     async def dressing(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=_raw(message))
+            message["headers"] = list(message.get("headers", ()))
+            headers = MutableHeaders(raw=message["headers"])
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)
         await send(message)
 
     return dressing
 
-
-def _raw(message: Message) -> dict[str, Any]:
-    message.setdefault("headers", [])
-    message["headers"] = list(message["headers"])
-    return {"headers": message["headers"]}

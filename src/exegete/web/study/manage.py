@@ -136,7 +136,7 @@ def _overview(request: Request, name: str, links: dict[str, str] | None = None) 
 def _people(session: Session, project: Project) -> list[tuple[Annotator, int]]:
     """Every annotator and how many answers there are."""
     count = select(Answer.annotator_id, func.count()).group_by(Answer.annotator_id)
-    answered = dict(session.execute(count).tuples().all())
+    answered = {row[0]: row[1] for row in session.execute(count)}
     return [(person, answered.get(person.id, 0)) for person in project.annotators]
 
 

@@ -1,0 +1,121 @@
+"""What several people marked: agreement on a rationale, and the formats of Label Studio and Argilla."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import exegete
+from exegete.data.argilla import read_records, write_records
+from exegete.data.label_studio import read_tasks, write_tasks
+from exegete.data.marked import Marked, agreed, runs
+from exegete.errors import ExegeteError
+
+SMILE = "\N{GRINNING FACE}"
+
+
+def test_half_of_the_people_decide_each_character():
+    marks = {"a": ((0, 0, 6),), "b": ((0, 4, 10),), "c": (), "d": ()}
+    example = Marked(("0123456789",), None, marks)
+    assert agreed(example) == [[[4, 6]]]
+    assert agreed(example, share=0.25) == [[[0, 10]]]
+    assert agreed(example, share=0.75) == [[]]
+    assert agreed(Marked(("abc",))) is None
+    assert agreed(Marked(("abc",), None, {"a": ()})) == [[]]
+
+
+def test_marks_of_a_pair_stay_on_their_sides():
+    assert agreed(Marked(("abc", "defg"), None, {"a": ((0, 1, 2), (1, 2, 4))})) == [[[1, 2]], [[2, 4]]]
+
+
+def test_runs_are_the_stretches_of_true():
+    assert runs([True, True, False, True]) == [[0, 2], [3, 4]]
+    assert runs([]) == []
+
+
+@pytest.mark.parametrize("mark", [(0, 0, 4), (1, 0, 1), (0, 2, 2), (0, -1, 2)])
+def test_marks_outside_their_text_are_refused(mark):
+    with pytest.raises(ExegeteError, match="inside the texts"):
+        Marked(("abc",), None, {"a": (mark,)})
+
+
+TASK = {
+    "id": 9,
+    "data": {"text": f"{SMILE} what a bad film"},
+    "annotations": [
+        {
+            "completed_by": 3,
+            "result": [
+                {
+                    "from_name": "label", "to_name": "text", "type": "labels",
+                    "value": {"start": 10, "end": 18, "text": "bad film", "labels": ["why"]},
+                },
+                {"from_name": "sentiment", "to_name": "text", "type": "choices", "value": {"choices": ["neg"]}},
+            ],
+        },
+        {"completed_by": 4, "was_cancelled": True, "result": []},
+        {"completed_by": {"id": 5, "email": "eve@example.org"}, "result": []},
+    ],
+}  # fmt: skip
+
+
+def test_label_studios_offsets_in_browser_units_are_found_by_the_text_they_mark():
+    (found,) = read_tasks([TASK])
+    assert found.label == "neg"
+    assert found.marks == {"3": ((0, 9, 17),), "eve@example.org": ()}
+    assert found.texts[0][9:17] == "bad film"
+
+
+def test_a_span_that_is_not_the_text_it_says_is_refused():
+    wrong = json.loads(json.dumps(TASK).replace('"bad film"', '"good film"', 1))
+    wrong["data"]["text"] = TASK["data"]["text"]
+    wrong["annotations"][0]["result"][0]["value"]["text"] = "good film"
+    with pytest.raises(ExegeteError, match="task 1: the span 10 to 18"):
+        read_tasks([wrong])
+
+
+@pytest.mark.parametrize("examples", [
+    [Marked(("a bad film",), "neg", {"Ada": ((0, 2, 5),), "Ben": ()}), Marked(("fine",), "pos")],
+    [Marked(("a", "b c"), None, {"Ada": ((1, 2, 3),)})],
+])  # fmt: skip
+def test_what_is_written_is_read_again(examples):
+    assert read_tasks(json.loads(json.dumps(write_tasks(examples)))) == examples
+    back = read_records(json.loads(json.dumps(write_records(examples))))
+    assert [(e.texts, e.label, list(e.marks.values())) for e in back] == [
+        (e.texts, e.label, list(e.marks.values())) for e in examples
+    ]
+
+
+def test_argillas_drafts_do_not_count():
+    response = {"value": [{"label": "e", "start": 0, "end": 1}], "user_id": "u", "status": "draft"}
+    record = {"fields": {"text": "ab"}, "responses": {"why": [response]}}
+    assert read_records([record])[0].marks == {}
+    assert read_records([record | {"responses": {"why": [response | {"status": "submitted"}]}}])[0].marks == {
+        "u": ((0, 0, 1),)
+    }
+
+
+@pytest.mark.parametrize("content", ["{}", '[{"fields": {}}]', '[{"fields": 1}]', "[1]",
+                                     '[{"fields": {"text": "a"}, "responses": {"q": [1]}}]',
+                                     '[{"fields": {"text": "a"}, "responses": {"q": [{"value": [{"start": "x"}]}]}}]'])  # fmt: skip
+def test_what_is_no_argilla_record_is_refused(content):
+    with pytest.raises(ExegeteError, match="the file"):
+        read_records(json.loads(content))
+
+
+def test_the_share_of_people_is_an_option_of_the_spec(tmp_path):
+    path = tmp_path / "marks.json"
+    marked = Marked(("a bad film",), "neg", {"Ada": ((0, 2, 5),), "Ben": ()})
+    path.write_text(json.dumps(write_tasks([marked, Marked(("fine",), "pos")])))
+    assert exegete.load_data(f"label_studio:{path}", "all")["rationale"] == [[[2, 5]], None]
+    assert exegete.load_data(f"label_studio:{path}?share=0.6", "all")["rationale"] == [[], None]
+    parts = [exegete.load_data(f"label_studio:{path}", "all", seed=1)["text"], ["a bad film", "fine"]]
+    assert parts[0] == parts[1]
+
+
+def test_texts_and_pairs_do_not_mix(tmp_path):
+    path = tmp_path / "marks.json"
+    path.write_text(json.dumps(write_tasks([Marked(("a",)), Marked(("a", "b"))])))
+    with pytest.raises(ExegeteError, match="got both"):
+        exegete.load_data(f"label_studio:{path}", "all")

@@ -1,0 +1,106 @@
+"""A small site, its admin and its annotators, for the tests of the pages."""
+
+from __future__ import annotations
+
+import functools
+import re
+from html import unescape
+
+import torch
+from starlette.testclient import TestClient
+
+import exegete
+from exegete.web import Limits, Site, create_app
+from exegete.web.browse.stored import open_results
+from exegete.web.explore.service import Explorer
+from exegete.web.study.cases import cases
+from exegete.web.study.projects import create, find, invite
+from exegete.web.study.storage import Storage
+from small import small
+
+TOKEN = "the-admin-token-of-the-tests-0123456789"
+HERE = "http://127.0.0.1"
+SCRIPT = "<script>alert('x')</script>"
+MARKUP = "<b onclick=x>bold</b>"
+TEXTS = [
+    f"a moving film {SCRIPT} about a small town",
+    "the plot is dull , but nobody laughs at the jokes",
+    "two women are holding packages in the rain",
+    "great acting cannot save a tired story",
+]
+METHODS = ["saliency", "input_x_gradient", "attention_all", "globenc"]
+
+
+@functools.cache
+def model():
+    """A tiny model, one of whose labels is markup; read only."""
+    made = small("bert", dtype=torch.float32)
+    made.model.config.id2label = {0: MARKUP, 1: "good", 2: "bad"}
+    return made
+
+
+def compared(folder, texts=TEXTS):
+    """A comparison on disk."""
+    exegete.compare(model(), texts, METHODS, ["aopc_comprehensiveness", "aopc_sufficiency"], output_dir=folder)
+    return folder
+
+
+def storage(folder):
+    """A new SQLite storage."""
+    return Storage(f"sqlite:///{folder}/studies.db")
+
+
+def site(folder, *, results=(), with_model=True, **changes):
+    """A site with every room; a room for results only where there are some."""
+    limits = changes.pop("limits", Limits())
+    explorer = Explorer({"tiny": model()}, examples=[{"text": text} for text in TEXTS], limits=limits)
+    rooms = {"explorer": explorer if with_model else None, "storage": storage(folder)}
+    return Site(TOKEN, results=open_results(results), limits=limits, **(rooms | changes))
+
+
+def stranger(made):
+    """A browser that nobody has signed in."""
+    return TestClient(create_app(made), base_url=HERE, headers={"accept": "text/html"}, raise_server_exceptions=False)
+
+
+def admin(made):
+    """The admin's browser."""
+    client = stranger(made)
+    assert client.get("/sign-in", params={"token": TOKEN}).status_code == 200
+    return client
+
+
+def csrf(page):
+    """The token that a page's forms send back."""
+    return unescape(re.search(r'name="csrf" content="([^"]*)"', page.text).group(1))
+
+
+def project(made, name="first", kind="rank", people=("Ada", "Ben"), texts=TEXTS, methods=METHODS, **options):
+    """A study of these texts; by name the invitations' tokens."""
+    items = [item for method in methods for item in exegete.attribute(model(), list(texts), method)]
+    labels = [{"label_name": ("good", "bad")[index % 2]} for index in range(len(texts))]
+    with made.studies.writing() as session:
+        create(session, name, cases(items, labels), kind, **options)
+    with made.studies.writing() as session:
+        return invite(session, find(session, name), list(people))
+
+
+def annotator(made, token):
+    """The browser of somebody who followed an invitation."""
+    client = stranger(made)
+    page = client.get(f"/join/{token}")
+    assert page.status_code == 200, page.text
+    assert client.post(f"/join/{token}", data={"csrf": csrf(page)}).status_code == 200
+    return client
+
+
+def letters(page):
+    """The letters of the explanations on a ranking page."""
+    return re.findall(r"<h2[^>]*>Explanation (\w+)</h2>", page.text)
+
+
+def rank(client, place, ranks):
+    """Sends a ranking, by letter; the next page."""
+    page = client.get(f"/annotate/{place}")
+    given = {f"rank-{letter}": str(value) for letter, value in ranks.items()}
+    return client.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "seconds": "2.5"} | given)

@@ -1,0 +1,319 @@
+"""A study from invitation to results, for each kind of question."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+import exegete
+from exegete.errors import ExegeteError
+from exegete.web.study import answers
+from exegete.web.study.blind import assigned, blinded, item_order, letter_of
+from exegete.web.study.cases import Case, cases, restored
+from exegete.web.study.projects import create, find, invite, invited
+from exegete.web.study.results import answers_of, findings, guesses
+from exegete.web.study.tables import Annotator, Answer, Item
+from sites import METHODS, TEXTS, annotator, csrf, letters, model, project, rank, site
+
+
+def shown_order(made, name, person, place):
+    """The methods behind A, B, ... of an annotator's example."""
+    with made.studies.reading() as session:
+        who = session.scalar(select(Annotator).where(Annotator.name == person))
+        way = answers.walk(session, who)
+        item = answers.item_at(session, way, place)
+        return [each.method for each in answers.asked(way, item, way.phase(place)).shown]
+
+
+def said(made):
+    with made.studies.reading() as session:
+        return list(session.scalars(select(Answer).order_by(Answer.id)))
+
+
+def test_rankings_are_kept_by_method_whatever_the_letters_were(whole):
+    tokens = project(whole)
+    order = {method: place for place, method in enumerate(METHODS, 1)}
+    for person in ("Ada", "Ben"):
+        client = annotator(whole, tokens[person])
+        for place in range(1, len(TEXTS) + 1):
+            behind = shown_order(whole, "first", person, place)
+            assert letters(client.get(f"/annotate/{place}")) == ["A", "B", "C", "D"]
+            rank(client, place, {letter: order[m] for letter, m in zip("ABCD", behind, strict=True)})
+    kept = said(whole)
+    assert len(kept) == 8
+    assert all(each.content["ranks"] == order for each in kept)
+    assert len({tuple(each.content["order"]) for each in kept}) > 2
+    assert all(each.seconds == 2.5 for each in kept)
+    with whole.studies.reading() as session:
+        found = findings(session, find(session, "first"))
+    assert [rating.method for rating in found.ratings] == METHODS
+    assert (found.w_examples, found.n_examples, found.w_people) == (pytest.approx(1), 4, pytest.approx(1))
+
+
+def test_ties_are_allowed_and_what_is_missing_is_asked_for(whole):
+    tokens = project(whole)
+    client = annotator(whole, tokens["Ada"])
+    partial = rank(client, 1, {"A": 1, "B": 1, "C": 3})
+    assert (partial.status_code, "explanation D needs a rank from 1 to 4" in partial.text) == (422, True)
+    assert re.search(r'name="rank-C" value="3" required checked', partial.text)
+    assert said(whole) == []
+    assert rank(client, 1, {"A": 1, "B": 1, "C": 3, "D": 5}).status_code == 422
+    assert rank(client, 1, {"A": 1, "B": 1, "C": 3, "D": 4}).status_code == 200
+    assert sorted(said(whole)[0].content["ranks"].values()) == [1, 1, 3, 4]
+
+
+def test_the_page_tells_no_method_no_number_and_no_other_colour(whole):
+    tokens = project(whole)
+    client = annotator(whole, tokens["Ada"])
+    for address in ("/annotate", "/annotate/1", "/annotate/2"):
+        text = client.get(address).text
+        assert not any(name in text for name in METHODS)
+        assert "data-score" not in text
+        assert not re.search(r'class="u\d', text)
+    assert 'class="p8"' in client.get("/annotate/1").text
+
+
+def test_orders_are_random_balanced_and_stay_the_same():
+    item = exegete.attribute(model(), TEXTS[0], "saliency")[0]
+    explanations = dict.fromkeys("wxyz", item)
+    first = [
+        [each.method for each in blinded(explanations, seed=3, annotator=a, number=n)]
+        for a in range(60)
+        for n in range(10)
+    ]
+    again = [
+        [each.method for each in blinded(explanations, seed=3, annotator=a, number=n)]
+        for a in range(60)
+        for n in range(10)
+    ]
+    assert first == again
+    places = np.array([[row.index(name) for name in "wxyz"] for row in first])
+    counts = np.stack([np.bincount(places[:, column], minlength=4) for column in range(4)])
+    assert counts.sum(1).tolist() == [600] * 4
+    assert (abs(counts - 150) < 45).all()  # 4 standard deviations
+    assert sorted(item_order(9, seed=1, annotator=5)) == list(range(9))
+    assert item_order(9, seed=1, annotator=5) != item_order(9, seed=1, annotator=6)
+    table = np.array([[assigned(4, annotator=a, number=n) for n in range(8)] for a in range(4)])
+    assert all(np.bincount(row, minlength=4).tolist() == [2] * 4 for row in table)
+    assert all(sorted(column) == [0, 1, 2, 3] for column in table.T)
+    assert [letter_of(place) for place in (0, 25, 26)] == ["A", "Z", "A2"]
+
+
+def test_what_is_shown_blind_is_the_explanation_itself():
+    item = exegete.attribute(model(), TEXTS[0], "attention_all")[0]
+    shown = blinded({"attention_all": item}, seed=0, annotator=1, number=0)[0].attribution
+    assert (shown.method, shown.params, shown.layers, shown.signed) == ("A", {}, None, True)
+    assert np.array_equal(shown.word_scores, item.word_scores)
+
+
+def test_one_stops_and_goes_on_where_one_was_and_may_change_ones_mind(whole):
+    tokens = project(whole)
+    client = annotator(whole, tokens["Ada"])
+    assert "0 of 4 examples are done" in client.get("/annotate").text
+    after = rank(client, 1, dict.fromkeys("ABCD", 1))
+    assert after.url.path == "/annotate/2"
+    again = annotator(whole, tokens["Ada"])
+    page = again.get("/annotate")
+    assert "1 of 4 examples are done" in page.text
+    assert 'href="/annotate/2">Go on' in page.text
+    assert 'name="rank-B" value="1" required checked' in again.get("/annotate/1").text
+    rank(again, 1, {"A": 2, "B": 1, "C": 3, "D": 4})
+    assert [(each.revision, sorted(each.content["ranks"].values())) for each in said(whole)] == [(2, [1, 2, 3, 4])]
+    for place in (4, 2):
+        assert rank(again, place, dict.fromkeys("ABCD", 1)).url.path == {4: "/annotate/2", 2: "/annotate/3"}[place]
+    last = rank(again, 3, dict.fromkeys("ABCD", 1))
+    assert last.url.path == "/annotate"
+    assert "All 4 examples are done. Thank you, Ada!" in last.text
+
+
+def test_an_answer_sent_twice_is_kept_once(whole):
+    tokens = project(whole)
+    client = annotator(whole, tokens["Ada"])
+    for _ in range(3):
+        rank(client, 1, dict.fromkeys("ABCD", 1))
+    assert len(said(whole)) == 1
+
+
+def test_signing_out_ends_the_session_and_the_link_opens_it_again(whole):
+    tokens = project(whole)
+    client = annotator(whole, tokens["Ada"])
+    assert client.post("/annotate/leave/now", data={"csrf": csrf(client.get("/annotate"))}).status_code == 403
+    assert client.get("/annotate").status_code == 403
+    assert annotator(whole, tokens["Ada"]).get("/annotate").status_code == 200
+
+
+def test_opening_an_invitation_changes_nothing(whole):
+    tokens = project(whole)
+    page = annotator(whole, tokens["Ben"]).get(f"/join/{tokens['Ada']}")
+    assert "Hello, Ada" in page.text
+    assert "set-cookie" not in page.headers
+    with whole.studies.reading() as session:
+        assert {p.name: p.joined is not None for p in find(session, "first").annotators} == {"Ada": False, "Ben": True}
+
+
+def mark(client, place, words):
+    page = client.get(f"/annotate/{place}")
+    numbers = [re.search(rf'value="(\d+)"(?: checked)?><span>{word}</span>', page.text).group(1) for word in words]
+    return client.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "word": numbers})
+
+
+def place_of(made, person, text):
+    with made.studies.reading() as session:
+        way = answers.walk(session, session.scalar(select(Annotator).where(Annotator.name == person)))
+        texts = [session.get_one(Item, item).content["texts"][0] for item in way.items]
+        return 1 + texts.index(text)
+
+
+def test_marked_words_become_spans_of_the_raw_text(whole):
+    tokens = project(whole, kind="highlight")
+    ada, place = annotator(whole, tokens["Ada"]), place_of(whole, "Ada", TEXTS[3])
+    mark(ada, place, ["great", "acting", "tired"])
+    content = said(whole)[0].content
+    assert [TEXTS[3][start:end] for _, start, end in content["marks"]] == ["great acting", "tired"]
+    assert "checked><span>tired" in ada.get(f"/annotate/{place}").text
+    mark(ada, place, [])
+    assert said(whole)[0].content["marks"] == []
+    page = ada.get(f"/annotate/{place}")
+    assert ada.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "word": "99"}).status_code == 422
+
+
+def test_the_method_that_points_at_what_people_marked_comes_first(whole):
+    tokens = project(whole, kind="highlight")
+    with whole.studies.reading() as session:
+        items = {
+            item.content["texts"][0]: {e.method: restored(e) for e in item.explanations}
+            for item in find(session, "first").items
+        }
+    for person in ("Ada", "Ben"):
+        client = annotator(whole, tokens[person])
+        for text in TEXTS[1:]:
+            best = items[text]["globenc"]
+            mark(client, place_of(whole, person, text), [best.words[int(np.argmax(best.word_scores))]])
+    with whole.studies.reading() as session:
+        found = findings(session, find(session, "first"))
+    assert found.plausible[0].method == "globenc"
+    assert (found.plausible[0].auc, found.plausible[0].average_precision) == (1.0, 1.0)
+    assert found.plausible[0].examples == 3
+    assert found.f1 == 1.0
+
+
+def test_people_guess_first_without_then_with_an_explanation_and_the_first_guess_stays(whole):
+    tokens = project(whole, kind="simulate")
+    client = annotator(whole, tokens["Ada"])
+
+    def guess(place, number, phase):
+        page = client.get(f"/annotate/{place}")
+        return client.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": phase, "guess": str(number)})
+
+    first = client.get("/annotate/1").text
+    assert 'class="p8"' not in first
+    assert "predicts" not in first
+    page = guess(1, 0, "before")
+    assert page.url.path == "/annotate/1"
+    assert "You guessed" in page.text
+    assert 'class="p8"' in page.text
+    assert not any(name in page.text for name in METHODS)
+    guess(1, 1, "before")
+    assert len(said(whole)) == 1
+    before = said(whole)[0].content["guess"]
+    assert guess(1, 0, "after").url.path == "/annotate/2"
+    kept = said(whole)
+    assert [(each.phase, each.content["guess"]) for each in kept] == [("before", before), ("after", before)]
+    assert kept[1].content["method"] in METHODS
+    assert kept[0].revision == 1
+    assert guess(2, 99, "before").status_code == 422
+    assert client.post("/annotate/2", data={"csrf": csrf(page), "phase": "other", "guess": "0"}).status_code == 422
+
+
+def test_a_guess_is_right_when_it_is_the_models_answer(whole):
+    project(whole, kind="simulate", people=["Ada"])
+    with whole.studies.writing() as session:
+        study = find(session, "first")
+        person = study.annotators[0]
+        for item, right in zip(study.items, (True, False, True, True), strict=True):
+            prediction = item.content["prediction"]
+            for phase, correct in (("before", False), ("after", right)):
+                content = {"guess": prediction if correct else "something else", "method": "saliency"}
+                session.add(Answer(annotator_id=person.id, item_id=item.id, phase=phase, content=content))
+    with whole.studies.reading() as session:
+        study = find(session, "first")
+        found = findings(session, study)
+        assert [guess.after for guess in guesses(answers_of(session, study))] == [True, False, True, True]
+    assert (found.help[0].before, found.help[0].after, found.help[0].gain) == (0.0, 0.75, 0.75)
+
+
+def test_results_and_studies_pages_show_what_there_is(whole, chief):
+    tokens = project(whole)
+    assert "Nothing to see yet" in chief.get("/studies/first/results").text
+    client = annotator(whole, tokens["Ada"])
+    rank(client, 1, {"A": 1, "B": 2, "C": 3, "D": 4})
+    page = chief.get("/studies/first/results").text
+    assert "TrueSkill" in page
+    assert "1-4" in page
+    assert "1 of 8 answers" in chief.get("/studies/first").text
+    assert "1 answers" in chief.get("/studies").text
+
+
+def test_a_study_is_made_of_a_result_in_the_browser(whole, chief):
+    data = {
+        "csrf": csrf(chief.get("/studies")),
+        "name": "of reviews",
+        "source": "reviews",
+        "kind": "rank",
+        "limit": "2",
+    }
+    page = chief.post("/studies", data=data)
+    assert page.url.path == "/studies/of reviews"
+    assert "2 examples, explained by attention_all, globenc, input_x_gradient, saliency" in page.text
+    page = chief.post("/studies/of reviews/invitations", data={"csrf": csrf(page), "names": "Ada\n\n Ben \n"})
+    links = re.findall(r"http://127\.0\.0\.1/join/([\w-]{43})", page.text)
+    assert len(links) == 2
+    assert not re.search(r"/join/[\w-]{43}", chief.get("/studies/of reviews").text)
+    assert letters(annotator(whole, links[0]).get("/annotate/1")) == ["A", "B", "C", "D"]
+
+
+def test_examples_that_differ_in_their_methods_make_no_study(whole):
+    items = [exegete.attribute(model(), TEXTS[:2], "saliency"), exegete.attribute(model(), TEXTS[:1], "globenc")]
+    found = cases([item for each in items for item in each])
+    with whole.studies.writing() as session:
+        with pytest.raises(ExegeteError, match="same methods"):
+            create(session, "uneven", found)
+        with pytest.raises(ExegeteError, match="at least 2 methods"):
+            create(session, "one", found[1:])
+        with pytest.raises(ExegeteError, match="at least one example"):
+            create(session, "none", [])
+        with pytest.raises(ExegeteError, match="texts only"):
+            create(session, "picture", [Case((), picture=b"x")], "highlight")
+
+
+def test_one_method_with_two_settings_is_two_methods():
+    items = [exegete.attribute(model(), TEXTS[0], f"integrated_gradients?n_steps={n}")[0] for n in (2, 3)]
+    names = list(cases(items)[0].explanations)
+    assert len(names) == 2
+    assert all("n_steps=" in name for name in names)
+
+
+def test_pictures_are_shown_with_their_explanations(tmp_path):
+    import torch
+
+    from small import shared, uneven
+
+    made = site(tmp_path, with_model=False)
+    vit = shared("vit", dtype=torch.float32)
+    rows = [{"image": image} for image in uneven("vit", 3)]
+    items = [i for m in ("saliency", "attention_all") for i in exegete.attribute(vit, rows, m)]
+    with made.studies.writing() as session:
+        create(session, "pictures", cases(items, rows))
+    with made.studies.writing() as session:
+        token = invite(session, find(session, "pictures"), ["Ada"])["Ada"]
+        assert invited(session, token).name == "Ada"
+    client = annotator(made, token)
+    page = client.get("/annotate/1").text
+    assert page.count('src="/annotate/1/picture"') == 3
+    reply = client.get("/annotate/1/picture")
+    assert reply.headers["content-type"] == "image/png"
+    assert reply.content.startswith(b"\x89PNG")
+    assert rank(client, 1, {"A": 1, "B": 1}).url.path == "/annotate/2"

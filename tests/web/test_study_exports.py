@@ -1,0 +1,119 @@
+"""Answers leave as tables and as corpora, and marks come in from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO, StringIO
+
+import pandas as pd
+import pytest
+
+import exegete
+from exegete.data.argilla import read_records
+from exegete.data.label_studio import read_tasks, write_tasks
+from exegete.data.marked import Marked
+from exegete.errors import ExegeteError
+from exegete.web.study.exports import exported
+from exegete.web.study.projects import find
+from exegete.web.study.results import marked_examples
+from exegete.web.study.tables import Answer
+from sites import METHODS, TEXTS, annotator, csrf, model, project, rank
+
+MARKS = {0: {"Ada": [[0, 2, 13]], "Ben": [[0, 2, 8]]}, 1: {"Ada": []}, 3: {"Ada": [[0, 26, 37]], "Ben": [[0, 0, 5]]}}
+
+
+@pytest.fixture
+def marked(whole):
+    """A study in which people have marked; Ada all but one example, Ben two."""
+    project(whole, kind="highlight")
+    with whole.studies.writing() as session:
+        study = find(session, "first")
+        ids = {person.name: person.id for person in study.annotators}
+        for number, people in MARKS.items():
+            for name, marks in people.items():
+                content = {"marks": marks}
+                session.add(Answer(annotator_id=ids[name], item_id=study.items[number].id, phase="", content=content))
+    return whole
+
+
+def export(made, name):
+    with made.studies.reading() as session:
+        return exported(session, find(session, "first"), name)[1]
+
+
+def test_rankings_are_exported_one_row_a_method_alike_in_csv_and_parquet(whole):
+    tokens = project(whole)
+    client = annotator(whole, tokens["Ada"])
+    rank(client, 1, {"A": 2, "B": 1, "C": 4, "D": 4})
+    table = pd.read_parquet(BytesIO(export(whole, "answers.parquet")))
+    assert table[["position", "rank"]].to_numpy().tolist() == [[1, 2], [2, 1], [3, 4], [4, 4]]
+    assert set(table["method"]) == set(METHODS)
+    assert set(table["annotator"]) == {"Ada"}
+    text = pd.read_csv(StringIO(export(whole, "answers.csv").decode()))
+    for column in ("study", "kind", "example", "method", "position", "rank", "seconds", "prediction", "label"):
+        assert text[column].tolist() == table[column].tolist()
+
+
+def test_marks_become_a_corpus_that_training_reads(marked, tmp_path):
+    path = tmp_path / "corpus.parquet"
+    path.write_bytes(export(marked, "rationales.parquet"))
+    data = exegete.load_data(f"parquet:{path}", "all")
+    assert data["text"] == TEXTS
+    assert data["rationale"] == [[[2, 13]], [], None, [[0, 5], [26, 37]]]
+    assert data.features["label"].names == ["bad", "good"]
+    batch = model().encode([{**row, "label": None} for row in data])
+    assert batch.has_rationale.tolist() == [True, True, False, True]
+    assert int(batch.rationale[0].sum()) > 0
+
+
+@pytest.mark.parametrize(("name", "spec"), [("label-studio.json", "label_studio"), ("argilla.json", "argilla")])
+def test_other_tools_files_hold_the_same_corpus(marked, tmp_path, name, spec):
+    path = tmp_path / name
+    path.write_bytes(export(marked, name))
+    data = exegete.load_data(f"{spec}:{path}", "all")
+    assert data["text"] == TEXTS
+    assert data["rationale"] == [[[2, 13]], [], None, [[0, 5], [26, 37]]]
+    assert data["label"] == [1, 0, 1, 0]
+
+
+def test_exports_are_downloads_with_harmless_names(marked, chief):
+    reply = chief.get("/studies/first/export/label-studio.json")
+    assert reply.headers["content-disposition"] == 'attachment; filename="first-label-studio.json"'
+    assert read_tasks(reply.json())[0].texts == (TEXTS[0],)
+
+
+def test_rankings_have_no_rationales_to_export(whole, chief):
+    project(whole)
+    assert chief.get("/studies/first/export/rationales.parquet").status_code == 422
+    with pytest.raises(ExegeteError, match=r"it has: answers\.csv"):
+        export(whole, "../secret")
+
+
+@pytest.mark.parametrize("kind", ["label-studio", "argilla"])
+def test_marks_from_elsewhere_become_a_study_and_leave_it_unchanged(whole, chief, kind):
+    given = [Marked(("a bad film", "it was bad"), "x", {"7": ((0, 2, 5), (1, 7, 10))}), Marked(("fine", "so"), "y")]
+    content = write_tasks(given) if kind == "label-studio" else [
+        {"fields": {"premise": "a bad film", "hypothesis": "it was bad"}, "metadata": {"label": "x"},
+         "responses": {"why": [{"user_id": "7", "value": [{"label": "e", "start": 2, "end": 5}]}],
+                       "why_pair": [{"user_id": "7", "value": [{"label": "e", "start": 7, "end": 10}]}]}},
+        {"fields": {"premise": "fine", "hypothesis": "so"}, "metadata": {"label": "y"}},
+    ]  # fmt: skip
+    data = {"csrf": csrf(chief.get("/studies")), "name": "imported", "format": kind}
+    page = chief.post("/studies/import", data=data, files={"file": ("x.json", json.dumps(content))})
+    assert page.url.path == "/studies/imported"
+    assert "imported" in page.text
+    with whole.studies.reading() as session:
+        assert marked_examples(session, find(session, "imported")) == given
+    again = chief.get(f"/studies/imported/export/{kind}.json").json()
+    back = read_tasks(again) if kind == "label-studio" else read_records(again)
+    assert [(each.texts, each.label, list(each.marks.values())) for each in back] == [
+        (each.texts, each.label, list(each.marks.values())) for each in given
+    ]
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '[{"data": {}}]', '[{"data": {"text": "a"}}]', "[]", '["x"]'])
+def test_files_that_are_something_else_are_refused_with_a_reason(chief, content):
+    data = {"csrf": csrf(chief.get("/studies")), "name": "imported", "format": "label-studio"}
+    reply = chief.post("/studies/import", data=data, files={"file": ("x.json", content)})
+    assert reply.status_code == 422
+    assert 'role="alert"' in reply.text
