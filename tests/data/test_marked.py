@@ -96,9 +96,17 @@ def test_argillas_drafts_do_not_count():
     }
 
 
-@pytest.mark.parametrize("content", ["{}", '[{"fields": {}}]', '[{"fields": 1}]', "[1]",
-                                     '[{"fields": {"text": "a"}, "responses": {"q": [1]}}]',
-                                     '[{"fields": {"text": "a"}, "responses": {"q": [{"value": [{"start": "x"}]}]}}]'])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{}",
+        '[{"fields": {}}]',
+        '[{"fields": 1}]',
+        "[1]",
+        '[{"fields": {"text": "a"}, "responses": {"q": [1]}}]',
+        '[{"fields": {"text": "a"}, "responses": {"q": [{"value": [{"start": "x"}]}]}}]',
+    ],
+)
 def test_what_is_no_argilla_record_is_refused(content):
     with pytest.raises(ExegeteError, match="the file"):
         read_records(json.loads(content))

@@ -136,7 +136,8 @@ def ivra(
 
     Any criteria, beside the cross-entropy: comprehensiveness and sufficiency mask what the explanation puts first,
     consistency compares the explanations of a batch, simulatability teaches a student. The epoch that is best on dev
-    by the criteria's own metrics is kept. The coefficients lie beside the model: --methods interpretable_attention:runs/ivra.
+    by the criteria's own metrics is kept. The coefficients lie beside the model:
+    --methods interpretable_attention:runs/ivra.
 
     Example: exegete train ivra --criteria comprehensiveness,consistency --model runs/baseline --data sst:data/sst
     --output-dir runs/ivra

@@ -86,11 +86,15 @@ PROTOCOLS: dict[str, Protocol] = {
     "attack": Protocol(
         attacked,
         {
-            "attack_successes": False, "attack_original_accuracy": True, "attack_accuracy_under_attack": True,
-            "attack_success_rate": False, "attack_perturbed_words": True, "attack_words_per_input": True,
+            "attack_successes": False,
+            "attack_original_accuracy": True,
+            "attack_accuracy_under_attack": True,
+            "attack_success_rate": False,
+            "attack_perturbed_words": True,
+            "attack_words_per_input": True,
             "attack_queries": True,
         },
-    ),  # fmt: skip
+    ),
     "select_then_predict": Protocol(
         select_then_predict, {"rationale_accuracy": True, "rationale_f1_macro": True, "rationale_pearson": True}
     ),

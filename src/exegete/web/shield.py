@@ -101,4 +101,3 @@ def _dressed(send: Send) -> Send:
         await send(message)
 
     return dressing
-

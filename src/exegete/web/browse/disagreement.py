@@ -26,5 +26,5 @@ def correlations(items: Sequence[Attribution]) -> NDArray[np.float64]:
 
 
 def _scores(item: Attribution) -> NDArray[np.float64]:
-    values = item.scores[~np.asarray(item.special, dtype=bool)].astype(np.float64)
-    return np.abs(values) if item.signed else values
+    values: NDArray[np.float64] = item.scores[~np.asarray(item.special, dtype=bool)].astype(np.float64)
+    return np.absolute(values, dtype=np.float64) if item.signed else values
