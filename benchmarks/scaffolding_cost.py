@@ -29,7 +29,6 @@ import exegete
 from exegete.explainers.learned_attention import mixable
 from exegete.explainers.parameterised_attention import ParameterisedAttention
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.readout import answer_only
 from exegete.training.bilevel import Mode, Pilot, Student, drawing
 from exegete.training.inner_updates import update_of
 from exegete.training.scaffold import Teacher
@@ -83,6 +82,7 @@ class Desk:
         self.kept = [self.heads(batch) for batch in self.batches]
 
     def answered(self, rows: list[Any]) -> Batch:
+        """Encoded, with the teacher's answers."""
         batch = self.teacher.encode(rows)
         return replace(batch, labels=self.teacher.predict(batch))
 
