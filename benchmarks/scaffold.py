@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import distribution
 from itertools import product
@@ -190,6 +190,7 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--minutes", type=float, default=24, help="begin nothing new after so long")
     parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--sizes", default="", help="only these; default: the task's")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("exegete").setLevel(logging.ERROR)
@@ -200,6 +201,8 @@ def main() -> None:
     seeds = tuple(map(int, options.seeds.split(",")))
     for name in options.tasks.split(","):
         task = TASKS[name](runs=options.runs / name, seeds=seeds)
+        if options.sizes:
+            task = replace(task, sizes=tuple(map(int, options.sizes.split(","))))
         (options.output / name).mkdir(parents=True, exist_ok=True)
         trained(task, options.output / name, end)
         if time.monotonic() < end and task.max_length:
@@ -208,6 +211,8 @@ def main() -> None:
 
 def trained(task: Task, output: Path, end: float) -> None:
     """Every student, and the tables after each of them."""
+    if time.monotonic() > end:
+        return
     data = task.data()
     teaching = Patient(task.teacher, rate=task.rate)
     pool, dev, test = (teaching.taught(part.select(range(min(len(part), 400)))) for part in data)
