@@ -18,7 +18,7 @@ from dataclasses import replace
 from importlib.metadata import distribution
 from pathlib import Path
 from statistics import median
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -38,6 +38,7 @@ DATA, MODELS = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n i
 LENGTH, WEIGHT, RATE = 64, 5.0, 5e-3
 AUTHORS = {"student": 1.34, "explainer": 3.09}
 BARS = {"step": 3.2, "memory": 0.5, "authors": 0.5, "explanation": 1.1}
+MODES: tuple[Mode, ...] = ("forward", "unrolled")
 Job = Callable[[int], None]
 
 
@@ -50,16 +51,16 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     desk = Desk(options.batch_size, options.steps)
-    found = {"steps": steps(desk), "explanation": explanations(desk), "bars": BARS, "authors_seconds": AUTHORS}
-    found["authors_share"] = found["steps"]["forward"]["seconds"] / sum(AUTHORS.values())
-    found |= {
+    found: dict[str, Any] = {
         "batch": [options.batch_size, LENGTH], "torch": torch.__version__, "machine": platform.machine(),
-        "cores": os.cpu_count(), "load": os.getloadavg()[0],
+        "cores": os.cpu_count(), "load": os.getloadavg()[0], "bars": BARS, "authors_seconds": AUTHORS,
     }  # fmt: skip
-    print(json.dumps(found, indent=2))
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(found, indent=2) + "\n")
+    for part in (times, memory, explanations):
+        found |= part(desk)
+        print(json.dumps(found, indent=2), flush=True)
+        if options.output:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            options.output.write_text(json.dumps(found, indent=2) + "\n")
 
 
 class Desk:
@@ -121,23 +122,29 @@ class Desk:
         self.outer(number, mode)
 
 
-def steps(desk: Desk) -> dict[str, dict[str, float]]:
-    """Of every kind of step: CPU seconds, their ratio to a student's, and megabytes beyond what a student's takes."""
-    jobs: dict[str, Job] = {
+def jobs(desk: Desk) -> dict[str, Job]:
+    """Kinds of step: the student's, on answers alone, and those of both."""
+    found: dict[str, Job] = {
         "student": lambda number: desk.lesson(number, "loss"),
         "answers_only": lambda number: desk.lesson(number, "simulation"),
     }
-    jobs |= {mode: lambda number, mode=mode: desk.whole(number, mode) for mode in get_args(Mode)}
-    found = timed(jobs, len(desk.batches), "student")
-    memory = {name: peak(lambda job=job: job(1)) for name, job in jobs.items()}
-    for name, figures in found.items():
-        figures |= {"megabytes": memory[name], "more_megabytes": memory[name] - memory["student"]}
-    extra = found["unrolled"]["more_megabytes"]
-    found["forward"]["memory_of_unrolled"] = found["forward"]["more_megabytes"] / extra
-    return found
+    return found | {mode: lambda number, mode=mode: desk.whole(number, mode) for mode in MODES}
 
 
-def explanations(desk: Desk) -> dict[str, dict[str, float]]:
+def times(desk: Desk) -> dict[str, Any]:
+    """CPU seconds of every kind of step, and their ratio to a student's."""
+    found = timed(jobs(desk), len(desk.batches), "student")
+    return {"steps": found, "authors_share": found["forward"]["seconds"] / sum(AUTHORS.values())}
+
+
+def memory(desk: Desk) -> dict[str, Any]:
+    """Megabytes of every kind of step, and how many more than a student's those of both take."""
+    found = {name: peak(lambda job=job: job(1)) for name, job in jobs(desk).items()}
+    more = {mode: found[mode] - found["student"] for mode in MODES}
+    return {"megabytes": found, "more_megabytes": more, "memory_share": more["forward"] / more["unrolled"]}
+
+
+def explanations(desk: Desk) -> dict[str, Any]:
     """Of the teacher's answers, with and without an explanation of the same pass, under fused attention."""
     method, model = desk.scaffold.explainer, desk.teacher
 
@@ -147,8 +154,8 @@ def explanations(desk: Desk) -> dict[str, dict[str, float]]:
         method.from_outputs(model, batch, outputs, outputs.logits.argmax(-1), keep_graph=False)
 
     with model.evaluating(), torch.no_grad():
-        return timed({"plain": lambda n: model(desk.batches[n]).logits.argmax(-1), "explained": explained},
-                     len(desk.batches), "plain", turns=4)  # fmt: skip
+        plain = {"plain": lambda number: model(desk.batches[number]).logits.argmax(-1)}
+        return {"explanation": timed(plain | {"explained": explained}, len(desk.batches), "plain", turns=4)}
 
 
 def timed(jobs: dict[str, Any], count: int, base: str, turns: int = 1) -> dict[str, dict[str, float]]:
