@@ -73,6 +73,7 @@ class Digits(Task):
 
     name: str = "digits"
     sizes: tuple[int, ...] = (50, 100)
+    rate: float = 2e-3
 
     @cached_property
     def start(self) -> Path:
