@@ -1,8 +1,10 @@
-"""What learning to scaffold costs: a whole step over the student's alone, and explanations over plain passes.
+"""What learning to scaffold costs: a whole step over one of plain fine-tuning, and explanations over plain passes.
 
 A MiniLM student from the pretrained encoder, a fine-tuned teacher, 16 texts of 64 tokens, one thread, CPU seconds. The
-kinds of step take turns over the same batches, so that what else the machine does falls on all of them. Memory: the
-peak of a step's tensors beyond what was there before it, from torch's record of its allocations.
+kinds of step take turns over the same batches, so that what else the machine does falls on all of them: `plain` is
+fine-tuning on the teacher's answers, `student` learns from explanations too, `forward` and `unrolled` are whole steps
+of both explainer and student. Memory: the peak of a step's tensors beyond what was there before it, from torch's record
+of its allocations.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ import exegete
 from exegete.explainers.learned_attention import mixable
 from exegete.explainers.parameterised_attention import ParameterisedAttention
 from exegete.models import Batch, Capture, ExplainedModel
+from exegete.objectives import CrossEntropy, Moment
 from exegete.training.bilevel import Mode, Pilot, Student, drawing
 from exegete.training.inner_updates import update_of
+from exegete.training.module import TrainingModule
 from exegete.training.scaffold import Teacher
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -78,6 +82,7 @@ class Desk:
         self.batches = [self.answered(rows[start : start + size]) for start in range(0, len(rows), size)]
         own = ParameterisedAttention.uniform(self.model)
         self.student = Student(self.model, own, WEIGHT)
+        self.module = TrainingModule(self.model, [CrossEntropy()]).train()
         self.scaffold = Teacher(ParameterisedAttention.uniform(self.teacher))
         self.optimizer = torch.optim.SGD(self.student.weights().values(), lr=RATE, weight_decay=0.01)
         self.kept = [self.heads(batch) for batch in self.batches]
@@ -97,11 +102,19 @@ class Desk:
         """e_T."""
         return self.scaffold.explainer.mixed(self.kept[number], self.batches[number].attended)
 
-    def lesson(self, number: int, part: str) -> None:
-        """One step of the student: `simulation` on answers alone, `loss` on explanations too."""
-        arguments = [self.taught(number).detach()] if part == "loss" else []
+    def plain(self, number: int) -> None:
+        """A step of fine-tuning on the teacher's answers."""
         with drawing(number):
-            self.student(part, self.batches[number], *arguments).backward()
+            self.stepped(self.module(self.batches[number], Moment())["terms"].sum())
+
+    def lesson(self, number: int) -> None:
+        """A step of the student, which learns from explanations too."""
+        with drawing(number):
+            self.stepped(self.student("loss", self.batches[number], self.taught(number).detach()))
+
+    def stepped(self, loss: torch.Tensor) -> None:
+        """Backward, clipping, SGD."""
+        loss.backward()
         clip_grad_norm_(self.student.parameters(), 5.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -118,22 +131,19 @@ class Desk:
 
     def whole(self, number: int, mode: Mode) -> None:
         """A step of both."""
-        self.lesson(number, "loss")
+        self.lesson(number)
         self.outer(number, mode)
 
 
 def jobs(desk: Desk) -> dict[str, Job]:
-    """Kinds of step: the student's, on answers alone, and those of both."""
-    found: dict[str, Job] = {
-        "student": lambda number: desk.lesson(number, "loss"),
-        "answers_only": lambda number: desk.lesson(number, "simulation"),
-    }
+    """Kinds of step."""
+    found: dict[str, Job] = {"plain": desk.plain, "student": desk.lesson}
     return found | {mode: lambda number, mode=mode: desk.whole(number, mode) for mode in MODES}
 
 
 def times(desk: Desk) -> dict[str, Any]:
-    """CPU seconds of every kind of step, and their ratio to a student's."""
-    found = timed(jobs(desk), len(desk.batches), "student")
+    """CPU seconds of every kind of step, and their ratios to the plain one and to the student's."""
+    found = timed(jobs(desk), len(desk.batches), ("plain", "student"))
     return {"steps": found, "authors_share": found["forward"]["seconds"] / sum(AUTHORS.values())}
 
 
@@ -155,11 +165,11 @@ def explanations(desk: Desk) -> dict[str, Any]:
 
     with model.evaluating(), torch.no_grad():
         plain = {"plain": lambda number: model(desk.batches[number]).logits.argmax(-1)}
-        return {"explanation": timed(plain | {"explained": explained}, len(desk.batches), "plain", turns=4)}
+        return {"explanation": timed(plain | {"explained": explained}, len(desk.batches), ("plain",), turns=4)}
 
 
-def timed(jobs: dict[str, Any], count: int, base: str, turns: int = 1) -> dict[str, dict[str, float]]:
-    """Median CPU seconds of each job, and the median over batches of its ratio to the base's; the first is not counted.
+def timed(jobs: dict[str, Any], count: int, bases: tuple[str, ...], turns: int = 1) -> dict[str, dict[str, float]]:
+    """Median CPU seconds of each job, and medians over batches of its ratios to the bases; the first is not counted.
 
     Of each batch the least of `turns` counts.
     """
@@ -174,10 +184,8 @@ def timed(jobs: dict[str, Any], count: int, base: str, turns: int = 1) -> dict[s
             seconds[name].append(value)
     kept = {name: values[1:] for name, values in seconds.items()}
     return {
-        name: {
-            "seconds": median(values),
-            "ratio": median(own / other for own, other in zip(values, kept[base], strict=True)),
-        }
+        name: {"seconds": median(values)}
+        | {f"over_{base}": median(own / other for own, other in zip(values, kept[base], strict=True)) for base in bases}
         for name, values in kept.items()
     }
 

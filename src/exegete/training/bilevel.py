@@ -130,7 +130,8 @@ class Pilot:
         with Remembered() as before:
             gradients, factor = self._step(batch, taught.detach(), seed, graph=False)
         weights = self._model_weights()
-        clipped = {name: gradients.pop(name).mul_(factor) for name in weights}
+        whole = bool(factor == 1)
+        clipped = {name: gradients.pop(name) if whole else gradients.pop(name).mul_(factor) for name in weights}
         after = {name: self.update.taken(name, weight, clipped[name]) for name, weight in weights.items()}
         uphill, loss = self._judged(after, held_out)
         del after
