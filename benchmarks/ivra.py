@@ -46,7 +46,7 @@ JUDGES = {
     "consistency across pairs": metric("consistency?across=pairs"),
     "important tokens": metric("important_tokens"),
 }
-NORM = {"comprehensiveness": "softmax"}
+NORM = {"comprehensiveness": "softmax", "consistency": "softmax"}
 SEEDS = (0, 1, 2)
 QUIET = {"disable_tqdm": True, "use_cpu": not torch.cuda.is_available(), "save_only_model": True, "bf16": True}
 QUIET |= {"restore_callback_states_from_checkpoint": False}
