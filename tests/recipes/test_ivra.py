@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import exegete
 from exegete import ExegeteError
+from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.models import ExplainedModel
 from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Sufficiency
 from exegete.recipes import RECIPES
+from exegete.studies.coefficients import MAPS
 from exegete.training import CriterionTrainer
 from families import processor, tiny, tokenizer
 
@@ -71,3 +74,25 @@ def test_what_cannot_be_trained_says_why(tmp_path):
     tokenizer("bert").save_pretrained(tmp_path)
     with pytest.raises(ExegeteError, match="the student has 200 tokens"):
         RECIPES["ivra"]("simulatability", student=str(tmp_path)).terms(started(), generated(), seed=0)
+
+
+def test_a_student_of_the_coefficients_that_lie_beside_its_teacher(tmp_path):
+    tiny("bert").save_pretrained(tmp_path)
+    tokenizer("bert").save_pretrained(tmp_path)
+    smat = RECIPES["smat"]
+    assert smat(str(tmp_path), "interpretable_attention").explainer == f"interpretable_attention:{tmp_path}"
+    assert smat(str(tmp_path), "interpretable_attention:here").explainer == "interpretable_attention:here"
+    assert smat(str(tmp_path), "lime").explainer == "lime"
+    assert smat().explainer == "learned"
+
+
+def test_coefficients_are_drawn_with_a_row_a_layer():
+    single = InterpretableAttention(2, 4, 8)
+    with torch.no_grad():
+        single.query_features[1, :, 3] = torch.tensor([1.0, 2.0, 3.0, 6.0])
+        single.layer_coefficients[0] = 5.0
+    maps = MAPS[InterpretableAttention](single)
+    shapes = {name: tuple(value.shape) for name, value in maps.items()}
+    assert shapes == {"heads": (2, 4), "layers": (2, 1), "query features": (2, 8), "key features": (2, 8)}
+    assert maps["query features"][1, 3] == 3.0
+    assert maps["layers"].flatten().tolist() == [5.0, 1.0]
