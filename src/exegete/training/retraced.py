@@ -66,4 +66,5 @@ def _dual(primal: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None = 
     if not parts:
         return primal
     tangent = parts[0] if len(parts) == 1 else parts[0].add_(parts[1])
-    return forward_ad.make_dual(primal, tangent.to(primal.dtype))
+    dual: Tensor = forward_ad.make_dual(primal, tangent.to(primal.dtype))
+    return dual
