@@ -130,7 +130,7 @@ def smat(
 
     --model is what the student starts from (pretrained, never the teacher itself); teacher and student share a
     tokenizer. The teacher's answers replace the labels. The folder holds the student, teacher_explainer and
-    student_explainer; `exegete compare --explainer parameterised_attention:FOLDER/teacher_explainer` judges the first.
+    student_explainer; `exegete compare --methods parameterised_attention:FOLDER/teacher_explainer` judges the first.
 
     Example: exegete train smat --teacher runs/sst --student-size 500 --model bert-base-uncased --data sst:data/sst
     --output-dir runs/smat
