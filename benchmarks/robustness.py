@@ -35,7 +35,7 @@ SHARED = Path(__file__).parents[2] / "shared"
 DATA = Path(os.environ.get("EXEGETE_DATA", SHARED / "data"))
 BACKBONE = os.environ.get("EXEGETE_BACKBONE", "sentence-transformers/all-MiniLM-L6-v2")
 SCALES = {
-    "small": {"train": 560, "dev": 32, "judged": {"SST": 32, "Reviews": 24, "Movies": 4}, "attacked": 200},
+    "small": {"train": 480, "dev": 16, "judged": {"SST": 30, "Reviews": 20, "Movies": 4}, "attacked": 200},
     "tiny": {"train": 32, "dev": 16, "judged": {"SST": 4, "Reviews": 4, "Movies": 2}, "attacked": 10},
 }
 LENGTH, WORDS = 64, 12
@@ -69,8 +69,10 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 SEEDS = (0, 1, 2)
 NAMES = tuple(CONFIGURATIONS)
+MAIN = [(configuration, seed) for seed in SEEDS for configuration in NAMES[:3]]
 PARTS = {
-    "main": [(configuration, seed) for seed in SEEDS for configuration in NAMES[:3]],
+    "main": MAIN,
+    "targets": MAIN,
     "ablations": [(configuration, seed) for seed in SEEDS for configuration in NAMES[3:8]],
     "sweeps": [(configuration, 0) for configuration in NAMES[8:]],
 }
@@ -104,7 +106,7 @@ class Book:
 
 @cache
 def data(name: str, scale: str) -> Dataset:
-    """A part of a corpus, the same in every run; short sentences but for the attack, Movies as far as the model reads."""
+    """A part of a corpus, the same in every run: short sentences but for the attack, Movies as far as a model reads."""
     size = SCALES[scale]
     reviews = f"labelled:{DATA / 'reviews' / 'customer-reviews.txt'}?skip_empty=true"
     specs = {
@@ -215,14 +217,15 @@ def units(folder: Path, scale: str, which: str) -> Iterator[Unit]:
                 yield training(folder, scale, configuration, seed)
             yield ("init", configuration, "all", "SST"), partial(initialisations, folder, configuration, scale)
         return
+    datasets = [name for name in SCALES[scale]["judged"] if (name != "SST") == (which == "targets")]
     for configuration, seed in PARTS[which]:
         yield training(folder, scale, configuration, seed)
-        for dataset in SCALES[scale]["judged"] if which == "main" else ("SST",):
-            key = ("judge", configuration, str(seed), dataset)
-            yield key, partial(judged, folder, configuration, seed, dataset, scale)
         if which == "main":
             key = ("attack", configuration, str(seed), "SST dev")
             yield key, partial(attacked, folder, configuration, seed, "attacked", scale)
+        for dataset in datasets:
+            key = ("judge", configuration, str(seed), dataset)
+            yield key, partial(judged, folder, configuration, seed, dataset, scale)
 
 
 def training(folder: Path, scale: str, configuration: str, seed: int) -> Unit:
@@ -238,7 +241,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True, help="Where models are kept between two calls.")
     parser.add_argument("--scale", choices=SCALES, default="small")
     parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--parts", default="main,initialisations,ablations,sweeps")
+    parser.add_argument("--parts", default="main,initialisations,targets,ablations,sweeps")
     options = parser.parse_args()
     torch.set_num_threads(1)
     begun = time.monotonic()
