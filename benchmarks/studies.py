@@ -1,6 +1,7 @@
 """A grid of trainings and judgements by one worker and by two: the share of the time that two take.
 
-Wall seconds of the whole command, processes and planning included, one thread a worker.
+Wall seconds of the whole command, processes and planning included, one thread a worker. The CPU seconds beside them
+say what a machine with other work to do would have needed alone.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -41,21 +43,28 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "grid.yaml"
         file.write_text(STUDY.format(size=options.size))
-        seconds = {count: timed(file, Path(folder) / f"runs-{count}", count) for count in (1, 2)}
-    found = {"seconds": seconds, "ratio": seconds[2] / seconds[1], "bar": BAR, "load": os.getloadavg()[0]}
+        taken = {count: timed(file, Path(folder) / f"runs-{count}", count) for count in (1, 2)}
+    wall, cpu = ({count: both[place] for count, both in taken.items()} for place in (0, 1))
+    found = {"seconds": wall, "cpu_seconds": cpu, "ratio": wall[2] / wall[1], "bar": BAR, "load": os.getloadavg()[0]}
     print(json.dumps(found, indent=2))
     if options.output is not None:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(found, indent=2) + "\n")
 
 
-def timed(file: Path, runs: Path, workers: int) -> float:
-    """Seconds of the command."""
+def timed(file: Path, runs: Path, workers: int) -> tuple[float, float]:
+    """Wall seconds of the command, and CPU seconds of all its processes."""
     command = [sys.executable, "-c", "import sys; from exegete.cli import main; sys.exit(main())", "study", "run"]
     more = ["--output-dir", str(runs), "--workers", str(workers), "--threads", "1", "--quiet"]
-    begun = time.perf_counter()
+    begun, before = time.perf_counter(), _cpu()
     subprocess.run([*command, str(file), *more], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begun
+    return time.perf_counter() - begun, _cpu() - before
+
+
+def _cpu() -> float:
+    """CPU seconds of all processes that were started here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

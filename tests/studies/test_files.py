@@ -124,6 +124,16 @@ scales:
         load_study(path)
 
 
+def test_a_null_of_a_scale_takes_away_what_any_file_below_put_there(tmp_path):
+    written(tmp_path / "good.yaml", GOOD)
+    more = "extends: good.yaml\nscales: {small: {recipes: {fast: {recipe: fresh}, slow: {recipe: fresh}}}}"
+    path = written(tmp_path / "more.yaml", more)
+    assert list(load_study(path).file.recipes) == ["plain", "fast", "slow"]
+    less = "extends: more.yaml\nscales: {small: {recipes: {plain: null, fast: null}, tables: null}}"
+    file = load_study(written(tmp_path / "less.yaml", less)).file
+    assert (list(file.recipes), file.tables) == (["slow"], {})
+
+
 def test_anchors_and_merge_keys_keep_lines(tmp_path):
     found = read(written(tmp_path / "a.yaml", "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n"))
     assert found.value == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}

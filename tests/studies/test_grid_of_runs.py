@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -55,32 +57,39 @@ def command(root, *more):
     )
 
 
-def workers(process):
-    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return [int(each) for each in children if "spawn_main" in Path(f"/proc/{each}/cmdline").read_text()]
+def at_work(root):
+    """The processes that are training: those whose run has a checkpoint already."""
+    found = []
+    for path in root.glob(".work/*/run/checkpoint-*"):
+        with suppress(OSError):
+            found.append(json.loads((root / ".claims" / path.parents[1].name).read_text())["process"])
+    return found
 
 
 def wait(happened, process=None):
+    """What is waited for, once there is some."""
     end = time.monotonic() + 300
-    while not happened():
+    while not (found := happened()):
         assert time.monotonic() < end
         assert process is None or process.poll() is None, process.stderr.read().decode()[-2000:]
         time.sleep(0.02)
+    return found
 
 
-def test_killed_and_resumed_ends_in_the_same_tables(undisturbed, results, tmp_path):
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.cluster)])
+def test_killed_and_resumed_ends_in_the_same_tables(undisturbed, results, tmp_path, engine, request):
     """One worker dies in the middle of its run, later the whole command; the tables are equal to the last byte."""
     root = tmp_path / "runs"
-    first = command(root)
-    wait(lambda: any(root.glob(".work/*/run/checkpoint-*")), first)
-    os.kill(workers(first.pid)[0], signal.SIGKILL)
+    more = ["--engine", "ray", "--address", request.getfixturevalue("cluster")] if engine == "ray" else []
+    first = command(root, *more)
+    os.kill(wait(lambda: at_work(root), first)[0], signal.SIGKILL)
     wait(lambda: len(Store(root).finished()) >= 3, first)
     first.kill()
     first.wait()
     before = {key: (root / "cells" / key / "cell.json").read_bytes() for key in Store(root).finished()}
     assert 3 <= len(before) < 12
-    assert "killed, trying again: its process died (SIGKILL)" in first.stderr.read().decode()
-    second = command(root)
+    assert "killed, trying again: its process died" in first.stderr.read().decode()
+    second = command(root, *more)
     said = second.communicate(timeout=300)[1].decode()
     assert second.returncode == 0, said[-2000:]
     for key, record in before.items():
@@ -154,6 +163,20 @@ def test_agreement_is_kendalls_tau_of_the_same_examples(results):
     (across,) = agreements(results, results.grid.study.file.figures["agreement"])
     assert across.columns == ["slow / slow", "slow / fast"]
     assert (np.abs(across.values) <= 1).all()
+
+
+def test_a_model_that_missed_its_bound_counts_nowhere(undisturbed, tmp_path):
+    root = shutil.copytree(undisturbed, tmp_path / "runs")
+    found = grid(load_study(FILE))
+    missed = next(run for run in found.runs if not run.dataset and run.recipe == "fast" and run.seed == 1)
+    metrics = Store(root).folder(missed.cell.key) / "metrics.json"
+    metrics.write_text('{"feasible": 0.0}'.ljust(metrics.stat().st_size))
+    results = collect(found, Store(root))
+    kept = {"slow": [0, 1, 2], "fast": [0, 2]}
+    for recipe, seeds in kept.items():
+        assert [run.seed for run in results.runs(recipe=recipe)] == seeds
+        assert sorted(set(results.figures.query("recipe == @recipe")["seed"])) == seeds
+    assert study_table(results, "f1").count[:, 0].tolist() == [3, 2]
 
 
 def test_the_leaderboard_has_every_judged_explanation(undisturbed, capsys):

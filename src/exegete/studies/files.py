@@ -62,7 +62,7 @@ def load_study(path: str | Path, scale: str = "small") -> Study:
 
 
 def _whole(path: Path, above: tuple[Path, ...]) -> Lined:
-    """The file on top of what it extends, variables filled in."""
+    """The file on top of what it extends, variables filled in; a scale's nulls stay, as they take away of the whole."""
     if path.resolve() in above:
         raise ExegeteError(f"{path} extends itself")
     found = read(path)
@@ -78,7 +78,7 @@ def _whole(path: Path, above: tuple[Path, ...]) -> Lined:
         if not (path.parent / base).exists():
             raise ExegeteError(f"{found.where(('extends',))}: there is no file {path.parent / base}") from error
         raise
-    return merged(below, found)
+    return merged(below, found, keep_null=("scales",))
 
 
 def _filled(document: Lined, value: Any, place: Place) -> Any:

@@ -32,11 +32,13 @@ class Results:
 
     `figures`: a row a run, explainer and metric, with the columns COLUMNS; `explainer` is empty for a figure of the
     model itself. Figures of training (on the dev split of the best model) have names that begin with `dev_`.
+    `left_out`: addresses of models that do not count, as they missed the bound they were trained under.
     """
 
     grid: Grid
     store: Store
     figures: pd.DataFrame
+    left_out: frozenset[str] = frozenset()
 
     def card(self, name: str) -> MetricCard:
         """The facts of a metric of the study, or of a figure of the model: losses are better when lower."""
@@ -53,13 +55,14 @@ class Results:
         return MetricCard(name, "cost", name.removeprefix(DEV) in RISING, "", label=name)
 
     def runs(self, **where: Any) -> list[Run]:
-        """The finished judged runs with these fields."""
+        """The finished judged runs with these fields, of models that count."""
         return [
             run
             for run in self.grid.runs
             if run.dataset
             and all(getattr(run, name) == value for name, value in where.items())
             and self.store.done(run.cell.key)
+            and self.left_out.isdisjoint(run.cell.needs)
         ]
 
     def examples(self, run: Run) -> pd.DataFrame:
@@ -83,7 +86,7 @@ def collect(grid: Grid, store: Store) -> Results:
     """The figures of all runs of a grid that are done; without models that missed the bound they were trained under."""
     empty = Results(grid, store, pd.DataFrame(columns=list(COLUMNS)))
     done = [run for run in grid.runs if store.done(run.cell.key)]
-    missed = {run.cell.key for run in done if not run.dataset and _infeasible(store.folder(run.cell.key))}
+    missed = frozenset(run.cell.key for run in done if not run.dataset and _infeasible(store.folder(run.cell.key)))
     kept = [run for run in done if missed.isdisjoint({run.cell.key, *run.cell.needs})]
     rows = [row for run in kept for row in _figures(empty, run)]
     titles = {run.title for run in kept}
@@ -92,7 +95,7 @@ def collect(grid: Grid, store: Store) -> Results:
         for run, explainer, name, value in compared(grid, store)
         if run.title in titles
     ]
-    return Results(grid, store, pd.DataFrame(rows, columns=list(COLUMNS)))
+    return Results(grid, store, pd.DataFrame(rows, columns=list(COLUMNS)), missed)
 
 
 def _infeasible(folder: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,16 +101,20 @@ def _require_once(node: yaml.MappingNode, path: str) -> None:
         seen.add(name)
 
 
-def merged(below: Lined, above: Lined) -> Lined:
-    """`above` on `below`: mappings are joined key by key, null removes a key, everything else replaces."""
+def merged(below: Lined, above: Lined, keep_null: Collection[str] | None = ()) -> Lined:
+    """`above` on `below`: mappings are joined key by key, null removes a key, everything else replaces.
+
+    Inside the keys of `keep_null` (None: all) null is a value, so that it can still remove something later.
+    """
     if not (isinstance(below.value, Mapping) and isinstance(above.value, Mapping)):
         return above
     value, lines = dict(below.value), dict(below.lines)
     for key, inner in above.value.items():
         upper = part(above, key)
-        both = merged(part(below, key), upper) if key in value and inner is not None else upper
+        inside = None if keep_null is None or key in keep_null else ()
+        both = merged(part(below, key), upper, inside) if key in value and inner is not None else upper
         lines = {place: line for place, line in lines.items() if place[:1] != (key,)}
-        if inner is None:
+        if inner is None and keep_null is not None:
             value.pop(key, None)
         else:
             value[key] = both.value

@@ -1,0 +1,50 @@
+"""A Ray cluster of two nodes on this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two `ray start` processes on this machine, which end with the tests; gives their address."""
+    pytest.importorskip("ray", reason="needs the extra 'cluster'")
+    paths = [str(ROOT / "src"), str(ROOT / "tests"), str(Path(__file__).parent)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", "--num-cpus=1"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    head = ["--head", f"--port={port}", "--include-dashboard=false"]
+    nodes = []
+    try:
+        for more in (head, [f"--address=127.0.0.1:{port}"]):
+            command = [*ray, *more, "--object-store-memory=100000000"]
+            nodes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+            joined(len(nodes), nodes[-1], port)
+        yield f"127.0.0.1:{port}"
+    finally:
+        for node in reversed(nodes):
+            node.terminate()
+            node.wait(60)
+
+
+def joined(count, node, port):
+    """Waits until the cluster has so many nodes."""
+    look = f"import ray; ray.init('127.0.0.1:{port}', log_to_driver=False); print(sum(n['Alive'] for n in ray.nodes()))"
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        assert node.poll() is None
+        done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False)
+        if done.stdout.strip() == str(count):
+            return
+        time.sleep(1)
+    pytest.fail(f"{count} nodes did not come up")
