@@ -84,6 +84,7 @@ def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(
         assert one.any()
 
 
+@pytest.mark.filterwarnings("ignore:Setting forward, backward hooks:UserWarning")
 @pytest.mark.parametrize("aggregation", ["l2", "mean"])
 def test_deep_lift_teaches_by_its_dimensions_as_captum_alone_gives_them(aggregation):
     explained = model()
@@ -99,7 +100,7 @@ def test_deep_lift_teaches_by_its_dimensions_as_captum_alone_gives_them(aggregat
         def forward(self, embeddings):
             return self.hugging(inputs_embeds=embeddings).logits
 
-    at = explained.model.get_input_embeddings()(one.inputs["input_ids"]).detach()
+    at = explained.model.get_input_embeddings()(one.inputs["input_ids"]).detach().requires_grad_()
     parts = captum.attr.DeepLift(Alone()).attribute(at, torch.zeros_like(at), int(one.labels[0]))[0].detach()
     expected = parts.norm(dim=-1) if aggregation == "l2" else parts.sum(-1).abs()
     torch.testing.assert_close(found[0], expected.masked_fill(~one.content[0], 0.0), check_dtype=False)
