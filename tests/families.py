@@ -88,7 +88,7 @@ def tokenizer(kind: str = "bert") -> hf.PreTrainedTokenizerFast:
         raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         raw.normalizer, raw.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        raw.train_from_iterator(SENTENCES, trainers.WordPieceTrainer(vocab_size=VOCABULARY, special_tokens=special))
+        raw.model = models.WordPiece(_pieces(raw, special), unk_token="[UNK]")
         raw.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
         names = {
             "pad_token": "[PAD]",
@@ -120,6 +120,15 @@ def tokenizer(kind: str = "bert") -> hf.PreTrainedTokenizerFast:
         tokenizer_object=raw, bos_token="<s>", cls_token="<s>", pad_token="<pad>", eos_token="</s>", sep_token="</s>",
         unk_token="<unk>", mask_token="<mask>",
     )  # fmt: skip
+
+
+def _pieces(raw: Tokenizer, special: list[str]) -> dict[str, int]:
+    """A WordPiece vocabulary, the same in every process, as that of the library's own trainer is not."""
+    learner = Tokenizer(models.BPE())
+    learner.normalizer, learner.pre_tokenizer = raw.normalizer, raw.pre_tokenizer
+    learner.train_from_iterator(SENTENCES, trainers.BpeTrainer(vocab_size=VOCABULARY // 2 - len(special)))
+    learned = sorted(learner.get_vocab())
+    return {piece: number for number, piece in enumerate([*special, *learned, *(f"##{piece}" for piece in learned)])}
 
 
 def processor(family: str) -> Any:

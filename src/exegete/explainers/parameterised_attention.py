@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.learned_attention import NORMS, LearnedAttention, Norm, mixable, over_positions
+from exegete.explainers.learned_attention import NORMS, LearnedAttention, mixable, over_positions
 from exegete.models import Batch, ExplainedModel, Outputs
 
-Normaliser = Norm | Literal["none"]
+Normaliser = Literal["sparsemax", "softmax", "entmax15", "none"]
 Layers = Literal["all", "last"]
 
 

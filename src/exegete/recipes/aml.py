@@ -71,8 +71,8 @@ class Aml(Recipe):
         Raises:
             ExegeteError: a model from scratch, or options that are about training the model itself.
         """
-        if options.pop("masked_share", 0.0):
-            raise ExegeteError("aml leaves the explained model as it is: masked_share does not apply")
+        if options.pop("masked_share", 0.0) or options.pop("head_rate", None) is not None:
+            raise ExegeteError("aml leaves the explained model as it is: masked_share and head_rate do not apply")
         options |= {"arguments": {**self.arguments, **(arguments or {})}}
         explained = self.explained(model, options.pop("processing_class", None), max_length, options["arguments"])
         shared = {"backbone": self.backbone, "choices": self.choices, "arguments": options.pop("arguments")}

@@ -62,6 +62,7 @@ class Smat(Recipe):
         arguments: Mapping[str, Any] | None = None,
         early_stopping_patience: int | None = None,
         max_length: int | None = None,
+        head_rate: float | None = None,
         **options: Any,
     ) -> TrainResult:
         """Trains the student; its dev figures are against people's labels, `simulatability` against the teacher's.
@@ -73,6 +74,7 @@ class Smat(Recipe):
             ExegeteError: as `Teaching.student`; a teacher whose training was stopped.
         """
         length = max_length or self.max_length
+        options |= {"head_rate": self.head_rate if head_rate is None else head_rate}
         teacher = self.teacher
         if teacher is None:
             own = {name: value for name, value in (arguments or {}).items() if name not in STUDENTS}
