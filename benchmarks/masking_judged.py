@@ -41,6 +41,7 @@ GRID = {
     "no inverse": Weights(0.5, 0.1, 0.0),
     "no preservation": Weights(0.0, 0.1, 0.5),
 }
+PART = 25
 NAMES = ("aopc_comprehensiveness", "aopc_sufficiency", "comprehensiveness", "sufficiency", "log_odds")
 OTHERS = (
     "random",
@@ -267,14 +268,17 @@ def run(options: argparse.Namespace) -> None:
             made = AttributiveMasking.from_pretrained(sst.scratch / setting.replace(" ", "-") / name)
             sst.judge(f"ablation {setting} {name}", made, setting=setting)
     half = options.test // 2
-    refined(sst, ("whole", "low rank"), 0, half)
-    refined(sst, ("noise", "random"), 0, half)
+    for first in range(0, half, PART):
+        refined(sst, ("whole", "low rank"), first, min(first + PART, half))
+    for first in range(0, half, PART):
+        refined(sst, ("noise", "random"), first, min(first + PART, half))
     for spec in OTHERS[7:]:
         sst.judge(spec, exegete.explainer(spec))
     human_agreement(options, sst)
     if not sst.late():
         other_task(options)
-    refined(sst, tuple(FORMS), half, options.test)
+    for first in range(half, options.test, PART):
+        refined(sst, tuple(FORMS), first, min(first + PART, options.test))
     for mode in ("mask", "random", "learned", "omit"):
         sst.train(f"masked by {mode}", GRID["all terms"], mode, options.train // 2)
         if sst.trained([f"masked by {mode}"]):
@@ -303,7 +307,7 @@ def other_task(options: argparse.Namespace) -> None:
     snli.explained()
     for spec in OTHERS[:7]:
         snli.judge(spec, exegete.explainer(spec))
-    refined(snli, ("low rank",), 0, len(snli.data["test"]) // 2)
+    refined(snli, ("low rank",), 0, 2 * PART)
 
 
 if __name__ == "__main__":
