@@ -268,19 +268,27 @@ def run(options: argparse.Namespace) -> None:
             made = AttributiveMasking.from_pretrained(sst.scratch / setting.replace(" ", "-") / name)
             sst.judge(f"ablation {setting} {name}", made, setting=setting)
     half = options.test // 2
-    for first in range(0, half, PART):
-        refined(sst, ("whole", "low rank"), first, min(first + PART, half))
-    for first in range(0, half, PART):
-        refined(sst, ("noise", "random"), first, min(first + PART, half))
+    in_parts(sst, ("whole", "low rank"), 0, half)
+    in_parts(sst, ("noise", "random"), 0, half)
     for spec in OTHERS[7:]:
         sst.judge(spec, exegete.explainer(spec))
     human_agreement(options, sst)
     if not sst.late():
         other_task(options)
-    for first in range(half, options.test, PART):
-        refined(sst, tuple(FORMS), first, min(first + PART, options.test))
+    in_parts(sst, tuple(FORMS), half, options.test)
+    masked_otherwise(sst)
+
+
+def in_parts(there: Experiment, forms: tuple[str, ...], first: int, last: int) -> None:
+    """Refined test examples, a few at a time."""
+    for start in range(first, last, PART):
+        refined(there, forms, start, min(start + PART, last))
+
+
+def masked_otherwise(sst: Experiment) -> None:
+    """Other masking modes, all trained on half of the sentences."""
     for mode in ("mask", "random", "learned", "omit"):
-        sst.train(f"masked by {mode}", GRID["all terms"], mode, options.train // 2)
+        sst.train(f"masked by {mode}", GRID["all terms"], mode, sst.options.train // 2)
         if sst.trained([f"masked by {mode}"]):
             made = AttributiveMasking.from_pretrained(sst.scratch / f"masked-by-{mode}" / NAMES[0])
             sst.judge(f"masked by {mode}", made)
@@ -307,7 +315,7 @@ def other_task(options: argparse.Namespace) -> None:
     snli.explained()
     for spec in OTHERS[:7]:
         snli.judge(spec, exegete.explainer(spec))
-    refined(snli, ("low rank",), 0, 2 * PART)
+    in_parts(snli, ("low rank",), 0, 2 * PART)
 
 
 if __name__ == "__main__":
