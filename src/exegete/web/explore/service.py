@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from exegete.errors import ExegeteError
-from exegete.explainers import EXPLAINERS, Explainer, attribute
+from exegete.explainers import EXPLAINERS, attribute
 from exegete.metrics import metric
 from exegete.models import Batch, ExplainedModel
 from exegete.reports.attributions import Attribution
@@ -79,9 +79,21 @@ class Explorer:
         self.pictures = Pictures(limits)
         self._busy, self._kept = Lock(), OrderedDict[tuple[str, ...], Answered]()
 
+    def takes_images(self, model: str) -> bool:
+        """Whether a model reads pictures; the others read texts."""
+        return self.models[model].modality == "image"
+
+    def fitting(self, model: str) -> list[int]:
+        """The numbers of the examples that a model reads."""
+        return [place for place, row in enumerate(self.examples) if ("image" in row) == self.takes_images(model)]
+
+    def is_asked(self, asked: Question) -> bool:
+        """Whether there is anything to explain."""
+        return bool(asked.picture if self.takes_images(asked.model) else asked.text.strip())
+
     def example(self, asked: Question) -> Any:
         """What the question is about, as `attribute` takes it."""
-        if self.models[asked.model].modality == "image":
+        if self.takes_images(asked.model):
             return Image.open(BytesIO(self.picture(asked.picture)))
         return (asked.text, asked.pair) if asked.pair.strip() else asked.text
 
@@ -168,15 +180,6 @@ class Explorer:
     def _alone(self, model: ExplainedModel) -> Iterator[None]:
         with self._busy, model.remember():
             yield
-
-
-def coefficients(method: Explainer) -> torch.Tensor | None:
-    """A learned explainer's weight of each head [layers, heads]; None for methods that learn none."""
-    if hasattr(method, "head_weights"):
-        weights: torch.Tensor = method.head_weights().detach()
-        return weights
-    found = getattr(method, "head_coefficients", None)
-    return None if found is None else found.detach()
 
 
 def _shown(spec: str) -> str:
