@@ -34,9 +34,7 @@ def layer_map(item: Attribution) -> Grid:
     return grid(names, [item.tokens[place] for place in kept], layers[::-1, kept], signed=item.signed, by_row=True)
 
 
-def grid(
-    rows: Sequence[str], columns: Sequence[str], values: ArrayLike, *, signed: bool, by_row: bool = False
-) -> Grid:
+def grid(rows: Sequence[str], columns: Sequence[str], values: ArrayLike, *, signed: bool, by_row: bool = False) -> Grid:
     """Values [R, C], the strongest one of all, or of each row, in the strongest shade."""
     array = np.asarray(values, dtype=np.float64)
     top = np.max(np.abs(array), axis=1 if by_row else None, keepdims=True, initial=0.0, where=np.isfinite(array))

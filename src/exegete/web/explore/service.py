@@ -15,11 +15,11 @@ import torch
 from PIL import Image
 
 from exegete.errors import ExegeteError
-from exegete.explainers import EXPLAINERS, attribute
+from exegete.explainers import attribute
 from exegete.metrics import metric
 from exegete.models import Batch, ExplainedModel
 from exegete.reports.attributions import Attribution
-from exegete.studies.compare import seeded
+from exegete.studies.compare import native_methods, seeded
 from exegete.web.explore.progress import Report, counted
 from exegete.web.explore.question import PREDICTED, Question
 from exegete.web.pictures import Pictures, png
@@ -71,9 +71,8 @@ class Explorer:
     ) -> None:
         if not models:
             raise ExegeteError("there is no model to explain: give one with --model")
-        native = [name for name, kind in EXPLAINERS.items() if not kind.card.learned and kind.card.family != "prompted"]
         self.models, self.examples = dict(models), examples
-        self.methods = {_shown(spec): seeded(spec, seed) for spec in dict.fromkeys((*methods, *native))}
+        self.methods = {_shown(spec): seeded(spec, seed) for spec in dict.fromkeys((*methods, *native_methods()))}
         self.usual = [_shown(spec) for spec in methods] or [name for name in USUAL if name in self.methods]
         self.judges = [metric(name) for name in JUDGES]
         self.pictures = Pictures(limits)
