@@ -35,39 +35,46 @@ SHARED = Path(__file__).parents[2] / "shared"
 DATA = Path(os.environ.get("EXEGETE_DATA", SHARED / "data"))
 BACKBONE = os.environ.get("EXEGETE_BACKBONE", "sentence-transformers/all-MiniLM-L6-v2")
 SCALES = {
-    "small": {"train": 640, "dev": 100, "judged": {"SST": 30, "Reviews": 20, "Movies": 4}, "attacked": 200},
+    "small": {"train": 480, "dev": 16, "judged": {"SST": 30, "Reviews": 20, "Movies": 4}, "attacked": 200},
     "tiny": {"train": 32, "dev": 16, "judged": {"SST": 4, "Reviews": 4, "Movies": 2}, "attacked": 10},
 }
-LENGTH, WORDS = 64, 15
+LENGTH, WORDS = 64, 12
 ARGUMENTS = {
     "learning_rate": 5e-5, "num_train_epochs": 2, "per_device_train_batch_size": 16, "data_seed": 0,
     "warmup_steps": 0.1, "weight_decay": 0.01, "disable_tqdm": True, "save_total_limit": 1,
-    "eval_strategy": "no", "save_strategy": "steps", "save_steps": 50, "load_best_model_at_end": False,
+    "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False,
 }  # fmt: skip
 METHODS = {
-    "RAND": "random", "α∇α": "scaled_attention", "α": "attention_last", "x∇x": "input_x_gradient",
-    "IG": "integrated_gradients?n_steps=10&baselines=zero", "DX": "decompx_linear",
+    "RAND": "random", "α∇α": "scaled_attention", "α": "attention_last", "DeepLift": "deep_lift?baselines=zero",
+    "x∇x": "input_x_gradient", "IG": "integrated_gradients?n_steps=10&baselines=zero", "ALTI": "alti",
+    "DX": "decompx_linear",
 }  # fmt: skip
-REGEX = {"form": "smart", "share": 0.25}
+REGEX: dict[str, Any] = {"form": "smart", "share": 0.125, "points": 4}
+LINEAR = REGEX | {"teacher": "decompx_linear"}
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "baseline": {},
-    "REGEX (decompx_linear)": {**REGEX, "teacher": "decompx_linear"},
-    "REGEX": {**REGEX, "points": 4},
-    "w/o robustness": {**REGEX, "points": 4, "gradient_weight": 0.0, "adversarial_weight": 0.0},
-    "w/o guidance": {**REGEX, "guidance_weight": 0.0},
-    "w/o adversarial": {**REGEX, "points": 4, "adversarial_weight": 0.0},
-    "w/o gradient penalty": {**REGEX, "points": 4, "gradient_weight": 0.0},
-    "λ4 = 0.001": {**REGEX, "teacher": "decompx_linear", "guidance_weight": 0.001},
-    "λ4 = 0.1": {**REGEX, "teacher": "decompx_linear", "guidance_weight": 0.1},
-    "λ4 = 1": {**REGEX, "teacher": "decompx_linear", "guidance_weight": 1.0},
-    "K = 0.3": {**REGEX, "teacher": "decompx_linear", "mask_ratio": 0.3},
-    "literal": {**REGEX, "teacher": "decompx_linear", "form": "literal"},
+    "REGEX": REGEX,
+    "REGEX (decompx_linear)": LINEAR,
+    "λ4 = 1": LINEAR | {"guidance_weight": 1.0},
+    "w/o guidance": REGEX | {"guidance_weight": 0.0},
+    "w/o robustness": REGEX | {"gradient_weight": 0.0, "adversarial_weight": 0.0},
+    "w/o adversarial": REGEX | {"adversarial_weight": 0.0},
+    "w/o gradient penalty": REGEX | {"gradient_weight": 0.0},
+    "λ4 = 1, IG of 4": REGEX | {"guidance_weight": 1.0},
+    "λ4 = 1, IG of 1": REGEX | {"guidance_weight": 1.0, "points": 1},
+    "λ4 = 0.1": LINEAR | {"guidance_weight": 0.1},
+    "λ4 = 0.001": LINEAR | {"guidance_weight": 0.001},
+    "K = 0.3": LINEAR | {"mask_ratio": 0.3},
+    "literal": LINEAR | {"form": "literal"},
 }
 SEEDS = (0, 1, 2)
+NAMES = tuple(CONFIGURATIONS)
+MAIN = [(configuration, seed) for seed in SEEDS for configuration in NAMES[:3]]
 PARTS = {
-    "main": [(configuration, seed) for seed in SEEDS for configuration in tuple(CONFIGURATIONS)[:3]],
-    "ablations": [(configuration, seed) for seed in SEEDS for configuration in tuple(CONFIGURATIONS)[3:5]],
-    "sweeps": [(configuration, 0) for configuration in tuple(CONFIGURATIONS)[5:]],
+    "main": MAIN,
+    "targets": MAIN,
+    "ablations": [(configuration, seed) for seed in SEEDS for configuration in NAMES[3:8]],
+    "sweeps": [(configuration, 0) for configuration in NAMES[8:]],
 }
 INITIALISATIONS = (0, 1, 2, 3)
 
@@ -99,7 +106,7 @@ class Book:
 
 @cache
 def data(name: str, scale: str) -> Dataset:
-    """A part of a corpus, the same in every run; sentences of at most 15 words, Movies as far as the model reads."""
+    """A part of a corpus, the same in every run: short sentences but for the attack, Movies as far as a model reads."""
     size = SCALES[scale]
     reviews = f"labelled:{DATA / 'reviews' / 'customer-reviews.txt'}?skip_empty=true"
     specs = {
@@ -112,7 +119,7 @@ def data(name: str, scale: str) -> Dataset:
     }
     spec, split, limit = specs[name]
     rows = exegete.load_data(spec, split)
-    if name != "Movies":
+    if name not in ("Movies", "attacked"):
         rows = rows.filter(lambda row: len(row["text"].split()) <= WORDS)
     return rows.shuffle(seed=0).select(range(min(limit, len(rows))))
 
@@ -210,14 +217,15 @@ def units(folder: Path, scale: str, which: str) -> Iterator[Unit]:
                 yield training(folder, scale, configuration, seed)
             yield ("init", configuration, "all", "SST"), partial(initialisations, folder, configuration, scale)
         return
+    datasets = [name for name in SCALES[scale]["judged"] if (name != "SST") == (which == "targets")]
     for configuration, seed in PARTS[which]:
         yield training(folder, scale, configuration, seed)
-        for dataset in SCALES[scale]["judged"]:
-            key = ("judge", configuration, str(seed), dataset)
-            yield key, partial(judged, folder, configuration, seed, dataset, scale)
         if which == "main":
             key = ("attack", configuration, str(seed), "SST dev")
             yield key, partial(attacked, folder, configuration, seed, "attacked", scale)
+        for dataset in datasets:
+            key = ("judge", configuration, str(seed), dataset)
+            yield key, partial(judged, folder, configuration, seed, dataset, scale)
 
 
 def training(folder: Path, scale: str, configuration: str, seed: int) -> Unit:
@@ -233,7 +241,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True, help="Where models are kept between two calls.")
     parser.add_argument("--scale", choices=SCALES, default="small")
     parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--parts", default="main,ablations,initialisations,sweeps")
+    parser.add_argument("--parts", default="main,initialisations,targets,ablations,sweeps")
     options = parser.parse_args()
     torch.set_num_threads(1)
     begun = time.monotonic()

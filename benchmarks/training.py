@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +18,7 @@ from torch.nn.utils import clip_grad_norm_
 
 import exegete
 from exegete.models import Batch, ExplainedModel
-from exegete.objectives import CrossEntropy, ExplanationLoss, Moment
+from exegete.objectives import CrossEntropy, ExplanationLoss, Moment, Objective
 from exegete.training.module import TrainingModule
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -36,25 +37,32 @@ def main() -> None:
     model = exegete.load(models / "minilm-sst2", device="cpu")
     rows = list(exegete.load_data(f"sst:{data / 'sst'}", "train", limit=32 * options.steps))
     batches = [model.encode(rows[start : start + 32]) for start in range(0, len(rows), 32)]
-    found = costs(model, batches, options.guides.split(","))
+    batches = batches[:1] + batches
+    kinds: dict[str, list[Objective]] = {"plain": [CrossEntropy()]}
+    kinds |= {g: [CrossEntropy(), ExplanationLoss(exegete.explainer(g))] for g in options.guides.split(",")}
+    found = {name: cost | {"bar": BARS.get(name)} for name, cost in costs(model, batches, kinds).items()}
     print(json.dumps(found, indent=2))
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text(json.dumps(found, indent=2) + "\n")
 
 
-def costs(model: ExplainedModel, batches: list[Batch], guides: list[str]) -> dict[str, dict[str, float]]:
-    """Median CPU seconds of a step with each guide, and the median over batches of its ratio to a plain one."""
-    kinds = {"plain": [CrossEntropy()]}
-    kinds |= {guide: [CrossEntropy(), ExplanationLoss(exegete.explainer(guide))] for guide in guides}
+def costs(
+    model: ExplainedModel, batches: Sequence[Batch], kinds: Mapping[str, Sequence[Objective]]
+) -> dict[str, dict[str, float]]:
+    """Median CPU seconds of a step of each kind, and the median over batches of its ratio to a `plain` one.
+
+    The first batch warms up: its steps are not counted.
+    """
     modules = {name: TrainingModule(model, objectives).train() for name, objectives in kinds.items()}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
-    for batch in batches[:1] + batches:
+    for number, batch in enumerate(batches):
         for name, module in modules.items():
             begin = time.process_time()
             optimizer.zero_grad()
-            module(batch, Moment())["terms"].sum().backward()
+            terms = module(batch, Moment(number=number))["terms"]
+            (terms * terms.new_tensor([objective.weight for objective in kinds[name]])).sum().backward()
             clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             seconds[name].append(time.process_time() - begin)
@@ -63,7 +71,6 @@ def costs(model: ExplainedModel, batches: list[Batch], guides: list[str]) -> dic
         name: {
             "seconds": median(values),
             "ratio": median(one / plain for one, plain in zip(values, kept["plain"], strict=True)),
-            "bar": BARS.get(name),
         }
         for name, values in kept.items()
     }

@@ -2,6 +2,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -203,6 +204,17 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
+def test_digits_are_turned_against_the_clock_by_their_label():
+    plain, turned = load_data("digits", "dev"), load_data("digits?turned=true", "dev")
+    assert turned.features["label"].names == ["0", "90", "180", "270"]
+    assert len(turned) == 4 * len(plain)
+    upright = np.asarray(plain[7]["image"])
+    for quarters in range(4):
+        row = turned[4 * 7 + quarters]
+        assert row["label"] == quarters
+        assert (np.asarray(row["image"]) == np.rot90(upright, quarters)).all()
+
+
 def test_bad_csv_files_say_what_is_wrong(tmp_path, case):
     content, message = BAD[case]
     path = tmp_path / "t.csv"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import captum.attr
 import numpy as np
 import pytest
 import torch
@@ -81,6 +82,28 @@ def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(
     for one, other in zip(torch.autograd.grad(found, weights), torch.autograd.grad(expected, weights), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
         assert one.any()
+
+
+@pytest.mark.filterwarnings("ignore:Setting forward, backward hooks:UserWarning")
+@pytest.mark.parametrize("aggregation", ["l2", "mean"])
+def test_deep_lift_teaches_by_its_dimensions_as_captum_alone_gives_them(aggregation):
+    explained = model()
+    one = labelled(explained, 1)
+    found = importance(exegete.explainer("deep_lift?baselines=zero"), explained, one, one.labels, aggregation)
+    explained.eval()
+
+    class Alone(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.hugging = explained.model
+
+        def forward(self, embeddings):
+            return self.hugging(inputs_embeds=embeddings).logits
+
+    at = explained.model.get_input_embeddings()(one.inputs["input_ids"]).detach().requires_grad_()
+    parts = captum.attr.DeepLift(Alone()).attribute(at, torch.zeros_like(at), int(one.labels[0]))[0].detach()
+    expected = parts.norm(dim=-1) if aggregation == "l2" else parts.sum(-1).abs()
+    torch.testing.assert_close(found[0], expected.masked_fill(~one.content[0], 0.0), check_dtype=False)
 
 
 def test_how_many_are_masked_and_which_by_enumeration():

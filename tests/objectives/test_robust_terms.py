@@ -165,6 +165,23 @@ def test_divergences_are_those_of_torch():
     torch.testing.assert_close(answer_divergence(value, one[:, :1], other[:, :1]), (one - other)[:, 0] ** 2)
 
 
+@pytest.mark.parametrize("kind", ["classification", "multi_label", "regression"])
+def test_no_two_answers_are_less_than_nothing_apart_and_none_is_apart_from_itself(kind):
+    changes = {
+        "classification": {},
+        "multi_label": {"problem_type": "multi_label_classification"},
+        "regression": {"num_labels": 1, "problem_type": "regression"},
+    }[kind]
+    explained = model(**changes)
+    step = replace(step_of(model(), labelled(model())), model=explained)
+    torch.manual_seed(1)
+    one, other = 20 * torch.randn(2, 200, 1 if kind == "regression" else 3)
+    assert (answer_divergence(step, one, other) > 0).all()
+    assert not answer_divergence(step, one, one).any()
+    near = answer_divergence(step, one, one + 1e-4 * other)
+    assert (near >= 0).all()
+
+
 def test_spans_with_padding_are_finite():
     explained = model("QuestionAnswering", num_labels=2)
     batch = explained.encode([("who laughs", "nobody laughs at the jokes"), ("where", "in the rain")])

@@ -21,6 +21,7 @@ KINDS = {
     "decoder": ("gpt2", {}),
     "image": ("vit", {}),
     "regression": ("roberta", {"num_labels": 1, "problem_type": "regression"}),
+    "span": ("bert", {"head": "QuestionAnswering"}),
 }
 DROPOUT = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.2}
 OPTIMIZERS = {
@@ -39,7 +40,7 @@ class Scene:
         dropped = {} if family == "gpt2" else DROPOUT
         model = small(family, **({"initializer_range": 0.3} | dropped | own | changes))
         self.student = Student(model, ParameterisedAttention.uniform(model, normaliser="softmax").double(), 5.0)
-        rows = uneven(family, 4)
+        rows = [*PAIRS, PAIRS[0]] if kind == "span" else uneven(family, 4)
         self.inner, self.outer = (answered(model, rows[half]) for half in (slice(2), slice(2, 4)))
         weights = torch.randn(self.inner.attended.shape, generator=torch.Generator().manual_seed(1)).double()
         self.taught = weights.masked_fill(~self.inner.attended, -torch.inf).softmax(-1)
@@ -60,9 +61,12 @@ class Scene:
 
 def answered(model, rows) -> Batch:
     batch = model.encode(rows)
-    values = model.task.name == "regression"
-    labels = torch.tensor([0.7, -1.2], dtype=torch.float64) if values else torch.tensor([0, 2])
-    return replace(batch, labels=labels)
+    labels = {
+        "classification": torch.tensor([0, 2]),
+        "regression": torch.tensor([0.7, -1.2], dtype=torch.float64),
+        "span": torch.tensor([[4, 5], [6, 6]]),
+    }
+    return replace(batch, labels=labels[model.task.name])
 
 
 def close(found, expected):

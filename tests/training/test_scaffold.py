@@ -19,6 +19,7 @@ from exegete import ExegeteError
 from exegete.explainers.parameterised_attention import ParameterisedAttention
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Capture, ExplainedModel
+from exegete.training.checkpoints import newest_whole
 from exegete.training.lessons import GOLD, Lesson, answers, encoded, lessons, said_of, taught
 from exegete.training.scaffold import Teacher, projected, static
 from exegete.training.scaffold_trainer import ScaffoldTrainer
@@ -136,12 +137,38 @@ def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(
         assert not student(tmp_path / "run", teaching, **every).finished
     assert student(tmp_path / "run", teaching, **every).finished
     assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
-    kept = [load_file(tmp_path / name / LEARNED) for name in ("whole", "run")]
+    kept = _learned(tmp_path)
     assert difference(*kept) == 0.0
     assert kept[0].keys() == {
         "scaffolding.student.coefficients",
         *(f"scaffolding.teacher.{name}" for name in ("explainer.coefficients", "mean", "square", "count")),
     }
+
+
+def test_after_a_crash_between_checkpoints_it_goes_on_to_the_same_weights(tmp_path, monkeypatch):
+    """Three steps are lost with the coefficients' own; nothing was written on the way out."""
+
+    class Crashing(ScaffoldTrainer):
+        def outer_step(self):
+            super().outer_step()
+            if self.state.global_step == 7:
+                raise ConnectionError
+
+    every = {"arguments": {"eval_steps": 4}, "model": config(hidden_dropout_prob=0.1)}
+    teaching = Teaching(teacher_of(), rate=0.05)
+    student(tmp_path / "whole", teaching, **every)
+    with monkeypatch.context() as patched:
+        patched.setattr("exegete.training.students.ScaffoldTrainer", Crashing)
+        with pytest.raises(ConnectionError):
+            student(tmp_path / "run", teaching, **every)
+    assert newest_whole(tmp_path / "run").name == "checkpoint-4"
+    assert student(tmp_path / "run", teaching, **every).finished
+    for files in (weights(tmp_path / "whole"), weights(tmp_path / "run")), _learned(tmp_path):
+        assert difference(*files) == 0.0
+
+
+def _learned(folder):
+    return [load_file(folder / name / LEARNED) for name in ("whole", "run")]
 
 
 def test_the_teacher_is_asked_once_and_its_kept_explanations_are_its_own(tmp_path):
@@ -289,6 +316,16 @@ def test_a_teacher_that_knows_one_class_only_has_students_that_agree(tmp_path):
         teacher.model.classifier.bias[1] += 100
     result = student(tmp_path, Teaching(teacher, rate=0.05))
     assert result.metrics["simulatability"] == 1.0
+
+
+def test_a_student_that_sees_one_class_only_is_judged_on_all_of_them(tmp_path):
+    teacher, data = teacher_of(), sentences(24)
+    said = np.array(taught(teacher, data)["label"][:])
+    first = data.select(np.flatnonzero(said == said[0]))
+    assert 0 < len(first) < len(data)
+    result = student(tmp_path, Teaching(teacher, rate=0.05), first, data)
+    assert result.model.config.num_labels == 3
+    assert result.metrics["simulatability"] == pytest.approx((said == said[0]).mean())
 
 
 def test_the_loss_is_the_sum_of_the_answers_and_beta_times_the_explanations(tmp_path):

@@ -24,10 +24,16 @@ def attack(
     split: options.Split = "dev",
     limit: options.Limit = None,
     budget: Annotated[
-        int | None, typer.Option("--budget", min=1, help="Texts to try for an example. Default: no limit.")
+        int | None,
+        typer.Option("--budget", min=1, help="Texts to try for an example, its own included. Default: no limit."),
     ] = None,
     kinds: Annotated[
-        str | None, typer.Option("--kinds", help="Comma-separated: contraction, name, place, number. Default: all.")
+        str | None,
+        typer.Option(
+            "--kinds",
+            help="Comma-separated: contraction (it is, it's), name (Mary, Anna), place (Paris, Rome; a country for a "
+            "country), number (25, 24; two, three). Default: all.",
+        ),
     ] = None,
     choices: Annotated[int, typer.Option("--choices", min=1, help="Words to try for each stretch.")] = 5,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, the changed texts included.")] = False,
@@ -43,7 +49,11 @@ def attack(
     """Try to change a classifier's right answers by words that should not matter (after CheckList).
 
     Contractions are expanded or contracted, names, places and numbers swapped, one after the other, always the one that
-    hurts most. The fewer answers change, the more robust the model is.
+    hurts most, until the answer is wrong, nothing is left to swap, or the budget is used up. The fewer answers change,
+    the more robust the model is.
+
+    Success rate: changed answers, of those that were right. Perturbed words: of a text whose answer changed. Queries:
+    texts that the model was shown for an example. Many texts have nothing to swap: compare models on the same data.
 
     Example: exegete attack --model my-model --data sst:data/sst --limit 200
     """

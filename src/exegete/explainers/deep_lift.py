@@ -36,11 +36,15 @@ class DeepLift(Explainer):
         return 2.0, 2.0
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Σ_d of what Captum says; its hooks are gone afterwards, also when it raises."""
+        """Σ_d of what Captum says."""
+        return self.contributions(model, batch, target).sum(-1)
+
+    def contributions(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """[B, L, d] What Captum says, without a graph; its hooks are gone afterwards, also when it raises."""
         embeddings = model.embed(batch).detach().requires_grad_()
         reference = model.reference(batch, self.baselines).detach()
         with warnings.catch_warnings(), torch.enable_grad():
             warnings.filterwarnings("ignore", "Setting forward, backward hooks", UserWarning)
             explainer = CaptumDeepLift(ScoreOfEmbeddings(model, batch, target))
             contributions: Tensor = explainer.attribute(embeddings, reference)
-        return contributions.detach().sum(-1)
+        return contributions.detach()

@@ -25,6 +25,7 @@ from exegete.metrics.normalised import NormalisedComprehensiveness, NormalisedSu
 from exegete.metrics.plausibility import Auc, AveragePrecision, RecallAtK, TokenF1
 from exegete.metrics.presets import PRESETS
 from exegete.metrics.ranking import top_fraction
+from exegete.metrics.sides import SideAuc
 
 METRICS: dict[str, type[Metric]] = {
     kind.card.name: kind
@@ -39,6 +40,7 @@ METRICS: dict[str, type[Metric]] = {
         NormalisedSufficiency,
         LogOdds,
         Auc,
+        SideAuc,
         AveragePrecision,
         RecallAtK,
         TokenF1,

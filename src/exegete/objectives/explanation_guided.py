@@ -33,7 +33,7 @@ class ExplanationGuided(Objective):
         mask_ratio: from 0 to 1; of l content positions max(1, ⌈mask_ratio · l⌉) are masked.
         weight: λ4.
         aggregation: of a position's embedding dimensions, `l2` or `mean` (see `importance`). Default: `l2` where the
-            method has a score a dimension (integrated_gradients, input_x_gradient), else `mean`.
+            method has a score a dimension (integrated_gradients, input_x_gradient, deep_lift), else `mean`.
         direction: what comes first in KL, the `attention` (the paper's order) or the `teacher`.
         share: see `Objective.share`.
         lifetime: epochs for which the teacher's answer about an example is kept; 0: it is asked anew in every step. An

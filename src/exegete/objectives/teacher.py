@@ -11,6 +11,7 @@ from torch import Tensor
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.explainers.base import embeddings_with_gradient, gradient
+from exegete.explainers.deep_lift import DeepLift
 from exegete.explainers.input_x_gradient import InputXGradient
 from exegete.explainers.integrated_gradients import IntegratedGradients
 from exegete.models import Batch, ExplainedModel
@@ -30,6 +31,8 @@ def contributions_of(explainer: Explainer) -> Contributions | None:
             return method.contributions(model, batch, target, start, model.embed(batch))
 
         return integrated
+    if type(explainer) is DeepLift:
+        return explainer.contributions
     return _input_x_gradient if type(explainer) is InputXGradient else None
 
 

@@ -36,7 +36,7 @@ def regex(
         int, "Epochs for which the teacher's answer about an example is kept; 0: ask it in every step."
     ] = 0,
     share: Annotated[
-        float, "Share of each batch on which the three terms are estimated; they cost that much less."
+        float, "Share of each batch on which the three terms are estimated; 0.125: a step costs about 2.2 plain ones."
     ] = 1.0,
 ) -> Recipe:
     """Train a robust model whose attention follows its own attributions (REGEX).

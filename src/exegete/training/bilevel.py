@@ -19,6 +19,7 @@ from exegete.models.readout import answer_only
 from exegete.objectives.cross_entropy import task_losses
 from exegete.training.inner_updates import Update
 from exegete.training.meta_gradient import divergence, meta_gradient
+from exegete.training.retraced import Remembered, Retraced
 
 Mode = Literal["forward", "unrolled", "implicit"]
 Part = Literal["loss", "simulation", "explanation"]
@@ -126,9 +127,11 @@ class Pilot:
             return getattr(self, f"_{self.mode}")(batch, taught, held_out, seed)  # type: ignore[no-any-return]
 
     def _forward(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
-        gradients, factor = self._step(batch, taught.detach(), seed, graph=False)
+        with Remembered() as before:
+            gradients, factor = self._step(batch, taught.detach(), seed, graph=False)
         weights = self._model_weights()
-        clipped = {name: gradients.pop(name).mul_(factor) for name in weights}
+        whole = bool(factor == 1)
+        clipped = {name: gradients.pop(name) if whole else gradients.pop(name).mul_(factor) for name in weights}
         after = {name: self.update.taken(name, weight, clipped[name]) for name, weight in weights.items()}
         uphill, loss = self._judged(after, held_out)
         del after
@@ -136,7 +139,8 @@ class Pilot:
             name: self.update.pulled(name, weight, clipped.pop(name), uphill.pop(name))
             for name, weight in weights.items()
         }
-        return self._through(batch, taught, slopes, seed, -factor * self.student.weight), loss
+        with Retraced(before.outputs):
+            return self._through(batch, taught, slopes, seed, -factor * self.student.weight), loss
 
     def _unrolled(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
         gradients, factor = self._step(batch, taught, seed, graph=True)

