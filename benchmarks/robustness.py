@@ -60,6 +60,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "w/o robustness": REGEX | {"gradient_weight": 0.0, "adversarial_weight": 0.0},
     "w/o adversarial": REGEX | {"adversarial_weight": 0.0},
     "w/o gradient penalty": REGEX | {"gradient_weight": 0.0},
+    "mean over dimensions": REGEX | {"aggregation": "mean"},
     "λ4 = 1, IG of 4": REGEX | {"guidance_weight": 1.0},
     "λ4 = 1, IG of 1": REGEX | {"guidance_weight": 1.0, "points": 1},
     "λ4 = 0.1": LINEAR | {"guidance_weight": 0.1},
