@@ -17,26 +17,28 @@ import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 
 import exegete
 from exegete.data.provenance import write_json
 from exegete.explainers import Explainer
 from exegete.explainers.interpretable_attention import InterpretableAttention
-from exegete.metrics import metric
+from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.recipes import RECIPES
 from exegete.studies.runs import performance
+from exegete.training.students import Teaching, students
 
 SHARED = Path(__file__).parents[2] / "shared"
 DATA = Path(os.environ.get("EXEGETE_DATA", SHARED / "data"))
-CRITERIA = ("comprehensiveness", "sufficiency", "consistency")
+CRITERIA = ("comprehensiveness", "sufficiency", "consistency", "simulatability")
 JUDGES = {
     "comprehensiveness": metric("aopc_comprehensiveness", keep_question=True),
     "sufficiency": metric("aopc_sufficiency", keep_question=True),
@@ -44,38 +46,57 @@ JUDGES = {
     "consistency across pairs": metric("consistency?across=pairs"),
     "important tokens": metric("important_tokens"),
 }
-NORM = {"comprehensiveness": "softmax", "sufficiency": "softmax", "consistency": "sparsemax"}
+NORM = {"simulatability": "sparsemax"}
 SEEDS = (0, 1, 2)
-QUIET = {"disable_tqdm": True, "use_cpu": not torch.cuda.is_available(), "save_only_model": True}
+QUIET = {"disable_tqdm": True, "use_cpu": not torch.cuda.is_available(), "save_only_model": True, "bf16": True}
 QUIET |= {"restore_callback_states_from_checkpoint": False}
-TASKS: dict[str, dict[str, Any]] = {
-    "sst": {"spec": f"sst:{DATA / 'sst'}", "splits": ("train", "dev", "test"), "longest": 80},
-    "snli": {"spec": f"snli:{DATA / 'snli'}", "splits": ("dev", "dev", "test"), "longest": 110, "base": (1280, 1)},
-    "squad": {
-        "spec": f"squad:{DATA / 'squad' / 'dev-subset.json'}",
-        "splits": ("train", "dev", "test"),
-        "longest": 480,
-        "base": (512, 3),
-    },
-    "reviews": {
-        "spec": f"labelled:{DATA / 'reviews' / 'customer-reviews.txt'}?skip_empty=true",
-        "splits": ("train", "dev", "test"),
-        "longest": 80,
-    },
-}
-SIZES = {
-    "small": {"train": 256, "dev": 48, "test": 96, "scored": 400, "epochs": 2},
-    "tiny": {"train": 32, "dev": 8, "test": 12, "scored": 24, "epochs": 1},
-}
-RATE, PACE = 1e-4, 300.0
-HALVED = {"squad": 2}
+ONCE = {"save_strategy": "no", "eval_strategy": "no", "load_best_model_at_end": False}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Data of a task: texts up to `longest` characters, the first rows of a shuffle of each split.
+
+    `base`: rows and epochs of the fine-tuned model, where none is given; its rows begin with those of `train`.
+    """
+
+    spec: str
+    longest: int
+    splits: tuple[str, str, str] = ("train", "dev", "test")
+    train: int = 512
+    dev: int = 96
+    test: int = 224
+    scored: int = 600
+    pool: int = 192
+    batch: int = 32
+    epochs: int = 2
+    base: tuple[int, int] = (0, 0)
+
+
+TASKS = {
+    "sst": Part(f"sst:{DATA / 'sst'}", 110),
+    "snli": Part(f"snli:{DATA / 'snli'}", 120, splits=("dev", "dev", "test"), base=(5400, 1)),
+    "squad": Part(
+        f"squad:{DATA / 'squad' / 'dev-subset.json'}", 760, train=160, dev=24, test=56, scored=130, pool=160, batch=16,
+        base=(529, 4),
+    ),
+    "reviews": Part(f"labelled:{DATA / 'reviews' / 'customer-reviews.txt'}?skip_empty=true", 110),
+}  # fmt: skip
+TINY = {"train": 32, "dev": 8, "test": 12, "scored": 24, "pool": 16, "epochs": 1}
+RATES = {"comprehensiveness": (5e-5, 1000.0)}  # of the model, and how many times that the coefficients have
+USUAL, STUDENT_RATE = (1e-4, 300.0), 0.1
+SEEN = 128  # rows of test that rates were chosen on: they judge nothing
+STUDENT = QUIET | ONCE | {
+    "num_train_epochs": 5, "learning_rate": 0.02, "optim": "sgd", "optim_args": "momentum=0.9",
+    "lr_scheduler_type": "constant", "warmup_steps": 0, "max_grad_norm": 5.0, "per_device_train_batch_size": 16,
+}  # fmt: skip
 
 
 def main() -> None:
     """Runs what is not there yet, until the time is up."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--scale", choices=SIZES, default="small")
+    parser.add_argument("--scale", choices=("small", "tiny"), default="small")
     parser.add_argument("--minutes", type=float, default=24.0, help="no part is begun after so many")
     parser.add_argument("--only", default="", help="parts whose name has this in it")
     options = parser.parse_args()
@@ -104,44 +125,65 @@ class Bench:
     """Where things are, and how much of everything there is."""
 
     def __init__(self, folder: Path, scale: str) -> None:
-        self.folder, self.size = folder, SIZES[scale]
-        self.scale = scale
+        self.folder, self.scale = folder, scale
 
-    def rows(self, task: str, split: str, count: int | None = None, skip: int = 0) -> Dataset:
-        """Short rows of a split in an order of their own; `skip`: those that something else has."""
+    def size(self, task: str) -> Part:
+        """The task's sizes at this scale."""
         part = TASKS[task]
-        data = exegete.load_data(part["spec"], dict(zip(("train", "dev", "test"), part["splits"], strict=True))[split])
+        tiny = TINY | ({"base": (32, 1)} if part.base[0] else {})
+        return part if self.scale == "small" else replace(part, **tiny)
+
+    def rows(self, task: str, split: str) -> Dataset:
+        """All short rows of a split, in an order of their own."""
+        part = TASKS[task]
+        name = dict(zip(("train", "dev", "test"), part.splits, strict=True))[split]
+        data = exegete.load_data(part.spec, name)
         if task == "squad":
             data = data.filter(lambda row: len(row["answer"]) > 0)
         texts = [name for name in ("text", "text_pair") if name in data.column_names]
-        data = data.filter(lambda row: sum(len(row[name]) for name in texts) <= part["longest"]).shuffle(seed=0)
-        wanted = (count or self.size[split]) // HALVED.get(task, 1)
-        return data.select(range(min(skip, len(data)), min(skip + wanted, len(data))))
+        return data.filter(lambda row: sum(len(row[name]) for name in texts) <= part.longest).shuffle(seed=0)
 
     def data(self, task: str) -> tuple[Dataset, Dataset, Dataset]:
-        """Train, dev and test; train and dev of one split do not overlap."""
-        skip = self.size["train"] if TASKS[task]["splits"][0] == TASKS[task]["splits"][1] else 0
-        return self.rows(task, "train"), self.rows(task, "dev", skip=skip), self.rows(task, "test")
+        """Train, dev and test; of one split, dev begins behind everything that the model was trained on."""
+        size = self.size(task)
+        train, dev, test = (self.rows(task, split) for split in ("train", "dev", "test"))
+        behind = max(size.base[0], size.train) if size.splits[0] == size.splits[1] else 0
+        seen = SEEN if len(test) > SEEN + size.test else 0
+        return first(train, size.train), first(dev, size.dev, behind), first(test, size.test, seen)
 
     def scored(self, task: str) -> Dataset:
-        """More of test, for the figures of the task alone."""
-        return self.rows(task, "test", self.size["scored"])
+        """For the figures of the task alone: of SQuAD's few questions also those of dev that choose no epoch."""
+        size, test = self.size(task), self.rows(task, "test")
+        if task == "squad":
+            dev = self.rows(task, "dev")
+            test = concatenate_datasets([test, dev.select(range(min(size.dev, len(dev)), len(dev)))])
+        return first(test, size.scored)
+
+    def lessons(self, task: str) -> tuple[Dataset, Dataset, Dataset]:
+        """Students' pool and dev, from test as in the paper (of SQuAD's few questions from train), and what judges."""
+        size = self.size(task)
+        if task == "squad":
+            train, dev, _ = self.data(task)
+            return first(train, size.pool), dev, self.scored(task)
+        test = self.rows(task, "test")
+        pool, dev = first(test, size.pool, size.scored), first(test, 8, size.scored + size.pool)
+        return pool, dev, first(test, size.scored)
 
     def base(self, task: str) -> Path:
         """The folder of the fine-tuned model that everything starts from."""
         if task in ("sst", "reviews"):
             return Path(os.environ.get("EXEGETE_MODELS", SHARED / "models")) / "minilm-sst2"
-        count, epochs = TASKS[task]["base"]
-        count, epochs = (count, epochs) if self.scale == "small" else (32, 1)
-        skip = self.size["train"] + self.size["dev"] if task == "snli" else 0
-        train = self.rows(task, "train", count * HALVED.get(task, 1), skip)
-        arguments = {"num_train_epochs": epochs, "learning_rate": 1e-4, "save_strategy": "no", "eval_strategy": "no"}
-        arguments |= QUIET | {"load_best_model_at_end": False}
-        if task == "squad":
-            arguments["per_device_train_batch_size"] = 16
-        folder = self.folder / "models" / task
-        RECIPES["baseline"]().train(backbone(), train, self.data(task)[1], folder, arguments=arguments, max_length=192)
+        size, folder = self.size(task), self.folder / "models" / task
+        train = first(self.rows(task, "train"), size.base[0])
+        arguments = QUIET | ONCE | {"num_train_epochs": size.base[1], "learning_rate": 1e-4}
+        arguments |= {"per_device_train_batch_size": size.batch}
+        RECIPES["baseline"]().train(backbone(), train, self.data(task)[1], folder, arguments=arguments, max_length=224)
         return folder
+
+
+def first(data: Dataset, count: int, skip: int = 0) -> Dataset:
+    """So many rows, or what there is."""
+    return data.select(range(min(skip, len(data)), min(skip + count, len(data))))
 
 
 def backbone() -> str:
@@ -151,50 +193,50 @@ def backbone() -> str:
 
 def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     """Names and what makes them, the most important first."""
-    for seed in SEEDS:
-        yield from one_at_a_time(bench, seed)
-    for size in (2, len(CRITERIA)):
+    for task in ("sst", "snli", "squad"):
+        yield from one_at_a_time(bench, task)
+    for criterion in CRITERIA[:3]:
+        yield from ablated(bench, criterion)
+    for size in (2, 3, 4):
         for several in combinations(CRITERIA, size):
             yield f"mixed sst {'+'.join(several)} 0", partial(trained, bench, "sst", ",".join(several), 0)
-    for criterion in CRITERIA:
-        yield from ablated(bench, criterion)
-    yield "reviews plain", partial(plain, bench, "reviews")
-    for criterion in CRITERIA:
+    for criterion in CRITERIA[:3]:
         yield f"reviews {criterion} 0", partial(trained, bench, "reviews", criterion, 0)
+    yield "reviews plain", partial(plain, bench, "reviews")
 
 
-def one_at_a_time(bench: Bench, seed: int) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Each criterion alone on each task (Tables 1 to 5)."""
-    for task in ("sst", "snli", "squad"):
-        if seed == 0:
-            yield f"{task} plain", partial(plain, bench, task)
+def one_at_a_time(bench: Bench, task: str) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    """Each criterion alone (Tables 1 to 5), seed by seed."""
+    for seed in SEEDS:
         for criterion in CRITERIA:
             yield f"{task} {criterion} {seed}", partial(trained, bench, task, criterion, seed)
-    yield f"sst cross-entropy {seed}", partial(trained, bench, "sst", "", seed)
+        if seed == 0:
+            yield f"{task} plain", partial(plain, bench, task)
+    yield f"{task} cross-entropy 0", partial(trained, bench, task, "", 0)
 
 
 def ablated(bench: Bench, criterion: str) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Coefficients of one kind alone (Fig. 6), and the other NORM."""
+    """The other NORM, and coefficients of one kind alone (Fig. 6)."""
+    yield f"sparsemax sst {criterion} 0", partial(trained, bench, "sst", criterion, 0, norm="sparsemax")
     for level in ("features", "heads", "layers"):
         only = {each: each == level for each in ("features", "heads", "layers")}
         yield f"only {level} sst {criterion} 0", partial(trained, bench, "sst", criterion, 0, **only)
-    other = "sparsemax" if NORM[criterion] == "softmax" else "softmax"
-    yield f"{other} sst {criterion} 0", partial(trained, bench, "sst", criterion, 0, norm=other)
 
 
 def plain(bench: Bench, task: str) -> dict[str, Any]:
     """Explanations of the fine-tuned model that nothing trained."""
-    model = exegete.load(bench.base(task), device=None, max_length=192)
+    model = exegete.load(bench.base(task), device=None, max_length=224)
     test = bench.data(task)[2]
     chosen: dict[str, Explainer] = {
         f"untrained {norm}": InterpretableAttention.untrained(model, norm=norm).to(model.device)
         for norm in ("sparsemax", "softmax")
     }
-    specs = ["attention_all", "attention_last", "input_x_gradient", "integrated_gradients?n_steps=8", "random"]
+    specs = ["attention_all", "attention_last", "input_x_gradient", "random"]
     if task != "squad":
-        specs.append("lime?n_samples=64")
-    chosen |= {spec: exegete.explainer(spec) for spec in specs}
-    return {"task": task, "figures": performance(model, bench.scored(task))[0], "judged": judged(model, test, chosen)}
+        specs += ["integrated_gradients?n_steps=8&baselines=zero", "lime?n_samples=64"]
+    quick = judged(model, test, chosen, JUDGES)
+    others = judged(model, first(test, 96), {spec: exegete.explainer(spec) for spec in specs}, JUDGES)
+    return {"task": task, "figures": scores(model, bench.scored(task)), "judged": quick | others}
 
 
 def trained(
@@ -202,37 +244,62 @@ def trained(
 ) -> dict[str, Any]:
     """A model trained for criteria, judged on test; the paper's rates scaled to a run this short."""
     train, dev, test = bench.data(task)
-    norm = norm or NORM.get(criteria.partition(",")[0], "softmax")
+    size, norm = bench.size(task), norm or NORM.get(criteria, "softmax")
+    rate, pace = RATES.get(criteria, USUAL)
     folder = bench.folder / "work"
     shutil.rmtree(folder, ignore_errors=True)
-    recipe = RECIPES["ivra"](criteria, norm=norm, pace=PACE, **switches) if criteria else RECIPES["baseline"]()
+    student = {"student": backbone(), "student_rate": STUDENT_RATE} if "simulatability" in criteria else {}
+    recipe = RECIPES["ivra"](criteria, norm=norm, pace=pace, **student, **switches) if criteria else None
     arguments = QUIET | {
-        "num_train_epochs": bench.size["epochs"],
-        "learning_rate": RATE,
-        "per_device_train_batch_size": 16 if task == "squad" else 32,
+        "num_train_epochs": size.epochs,
+        "learning_rate": rate,
+        "per_device_train_batch_size": size.batch,
         "per_device_eval_batch_size": 32,
-        "logging_steps": 5,
+        "logging_steps": 4,
     }
     begun = time.process_time()
-    result = recipe.train(str(bench.base(task)), train, dev, folder, arguments=arguments, max_length=192, seed=seed)
+    result = (recipe or RECIPES["baseline"]()).train(
+        str(bench.base(task)), train, dev, folder / "model", arguments=arguments, max_length=224, seed=seed
+    )
     seconds = time.process_time() - begun
     model = result.model
-    chosen: dict[str, Explainer] = {
-        f"untrained {norm}": InterpretableAttention.untrained(model, norm=norm).to(model.device),
-    }
+    untrained = InterpretableAttention.untrained(model, norm=norm).to(model.device)
+    if recipe is not None and untrained.mix == "literal" and norm == "softmax":
+        untrained.calibrate(model, model.encode(list(first(train, 64))))
+    chosen: dict[str, Explainer] = {"untrained": untrained}
     if criteria:
-        chosen["trained"] = InterpretableAttention.from_pretrained(folder).to(model.device)
-        kept = bench.folder / "coefficients" / f"{task}-{criteria.replace(',', '+')}-{norm}-{seed}"
+        chosen["trained"] = InterpretableAttention.from_pretrained(folder / "model").to(model.device)
         if not switches:
-            chosen["trained"].save_pretrained(kept)
+            name = f"{task}-{criteria.replace(',', '+')}-{norm}-{seed}"
+            chosen["trained"].save_pretrained(bench.folder / "coefficients" / name)
     found: dict[str, Any] = {"task": task, "criteria": criteria, "norm": norm, "seed": seed}
-    found["figures"] = performance(model, bench.scored(task))[0]
-    found |= {"judged": judged(model, test, chosen), "training seconds": round(seconds, 1)}
-    if criteria and task == "sst" and not switches:
-        found["transfer to reviews"] = judged(model, bench.data("reviews")[2], {"trained": chosen["trained"]})
+    found |= {"figures": scores(model, bench.scored(task)), "training seconds": round(seconds, 1)}
+    alone = criteria in CRITERIA and not switches
+    own = {name: judge for name, judge in JUDGES.items() if name == criteria or not alone}
+    found["judged"] = judged(model, test, chosen, own)
+    if "simulatability" in criteria:
+        found["students"] = taught(bench, task, model, chosen, seed)
     found["history"] = [logged(entry) for entry in result.history]
     shutil.rmtree(folder, ignore_errors=True)
     return found
+
+
+def taught(bench: Bench, task: str, model: ExplainedModel, chosen: dict[str, Explainer], seed: int) -> dict[str, float]:
+    """How well new students foretell the model that learned from its answers and one explanation (eq. 6 and 7)."""
+    folder, (pool, dev, test) = bench.folder / "work" / "students", bench.lessons(task)
+    specs = {"none": "none"}
+    for name, method in chosen.items():
+        assert isinstance(method, InterpretableAttention)
+        method.save_pretrained(bench.folder / "work" / name)
+        specs[name] = f"interpretable_attention:{bench.folder / 'work' / name}"
+    if not any(name == "trained" for name in chosen):
+        specs |= {name: name for name in ("attention_all", "attention_last", "input_x_gradient")}
+    frame = students(
+        backbone(), Teaching(model, weight=1.0), pool, dev, test, folder, explainers=list(specs.values()),
+        sizes=[len(pool)], seeds=[seed], arguments=STUDENT, max_length=224,
+    )  # fmt: skip
+    found = dict(zip(frame["explainer"], frame["simulatability"], strict=True))
+    return {name: round(float(found[spec]), 5) for name, spec in specs.items()}
 
 
 def logged(entry: dict[str, Any]) -> dict[str, Any]:
@@ -243,17 +310,25 @@ def logged(entry: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def judged(model: ExplainedModel, data: Dataset, explainers: dict[str, Explainer]) -> dict[str, dict[str, float]]:
+def scores(model: ExplainedModel, data: Dataset) -> dict[str, float]:
+    """The task's figures."""
+    with torch.autocast(model.device.type, torch.bfloat16):
+        return dict(performance(model, data)[0])
+
+
+def judged(
+    model: ExplainedModel, data: Dataset, explainers: dict[str, Explainer], judges: dict[str, Metric]
+) -> dict[str, dict[str, float]]:
     """Every metric of every explanation: means over examples where it is defined."""
     rows = sorted(data, key=lambda row: len(row["text"]) + len(row.get("text_pair") or ""))
-    values: dict[str, dict[str, list[torch.Tensor]]] = {name: {m: [] for m in JUDGES} for name in explainers}
+    values: dict[str, dict[str, list[torch.Tensor]]] = {name: {m: [] for m in judges} for name in explainers}
     for start in range(0, len(rows), 32):
         batch = model.encode(rows[start : start + 32])
-        with model.remember(), torch.no_grad():
+        with model.remember(), torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16):
             for name, method in explainers.items():
-                scores = method.attribute(model, batch)
-                for column, judge in JUDGES.items():
-                    values[name][column].append(judge.judge(model, batch, scores)[judge.name].cpu())
+                found = method.attribute(model, batch)
+                for column, judge in judges.items():
+                    values[name][column].append(judge.judge(model, batch, found)[judge.name].cpu())
     return {n: {m: round(float(torch.cat(v).nanmean()), 5) for m, v in each.items()} for n, each in values.items()}
 
 

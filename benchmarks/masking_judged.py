@@ -2,7 +2,7 @@
 
 Stages write JSON as soon as they are done, and a second run goes on after them. The weights of the terms are searched
 on a grid; every setting is trained once, and for each metric the best state of any setting on dev explains the test
-sentences, in one pass (pAML) and refined (fAML).
+sentences, in one pass (pAML) and refined (fAML). Controls choose among as many random or noisy maps as fAML does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import exegete
 from exegete.data.provenance import versions, write_json
 from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.losses import Weights
+from exegete.explainers.attributive_masking.modes import Mode
 from exegete.metrics import PRESETS, Metric, metric, preset
 from exegete.models import ExplainedModel
 from exegete.models.preserve import weights_fixed
@@ -31,6 +33,7 @@ from exegete.recipes.aml import judged_by
 from exegete.training.masking_data import only_texts, stratified, without
 from exegete.training.masking_run import masking_arguments, new_masking
 from exegete.training.masking_trainer import MaskingTrainer
+from masking_refined import FORMS, refined
 
 SHARED = Path(__file__).parents[2] / "shared"
 GRID = {
@@ -38,6 +41,7 @@ GRID = {
     "no inverse": Weights(0.5, 0.1, 0.0),
     "no preservation": Weights(0.0, 0.1, 0.5),
 }
+PART = 25
 NAMES = ("aopc_comprehensiveness", "aopc_sufficiency", "comprehensiveness", "sufficiency", "log_odds")
 OTHERS = (
     "random",
@@ -86,8 +90,12 @@ class Experiment:
         """Whether what is next should wait for another run."""
         return time.monotonic() - self.options.begun > self.options.minutes * 60
 
-    def train(self, setting: str, weights: Weights) -> None:
-        """One setting of the grid; every metric's best state stays in the scratch folder."""
+    def trained(self, settings: Iterable[str]) -> bool:
+        """Whether all of them are."""
+        return all((self.results / f"train-{each.replace(' ', '-')}.json").exists() for each in settings)
+
+    def train(self, setting: str, weights: Weights, mode: Mode = "mask", rows: int | None = None) -> None:
+        """One setting; every metric's best state stays in the scratch folder."""
         done = self.results / f"train-{setting.replace(' ', '-')}.json"
         if done.exists() or self.late():
             return
@@ -97,10 +105,11 @@ class Experiment:
             "per_device_train_batch_size": 20, "disable_tqdm": True, "save_strategy": "no",
             "load_best_model_at_end": False,
         }  # fmt: skip
-        train, dev = only_texts(self.data["train"]), only_texts(self.data["dev"])
+        train, dev = only_texts(stratified(self.data["train"], rows, 0)), only_texts(self.data["dev"])
         args = masking_arguments(arguments, self.metrics[0], len(train), self.scratch / "loop", 42)
         args.eval_steps = max(1, len(train) // 20 // 2)
-        settings = {"weights": weights, "learning_rate": self.options.rate, "metric": judged_by(self.metrics[0].name)}
+        metric = judged_by(self.metrics[0].name)
+        settings = {"weights": weights, "learning_rate": self.options.rate, "metric": metric, "mode": mode}
         masking = new_masking(self.model, None, None, settings, 42)
         keep = KeepBest(masking, self.metrics)
         with weights_fixed(self.model):
@@ -121,6 +130,7 @@ class Experiment:
     def chosen(self) -> dict[str, tuple[str, Path]]:
         """For every metric the setting that is best on dev, and where its masking model lies."""
         runs = [json.loads(path.read_text()) for path in sorted(self.results.glob("train-*.json"))]
+        runs = [run for run in runs if run["setting"] in GRID]
         found = {}
         for each in self.metrics:
             sign = 1 if each.card.higher_is_better else -1
@@ -155,11 +165,10 @@ class Experiment:
         write_json(done, content | extra)
         print(self.name, label, {n: round(v, 3) for n, v in means.items()}, f"{seconds / len(rows):.3f} s", flush=True)
 
-    def explained(self, steps: int) -> None:
-        """PAML, or fAML of so many steps, for each metric."""
+    def explained(self) -> None:
+        """PAML, by the masking model chosen for each metric."""
         for name, (setting, folder) in self.chosen().items():
-            made = AttributiveMasking.from_pretrained(folder).configured(refine_steps=steps, together=4)
-            self.judge(f"{'fAML' if steps else 'pAML'} {name}", made, [name] if steps else None, setting=setting)
+            self.judge(f"pAML {name}", AttributiveMasking.from_pretrained(folder), setting=setting)
 
 
 def micro_counts(batch: Any, scores: torch.Tensor, k: int = 25) -> dict[str, list[float]]:
@@ -226,13 +235,12 @@ def main() -> None:
     parser.add_argument("--snli", type=int, default=3000)
     parser.add_argument("--epochs", type=float, default=3)
     parser.add_argument("--rate", type=float, default=2e-4)
-    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--tiny", action="store_true", help="A few examples, to see that it runs.")
     options = parser.parse_args()
     options.begun = time.monotonic()
     if options.tiny:
         options.train, options.dev, options.test, options.movies, options.snli = 40, 10, 10, 4, 60
-        options.epochs, options.steps = 1, 2
+        options.epochs = 1
     torch.set_num_threads(1)
     options.models, options.data = (
         Path(os.environ.get(f"EXEGETE_{n}", SHARED / n.lower())) for n in ("MODELS", "DATA")
@@ -250,21 +258,40 @@ def run(options: argparse.Namespace) -> None:
     sst = sentiment(options)
     for setting, weights in GRID.items():
         sst.train(setting, weights)
-    if len(list(sst.results.glob("train-*.json"))) < len(GRID):
+    if not sst.trained(GRID):
         return
-    sst.explained(0)
+    sst.explained()
     for spec in OTHERS[:7]:
         sst.judge(spec, exegete.explainer(spec))
-    sst.explained(options.steps)
     for setting in GRID:
         for name in NAMES[:2]:
             made = AttributiveMasking.from_pretrained(sst.scratch / setting.replace(" ", "-") / name)
             sst.judge(f"ablation {setting} {name}", made, setting=setting)
+    half = options.test // 2
+    in_parts(sst, ("whole", "low rank"), 0, half)
+    in_parts(sst, ("noise", "random"), 0, half)
     for spec in OTHERS[7:]:
         sst.judge(spec, exegete.explainer(spec))
     human_agreement(options, sst)
     if not sst.late():
         other_task(options)
+    in_parts(sst, tuple(FORMS), half, options.test)
+    masked_otherwise(sst)
+
+
+def in_parts(there: Experiment, forms: tuple[str, ...], first: int, last: int) -> None:
+    """Refined test examples, a few at a time."""
+    for start in range(first, last, PART):
+        refined(there, forms, start, min(start + PART, last))
+
+
+def masked_otherwise(sst: Experiment) -> None:
+    """Other masking modes, all trained on half of the sentences."""
+    for mode in ("mask", "random", "learned", "omit"):
+        sst.train(f"masked by {mode}", GRID["all terms"], mode, sst.options.train // 2)
+        if sst.trained([f"masked by {mode}"]):
+            made = AttributiveMasking.from_pretrained(sst.scratch / f"masked-by-{mode}" / NAMES[0])
+            sst.judge(f"masked by {mode}", made)
 
 
 def human_agreement(options: argparse.Namespace, sst: Experiment) -> None:
@@ -273,21 +300,22 @@ def human_agreement(options: argparse.Namespace, sst: Experiment) -> None:
     reviews.judge("pAML", AttributiveMasking.from_pretrained(best), [NAMES[0]])
     for spec in ("random", "attention_last", "input_x_gradient", "decompx_linear", "alti", OTHERS[6]):
         reviews.judge(spec, exegete.explainer(spec), [NAMES[0]])
-    refining = AttributiveMasking.from_pretrained(best).configured(refine_steps=5, together=1)
+    refining = AttributiveMasking.from_pretrained(best).configured(refine_steps=5, **FORMS["low rank"])
     reviews.judge("fAML", refining, [NAMES[0]])
 
 
 def other_task(options: argparse.Namespace) -> None:
     """SNLI, in one pass and refined."""
     snli = inference(options)
-    for setting in ("all terms", "no inverse"):
+    settings = ("all terms", "no inverse")
+    for setting in settings:
         snli.train(setting, GRID[setting])
-    if len(list(snli.results.glob("train-*.json"))) < 2:
+    if not snli.trained(settings):
         return
-    snli.explained(0)
+    snli.explained()
     for spec in OTHERS[:7]:
         snli.judge(spec, exegete.explainer(spec))
-    snli.explained(options.steps)
+    in_parts(snli, ("low rank",), 0, 2 * PART)
 
 
 if __name__ == "__main__":

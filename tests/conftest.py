@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,36 @@ import exegete
 
 torch.set_num_threads(1)
 SHARED = Path(__file__).parents[2] / "shared"
+PROGRAMS = {
+    "browser": (shutil.which("chromium"), "chromium"),
+    "postgres": (
+        shutil.which("initdb") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")), None),
+        "postgresql",
+    ),
+}
+"""By the mark of the tests that need it: a program, if it is there, and the Debian package that has it."""
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out the tests of programs that are not there."""
+    missing = {mark for mark, (program, _) in PROGRAMS.items() if program is None}
+    left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in missing)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says which programs were missed."""
+    for mark, (program, package) in PROGRAMS.items():
+        if program is None:
+            terminalreporter.line(f"tests marked '{mark}' were left out; they run after: apt-get install {package}")
+
+
+@pytest.fixture(scope="session")
+def programs() -> dict[str, str | None]:
+    """Where the programs are that some tests need, by their mark."""
+    return {mark: program for mark, (program, _) in PROGRAMS.items()}
 
 
 def _folder(variable: str, default: str) -> Path:

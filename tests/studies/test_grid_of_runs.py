@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,12 +19,15 @@ import pytest
 from scipy.stats import kendalltau
 
 from exegete.cli import main
+from exegete.data.provenance import digest
+from exegete.metrics import metric
 from exegete.reports.attributions import Attributions
+from exegete.studies.boards import boards
 from exegete.studies.cell import Store
 from exegete.studies.figures import agreements, budget_curves, layer_curves, scatters, strips
 from exegete.studies.files import load_study
 from exegete.studies.grid import grid
-from exegete.studies.report import boards, write_report
+from exegete.studies.report import write_report
 from exegete.studies.results import collect
 from exegete.studies.run_cell import run_cell
 from exegete.studies.tables import center_and_spread, study_table
@@ -172,20 +176,46 @@ def test_a_model_that_missed_its_bound_counts_nowhere(undisturbed, tmp_path):
     metrics = Store(root).folder(missed.cell.key) / "metrics.json"
     metrics.write_text('{"feasible": 0.0}'.ljust(metrics.stat().st_size))
     results = collect(found, Store(root))
-    kept = {"slow": [0, 1, 2], "fast": [0, 2]}
-    for recipe, seeds in kept.items():
+    for recipe, seeds in {"slow": [0, 1, 2], "fast": [0, 2]}.items():
         assert [run.seed for run in results.runs(recipe=recipe)] == seeds
         assert sorted(set(results.figures.query("recipe == @recipe")["seed"])) == seeds
     assert study_table(results, "f1").count[:, 0].tolist() == [3, 2]
+    (board,) = boards(Store(root)).values()
+    assert dict(zip(board.rows, board.count[:, 1], strict=True))["films / tiny / fast / decompx"] == 2 * 12
 
 
 def test_the_leaderboard_has_every_judged_explanation(undisturbed, capsys):
     ((dataset, board),) = boards(Store(undisturbed)).items()
     assert dataset.startswith("dev (")
     assert len(board.rows) == 6
-    assert board.count[0, 0] <= 3 * 12
+    labels = [metric(name).card.label for name in ("auc", "aopc_comprehensiveness")]
+    assert [card.label for card in board.cards] == labels
+    assert board.count[0].tolist() == [3 * 12, 3 * 12]
     assert main(["study", "leaderboard", "--output-dir", str(undisturbed), "--format", "csv"]) == 0
     assert "films / tiny / fast / decompx," in capsys.readouterr().out
+
+
+def test_the_leaderboard_tells_models_of_one_name_apart(undisturbed, tmp_path):
+    store = Store(shutil.copytree(undisturbed, tmp_path / "runs"))
+
+    def copied(key, change):
+        record = json.loads((store.folder(key) / "cell.json").read_text())
+        record["config"] |= change(record["config"])
+        record["key"] = digest(record["config"])
+        folder = shutil.copytree(store.folder(key), store.folder(record["key"]))
+        (folder / "cell.json").write_text(json.dumps(record))
+        return record["key"]
+
+    for run in grid(load_study(FILE)).runs:
+        if run.recipe == "fast" and run.dataset:
+            trained = copied(run.cell.needs[0], lambda config: {"arguments": {**config["arguments"], "max_steps": 9}})
+            copied(run.cell.key, lambda config, trained=trained: {"model": {"trained": trained}})
+    (board,) = boards(store).values()
+    names = [row.removesuffix(" / decompx") for row in board.rows if row.endswith("decompx")]
+    assert len(names) == 3
+    assert "films / tiny / slow" in names
+    assert len([name for name in names if re.fullmatch(r"films / tiny / fast \([0-9a-f]{6}\)", name)]) == 2
+    assert set(board.count[:, 1]) == {3 * 12}
 
 
 def test_tables_status_and_dry_run_from_the_command_line(undisturbed, capsys):

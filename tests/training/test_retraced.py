@@ -50,11 +50,13 @@ def test_tangents_are_those_of_a_pass_that_computes_all_anew(which):
             torch.testing.assert_close(found.tangent, expected.tangent, rtol=1e-12, atol=1e-14)
 
 
-def test_what_was_remembered_is_taken_and_maps_beyond_it_are_computed():
+def test_what_was_remembered_is_taken_and_other_maps_are_computed():
     model, inputs = network(), torch.randn(4, 3, dtype=torch.float64)
     with Remembered() as before:
         hidden = model[0](inputs)
-    assert torch.equal(before.outputs[0], hidden)
-    with torch.no_grad(), forward_ad.dual_level(), Retraced([hidden.detach() + 1]):
-        found = dual_pass(model, WITH_TANGENTS["all"], inputs).primal
-    torch.testing.assert_close(found, model[1:](hidden + 1).detach())
+    ((place, kept),) = before.outputs
+    assert torch.equal(kept, hidden)
+    for weight, expected in ((place, hidden + 1), (0, hidden)):
+        with torch.no_grad(), forward_ad.dual_level(), Retraced([(weight, hidden.detach() + 1)]):
+            found = dual_pass(model, WITH_TANGENTS["all"], inputs).primal
+        torch.testing.assert_close(found, model[1:](expected).detach())

@@ -1,18 +1,12 @@
-"""What the tests of the pages share, and which of them need a program that may be missing."""
+"""What the tests of the pages share."""
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import pytest
 
+from browsing import chromium, served, visitor
+from serving import new_database, postgres
 from sites import admin, compared, site
-
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
-NEED_BROWSER = ["test_pages_in_browser.py", "test_accessibility.py"]
-if BROWSER is None and not os.environ.get("EXEGETE_REQUIRE_BROWSER"):
-    collect_ignore = NEED_BROWSER
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +27,39 @@ def whole(tmp_path, comparison):
 def chief(whole):
     """The admin's browser at that site."""
     return admin(whole)
+
+
+@pytest.fixture(scope="session")
+def cluster(programs):
+    """A PostgreSQL server: the URL of a database of it."""
+    with postgres(programs["postgres"]) as found:
+        yield found
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def url(request, tmp_path):
+    """An empty database's URL."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/studies.db"
+    return new_database(request.getfixturevalue("cluster"))
+
+
+@pytest.fixture(scope="session")
+def browser(programs):
+    """Chromium, without a window."""
+    with chromium(programs["browser"]) as found:
+        yield found
+
+
+@pytest.fixture
+def address(whole):
+    """Where the site with every room is served."""
+    with served(whole) as found:
+        yield found
+
+
+@pytest.fixture
+def opened(browser, address):
+    """Opens windows of new people at the served site; what goes wrong in any of them fails the test."""
+    with visitor(browser, address) as found:
+        yield found

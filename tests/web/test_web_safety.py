@@ -248,7 +248,7 @@ def test_pages_allow_only_their_own_scripts(whole, chief):
         assert "script-src 'self';" in headers["content-security-policy"]
         assert "default-src 'none'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
-        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["referrer-policy"] == "same-origin"
     assert "sandbox" in chief.get("/browse/reviews/report").headers["content-security-policy"]
 
 

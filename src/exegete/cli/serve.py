@@ -71,21 +71,28 @@ def serve(
     """Serve pages: explore a model's explanations, browse results, let people rank explanations blind.
 
     Only this machine is let in unless --host says otherwise, and only with the token in the printed address. The
-    variable EXEGETE_ADMIN_TOKEN sets a token that stays the same.
+    variable EXEGETE_ADMIN_TOKEN sets a token that stays the same. Other people reach a study by invitation links, which
+    its page makes; put a server that speaks HTTPS in front where they come from outside.
 
-    Example: exegete serve --model my-model --data generated --port 8000
+    Examples: exegete serve --model my-model --data generated --port 8000
+
+    exegete serve --result comparison --result runs
+
+    exegete serve --result comparison --study films --kind rank --host 0.0.0.0 --name study.example.org
     """
     _require_web()
     import uvicorn
 
-    from exegete.web import Site, create_app
+    from exegete.studies.compare import native_methods
+    from exegete.web import Site
     from exegete.web.browse.stored import open_results
-    from exegete.web.settings import EVENTS
+    from exegete.web.server import configuration
 
     hush()
     if not (model or result or study or storage):
         raise ExegeteError("there is nothing to serve: give --model, --result or --study")
     explained, specs = _models(model or [], device, dtype, max_length), options.split_ids(methods) or []
+    specs = native_methods() if specs == ["all"] else specs
     rows = _examples(data, split, limit if study else None, seed, explained)
     results = open_results(result or [])
     kept = _storage(storage) if study or storage else None
@@ -94,17 +101,7 @@ def serve(
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
     hosts = (*LOOPBACK, *([] if host == "0.0.0.0" else [host]), *(name or []))  # noqa: S104  (a comparison)
     site = Site(token, _explorer(explained, specs, rows, seed), results, kept, hosts=hosts)
-    config = uvicorn.Config(
-        create_app(site),
-        host=host,
-        port=port,
-        access_log=False,  # addresses hold tokens and texts
-        log_level="warning",
-        server_header=False,
-        h11_max_incomplete_event_size=EVENTS,
-        http="h11",
-        timeout_graceful_shutdown=3,
-    )
+    config = configuration(site, host, port)
     socket = config.bind_socket()
     shown = (name or [host if host != "0.0.0.0" else "127.0.0.1"])[0]  # noqa: S104
     say(f"open: http://{shown}:{socket.getsockname()[1]}/sign-in?token={token}")
@@ -147,14 +144,11 @@ def _examples(
     if not models:
         raise ExegeteError("--data needs a --model to explain it")
     from exegete.models.labels import in_model_labels
+    from exegete.studies.compare import with_label_names
 
     model = next(iter(models.values()))
     rows = in_model_labels(model, dataset)
-    named = model.task.name in ("classification", "multi_label")
-    return [
-        row | {"label_name": model.labels[row["label"]]} if named and isinstance(row.get("label"), int) else row
-        for row in rows
-    ]
+    return with_label_names(model, rows)
 
 
 def _explorer(

@@ -178,8 +178,8 @@ def leaderboard(
     from exegete.reports.csv_table import csv_table
     from exegete.reports.latex import latex
     from exegete.reports.terminal import table as drawn
+    from exegete.studies.boards import boards
     from exegete.studies.cell import Store
-    from exegete.studies.report import boards
 
     if form not in ("text", "csv", "tex"):
         raise unknown("format", form, ("text", "csv", "tex"))

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from datasets import Dataset
 
 from exegete.errors import ExegeteError
+from exegete.explainers import EXPLAINERS
 from exegete.explainers.parameterised_attention import Normaliser
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
@@ -107,7 +108,9 @@ def smat(
         str | None, "Folder or name of the fine-tuned model that is explained. Default: train one first."
     ] = None,
     explainer_id: Annotated[
-        str, "What teaches: learned, none, uniform, uniform_last, or any id of `exegete methods`."
+        str,
+        "What teaches: learned, none, uniform, uniform_last, or any id of `exegete methods`; a learned method without"
+        " a folder is the one beside the teacher.",
     ] = "learned",
     weight: Annotated[
         float | None, "β, of the explanations in the student's loss. Default: 5, for signed methods 0.2."
@@ -127,7 +130,7 @@ def smat(
 
     --model is what the student starts from (pretrained, never the teacher itself); teacher and student share a
     tokenizer. The teacher's answers replace the labels. The folder holds the student, teacher_explainer and
-    student_explainer; `exegete compare --explainer parameterised_attention:FOLDER/teacher_explainer` judges the first.
+    student_explainer; `exegete compare --methods parameterised_attention:FOLDER/teacher_explainer` judges the first.
 
     Example: exegete train smat --teacher runs/sst --student-size 500 --model bert-base-uncased --data sst:data/sst
     --output-dir runs/smat
@@ -139,7 +142,7 @@ def smat(
         paper="Fernandes et al. 2022",
         trainer=ScaffoldTrainer,
         teacher=None if teacher is None else load(teacher),
-        explainer=explainer_id,
+        explainer=_beside(teacher, explainer_id),
         weight=weight,
         normaliser=normaliser,
         mode=meta_gradient,
@@ -159,3 +162,9 @@ def smat(
             "Integrated gradients have 10 points of this library's quadrature; the authors' are off by a factor.",
         ),
     )
+
+
+def _beside(teacher: str | None, name: str) -> str:
+    """The name, with the teacher's folder for that of a learned method that has none."""
+    method = EXPLAINERS.get(name)
+    return f"{name}:{teacher}" if teacher and method is not None and method.card.learned else name

@@ -102,7 +102,7 @@ def compare(
         whole = parts.whole()
     cards = [*(replace(judge.card, name=column) for column, judge in judges.items()), SECONDS, PEAK_MEMORY]
     attributions = Attributions(whole.attributions, config)
-    comparison = Comparison(whole.results, whole.curves, attributions, cards, _named(model, rows), config)
+    comparison = Comparison(whole.results, whole.curves, attributions, cards, with_label_names(model, rows), config)
     if folder is not None:
         comparison.save(folder)
     if parts is not None:
@@ -126,6 +126,11 @@ def _shards(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) 
             yield indices[start : start + size]
 
 
+def native_methods() -> list[str]:
+    """Every method that needs nothing but the model."""
+    return [name for name, kind in EXPLAINERS.items() if not kind.card.learned and kind.card.family != "prompted"]
+
+
 def _methods(
     methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int
 ) -> dict[str, Explainer]:
@@ -135,7 +140,7 @@ def _methods(
     if methods is None:
         methods = USUAL_METHODS
     elif list(methods) == ["all"]:
-        methods = [n for n, kind in EXPLAINERS.items() if not kind.card.learned and kind.card.family != "prompted"]
+        methods = native_methods()
     named = [(each if isinstance(each, str) else each.name, each) for each in methods]
     return {name: seeded(each, seed) for name, each in named}
 
@@ -153,7 +158,7 @@ def _metrics(
     return {spec if isinstance(spec, str) and count[m.name] > 1 else m.name: m for spec, m in made}
 
 
-def _named(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_label_names(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with the name of their label, where they have a class."""
     known = model.labels if model.task.name in ("classification", "multi_label") else ()
     return [

@@ -1,28 +1,22 @@
-"""A study's tables, figures and page in a folder, and a leaderboard over all runs of a store."""
+"""A study's tables, figures and page in a folder."""
 
 from __future__ import annotations
 
 import base64
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
-import pandas as pd
 from matplotlib.figure import Figure
 
-from exegete.data.provenance import digest, versions, whole_file
+from exegete.data.provenance import versions, whole_file
 from exegete.errors import ExegeteError
-from exegete.metrics import metric
 from exegete.reports import tables as drawn
-from exegete.reports.leaderboard import Leaderboard, leaderboard
 from exegete.reports.study_page import study_page
 from exegete.reports.tables import PaperTable
-from exegete.studies.cell import Store
 from exegete.studies.figures import study_figure
 from exegete.studies.results import Results
-from exegete.studies.runs import RESULTS
 from exegete.studies.tables import study_table
 
 logger = logging.getLogger(__name__)
@@ -62,33 +56,6 @@ def write_report(results: Results, folder: Path) -> Path:
     with whole_file(folder / "report.html") as fresh:
         fresh.write_text(page, encoding="utf-8")
     return folder / "report.html"
-
-
-def boards(store: Store) -> dict[str, Leaderboard]:
-    """A leaderboard for each dataset that explanations in the store were judged on.
-
-    Its rows are what was explained and by what: the runs' titles without seeds and judgements. Means and intervals are
-    over examples and seeds.
-    """
-    frames: dict[str, list[pd.DataFrame]] = {}
-    for key in store.finished():
-        record, path = store.record(key), store.folder(key) / RESULTS
-        if record is None or not path.exists():
-            continue
-        *place, seed, _, dataset = record["title"].split(" / ")
-        frame = pd.read_parquet(path)
-        frame["method"] = " / ".join(place) + " / " + frame["method"]
-        frame["example"] = seed + " / " + frame["example"].astype(str)
-        known = [name for name in frame.columns if name in record["config"]["metrics"]]
-        at = f"{dataset} ({digest(record['config']['dataset'])[:6]})"
-        frames.setdefault(at, []).append(frame.set_index(["method", "example"])[known])
-    return {dataset: _board(parts) for dataset, parts in frames.items()}
-
-
-def _board(parts: list[pd.DataFrame]) -> Leaderboard:
-    together = pd.concat(parts).groupby(level=[0, 1], sort=False).first()
-    cards = [replace(metric(str(spec)).card, name=str(spec), label=str(spec)) for spec in together.columns]
-    return leaderboard(together.reset_index(), cards)
 
 
 def _figure(results: Results, name: str) -> Figure | None:

@@ -86,7 +86,7 @@ def collect(grid: Grid, store: Store) -> Results:
     """The figures of all runs of a grid that are done; without models that missed the bound they were trained under."""
     empty = Results(grid, store, pd.DataFrame(columns=list(COLUMNS)))
     done = [run for run in grid.runs if store.done(run.cell.key)]
-    missed = frozenset(run.cell.key for run in done if not run.dataset and _infeasible(store.folder(run.cell.key)))
+    missed = frozenset(run.cell.key for run in done if not run.dataset and infeasible(store.folder(run.cell.key)))
     kept = [run for run in done if missed.isdisjoint({run.cell.key, *run.cell.needs})]
     rows = [row for run in kept for row in _figures(empty, run)]
     titles = {run.title for run in kept}
@@ -98,7 +98,8 @@ def collect(grid: Grid, store: Store) -> Results:
     return Results(grid, store, pd.DataFrame(rows, columns=list(COLUMNS)), missed)
 
 
-def _infeasible(folder: Path) -> bool:
+def infeasible(folder: Path) -> bool:
+    """Whether a trained model's folder says that it missed the bound it was trained under."""
     return dict(_numbers(folder / METRICS)).get("feasible") == 0
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
+
+Known: TypeAlias = tuple[int, Tensor]
+"""Where a linear map's weight lies, and what the map gave."""
 
 
 class Remembered(TorchFunctionMode):
@@ -17,7 +20,7 @@ class Remembered(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.outputs: deque[Tensor] = deque()
+        self.outputs: deque[Known] = deque()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -25,21 +28,21 @@ class Remembered(TorchFunctionMode):
         """Calls it."""
         result = func(*args, **(kwargs or {}))
         if func is linear:
-            self.outputs.append(result.detach())
+            self.outputs.append((_weight(*args, **(kwargs or {})).data_ptr(), result.detach()))
         return result
 
 
 class Retraced(TorchFunctionMode):
     """Inside the block linear maps of dual numbers take their primal from an earlier pass, and forget it.
 
-    The pass has to be that one's beginning: the same weights, inputs and random numbers, so that a primal is what it
-    would be if it were computed again. Two products a map instead of three.
+    The pass has to go the same way as that one, with the same weights, inputs and random numbers, so that a primal is
+    what it would be if it were computed again; it may end earlier. Two products a map instead of three.
 
     Args:
-        outputs: of the earlier pass; where there are no more, maps are computed as ever.
+        outputs: of the earlier pass; a map that is not next among them is computed as ever.
     """
 
-    def __init__(self, outputs: Iterable[Tensor]) -> None:
+    def __init__(self, outputs: Iterable[Known]) -> None:
         super().__init__()
         self.outputs = deque(outputs)
 
@@ -47,9 +50,19 @@ class Retraced(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Calls it, or gives what it would."""
-        if func is not linear or not self.outputs:
-            return func(*args, **(kwargs or {}))
-        return _dual(self.outputs.popleft(), *args, **(kwargs or {}))
+        given = kwargs or {}
+        if func is not linear or not self.outputs or self._next() != _weight(*args, **given).data_ptr():
+            return func(*args, **given)
+        return _dual(self.outputs.popleft()[1], *args, **given)
+
+    def _next(self) -> int:
+        return self.outputs[0][0]
+
+
+def _weight(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The weight of a linear map, without its tangent."""
+    primal: Tensor = forward_ad.unpack_dual(weight).primal
+    return primal
 
 
 def _dual(primal: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -66,4 +79,5 @@ def _dual(primal: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None = 
     if not parts:
         return primal
     tangent = parts[0] if len(parts) == 1 else parts[0].add_(parts[1])
-    return forward_ad.make_dual(primal, tangent.to(primal.dtype))
+    dual: Tensor = forward_ad.make_dual(primal, tangent.to(primal.dtype))
+    return dual

@@ -27,19 +27,19 @@ class Grid(NamedTuple):
 
 
 def layer_map(item: Attribution) -> Grid:
-    """The scores of each layer, the last one first; special tokens are left out."""
+    """The scores of each layer, the last one first; special tokens are left out. Layers may differ in their scale."""
     kept = [place for place, special in enumerate(item.special) if not special]
     layers = item.layers if item.layers is not None else item.scores[None]
     names = [str(number) for number in range(len(layers), 0, -1)]
-    return grid(names, [item.tokens[place] for place in kept], layers[::-1, kept], signed=item.signed)
+    return grid(names, [item.tokens[place] for place in kept], layers[::-1, kept], signed=item.signed, by_row=True)
 
 
-def grid(rows: Sequence[str], columns: Sequence[str], values: ArrayLike, *, signed: bool) -> Grid:
-    """Values [R, C], the strongest one in the strongest shade."""
+def grid(rows: Sequence[str], columns: Sequence[str], values: ArrayLike, *, signed: bool, by_row: bool = False) -> Grid:
+    """Values [R, C], the strongest one of all, or of each row, in the strongest shade."""
     array = np.asarray(values, dtype=np.float64)
-    top = float(np.max(np.abs(array), initial=0.0, where=np.isfinite(array)))
+    top = np.max(np.abs(array), axis=1 if by_row else None, keepdims=True, initial=0.0, where=np.isfinite(array))
     cells = [
-        [Cell(float(value), colors.css_class(colors.level(float(value), top), signed=signed)) for value in line]
-        for line in array
+        [Cell(float(value), colors.css_class(colors.level(float(value), float(most)), signed=signed)) for value in line]
+        for line, (most,) in zip(array, np.broadcast_to(top, (len(array), 1)), strict=True)
     ]
     return Grid(columns, list(zip(rows, cells, strict=True)))

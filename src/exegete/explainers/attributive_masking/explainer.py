@@ -210,10 +210,10 @@ class AttributiveMasking(nn.Module, SinglePass):
             raise ExegeteError(f"it explains {self.settings.classes} classes, the model has {len(model.labels)}")
         self.to(batch.device)
         answer = answered(model, outputs.logits, target)
-        reading = self.read(model, batch)
         with evaluating(self):
             if self.refinement.refine_steps:
-                return refined(self, model, batch, reading, answer, target)
+                return refined(self, model, batch, answer, target)
+            reading = self.read(model, batch)
             return self.onto(reading, self(reading, answer))
 
     # -- files -------------------------------------------------------------------------------------------------------

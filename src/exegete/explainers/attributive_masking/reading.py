@@ -28,13 +28,6 @@ class Reading:
     own: Batch
     sources: Tensor | None = None
 
-    def select(self, rows: slice) -> Reading:
-        """The examples at `rows`."""
-        chosen = list(range(*rows.indices(len(self.own))))
-        if self.sources is None:
-            return Reading(self.own.select(chosen))
-        return Reading(self.own.select(chosen), self.sources[rows])
-
     def onto(self, scores: Tensor, how: Aggregation = "max") -> Tensor:
         """Scores of own positions [B, L'] as scores of the explained model's [B, L]; 0 where nothing is shared."""
         if self.sources is None:

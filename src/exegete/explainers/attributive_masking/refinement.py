@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -69,25 +69,67 @@ class Refinement:
             metric_of(self.metric)
 
 
-def refined(
-    masking: AttributiveMasking, model: ExplainedModel, batch: Batch, reading: Reading, answer: Tensor, target: Tensor
-) -> Tensor:
-    """The best of each example's maps by the metric: [B, L]. Arguments as in `AttributiveMasking.from_outputs`."""
-    choice = masking.refinement
-    metric = metric_of(choice.metric or masking.settings.metric)
-    parts = []
-    for start in range(0, len(batch), choice.together):
-        rows = slice(start, start + choice.together)
-        part = batch.select(list(range(*rows.indices(len(batch)))))
-        case = _Case(masking, model, part, reading.select(rows), answer[rows], target[rows])
-        parts.append(case.refined(metric))
-    return torch.cat(parts)
+def refined(masking: AttributiveMasking, model: ExplainedModel, batch: Batch, answer: Tensor, target: Tensor) -> Tensor:
+    """The best of each example's maps by the metric: [B, L].
+
+    Args:
+        masking: with its refinement.
+        model: the explained model.
+        batch: B examples.
+        answer: y [B, C].
+        target: [B] the explained classes.
+    """
+    metric = metric_of(masking.refinement.metric or masking.settings.metric)
+    found = masking.answers.detach().new_zeros(batch.content.shape)
+    for rows in alike(batch, masking.refinement.together):
+        part, columns = batch.select(rows).trimmed()
+        best = Best(metric.card.higher_is_better)
+        with model.remember():
+            for scores in trajectory(masking, model, part, answer[rows]):
+                best.take(scores, metric.judge(model, part, scores, target[rows])[metric.name])
+        assert best.maps is not None
+        found[rows, columns] = best.maps
+    return found
+
+
+def alike(batch: Batch, together: int) -> list[Tensor]:
+    """The rows of a batch in parts of at most so many, examples of like lengths in one part."""
+    order = batch.attended.sum(1).argsort(stable=True)
+    return list(order.split(together))
+
+
+def trajectory(masking: AttributiveMasking, model: ExplainedModel, batch: Batch, answer: Tensor) -> Iterator[Tensor]:
+    """Each example's maps [B, L] while its own copy of the masking model is trained: before every step, after the last.
+
+    Args:
+        masking: with its refinement, of which `together` and `metric` are not looked at; it stays as it is.
+        model: the explained model.
+        batch: B examples, all refined side by side.
+        answer: y [B, C].
+    """
+    case = _Case(masking, model, batch, masking.read(model, batch), answer)
+    choice, copies = masking.refinement, case.copies()
+    weights = list(copied_weights(copies))
+    rate, nominal = choice.refine_rate or masking.settings.learning_rate, masking.settings.nominal_steps
+    optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.01, fused=True)
+    for step in range(choice.refine_steps + 1):
+        with torch.enable_grad():
+            own = copies(case.reading, answer)
+            scores = masking.onto(case.reading, own)
+        yield scores.detach()
+        if step < choice.refine_steps:
+            optimizer.zero_grad()
+            with torch.enable_grad():
+                case.loss(own, scores, step).backward(inputs=weights)
+            optimizer.param_groups[0]["lr"] = rate * max(0.0, 1 - step / nominal)
+            optimizer.step()
 
 
 def metric_of(spec: str) -> Judge:
-    """The metric of a spec, handed over by the package's front door when it is asked for."""
-    made: Judge = import_module("exegete").metric(spec)
-    return made
+    """The metric of a spec; metrics stand above explainers, so it is looked up when it is asked for."""
+    from exegete.metrics import metric  # noqa: PLC0415
+
+    return metric(spec)
 
 
 @dataclass(frozen=True)
@@ -99,31 +141,6 @@ class _Case:
     batch: Batch
     reading: Reading
     answer: Tensor
-    target: Tensor
-
-    def refined(self, metric: Judge) -> Tensor:
-        """[B, L] The best maps."""
-        masking, choice = self.masking, self.masking.refinement
-        copies = self.copies()
-        weights = list(copied_weights(copies))
-        rate, nominal = choice.refine_rate or masking.settings.learning_rate, masking.settings.nominal_steps
-        optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.01, fused=self.batch.device.type == "cuda")
-        best = Best(metric.card.higher_is_better)
-        with torch.enable_grad(), self.model.remember():
-            for step in range(choice.refine_steps + 1):
-                own = copies(self.reading, self.answer)
-                scores = masking.onto(self.reading, own)
-                values = metric.judge(self.model, self.batch, scores, self.target)[metric.name]
-                best.take(scores.detach(), values)
-                if step == choice.refine_steps:
-                    break
-                gradients = torch.autograd.grad(self.loss(own, scores, step), weights, allow_unused=True)
-                for weight, gradient in zip(weights, gradients, strict=True):
-                    weight.grad = gradient
-                optimizer.param_groups[0]["lr"] = rate * max(0.0, 1 - step / nominal)
-                optimizer.step()
-        assert best.maps is not None
-        return best.maps
 
     def copies(self) -> AttributiveMasking:
         """One for each example; what is not trained here is the masking model's own."""

@@ -97,9 +97,9 @@ def listing(result: Result, view: View) -> Listing:
 def values_at(result: Result, example: int) -> pd.DataFrame:
     """Methods × metrics of one example."""
     frame = result.comparison.results
-    names = [card.name for card in result.comparison.cards]
-    found: pd.DataFrame = frame[frame["example"] == example].set_index("method")[names]
-    return found
+    titles = {card.name: card.title for card in result.comparison.cards}
+    found: pd.DataFrame = frame[frame["example"] == example].set_index("method")[list(titles)]
+    return found.rename(columns=titles)
 
 
 def _known(what: str, given: str, valid: Sequence[str]) -> str:

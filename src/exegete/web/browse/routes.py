@@ -11,6 +11,7 @@ from exegete.reports.cells import cells
 from exegete.web.browse.listing import ONLY, ORDERS, SORTS, listing, values_at, view_of
 from exegete.web.browse.stored import Result
 from exegete.web.cells import layer_map
+from exegete.web.coefficients import coefficients, learns
 from exegete.web.pages import page
 from exegete.web.pictures import png
 from exegete.web.site import site_of
@@ -85,6 +86,16 @@ def picture(request: Request, name: str, example: int) -> Response:
     if not 0 <= example < len(rows) or "image" not in rows[example]:
         raise HTTPException(404, "This example has no picture.")
     return Response(png(rows[example]["image"]), media_type="image/png")
+
+
+@router.get("/{name}/heads")
+def heads(request: Request, name: str) -> Response:
+    """What the result's learned explainers weigh heads by."""
+    found = _found(request, name)
+    if found.is_study or not found.learned:
+        raise HTTPException(404, "This result has no learned explainer.")
+    methods = {each: coefficients(found.explainer(each)) for each in found.learned if learns(found.explainer(each))}
+    return page(request, "heads", methods=methods, back=f"/browse/{name}")
 
 
 @router.get("/{name}/report")

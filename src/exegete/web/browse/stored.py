@@ -15,13 +15,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from exegete.errors import ExegeteError
+from exegete.explainers import EXPLAINERS, Explainer, explainer
 from exegete.metrics import metric
 from exegete.metrics.cost import PEAK_MEMORY, SECONDS
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.studies import Comparison
-from exegete.studies.cell import Store
+from exegete.studies.cell import Cell, Store
 from exegete.studies.examples import EXAMPLES, read_examples
-from exegete.studies.runs import ATTRIBUTIONS, CURVES, RESULTS
+from exegete.studies.runs import ATTRIBUTIONS, CURVES, RESULTS, judge_model, learned
 from exegete.web.browse.disagreement import correlations
 
 RUN, REPORT, FIGURES = "exegete_run.json", "report.html", "figures.parquet"
@@ -65,6 +66,24 @@ class Result:
     def methods(self) -> list[str]:
         """The methods compared, in order."""
         return list(dict.fromkeys(self.comparison.results["method"]))
+
+    @cached_property
+    def learned(self) -> list[str]:
+        """The methods that were read from a folder and have coefficients to show."""
+        config = self.comparison.config
+        if "explainers" in config:
+            return [name for name, facts in config["explainers"].items() if "run" in facts]
+        methods = config.get("methods", {})
+        return [name for name, made in methods.items() if ":" in name and EXPLAINERS[made["method"]].card.learned]
+
+    def explainer(self, name: str) -> Explainer:
+        """One of the learned methods. Raises ExegeteError when its folder is not there any more."""
+        config = self.comparison.config
+        if "explainers" not in config:
+            return explainer(name)
+        found = learned(Cell(config, judge_model, self.title), name, Store(self.folder.parents[1]))
+        assert found is not None
+        return found
 
     @cached_property
     def attributions(self) -> dict[int, dict[str, Attribution]]:

@@ -30,11 +30,6 @@ class Question:
     method: tuple[str, ...] = ()
 
     @property
-    def asked(self) -> bool:
-        """Whether there is anything to explain."""
-        return bool(self.text.strip() or self.picture)
-
-    @property
     def query(self) -> str:
         """The question as it stands in an address."""
         values = [(field.name, getattr(self, field.name)) for field in fields(self)]

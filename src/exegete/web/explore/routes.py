@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from random import randrange
+from random import choice
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
@@ -13,9 +13,9 @@ from exegete.errors import ExegeteError
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.picture import picture as drawn_picture
 from exegete.web import guard
-from exegete.web.cells import grid
+from exegete.web.coefficients import coefficients, learns
 from exegete.web.explore.question import LEVELS, Question, question
-from exegete.web.explore.service import EXAMPLE, Answer, Answered, Explorer, coefficients
+from exegete.web.explore.service import EXAMPLE, Answer, Answered, Explorer
 from exegete.web.explore.stream import events
 from exegete.web.pages import download, fragment, page
 from exegete.web.pictures import png
@@ -31,7 +31,7 @@ def explore(request: Request) -> Response:
     """A question's form, and its answers when something is asked; with `whole` they are there at once."""
     explorer, asked = _asked(request)
     answers, problem, cards = [], "", list[Answered]()
-    if asked.asked:
+    if explorer.is_asked(asked):
         try:
             answers = explorer.answers(asked)
             if "whole" in request.query_params:
@@ -44,13 +44,14 @@ def explore(request: Request) -> Response:
         status=422 if problem else 200,
         explorer=explorer,
         asked=asked,
-        image=explorer.models[asked.model].modality == "image",
+        image=explorer.takes_images(asked.model),
+        examples=bool(explorer.fitting(asked.model)),
         levels=LEVELS,
         labels=explorer.labels(asked),
         bars=_bars(answers),
         problem=problem,
         cards=[_card(asked, card) for card in cards],
-        heads={name for name, method in explorer.methods.items() if coefficients(method) is not None},
+        heads={name for name, method in explorer.methods.items() if learns(method)},
     )
 
 
@@ -58,9 +59,10 @@ def explore(request: Request) -> Response:
 def some_example(request: Request) -> Response:
     """Another of the server's examples."""
     explorer, asked = _asked(request)
-    if not explorer.examples:
-        raise ExegeteError("this server has no examples: start it with --data")
-    number = randrange(len(explorer.examples))  # noqa: S311  (no secret)
+    fitting = explorer.fitting(asked.model)
+    if not fitting:
+        raise ExegeteError(f"this server has no examples for {asked.model}: start it with --data")
+    number = choice(fitting)  # noqa: S311  (no secret)
     row = explorer.examples[number]
     if "image" in row:
         return RedirectResponse(f"/explore?{asked.link(picture=f'{EXAMPLE}{number}')}", 303)
@@ -116,15 +118,11 @@ def export(request: Request, kind: str) -> Response:
 
 @router.get("/explore/heads/{name}")
 def heads(request: Request, name: str) -> Response:
-    """What a learned explainer makes of each head."""
+    """What a learned explainer weighs heads by."""
     method = _asked(request)[0].methods.get(name)
-    values = None if method is None else coefficients(method)
-    if values is None:
+    if method is None or not learns(method):
         raise HTTPException(404, "There is no learned explainer of that name.")
-    rows = [f"layer {number}" for number in range(len(values), 0, -1)]
-    columns = [str(number) for number in range(1, values.shape[1] + 1)]
-    drawn = grid(rows, columns, values.flip(0).cpu().numpy(), signed=bool((values < 0).any()))
-    return page(request, "explore_heads", name=name, grid=drawn)
+    return page(request, "heads", methods={name: coefficients(method)}, back="/explore")
 
 
 def _asked(request: Request, form: guard.Form | None = None) -> tuple[Explorer, Question]:

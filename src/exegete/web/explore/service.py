@@ -15,11 +15,11 @@ import torch
 from PIL import Image
 
 from exegete.errors import ExegeteError
-from exegete.explainers import EXPLAINERS, Explainer, attribute
+from exegete.explainers import attribute
 from exegete.metrics import metric
 from exegete.models import Batch, ExplainedModel
 from exegete.reports.attributions import Attribution
-from exegete.studies.compare import seeded
+from exegete.studies.compare import native_methods, seeded
 from exegete.web.explore.progress import Report, counted
 from exegete.web.explore.question import PREDICTED, Question
 from exegete.web.pictures import Pictures, png
@@ -71,17 +71,28 @@ class Explorer:
     ) -> None:
         if not models:
             raise ExegeteError("there is no model to explain: give one with --model")
-        native = [name for name, kind in EXPLAINERS.items() if not kind.card.learned and kind.card.family != "prompted"]
         self.models, self.examples = dict(models), examples
-        self.methods = {_shown(spec): seeded(spec, seed) for spec in dict.fromkeys((*methods, *native))}
+        self.methods = {_shown(spec): seeded(spec, seed) for spec in dict.fromkeys((*methods, *native_methods()))}
         self.usual = [_shown(spec) for spec in methods] or [name for name in USUAL if name in self.methods]
         self.judges = [metric(name) for name in JUDGES]
         self.pictures = Pictures(limits)
         self._busy, self._kept = Lock(), OrderedDict[tuple[str, ...], Answered]()
 
+    def takes_images(self, model: str) -> bool:
+        """Whether a model reads pictures; the others read texts."""
+        return self.models[model].modality == "image"
+
+    def fitting(self, model: str) -> list[int]:
+        """The numbers of the examples that a model reads."""
+        return [place for place, row in enumerate(self.examples) if ("image" in row) == self.takes_images(model)]
+
+    def is_asked(self, asked: Question) -> bool:
+        """Whether there is anything to explain."""
+        return bool(asked.picture if self.takes_images(asked.model) else asked.text.strip())
+
     def example(self, asked: Question) -> Any:
         """What the question is about, as `attribute` takes it."""
-        if self.models[asked.model].modality == "image":
+        if self.takes_images(asked.model):
             return Image.open(BytesIO(self.picture(asked.picture)))
         return (asked.text, asked.pair) if asked.pair.strip() else asked.text
 
@@ -168,15 +179,6 @@ class Explorer:
     def _alone(self, model: ExplainedModel) -> Iterator[None]:
         with self._busy, model.remember():
             yield
-
-
-def coefficients(method: Explainer) -> torch.Tensor | None:
-    """A learned explainer's weight of each head [layers, heads]; None for methods that learn none."""
-    if hasattr(method, "head_weights"):
-        weights: torch.Tensor = method.head_weights().detach()
-        return weights
-    found = getattr(method, "head_coefficients", None)
-    return None if found is None else found.detach()
 
 
 def _shown(spec: str) -> str:

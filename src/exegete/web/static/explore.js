@@ -123,16 +123,26 @@ if (answers) {
     const source = new EventSource(`/explore/stream?${answers.dataset.query}`);
     source.addEventListener("progress", (event) => {
       const { method, share } = JSON.parse(event.data);
-      waiting.get(method).querySelector("progress").value = share;
+      const card = waiting.get(method);
+      if (card) card.querySelector("progress").value = share;
     });
+    const count = waiting.size;
+    const end = () => {
+      source.close();
+      for (const card of waiting.values()) card.querySelector("progress").replaceWith("No answer came: load the page again.");
+    };
     source.addEventListener("card", (event) => {
       const { method, html } = JSON.parse(event.data);
+      if (!waiting.has(method)) return;
       const made = document.createElement("template");
       made.innerHTML = html;
       const card = made.content.firstElementChild;
       waiting.get(method).replaceWith(card);
+      waiting.delete(method);
       upgrade(card);
+      document.getElementById("arrived").textContent = `${count - waiting.size} of ${count} explanations are here`;
     });
-    source.addEventListener("end", () => source.close());
+    source.addEventListener("end", end);
+    source.addEventListener("error", () => source.readyState === EventSource.CLOSED && end());
   }
 }

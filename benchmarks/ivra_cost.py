@@ -1,0 +1,127 @@
+"""What IvRA's explanations cost over a forward pass, and its criteria over a plain training step.
+
+One run, one thread, CPU seconds, MiniLM; the things compared take turns, and a ratio is the median over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import torch
+
+import exegete
+from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.models import Batch, ExplainedModel
+from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Moment, Objective, Sufficiency
+from exegete.training.module import TrainingModule
+from exegete.training.simulatability import Pupil, Simulatability
+
+SHARED = Path(__file__).parents[2] / "shared"
+LIMITS = {"explanation": 1.10, "comprehensiveness": 2.3, "sufficiency": 2.3, "consistency": 1.3}
+NORMS = ("sparsemax", "softmax")
+
+
+def main() -> None:
+    """Measures, prints, and keeps the ratios as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--lengths", type=int, nargs="*", default=[32, 128])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, dict[str, float]] = {}
+    for length in options.lengths:
+        data = batch_of(length, options.batch)
+        found[f"explanation over a forward pass, {length} tokens"] = explanations(data, options.rounds)
+    shortest = batch_of(options.lengths[0], options.batch)
+    name = f"training step over a plain one, {options.batch} texts of {options.lengths[0]} tokens"
+    found[name] = steps(shortest, options.rounds)
+    print(json.dumps(found | {"limits": LIMITS}, indent=2))
+    if options.output:
+        options.output.write_text(json.dumps(found | {"limits": LIMITS}, indent=2) + "\n")
+
+
+def fresh(max_length: int | None = None) -> ExplainedModel:
+    """The fine-tuned model."""
+    folder = Path(os.environ.get("EXEGETE_MODELS", SHARED / "models")) / "minilm-sst2"
+    return exegete.load(folder, device="cpu", max_length=max_length)
+
+
+def batch_of(length: int, count: int) -> Batch:
+    """Rows of so many tokens each, of sentences one after the other."""
+    data = Path(os.environ.get("EXEGETE_DATA", SHARED / "data")) / "sst"
+    words = " ".join(row["text"] for row in exegete.load_data(f"sst:{data}", "dev", limit=800)).split()
+    rows = [{"text": " ".join(words[i * length : (i + 1) * length]), "label": i % 2} for i in range(count)]
+    return fresh(length).encode(rows)
+
+
+def explanations(batch: Batch, rounds: int) -> dict[str, float]:
+    """By NORM: a pass with queries and keys recorded and the explanation made of it, over a pass alone."""
+    model = fresh()
+    target = torch.zeros(len(batch), dtype=torch.long)
+
+    def explained(single: InterpretableAttention) -> None:
+        outputs = model(batch, capture=single.capture)
+        single.from_outputs(model, batch, outputs, target, keep_graph=False)
+
+    singles = {norm: InterpretableAttention.untrained(model, norm=norm) for norm in NORMS}
+    with torch.no_grad():
+        return ratios(lambda: model(batch), {n: partial(explained, each) for n, each in singles.items()}, rounds)
+
+
+def steps(batch: Batch, rounds: int) -> dict[str, float]:
+    """By criterion: forward, backward and AdamW with it and the cross-entropy, over the cross-entropy alone."""
+
+    def step(*criteria: Callable[[InterpretableAttention], Objective]) -> Callable[[], None]:
+        model = fresh()
+        single = InterpretableAttention.untrained(model, norm="softmax")
+        module = TrainingModule(model, [CrossEntropy(), *(each(single) for each in criteria)]).train()
+        optimizer = torch.optim.AdamW([weight for weight in module.parameters() if weight.requires_grad])
+
+        def run() -> None:
+            module(batch, Moment())["terms"].sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return run
+
+    compared = {
+        "comprehensiveness": step(Comprehensiveness),
+        "sufficiency": step(Sufficiency),
+        "consistency": step(Consistency),
+        "simulatability": step(lambda single: Simulatability(single, pupil=Pupil(fresh()))),
+        "comprehensiveness, all five shares": step(lambda single: Comprehensiveness(single, sampled=False)),
+    }
+    return ratios(step(), compared, rounds)
+
+
+def ratios(plain: Callable[[], object], others: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Each one's time over that of `plain`: the median over rounds in which all take turns; the first warms up."""
+    found: dict[str, list[float]] = {name: [] for name in others}
+    for number in range(rounds + 1):
+        usual = seconds(plain)
+        for name, other in others.items():
+            if number:
+                found[name].append(seconds(other) / usual)
+            else:
+                other()
+    return {name: round(median(values), 3) for name, values in found.items()}
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """CPU time of one call."""
+    begun = time.process_time()
+    run()
+    return time.process_time() - begun
+
+
+if __name__ == "__main__":
+    main()

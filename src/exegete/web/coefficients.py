@@ -1,0 +1,25 @@
+"""What learned explainers weigh heads, layers and features by, as coloured cells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from exegete.explainers import Explainer
+from exegete.studies.coefficients import MAPS
+from exegete.web.cells import Grid, grid
+
+
+def learns(method: Explainer) -> bool:
+    """Whether the method has coefficients that can be shown."""
+    return type(method) in MAPS
+
+
+def coefficients(method: Explainer) -> dict[str, Grid]:
+    """By kind of coefficient: a row a layer, the last one first."""
+    return {kind: _grid(values.detach().cpu(), method) for kind, values in MAPS[type(method)](method).items()}
+
+
+def _grid(values: Any, method: Any) -> Grid:
+    rows = range(method.n_layers, method.n_layers - len(values), -1)
+    columns = [str(number) for number in range(1, values.shape[1] + 1)]
+    return grid([f"layer {n}" for n in rows], columns, values.flip(0).numpy(), signed=bool((values < 0).any()))

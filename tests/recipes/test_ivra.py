@@ -1,0 +1,98 @@
+"""IvRA's values and choices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import exegete
+from exegete import ExegeteError
+from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.models import ExplainedModel
+from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Sufficiency
+from exegete.recipes import RECIPES
+from exegete.studies.coefficients import MAPS
+from exegete.training import CriterionTrainer
+from families import processor, tiny, tokenizer
+
+
+def generated():
+    return exegete.load_data("generated?size=32", "train")
+
+
+def started():
+    return ExplainedModel(tiny("bert"), processor("bert"))
+
+
+@pytest.mark.parametrize(
+    ("criterion", "rate", "gamma"),
+    [
+        ("simulatability", 3e-5, 0.75),
+        ("comprehensiveness", 3e-4, 0.5),
+        ("sufficiency", 3e-4, 0.5),
+        ("consistency", 1e-4, 0.25),
+    ],
+)
+def test_each_criterion_has_the_papers_best_values(criterion, rate, gamma):
+    recipe = RECIPES["ivra"](criterion, student="a-model")
+    arguments = recipe.arguments
+    assert (arguments["learning_rate"], arguments["lr_scheduler_kwargs"]) == (rate, {"gamma": gamma, "epochs": 2})
+    assert (arguments["num_train_epochs"], arguments["per_device_train_batch_size"]) == (20, 64)
+    assert (arguments["metric_for_best_model"], arguments["greater_is_better"]) == ("criterion", True)
+    assert recipe.trainer is CriterionTrainer
+
+
+def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
+    recipe = RECIPES["ivra"]("consistency, sufficiency,comprehensiveness", norm="softmax", heads=False, pace=5.0)
+    assert recipe.arguments["learning_rate"] == 1e-4
+    terms = recipe.terms(started(), generated(), seed=0)
+    assert [type(term) for term in terms] == [CrossEntropy, Comprehensiveness, Sufficiency, Consistency]
+    assert len({id(term.explainer) for term in terms[1:]}) == 1
+    single = terms[1].explainer
+    assert (single.norm, single.mix, single.heads, single.features) == ("softmax", "coefs", False, True)
+    assert [term.pace for term in terms[1:]] == [5.0] * 3
+    assert (terms[1].margin, terms[2].margin, terms[2].form) == (1.0, 0.1, "margin")
+    assert all(term.weight == 1 for term in terms)
+    assert terms[1].explainer is not recipe.terms(started(), generated(), seed=0)[1].explainer
+
+
+def test_softmax_as_printed_is_calibrated_on_training_data():
+    recipe = RECIPES["ivra"]("sufficiency", norm="softmax", mix="literal")
+    single = recipe.terms(started(), generated(), seed=0)[1].explainer
+    assert all(scale > 1 for scale in single.scales)
+
+
+def test_what_cannot_be_trained_says_why(tmp_path):
+    for make, message in (
+        (lambda: RECIPES["ivra"]("comprehensive"), "unknown criterion 'comprehensive'"),
+        (lambda: RECIPES["ivra"](" , "), "at least one criterion"),
+        (lambda: RECIPES["ivra"]("simulatability"), "needs a student"),
+    ):
+        with pytest.raises(ExegeteError, match=message):
+            make()
+    tiny("bert", vocab_size=200).save_pretrained(tmp_path)
+    tokenizer("bert").save_pretrained(tmp_path)
+    with pytest.raises(ExegeteError, match="the student has 200 tokens"):
+        RECIPES["ivra"]("simulatability", student=str(tmp_path)).terms(started(), generated(), seed=0)
+
+
+def test_a_student_of_the_coefficients_that_lie_beside_its_teacher(tmp_path):
+    tiny("bert").save_pretrained(tmp_path)
+    tokenizer("bert").save_pretrained(tmp_path)
+    smat = RECIPES["smat"]
+    assert smat(str(tmp_path), "interpretable_attention").explainer == f"interpretable_attention:{tmp_path}"
+    assert smat(str(tmp_path), "interpretable_attention:here").explainer == "interpretable_attention:here"
+    assert smat(str(tmp_path), "lime").explainer == "lime"
+    assert smat().explainer == "learned"
+
+
+def test_coefficients_are_drawn_with_a_row_a_layer():
+    single = InterpretableAttention(2, 4, 8)
+    with torch.no_grad():
+        single.query_features[1, :, 3] = torch.tensor([1.0, 2.0, 3.0, 6.0])
+        single.layer_coefficients[0] = 5.0
+    maps = MAPS[InterpretableAttention](single)
+    shapes = {name: tuple(value.shape) for name, value in maps.items()}
+    assert shapes == {"heads": (2, 4), "layers": (2, 1), "query features": (2, 8), "key features": (2, 8)}
+    assert maps["query features"][1, 3] == 3.0
+    assert maps["layers"].flatten().tolist() == [5.0, 1.0]

@@ -1,0 +1,203 @@
+"""Training for criteria: rates, what chooses the epoch, adapters, files, and going on after a stop."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import exegete
+from exegete import explainer
+from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.metrics import metric
+from exegete.objectives import CrossEntropy, Sufficiency
+from exegete.recipes import RECIPES
+from exegete.training import CriterionTrainer, fine_tune
+from exegete.training.criteria import overall
+from exegete.training.trainer import LEARNED
+from families import processor, tiny
+from runs import ARGUMENTS, answers, difference, generated, pairs, weights
+from test_resume import interrupted
+
+COEFFICIENTS = "interpretable_attention/model.safetensors"
+
+
+def ivra(folder, criteria="comprehensiveness", data=None, start="tiny", trainer=None, arguments=(), **options):
+    """A run of the recipe on little data."""
+    train, dev = data or (generated(size=48), generated(split="dev", size=24))
+    recipe = RECIPES["ivra"](criteria, **options)
+    chosen = ARGUMENTS | {"num_train_epochs": 2, "learning_rate": 1e-3} | dict(arguments)
+    if trainer is not None:
+        recipe = type(recipe)(**{**vars(recipe), "trainer": trainer})
+    return recipe.train(start, train, dev, folder, arguments=chosen)
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory):
+    """A folder of a model that is not fine-tuned, with the vocabulary of the generated data."""
+    return saved(tmp_path_factory.mktemp("student"), num_labels=2)
+
+
+def saved(folder, kind="bert", **changes):
+    tiny(kind, **changes).save_pretrained(folder)
+    processor(kind).save_pretrained(folder)
+    return str(folder)
+
+
+def test_the_rate_falls_every_two_epochs_and_coefficients_have_their_own(tmp_path):
+    rates = []
+
+    class Watched(CriterionTrainer):
+        def training_step(self, *args, **kwargs):
+            rates.append(sorted({round(group["lr"], 12) for group in self.optimizer.param_groups}))
+            decays = {group["weight_decay"] for group in self.optimizer.param_groups if group["lr"] > 1e-2}
+            assert decays <= {0.0}
+            return super().training_step(*args, **kwargs)
+
+    more = {"num_train_epochs": 5, "learning_rate": 1e-3, "per_device_train_batch_size": 20, "weight_decay": 0.1}
+    ivra(tmp_path, trainer=Watched, arguments=more, gamma=0.5, pace=30.0)
+    assert len(rates) == 15
+    expected = [0.5 ** (step // 6) for step in range(15)]
+    assert rates == [pytest.approx([1e-3 * factor, 3e-2 * factor]) for factor in expected]
+
+
+def test_the_epoch_that_is_best_by_the_criterions_own_metric_on_dev_is_kept(tmp_path):
+    dev = generated(split="dev", size=24)
+    data = generated(size=48), dev
+    result = ivra(
+        tmp_path, "sufficiency,consistency", data, arguments={"num_train_epochs": 3, "save_total_limit": None}
+    )
+    epochs = [entry for entry in result.history if "eval_criterion" in entry][:3]
+    for entry in epochs:
+        signed = entry["eval_criterion_consistency"] - entry["eval_criterion_sufficiency"]
+        assert entry["eval_criterion"] == pytest.approx(signed)
+    best = max(epochs, key=lambda entry: entry["eval_criterion"])
+    kept = weights(tmp_path / f"checkpoint-{best['step']}")
+    assert difference(kept, weights(tmp_path)) == 0.0
+    coefficients = load_file(tmp_path / COEFFICIENTS)
+    assert difference(coefficients, load_file(tmp_path / f"checkpoint-{best['step']}" / COEFFICIENTS)) == 0.0
+    single = explainer(f"interpretable_attention:{tmp_path}")
+    model = exegete.load(tmp_path, device="cpu")
+    values = []
+    judge = metric("aopc_sufficiency", keep_question=True)
+    for row in dev:
+        batch = model.encode([row])
+        values.append(judge.judge(model, batch, single.attribute(model, batch))[judge.name])
+    assert result.metrics["criterion_sufficiency"] == pytest.approx(float(torch.cat(values).nanmean()), abs=1e-5)
+
+
+def test_the_sum_of_criteria_turns_signs_and_counts_the_undefined_as_the_worst():
+    assert overall({"comprehensiveness": 0.5, "sufficiency": 0.2}) == pytest.approx(0.3)
+    assert overall({"consistency": float("nan"), "simulatability": 0.75}) == pytest.approx(-0.25)
+
+
+@pytest.mark.parametrize("make", [pairs, answers])
+def test_pairs_and_spans_are_trained_for_all_criteria(make, tmp_path):
+    head = "QuestionAnswering" if make is answers else "SequenceClassification"
+    start = saved(tmp_path / "start", head=head, **({"num_labels": 2} if make is answers else {}))
+    criteria, data = "comprehensiveness,sufficiency,consistency,simulatability", make(24)
+    once = {"num_train_epochs": 1}
+    result = ivra(tmp_path / "run", criteria, (data, data), start, student=start, arguments=once)
+    for criterion in criteria.split(","):
+        assert f"criterion_{criterion}" in result.metrics
+    assert (tmp_path / "run" / COEFFICIENTS).exists()
+
+
+def test_the_student_learns_and_is_saved_beside_and_stays_out_of_the_model(student, tmp_path):
+    result = ivra(tmp_path, "simulatability", start=student, student=student, student_rate=0.1)
+    beside = load_file(tmp_path / LEARNED)
+    before = load_file(f"{student}/model.safetensors")
+    names = [name for name in beside if name.startswith("simulatability_companion.student.explained.model.")]
+    moved = [
+        name
+        for name in names
+        if (own := name.partition(".model.")[2]) in before and not torch.equal(beside[name], before[own])
+    ]
+    assert moved
+    assert not any("companion" in name for name in weights(tmp_path))
+    assert 0 <= result.metrics["criterion_simulatability"] <= 1
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_decoders_learn_adapters_that_become_part_of_the_model(kind, tmp_path):
+    start = saved(tmp_path / "start", kind, num_labels=2)
+    seen = []
+
+    class Watched(CriterionTrainer):
+        def training_step(self, *args, **kwargs):
+            trained = [name for name, weight in self.module.named_parameters() if weight.requires_grad]
+            seen.append(trained)
+            return super().training_step(*args, **kwargs)
+
+    result = ivra(tmp_path / "run", start=start, trainer=Watched, arguments={"learning_rate": 1e-2})
+    explained = [name for name in seen[0] if name.startswith("explained.")]
+    assert explained
+    assert all("lora_" in name or "score" in name for name in explained)
+    assert any(name.startswith("learned.") for name in seen[0])
+    before, after = load_file(f"{start}/model.safetensors"), weights(tmp_path / "run")
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    assert changed
+    assert not any("embed" in name or "wte" in name or "norm" in name for name in changed)
+    model = exegete.load(tmp_path / "run", device="cpu")
+    batch = model.encode([{"text": "a moving film"}, {"text": "dull"}])
+    torch.testing.assert_close(model(batch).logits, result.model.eval()(batch).logits)
+    scores = explainer(f"interpretable_attention:{tmp_path / 'run'}").everywhere(model, batch).scores
+    torch.testing.assert_close(scores.sum(1), torch.ones(2))
+
+
+def test_adapters_can_be_chosen_for_encoders_and_left_out_of_decoders(tmp_path):
+    ivra(tmp_path / "encoder", lora=True, arguments={"num_train_epochs": 1})
+    start = saved(tmp_path / "start", "gpt2", num_labels=2)
+    ivra(tmp_path / "decoder", start=start, lora=False, arguments={"num_train_epochs": 1})
+    before, after = load_file(f"{start}/model.safetensors"), weights(tmp_path / "decoder")
+    assert any("wte" in name and not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_coefficients_explain_any_model_of_the_same_shape(tmp_path):
+    ivra(tmp_path / "run", arguments={"num_train_epochs": 1})
+    single = explainer(f"interpretable_attention:{tmp_path / 'run'}")
+    other = exegete.load(tmp_path / "run", device="cpu")
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    batch = other.encode([{"text": "a great film"}])
+    untrained = InterpretableAttention.untrained(other, **{"norm": single.norm, "mix": single.mix})
+    found, usual = (each.everywhere(other, batch).scores for each in (single, untrained))
+    torch.testing.assert_close(found.sum(1), torch.ones(1))
+    assert not torch.allclose(found, usual)
+
+
+def test_stopped_and_resumed_it_is_unbroken(student, tmp_path):
+    """Model, coefficients, student and rates."""
+    options = {"start": student, "student": student, "gamma": 0.5, "pace": 30.0}
+    options |= {"arguments": {"learning_rate": 1e-3}}
+    ivra(tmp_path / "whole", "simulatability,sufficiency", **options)
+    stopped = ivra(
+        tmp_path / "run",
+        "simulatability,sufficiency",
+        trainer=interrupted(signal.SIGTERM, 4, CriterionTrainer),
+        **options,
+    )
+    assert not stopped.finished
+    resumed = ivra(tmp_path / "run", "simulatability,sufficiency", **options)
+    assert resumed.finished
+    assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
+    for name in (LEARNED, COEFFICIENTS):
+        assert difference(load_file(tmp_path / "whole" / name), load_file(tmp_path / "run" / name)) == 0.0
+    record = json.loads((tmp_path / "run" / "exegete_run.json").read_text())
+    assert "simulatability" in json.dumps(record)
+
+
+def test_without_a_factor_the_rate_falls_as_in_any_training(tmp_path):
+    def terms(start):
+        return [CrossEntropy(), Sufficiency(InterpretableAttention.untrained(start))]
+
+    arguments = ARGUMENTS | {"num_train_epochs": 1, "warmup_steps": 0}
+    data = generated(size=32), generated(split="dev", size=16)
+    result = fine_tune("tiny", *data, tmp_path, objectives=terms, trainer=CriterionTrainer, arguments=arguments)
+    rates = [entry["learning_rate"] for entry in result.history if "learning_rate" in entry]
+    assert rates[-1] < rates[0]

@@ -1,0 +1,198 @@
+"""A student that learns in the middle of the model's training: by hand, in its gradient, and at the edge."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import families
+from exegete import ExegeteError
+from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Moment, Step, Sufficiency, task_losses
+from exegete.training.module import TrainingModule
+from exegete.training.simulatability import Pupil, Simulatability
+from small import PAIRS, small
+
+FAMILIES = ["bert", "gpt2", "llama"]
+QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+TRAINED = Moment()
+COEFFICIENTS = ["query_features", "key_features", "head_coefficients", "layer_coefficients"]
+
+
+def scene(family="bert", head="SequenceClassification", norm="sparsemax", student=None, **options):
+    """A model, its coefficients, and the criterion with a student of other weights."""
+    quiet = QUIET if family == "bert" else {}
+    torch.manual_seed(3)
+    model = small(family, head, **quiet, initializer_range=0.3)
+    pupil = Pupil(student or small(family, head, **quiet, initializer_range=0.2))
+    single = InterpretableAttention.untrained(model, norm=norm).double()
+    with torch.no_grad():
+        for value in single.state_dict().values():
+            value.mul_(1 + 0.3 * torch.randn_like(value))
+    pupil.student.double()
+    return model, Simulatability(single, pupil=pupil, **({"rate": 0.5} | options))
+
+
+def labelled(model, texts=None):
+    texts = families.SENTENCES[:4] if texts is None else texts
+    if model.task.name == "span":
+        batch = model.encode(PAIRS[:2] * 2)
+        return replace(batch, labels=model.predict(batch))
+    return model.encode([{"text": text, "label": i % 2} for i, text in enumerate(texts)])
+
+
+def step_of(model, batch, objective, moment=TRAINED):
+    outputs = model(batch, capture=objective.capture)
+    return Step(model, batch, outputs, *task_losses(model, batch, outputs.logits), moment)
+
+
+def taught_by_hand(objective, lesson, explained):
+    """A student after one SGD step more than it has taken, on a copy."""
+    student = copy.deepcopy(objective.pupil.student).requires_grad_(True)
+    optimizer = torch.optim.SGD(student.parameters(), lr=objective.rate)
+    outputs = student.explained(lesson, capture=student.explainer.capture)
+    own = student.explainer.from_outputs(student.explained, lesson, outputs, lesson.labels, keep_graph=True)
+    (F.cross_entropy(outputs.logits, lesson.labels) + divergence_by_hand(explained, own, lesson)).backward()
+    torch.nn.utils.clip_grad_norm_(student.parameters(), objective.max_norm)
+    optimizer.step()
+    return student
+
+
+def divergence_by_hand(explained, own, batch):
+    total = 0.0
+    for row in range(len(batch)):
+        real = batch.attended[row]
+        p, q = (x[row, real].clamp(1e-7, 1 - 1e-7) for x in (explained, own))
+        total = total + (explained[row, real] * (p.log() - q.log())).sum()
+    return total / len(batch)
+
+
+def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was_not_taught():
+    model, objective = scene()
+    batch = labelled(model)
+    model.train()
+    step = step_of(model, batch, objective)
+    explained = objective.scores(step).detach()
+    said = replace(batch, labels=step.outputs.logits.argmax(-1))
+    lesson, exam = said.select(range(2)), said.select(range(2, 4))
+    objective.pupil.train()
+    after = taught_by_hand(objective, lesson, explained[:2])
+    untouched = copy.deepcopy(objective.pupil.student)
+    term = objective(step)
+    found = dict(objective.pupil.student.named_parameters())
+    for name, weight in after.named_parameters():
+        torch.testing.assert_close(found[name], weight, rtol=1e-10, atol=1e-12)
+    assert not any(weight.requires_grad for weight in found.values())
+    assert any(not torch.equal(weight, found[name]) for name, weight in untouched.named_parameters())
+    judged = taught_by_hand(objective, lesson, explained[:2])
+    with torch.no_grad():
+        expected = F.cross_entropy(judged.explained.eval()(exam).logits, exam.labels)
+    torch.testing.assert_close(term.detach(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_its_gradient_is_that_of_differences_of_the_outer_loss():
+    """At the explanations of the lesson, through the student's second step; those of the exam have none."""
+    model, objective = scene(max_norm=1e6)
+    batch = labelled(model)
+    step = step_of(model, batch, objective)
+    explained = objective.scores(step).detach().requires_grad_()
+    said = replace(batch, labels=step.outputs.logits.argmax(-1))
+    lesson, exam = said.select(range(2)), said.select(range(2, 4))
+    fixed = replace(objective)
+    object.__setattr__(fixed, "scores", lambda _: explained)
+    (slope,) = torch.autograd.grad(fixed(step), explained)
+    assert slope[:2].abs().max() > 1e-8
+    assert not slope[2:].any()
+
+    def outer(value):
+        judged = taught_by_hand(objective, lesson, value[:2])
+        with torch.no_grad():
+            return F.cross_entropy(judged.explained.eval()(exam).logits, exam.labels)
+
+    for row, place in ((0, 1), (1, 3)):
+        there = torch.zeros_like(explained)
+        there[row, place] = 1e-5
+        rise = (outer(explained.detach() + there) - outer(explained.detach() - there)) / 2e-5
+        assert slope[row, place].item() == pytest.approx(rise.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("norm", ["sparsemax", "softmax"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_coefficient_and_the_model_get_a_gradient(family, norm):
+    model, objective = scene(family, norm=norm)
+    module = TrainingModule(model, [objective]).train()
+    module(labelled(model), Moment())["terms"].sum().backward()
+    for name in COEFFICIENTS:
+        slope = getattr(objective.explainer, name).grad
+        assert slope.isfinite().all()
+        assert slope.any(), name
+    queries = [
+        name for name, _ in model.named_parameters() if "query.weight" in name or "q_proj" in name or "c_attn" in name
+    ]
+    assert queries
+    assert all(model.get_parameter(name).grad.any() for name in queries)
+    assert all(weight.grad is None for weight in objective.pupil.parameters())
+
+
+def test_spans_are_simulated_too():
+    model, objective = scene(head="QuestionAnswering")
+    module = TrainingModule(model, [objective]).train()
+    module(labelled(model), Moment())["terms"].sum().backward()
+    assert objective.explainer.layer_coefficients.grad.any()
+
+
+def test_in_evaluation_it_is_the_students_loss_at_the_models_answers():
+    model, objective = scene()
+    batch = labelled(model)
+    model.eval()
+    objective.pupil.train()
+    with torch.no_grad():
+        found = objective(step_of(model, batch, objective, Moment(training=False)))
+        student = objective.pupil.student.explained.eval()
+        expected = F.cross_entropy(student(batch).logits, model.predict(batch))
+    torch.testing.assert_close(found, expected)
+
+
+def test_all_four_criteria_train_one_explainer_together():
+    model, simulated = scene()
+    single = simulated.explainer
+    every = [CrossEntropy(), simulated, Comprehensiveness(single), Sufficiency(single), Consistency(single)]
+    module = TrainingModule(model, every).train()
+    assert list(module.learned) == ["simulatability", "simulatability_companion"]
+    module(labelled(model), Moment())["terms"].sum().backward()
+    assert all(getattr(single, name).grad.any() for name in COEFFICIENTS)
+
+
+@pytest.mark.parametrize("texts", [["a film"], ["a", "a", "dull"]])
+def test_a_batch_of_one_single_words_and_equal_scores_are_defined(texts):
+    model, _ = scene()
+    level = InterpretableAttention.untrained(model, norm="softmax", mix="literal", scales=(1e-30, 1e-30)).double()
+    objective = Simulatability(level, pupil=Pupil(small("bert", **QUIET)))
+    before = copy.deepcopy(objective.pupil.state_dict())
+    module = TrainingModule(model, [objective]).train()
+    term = module(labelled(model, texts), Moment())["terms"]
+    assert term.isfinite().all()
+    term.sum().backward()
+    assert all(weight.grad is None or weight.grad.isfinite().all() for weight in module.parameters())
+    if len(texts) == 1:
+        assert term.item() == 0
+        assert all(torch.equal(value, before[name]) for name, value in objective.pupil.state_dict().items())
+
+
+def test_what_cannot_be_simulated_says_why():
+    model, objective = scene()
+    for change, message in (({"held_out": 1.0}, "held-out share"), ({"rate": 0.0}, "learning rate is above 0")):
+        with pytest.raises(ExegeteError, match=message):
+            replace(objective, **change)
+    with pytest.raises(ExegeteError, match="in one process"):
+        objective(step_of(model, labelled(model), objective, Moment(rank=1)))
+    several = small("bert", problem_type="multi_label_classification")
+    batch = several.encode([{"text": "a film", "label": [1.0, 0.0, 0.0]}, {"text": "dull", "label": [1.0, 0.0, 1.0]}])
+    single = InterpretableAttention.untrained(several).double()
+    term = Simulatability(single, pupil=Pupil(small("bert", **QUIET)))
+    with pytest.raises(ExegeteError, match="not several labels at once"):
+        term(step_of(several, batch, term))

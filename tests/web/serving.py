@@ -1,0 +1,104 @@
+"""A server in a process of its own, which can be killed, and a PostgreSQL of one's own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import uvicorn
+from sqlalchemy import create_engine, make_url, text
+
+from exegete.web.server import configuration
+from exegete.web.site import Site
+from exegete.web.study.storage import Storage
+from sites import TOKEN
+
+
+def _serve(url, port):
+    config = configuration(Site(TOKEN, storage=Storage(url)), "127.0.0.1", port)
+    uvicorn.Server(config).run()
+
+
+def _fork_servers(url, port, orders):
+    """For each order a fork that serves; tells its id. This process has one thread, so that its forks are whole."""
+    while orders.recv() == "start":
+        child = os.fork()
+        if not child:
+            _serve(url, port)
+            os._exit(0)
+        orders.send(child)
+        os.waitpid(child, 0)
+        orders.send("gone")
+
+
+class Killable:
+    """A server of the studies at a database URL; after `kill -9` it can be started again at its address."""
+
+    def __init__(self, url, port):
+        self.address = f"http://127.0.0.1:{port}"
+        context = multiprocessing.get_context("fork")
+        self.orders, theirs = context.Pipe()
+        self.parent = context.Process(target=_fork_servers, args=(url, port, theirs), daemon=True)
+        self.parent.start()
+        self.start()
+
+    def start(self):
+        self.orders.send("start")
+        self.pid = self.orders.recv()
+        for _ in range(600):
+            try:
+                httpx.get(f"{self.address}/favicon.ico")
+            except httpx.TransportError:
+                time.sleep(0.05)
+            else:
+                return
+        raise AssertionError("the server does not answer")
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+        assert self.orders.recv() == "gone"
+
+    def end(self):
+        self.kill()
+        self.orders.send("end")
+        self.parent.join()
+
+
+@contextmanager
+def postgres(initdb):
+    """The URL of an empty database in a cluster that is gone afterwards. The server refuses to run as root."""
+    folder = Path(tempfile.mkdtemp(prefix="exegete-pg-"))
+    user = {"user": "postgres"} if os.geteuid() == 0 else {}
+    if user:
+        shutil.chown(folder, "postgres")
+    control = str(Path(initdb).with_name("pg_ctl"))
+
+    def run(*command):
+        subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL, **user)
+
+    run(initdb, "--pgdata", f"{folder}/data", "--username", "exegete", "--auth", "trust", "--encoding", "UTF8")
+    options = f"-k {folder} -c listen_addresses='' -c max_connections=80"
+    run(control, "start", "--wait", "-D", f"{folder}/data", "-l", f"{folder}/log", "-o", options)
+    try:
+        yield f"postgresql://exegete@/postgres?host={folder}"
+    finally:
+        run(control, "stop", "--mode", "immediate", "-D", f"{folder}/data")
+        shutil.rmtree(folder)
+
+
+def new_database(url):
+    """The URL of a new, empty database in the cluster of another one."""
+    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        number = connection.scalar(text("SELECT count(*) FROM pg_database"))
+        connection.execute(text(f"CREATE DATABASE studies{number}"))
+    engine.dispose()
+    return url.replace("/postgres?", f"/studies{number}?")

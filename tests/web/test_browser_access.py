@@ -1,0 +1,82 @@
+"""Every page under axe-core: roles, names, keyboard, and a contrast of 4.5 to 1, in the light and in the dark."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+from playwright.sync_api import expect
+
+from browsing import PHONE, fits
+from sites import project
+
+pytestmark = pytest.mark.browser
+AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+ADMIN = {
+    "ask": "/explore",
+    "answers": "/explore?text=a+moving+film&pair=it+moves&method=saliency&method=lime&method=attention_all",
+    "a wrong question": "/explore?text=a+film&target=nothing",
+    "results": "/browse",
+    "a result": "/browse/reviews",
+    "an example": "/browse/reviews/examples/0",
+    "studies": "/studies",
+    "a study": "/studies/first",
+    "its results": "/studies/first/results",
+}
+
+
+def violations(page, rules=RULES):
+    """What axe-core finds: rule, and the elements."""
+    page.evaluate(AXE)
+    found = page.evaluate("rules => axe.run({runOnly: rules})", rules)
+    return [(each["id"], [node["html"][:120] for node in each["nodes"]][:3]) for each in found["violations"]]
+
+
+def both(page):
+    """Violations in the light, and of contrast in the dark."""
+    found = violations(page)
+    page.emulate_media(color_scheme="dark")
+    return found + violations(page, ["color-contrast"])
+
+
+@pytest.mark.parametrize("path", ADMIN.values(), ids=list(ADMIN))
+def test_the_admins_pages_are_open_to_everybody(opened, whole, path):
+    project(whole)
+    page = opened(path, admin=True, reduced_motion="reduce")
+    expect(page.locator(".waiting")).to_have_count(0)
+    if page.locator("[data-unit]").count() and "explore" in path:
+        page.locator("[data-unit]").first.click()
+    for fold in page.locator("details:not([open]) > summary").all():
+        fold.click()
+    assert both(page) == []
+    page.set_viewport_size(PHONE)
+    assert fits(page)
+
+
+@pytest.mark.parametrize("kind", ["rank", "highlight", "simulate"])
+def test_the_annotators_pages_are_open_to_everybody(opened, whole, kind):
+    page = opened(f"/join/{project(whole, kind=kind)['Ada']}", size=PHONE)
+    assert both(page) == []
+    page.emulate_media(color_scheme="light")
+    page.get_by_role("button", name="Begin").click()
+    page.wait_for_url("**/annotate")
+    assert both(page) == []
+    page.emulate_media(color_scheme="light")
+    page.get_by_role("link", name="Begin").click()
+    page.wait_for_url("**/annotate/1")
+    page.locator("input[type=radio] + span, input[type=radio], .mark label").first.click()
+    assert both(page) == []
+    assert fits(page)
+    if kind == "simulate":
+        page.get_by_role("button", name="Save and go on").click()
+        expect(page.locator(".words")).to_have_count(1)
+        assert both(page) == []
+
+
+def test_the_tool_sees_a_text_that_is_too_faint(opened):
+    page = opened("/sign-in")
+    assert both(page) == []
+    page.emulate_media(color_scheme="light")
+    page.evaluate("document.querySelector('h1').style.color = '#999'")
+    assert [rule for rule, _ in violations(page)] == ["color-contrast"]

@@ -1,0 +1,148 @@
+"""The explorer, walked in Chromium."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from PIL import Image
+from playwright.sync_api import expect
+
+from browsing import PHONE, fits, served, tab_to, visitor
+from exegete.web.explore.service import Explorer
+from sites import MARKUP, METHODS, SCRIPT, TEXTS, model, site
+from small import shared
+
+pytestmark = pytest.mark.browser
+FILM = "/explore?text=a+moving+film+about+a+town&method=saliency&method=input_x_gradient"
+
+
+def card(page, method):
+    found = page.locator(f"article[data-method='{method}']:not(.waiting)")
+    expect(found).to_be_visible()
+    return found
+
+
+def values(page):
+    return [float(text) for text in page.locator("#bars .value").all_inner_texts()]
+
+
+@pytest.mark.parametrize("size", [None, PHONE], ids=["desktop", "phone"])
+def test_a_text_is_explained_by_the_methods_that_were_chosen(opened, size):
+    page = opened("/explore", admin=True, **({"size": size} if size else {}))
+    assert fits(page)
+    page.get_by_label("Text", exact=True).fill(TEXTS[0])
+    page.locator(".chips input:checked + span").last.click()
+    page.locator(".chips span", has_text=re.compile("^lime$")).click()
+    page.get_by_role("button", name="Explain").click()
+    chosen = page.locator("#answers article").evaluate_all("cards => cards.map(card => card.dataset.method)")
+    assert chosen[-1] == "lime"
+    for method in chosen:
+        assert card(page, method).locator(".words").inner_text() == TEXTS[0]
+    expect(page.locator("#arrived")).to_have_text(f"{len(chosen)} of {len(chosen)} explanations are here")
+    assert page.locator("#bars .name").first.inner_text() == MARKUP
+    assert page.locator("#answers script, #answers b[onclick]").count() == 0
+    assert SCRIPT in page.locator("#answers").inner_text()
+    assert fits(page)
+    before = page.locator("#answers").inner_text()
+    page.get_by_role("link", name="Permalink").click()
+    card(page, chosen[-1])
+    assert page.locator("#answers").inner_text() == before
+
+
+def test_words_are_deleted_and_put_back_and_the_prediction_follows(opened):
+    page = opened(FILM, admin=True)
+    whole, words = values(page), card(page, "saliency").locator("[data-unit]")
+    expect(page.get_by_role("button", name="Put all back")).to_be_hidden()
+    with page.expect_response("**/explore/without"):
+        words.get_by_text("film").click()
+    expect(page.locator("#removed")).to_have_text("without 1 part")
+    expect(page.locator("#bars .was")).to_have_count(3)
+    without = model().probabilities(model().encode(["a moving about a town"]))[0].tolist()
+    assert values(page) == pytest.approx(without, abs=6e-4)
+    assert card(page, "input_x_gradient").locator(".gone").inner_text() == "film"
+    assert max(abs(before - after) for before, after in zip(whole, without, strict=True)) > 0.01
+    with page.expect_response("**/explore/without"):
+        page.get_by_role("button", name="Put all back").click()
+    expect(page.locator("#removed")).to_have_text("")
+    assert values(page) == pytest.approx(whole, abs=1.1e-3)
+
+
+def test_the_strongest_words_go_first(opened):
+    page = opened(FILM, admin=True)
+    found = card(page, "input_x_gradient")
+    scores = found.locator("[data-unit]").evaluate_all(
+        "parts => parts.map(part => [part.dataset.score, part.innerText])"
+    )
+    found.get_by_label("Delete the strongest").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#removed")).to_have_text("without 2 parts")
+    best = sorted(scores, key=lambda pair: -float(pair[0]))[:2]
+    assert set(found.locator(".gone").all_inner_texts()) == {word for _, word in best}
+
+
+def test_the_keyboard_alone_asks_walks_over_words_and_deletes(opened):
+    page = opened("/explore", admin=True)
+    press = page.keyboard.press
+    press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    press("Enter")
+    tab_to(page, "id", "text")
+    page.keyboard.type("a moving film")
+    tab_to(page, "innerText", "Explain")
+    press("Enter")
+    expect(page.locator(".waiting")).to_have_count(0)
+    tab_to(page, "innerText", "a")
+    press("ArrowRight")
+    assert re.match(r"moving: -?\d", page.locator("#pointed").inner_text())
+    press("Space")
+    expect(page.locator("#removed")).to_have_text("without 1 part")
+    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+    press("Tab")
+    assert page.evaluate("document.activeElement.type") == "range"
+
+
+def test_hovering_tells_a_words_value_and_tokens_replace_words(opened):
+    page = opened(FILM.replace("moving", "unbelievable"), admin=True)
+    part = card(page, "input_x_gradient").locator("[data-unit]").nth(1)
+    part.hover()
+    expect(page.locator("#pointed")).to_contain_text("unbelievable: ")
+    words = card(page, "saliency").locator("[data-unit]").count()
+    page.locator(".segmented span", has_text="token").click()
+    page.get_by_label("Explain").select_option("good")
+    page.get_by_role("button", name="Explain").click()
+    found = card(page, "saliency")
+    assert found.locator("[data-unit]").count() > words
+    assert "explains good" in found.inner_text()
+
+
+def test_exports_are_the_page_the_numbers_and_the_picture(opened, tmp_path):
+    page = opened(FILM, admin=True)
+    card(page, "input_x_gradient")
+    for kind in ("HTML", "JSON", "PNG"):
+        with page.expect_download() as found:
+            page.get_by_role("link", name=f"Export {kind}").click()
+        found.value.save_as(tmp_path / kind)
+    assert [each["method"] for each in json.loads((tmp_path / "JSON").read_text())] == ["saliency", "input_x_gradient"]
+    assert "<span" in (tmp_path / "HTML").read_text()
+    assert Image.open(tmp_path / "PNG").width > 300
+
+
+def test_pictures_come_from_files_and_their_patches_are_deleted(browser, tmp_path):
+    made = site(tmp_path, explorer=Explorer({"tiny": model(), "vit": shared("vit")}, METHODS[:2]))
+    Image.new("RGB", (300, 200), "teal").save(tmp_path / "picture.png")
+    with served(made) as address, visitor(browser, address) as opened:
+        page = opened("/explore", admin=True, size=PHONE)
+        page.get_by_label("Model").select_option("vit")
+        page.get_by_role("button", name="Explain").click()
+        page.get_by_label("Choose a picture").set_input_files(tmp_path / "picture.png")
+        page.get_by_role("button", name="Upload").click()
+        patches = card(page, "input_x_gradient").locator("[data-unit]")
+        assert patches.first.get_attribute("aria-label").startswith("row 1, column 1: ")
+        patches.nth(3).click()
+        expect(page.locator("#removed")).to_have_text("without 1 part")
+        assert page.locator(".picture img").first.evaluate("picture => picture.naturalWidth") > 0
+        assert fits(page)
+    made.studies.close()

@@ -1,0 +1,59 @@
+"""Results, browsed in Chromium."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from browsing import PHONE, fits
+from sites import METHODS, TEXTS
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize("size", [None, PHONE], ids=["desktop", "phone"])
+def test_a_result_is_sorted_filtered_and_followed_to_an_example(opened, size):
+    page = opened("/browse", admin=True, **({"size": size} if size else {}))
+    page.get_by_role("link", name="reviews").click()
+    assert fits(page)
+    rows = page.locator("table.sortable tbody th")
+    column = page.get_by_role("button", name="aopc_comprehensiveness")
+    column.click()
+    best_first = rows.all_inner_texts()
+    expect(page.locator("th[aria-sort=descending]")).to_have_count(1)
+    column.click()
+    assert rows.all_inner_texts() == best_first[::-1]
+    assert sorted(best_first) == sorted(METHODS)
+    page.get_by_label("Contains").fill("packages")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_text("1 example, as saliency explains them.")).to_be_visible()
+    expect(page.locator(".snippet")).to_have_text(TEXTS[2])
+    page.locator("tbody td a").click()
+    assert page.locator("article h3").all_inner_texts() == METHODS
+    page.get_by_text("Layer by layer").click()
+    expect(page.get_by_role("region", name="globenc, layers by tokens")).to_be_visible()
+    assert fits(page)
+
+
+def test_worst_best_and_most_disputed_examples_are_one_click_away(opened):
+    page = opened("/browse/reviews", admin=True)
+
+    def column(place):
+        return [float(text) for text in page.locator(f".table tbody td:nth-child({place})").all_inner_texts()]
+
+    page.get_by_role("link", name="Worst of saliency").click()
+    worst = column(4)
+    assert worst == sorted(worst)
+    page.get_by_role("link", name="Best of saliency").click()
+    assert column(4) == worst[::-1]
+    page.get_by_role("link", name="Most disagreement").click()
+    assert column(5) == sorted(column(5), reverse=True)
+
+
+def test_the_report_opens_in_its_own_sandbox(opened):
+    page = opened("/browse/reviews", admin=True)
+    page.get_by_role("link", name="Report as written").click()
+    page.wait_for_url("**/report")
+    page.get_by_role("button", name="aopc_comprehensiveness").click()
+    expect(page.locator("th[aria-sort]")).to_have_count(1)
+    assert page.evaluate("origin") == "null"

@@ -1,0 +1,173 @@
+"""Human studies, from the admin's first click to the exported ranking, by two annotators at once in Chromium."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+from playwright.sync_api import expect
+
+import exegete
+from browsing import PHONE, fits, tab_to
+from exegete.web.study.projects import find
+from exegete.web.study.results import answers_of
+from sites import METHODS, TEXTS, project
+
+pytestmark = pytest.mark.browser
+
+
+def begin(page):
+    page.get_by_role("button", name="Begin").click()
+    page.get_by_role("link", name="Begin").click()
+
+
+def save(page):
+    page.get_by_role("button", name="Save and go on").click()
+
+
+def kept(made, name="first"):
+    with made.studies.reading() as session:
+        return [(a.annotator.name, a.item.number, a.phase, a.content) for a in answers_of(session, find(session, name))]
+
+
+def test_a_ranking_study_by_two_people_at_once_from_invitation_to_export(opened, whole, tmp_path):
+    chief = opened("/studies", admin=True)
+    form = chief.locator("form", has_text="New study of a result")
+    form.get_by_label("Name").fill("films")
+    form.get_by_label("Rank explanations").check()
+    form.get_by_label("Examples").fill("3")
+    form.get_by_role("button").click()
+    chief.get_by_label("Names, one a line").fill("Ada\nBen")
+    chief.get_by_role("button", name="Make links").click()
+    links = chief.locator("dd.mono").all_inner_texts()
+    people = {"Ada": opened(links[0], size=PHONE), "Ben": opened(links[1])}
+    for page in people.values():
+        begin(page)
+    for example in range(1, 4):
+        for name, page in people.items():
+            expect(page.get_by_role("heading", name=f"Example {example} of 3")).to_be_visible()
+            letters = page.locator(".explanation h2").all_inner_texts()
+            assert letters == [f"Explanation {letter}" for letter in "ABCD"]
+            assert not any(method in page.content() for method in METHODS)
+            assert fits(page)
+            ranks = (1, 1, 3, 4) if name == "Ada" else (4, 3, 2, 1)
+            for letter, rank in zip("ABCD", ranks, strict=True):
+                page.get_by_role("group", name=f"Rank of {letter}").get_by_text(str(rank), exact=True).click()
+        for page in people.values():
+            save(page)
+    for name, page in people.items():
+        expect(page.get_by_role("status")).to_have_text(f"All 3 examples are done. Thank you, {name}!")
+    chief.get_by_role("link", name="Results").last.click()
+    chief.wait_for_url("**/results")
+    expect(chief.get_by_text("Rank explanations: 6 answers so far.")).to_be_visible()
+    table = chief.get_by_role("region", name="Ratings")
+    assert sorted(table.get_by_role("rowheader").all_inner_texts()) == sorted(METHODS)
+    expect(chief.get_by_text("over 3 examples that several people ranked")).to_be_visible()
+    chief.go_back()
+    with chief.expect_download() as file:
+        chief.get_by_role("link", name="All answers (CSV)").click()
+    file.value.save_as(tmp_path / "answers.csv")
+    rows = list(csv.DictReader((tmp_path / "answers.csv").open()))
+    by_place = {(row["annotator"], int(row["position"]), int(row["rank"])) for row in rows}
+    assert len(rows) == 2 * 3 * 4
+    assert by_place == {("Ada", 1, 1), ("Ada", 2, 1), ("Ada", 3, 3), ("Ada", 4, 4)} | {
+        ("Ben", place, 5 - place) for place in range(1, 5)
+    }
+    assert all(float(row["seconds"]) > 0 for row in rows)
+
+
+def test_a_missing_rank_is_asked_for_and_a_closed_window_loses_nothing(opened, whole):
+    link = f"/join/{project(whole)['Ada']}"
+    page = opened(link)
+    begin(page)
+    page.get_by_role("group", name="Rank of A").get_by_text("2", exact=True).click()
+    save(page)
+    assert page.locator("input:invalid").first.get_attribute("name") == "rank-B"
+    for letter in "BCD":
+        page.get_by_role("group", name=f"Rank of {letter}").get_by_text("2", exact=True).click()
+    save(page)
+    expect(page.get_by_role("heading", name="Example 2 of 4")).to_be_visible()
+    page.context.close()
+    again = opened(link)
+    again.get_by_role("button", name="Begin").or_(again.get_by_role("button", name="Go on")).click()
+    expect(again.get_by_role("status")).to_have_text("1 of 4 examples are done, Ada.")
+    again.get_by_role("link", name="Go on").click()
+    expect(again.get_by_role("heading", name="Example 2 of 4")).to_be_visible()
+    assert len(kept(whole)) == 1
+
+
+def test_explanations_are_ranked_with_the_keyboard_alone(opened, whole):
+    page = opened(f"/join/{project(whole)['Ada']}")
+    press = page.keyboard.press
+
+    tab_to(page, "innerText", "Begin")
+    press("Enter")
+    page.wait_for_url("**/annotate")
+    tab_to(page, "innerText", "Begin")
+    press("Enter")
+    page.wait_for_url("**/annotate/1")
+    for rank, letter in enumerate("ABCD", 1):
+        tab_to(page, "name", f"rank-{letter}")
+        press("Space")
+        for _ in range(rank - 1):
+            press("ArrowRight")
+    tab_to(page, "innerText", "Save and go on")
+    press("Enter")
+    page.wait_for_url("**/annotate/2")
+    content = kept(whole)[0][3]
+    assert [content["ranks"][method] for method in content["order"]] == [1, 2, 3, 4]
+
+
+def test_words_are_marked_by_clicking_drawing_and_keys_and_become_a_corpus(opened, whole, tmp_path):
+    page = opened(f"/join/{project(whole, kind='highlight')['Ada']}")
+    begin(page)
+    words = page.locator(".mark label")
+    text = page.locator(".mark").inner_text()
+    first, last = (words.nth(place).bounding_box() for place in (1, 3))
+    page.mouse.move(first["x"] + 4, first["y"] + 8)
+    page.mouse.down()
+    page.mouse.move(last["x"] + 4, last["y"] + 8, steps=20)
+    page.mouse.up()
+    words.nth(2).click()
+    words.nth(0).locator("input").focus()
+    page.keyboard.press("Space")
+    given = [words.nth(place).inner_text() for place in (0, 1, 3)]
+    save(page)
+    page.wait_for_url("**/annotate/2")
+    marks = kept(whole)[0][3]["marks"]
+    assert [text[start:end] for _, start, end in marks] == [f"{given[0]} {given[1]}", given[2]]
+    chief = opened("/studies/first", admin=True)
+    with chief.expect_download() as file:
+        chief.get_by_role("link", name="Corpus with rationales").click()
+    file.value.save_as(tmp_path / "corpus.parquet")
+    data = exegete.load_data(f"parquet:{tmp_path / 'corpus.parquet'}", "all")
+    assert dict(zip(data["text"], data["rationale"], strict=True))[text] == [mark[1:] for mark in marks]
+    assert data["text"] == TEXTS
+
+
+def test_people_guess_without_and_with_an_explanation(opened, whole):
+    page = opened(f"/join/{project(whole, kind='simulate')['Ada']}", size=PHONE)
+    begin(page)
+    assert page.locator(".words").count() == 0
+    page.get_by_label("bad").check()
+    save(page)
+    expect(page.get_by_text("You guessed bad.")).to_be_visible()
+    assert page.locator(".words").count() == 1
+    assert fits(page)
+    page.get_by_label("good").check()
+    save(page)
+    expect(page.get_by_role("heading", name="Example 2 of 4")).to_be_visible()
+    assert [(phase, content["guess"]) for _, _, phase, content in kept(whole)] == [("after", "good"), ("before", "bad")]
+
+
+def test_a_revoked_invitation_shuts_the_door(opened, whole):
+    page = opened(f"/join/{project(whole)['Ada']}")
+    begin(page)
+    chief = opened("/studies/first", admin=True)
+    chief.get_by_role("button", name="Revoke the invitation of Ada").click()
+    expect(chief.get_by_text("revoked")).to_be_visible()
+    with page.expect_response("**/annotate/1") as reply:
+        page.reload()
+    assert reply.value.status == 403
+    page.wait_for_load_state()
+    page.context.clear_cookies()

@@ -1,0 +1,155 @@
+"""What the explorer answers, against the model itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from threading import Event
+
+import pytest
+
+import exegete
+from exegete.errors import ExegeteError
+from exegete.explainers import EXPLAINERS
+from exegete.web.explore.progress import StoppedError
+from exegete.web.explore.question import Question
+from exegete.web.explore.service import Explorer
+from sites import METHODS, admin, model, site
+from small import shared, uneven
+
+FILM = Question("tiny", text="an unbelievably moving film", method=("saliency",))
+
+
+@pytest.fixture(scope="module")
+def explorer():
+    return Explorer({"tiny": model()})
+
+
+def probabilities(*example):
+    return model().probabilities(model().encode([example if len(example) > 1 else example[0]]))[0].tolist()
+
+
+def test_the_answer_is_the_models_own(explorer):
+    assert [answer.value for answer in explorer.answers(FILM)] == pytest.approx(probabilities(FILM.text), abs=1e-6)
+    pair = Question("tiny", text="a film", pair="it moves")
+    assert [a.value for a in explorer.answers(pair)] == pytest.approx(probabilities("a film", "it moves"), abs=1e-6)
+
+
+def test_without_a_word_is_the_text_without_it(explorer):
+    found = [answer.value for answer in explorer.answers(FILM, [2])]
+    assert found == pytest.approx(probabilities("an unbelievably film"), abs=1e-6)
+    pair = Question("tiny", text="a small film", pair="it moves")
+    assert [a.value for a in explorer.answers(pair, [1, 3])] == pytest.approx(
+        probabilities("a film", "moves"), abs=1e-6
+    )
+
+
+def test_numbers_on_the_page_are_those_that_are_taken_away(explorer):
+    batch = model().encode([FILM.text])
+    words = int(batch.word_of.max()) + 1
+    tokens = int(batch.content.sum())
+    assert words == 4 < tokens
+    word = [a.value for a in explorer.answers(FILM, [1])]
+    of_word = (batch.word_of[0, batch.content[0]] == 1).nonzero().flatten().tolist()
+    by_token = Question("tiny", text=FILM.text, level="token")
+    assert [a.value for a in explorer.answers(by_token, of_word)] == pytest.approx(word, abs=1e-6)
+
+
+def test_scores_are_those_of_the_method_and_figures_those_of_the_metric(explorer):
+    found = explorer.explain(FILM, "integrated_gradients")
+    item = exegete.attribute(model(), FILM.text, "integrated_gradients")[0]
+    assert found.attribution.word_scores == pytest.approx(item.word_scores)
+    judged = exegete.compare(model(), [FILM.text], ["integrated_gradients"], ["aopc_comprehensiveness"])
+    assert found.figures["aopc_comprehensiveness ↑"] == pytest.approx(judged.results["aopc_comprehensiveness"][0])
+
+
+def test_a_target_is_explained_whatever_is_predicted(explorer):
+    for label in ("good", "bad"):
+        asked = Question("tiny", text=FILM.text, target=label)
+        item = exegete.attribute(model(), FILM.text, "input_x_gradient", label)[0]
+        assert explorer.explain(asked, "input_x_gradient").attribution.scores == pytest.approx(item.scores)
+
+
+def test_a_method_that_cannot_says_why_and_the_others_go_on(tmp_path):
+    EXPLAINERS["parameterised_attention"](9, 9).save_pretrained(tmp_path / "learned")
+    both = Explorer({"tiny": model()}, [f"parameterised_attention:{tmp_path}/learned", "saliency"])
+    wrong, right = (both.explain(FILM, name) for name in both.usual)
+    assert "9 layers" in wrong.problem
+    assert wrong.attribution is None
+    assert right.attribution is not None
+
+
+def test_a_question_is_answered_by_a_span_of_the_context():
+    asked = Question("qa", text="who laughs", pair="nobody laughs at the film")
+    spans = Explorer({"qa": shared("bert", "QuestionAnswering")})
+    item = exegete.attribute(spans.models["qa"], (asked.text, asked.pair), "saliency")[0]
+    answer = spans.answers(asked)[0]
+    assert (answer.label, answer.value) == (item.prediction_label, pytest.approx(item.probability))
+    assert spans.labels(asked) == []
+
+
+def test_progress_is_told_and_a_stop_ends_the_work(explorer):
+    seen, stop = [], Event()
+    explorer.explain(Question("tiny", text="a town in the rain"), "kernel_shap", seen.append)
+    assert seen == sorted(seen)
+    assert len(seen) > 3
+    stop.set()
+    with pytest.raises(StoppedError):
+        explorer.explain(Question("tiny", text="another town in the rain"), "kernel_shap", stop=stop)
+    assert explorer.explain(Question("tiny", text="another town in the rain"), "saliency").attribution is not None
+
+
+def test_only_methods_that_need_nothing_but_the_model_are_offered(explorer):
+    assert set(explorer.methods) == {
+        name for name, kind in EXPLAINERS.items() if not kind.card.learned and kind.card.family != "prompted"
+    }
+
+
+def test_the_stream_tells_progress_then_each_card_then_its_end(tmp_path):
+    chief = admin(site(tmp_path))
+    lines = chief.get("/explore/stream", params={"text": "a film in town", "method": ["lime", "saliency"]}).text
+    events = re.findall(r"event: (\w+)\ndata: (.*)\n", lines)
+    assert [kind for kind, _ in events][-2:] == ["card", "end"]
+    assert [json.loads(data)["method"] for kind, data in events if kind == "card"] == ["lime", "saliency"]
+    shares = [json.loads(data)["share"] for kind, data in events if kind == "progress" and "lime" in data]
+    assert shares == sorted(shares)
+    assert 0 <= shares[0] < shares[-1] <= 1
+
+
+def test_a_permalink_asks_the_same_question(tmp_path):
+    chief = admin(site(tmp_path))
+    asked = {"text": "a & b = <c>\n?", "pair": "ü", "level": "token", "target": "good", "method": METHODS[:2]}
+    page = chief.get("/explore", params=asked)
+    link = re.search(r'href="(/explore\?[^"]*)">Permalink', page.text).group(1).replace("&amp;", "&")
+    again = chief.get(link)
+    assert re.sub("csrf.*?>", "", again.text) == re.sub("csrf.*?>", "", page.text)
+
+
+def test_an_example_fits_the_model(tmp_path):
+    rows = [{"text": "only a text"}, {"image": uneven("vit", 1)[0]}]
+    made = site(tmp_path, explorer=Explorer({"tiny": model(), "vit": shared("vit")}, examples=rows))
+    chief = admin(made)
+    assert "only+a+text" in str(chief.get("/explore/example").url)
+    assert "picture=example-1" in str(chief.get("/explore/example", params={"model": "vit"}).url)
+    none = admin(site(tmp_path / "none", explorer=Explorer({"vit": shared("vit")}, examples=rows[:1])))
+    assert none.get("/explore/example").status_code == 422
+
+
+def test_a_learned_explainers_coefficients_are_shown_layer_by_layer(tmp_path):
+    learned = EXPLAINERS["parameterised_attention"].uniform(model(), layers="last")
+    learned.coefficients.data[0, 0] = 3.0
+    learned.save_pretrained(tmp_path / "learned")
+    spec = f"parameterised_attention:{tmp_path}/learned"
+    chief = admin(site(tmp_path, explorer=Explorer({"tiny": model()}, [spec])))
+    page = chief.get("/explore/heads/parameterised_attention:learned").text
+    assert f"layer {model().config.num_hidden_layers}" in page
+    assert "layer 1<" not in page
+    assert re.findall(r">(\d\.\d\d)<", page)[:2] == ["1.00", "0.00"]
+    exegete.compare(model(), ["a film"], [spec, "saliency"], ["aopc_sufficiency"], output_dir=tmp_path / "compared")
+    browsed = admin(site(tmp_path / "second", results=[tmp_path / "compared"]))
+    assert re.findall(r">(\d\.\d\d)<", browsed.get("/browse/compared/heads").text)[:2] == ["1.00", "0.00"]
+
+
+def test_no_model_is_nothing_to_explore():
+    with pytest.raises(ExegeteError, match="no model"):
+        Explorer({})

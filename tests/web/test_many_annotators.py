@@ -1,0 +1,135 @@
+"""Fifty people at once, and a server that is killed: no answer is lost, none is there twice."""
+
+from __future__ import annotations
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import httpx
+import pytest
+
+import exegete
+from exegete.web.study.cases import cases
+from exegete.web.study.projects import create, find, invite
+from exegete.web.study.results import answers_of
+from exegete.web.study.storage import Storage
+from serving import Killable
+from sites import METHODS, TEXTS, csrf, model
+
+PEOPLE = [f"person {number}" for number in range(50)]
+TWICE = 2
+
+
+@pytest.fixture
+def study(url):
+    """A storage with a study, and its invitations by name."""
+    storage = Storage(url)
+    items = [item for method in METHODS for item in exegete.attribute(model(), TEXTS, method)]
+    with storage.writing() as session:
+        create(session, "load", cases(items))
+    with storage.writing() as session:
+        tokens = invite(session, find(session, "load"), PEOPLE)
+    storage.close()
+    yield storage, tokens
+    storage.close()
+
+
+@pytest.fixture
+def server(study, url):
+    """A server of that study."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = Killable(url, port)
+    yield found
+    found.end()
+
+
+def ballot(person, place):
+    """A ranking by letter that tells whose it is and where."""
+    return {f"rank-{letter}": str(1 + (person >> 2 * n) % 4 if n < 3 else place) for n, letter in enumerate("ABCD")}
+
+
+def joined(server, token):
+    client = httpx.Client(base_url=server.address, headers={"accept": "text/html"}, timeout=60)
+    page = client.get(f"/join/{token}")
+    form = {"csrf": csrf(page)}
+    assert client.post(f"/join/{token}", data=form).status_code == 303
+    return client, form
+
+
+def kept(storage):
+    """Every stored answer: annotator, ranks in the order they were shown, revision."""
+    with storage.reading() as session:
+        found = answers_of(session, find(session, "load"))
+    storage.close()  # a fork would inherit its connections
+    return [
+        (a.annotator.name, a.item.number, [a.content["ranks"][name] for name in a.content["order"]], a.revision)
+        for a in found
+    ]
+
+
+def test_fifty_people_at_once_lose_nothing_and_double_nothing(study, server):
+    storage, tokens = study
+
+    def annotate(person):
+        client, form = joined(server, tokens[PEOPLE[person]])
+        with client, ThreadPoolExecutor(TWICE) as windows:
+            for place in range(1, len(TEXTS) + 1):
+                given = form | {"phase": ""} | ballot(person, place)
+                sent = [windows.submit(client.post, f"/annotate/{place}", data=given) for _ in range(TWICE)]
+                assert [each.result().status_code for each in sent] == [303] * TWICE
+
+    with ThreadPoolExecutor(len(PEOPLE)) as people:
+        list(people.map(annotate, range(len(PEOPLE))))
+    found = kept(storage)
+    assert len(found) == len({(name, item) for name, item, _, _ in found}) == len(PEOPLE) * len(TEXTS)
+    assert {revision for *_, revision in found} == {TWICE}
+    expected = {
+        (name, tuple(map(int, ballot(person, place).values())))
+        for person, name in enumerate(PEOPLE)
+        for place in range(1, len(TEXTS) + 1)
+    }
+    assert {(name, tuple(ranks)) for name, _, ranks, _ in found} == expected
+
+
+def test_a_server_that_is_killed_again_and_again_loses_no_answer_it_acknowledged(study, server):
+    storage, tokens = study
+    everybody, over = [joined(server, tokens[name]) for name in PEOPLE[:6]], Event()
+    acknowledged = []
+
+    def annotate(person):
+        client, form = everybody[person]
+        with client:
+            for place in range(1, len(TEXTS) + 1):
+                given = form | {"phase": ""} | ballot(person, place)
+                while True:
+                    try:
+                        assert client.post(f"/annotate/{place}", data=given).status_code == 303
+                    except httpx.TransportError:
+                        time.sleep(0.02)
+                    else:
+                        acknowledged.append((PEOPLE[person], tuple(map(int, ballot(person, place).values()))))
+                        break
+                time.sleep(0.05)
+
+    def kill():
+        while not over.wait(0.15):
+            server.kill()
+            gone = {(name, tuple(ranks)) for name, _, ranks, _ in kept(storage)}
+            assert set(acknowledged) <= gone
+            server.start()
+            counted.append(len(gone))
+
+    counted = []
+    with ThreadPoolExecutor(len(everybody) + 1) as people:
+        killer = people.submit(kill)
+        list(people.map(annotate, range(len(everybody))))
+        over.set()
+        killer.result()
+    assert len(counted) >= 2
+    found = [(name, tuple(ranks)) for name, _, ranks, _ in kept(storage)]
+    assert sorted(found) == sorted(set(acknowledged))
+    assert len(found) == len(everybody) * len(TEXTS)

@@ -1,0 +1,102 @@
+"""The storage: its schema and what becomes of it, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect, text
+
+from exegete.errors import ExegeteError
+from exegete.web.study.cases import Case
+from exegete.web.study.projects import create, find
+from exegete.web.study.storage import Storage, migrations, upgrade
+from exegete.web.study.tables import Base, Project
+
+
+def test_migrations_make_the_tables_that_the_code_expects(url):
+    storage = Storage(url)
+    with storage.engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+    storage.close()
+
+
+def test_a_storage_is_opened_again_with_all_that_is_in_it(url):
+    for name in ("first", "second"):
+        storage = Storage(url)
+        with storage.writing() as session:
+            create(session, name, [Case(("a film",))], "highlight")
+        storage.close()
+    storage = Storage(url)
+    with storage.reading() as session:
+        assert [find(session, name).items[0].content["texts"] for name in ("first", "second")] == [["a film"]] * 2
+    storage.close()
+
+
+def test_servers_that_open_an_empty_database_at_once_migrate_it_once(url):
+    with ThreadPoolExecutor(6) as servers:
+        opened = list(servers.map(Storage, [url] * 6))
+    with opened[0].engine.connect() as connection:
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == ["0001"]
+    for storage in opened:
+        storage.close()
+
+
+def test_a_schema_goes_down_and_up_again(url):
+    storage = Storage(url)
+    with storage.engine.begin() as connection:
+        command.downgrade(migrations(connection), "base")
+        assert inspect(connection).get_table_names() == ["alembic_version"]
+    with storage.engine.begin() as connection:
+        upgrade(connection)
+        assert set(inspect(connection).get_table_names()) == {*Base.metadata.tables, "alembic_version"}
+    storage.close()
+
+
+def test_a_database_of_a_later_version_is_refused_and_left_alone(url):
+    storage = Storage(url)
+    with storage.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    storage.close()
+    with pytest.raises(ExegeteError, match="cannot be used as storage"):
+        Storage(url)
+
+
+def test_what_raises_is_not_kept(url):
+    storage = Storage(url)
+
+    def half():
+        with storage.writing() as session:
+            create(session, "half", [Case(("a film",))], "highlight")
+            session.flush()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        half()
+    with storage.reading() as session:
+        assert session.query(Project).count() == 0
+    storage.close()
+
+
+def test_sqlite_syncs_every_commit_to_disk(tmp_path):
+    storage = Storage(f"sqlite:///{tmp_path}/s.db")
+    with storage.engine.connect() as connection:
+        assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
+        assert connection.scalar(text("PRAGMA synchronous")) == 2
+        assert connection.scalar(text("PRAGMA foreign_keys")) == 1
+    storage.close()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "nonsense", "oracle+no://x"])
+def test_an_address_that_cannot_keep_answers_is_refused(url):
+    with pytest.raises(ExegeteError):
+        Storage(url)
+
+
+def test_a_database_that_is_not_there_is_told_without_the_password():
+    with pytest.raises(ExegeteError, match="cannot be used") as told:
+        Storage("postgresql://me:secret@127.0.0.1:1/none")
+    assert "secret" not in str(told.value)
