@@ -104,13 +104,11 @@ def shown(values: list[list[float]], name: str, judges: list[Metric]) -> list[fl
     return [round(float(each.mean()), 3) for each in (table[0], table[-1], best)]
 
 
-def together(folder: Path, form: str, name: str) -> tuple[list[int], list[list[float]]]:
-    """Which examples there are by a form and a metric, and the values of all their maps: [maps, examples]."""
-    rows: list[int] = []
-    tables: list[Tensor] = []
+def together(folder: Path, form: str, name: str) -> dict[int, list[float]]:
+    """What there is by a form and a metric: for each test example the values of all its maps."""
+    found: dict[int, list[float]] = {}
     for path in sorted(folder.glob(f"refined/{form.replace(' ', '-')}-*.json")):
         content = json.loads(path.read_text())
-        if name in content["values"]:
-            rows += range(content["first"], content["last"])
-            tables.append(torch.tensor(content["values"][name]))
-    return rows, torch.cat(tables, 1).tolist() if tables else []
+        columns = zip(*content["values"].get(name, []), strict=True)
+        found |= dict(zip(range(content["first"], content["last"]), map(list, columns), strict=False))
+    return found

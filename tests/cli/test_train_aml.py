@@ -22,7 +22,8 @@ def test_a_masking_model_is_trained_for_a_model_and_compared_by_its_folder(tmp_p
     assert main(["train", "aml", *training, "--dev-rows", "6", "--output-dir", folder]) == 0
     assert "comprehensiveness: " in capsys.readouterr().out
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
-    assert json.loads((tmp_path / "masking" / "config.json").read_text())["metric"] == "comprehensiveness?rounding=floor"
+    settings = json.loads((tmp_path / "masking" / "config.json").read_text())
+    assert settings["metric"] == "comprehensiveness?rounding=floor"
     methods = f"random,attributive_masking:{folder},attributive_masking:{folder}?refine_steps=1"
     judging = ["--model", model, "--methods", methods, "--metrics", "comprehensiveness?rounding=floor", "--limit", "3"]
     assert main(["compare", *DATA, *judging, "--output-dir", str(tmp_path / "out")]) == 0
