@@ -40,7 +40,11 @@ def refined(there: Experiment, forms: tuple[str, ...], first: int, last: int) ->
     for form in forms:
         for names, made in groups(there) if form in ("whole", "low rank") else groups(there)[:1]:
             judges = [each for each in there.metrics if each.name in names or form == "random"]
-            done = there.results / "refined" / f"{form.replace(' ', '-')}-{names[0]}-{first:03d}.json"
+            done = (
+                there.results
+                / "refined"
+                / f"{form.replace(' ', '-')}-{names[0]}-{first:03d}-{first + len(rows):03d}.json"
+            )
             if done.exists() or there.late():
                 continue
             begun, wall = time.process_time(), time.monotonic()
