@@ -1,4 +1,4 @@
-"""The tables of `masking_judged.py`'s results, in Markdown: means over the same examples with 95 % bootstrap intervals."""
+"""The results of `masking_judged.py` as Markdown: means over the same examples, 95 % bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+
 from masking_refined import FORMS, together
 
 NAMES = {
