@@ -268,7 +268,8 @@ def run(options: argparse.Namespace) -> None:
             made = AttributiveMasking.from_pretrained(sst.scratch / setting.replace(" ", "-") / name)
             sst.judge(f"ablation {setting} {name}", made, setting=setting)
     half = options.test // 2
-    in_parts(sst, ("whole", "low rank"), 0, half)
+    for some in (slice(1), slice(1, None)):
+        in_parts(sst, ("whole", "low rank"), 0, half, some)
     in_parts(sst, ("noise", "random"), 0, half)
     for spec in OTHERS[7:]:
         sst.judge(spec, exegete.explainer(spec))
@@ -279,10 +280,10 @@ def run(options: argparse.Namespace) -> None:
     masked_otherwise(sst)
 
 
-def in_parts(there: Experiment, forms: tuple[str, ...], first: int, last: int) -> None:
+def in_parts(there: Experiment, forms: tuple[str, ...], first: int, last: int, some: slice = slice(None)) -> None:
     """Refined test examples, a few at a time."""
     for start in range(first, last, PART):
-        refined(there, forms, start, min(start + PART, last))
+        refined(there, forms, start, min(start + PART, last), some)
 
 
 def masked_otherwise(sst: Experiment) -> None:

@@ -31,14 +31,20 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def refined(there: Experiment, forms: tuple[str, ...], first: int, last: int) -> None:
+def refined(
+    there: Experiment,
+    forms: tuple[str, ...],
+    first: int,
+    last: int,
+    some: slice = slice(None),  # noqa: B008
+) -> None:
     """Test examples from `first` to `last` by each form, for each metric from the masking model chosen by it.
 
-    Metrics whose masking models are the same share one refinement; each chooses among its maps.
+    Metrics whose masking models are the same share one refinement; each chooses among its maps. `some`: of these groups.
     """
     rows = list(there.data["test"])[first:last]
     for form in forms:
-        for names, made in groups(there) if form in ("whole", "low rank") else groups(there)[:1]:
+        for names, made in groups(there)[some if form in ("whole", "low rank") else slice(1)]:
             judges = [each for each in there.metrics if each.name in names or form == "random"]
             done = (
                 there.results
