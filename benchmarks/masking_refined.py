@@ -36,11 +36,12 @@ def refined(
     forms: tuple[str, ...],
     first: int,
     last: int,
-    some: slice = slice(None),  # noqa: B008
+    some: slice = slice(None),
 ) -> None:
     """Test examples from `first` to `last` by each form, for each metric from the masking model chosen by it.
 
-    Metrics whose masking models are the same share one refinement; each chooses among its maps. `some`: of these groups.
+    Metrics whose masking models are the same share one refinement; each chooses among its maps. `some`: of these
+    groups.
     """
     rows = list(there.data["test"])[first:last]
     for form in forms:
