@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=400)
     parser.add_argument("--dev", type=int, default=80)
     parser.add_argument("--test", type=int, default=200)
-    parser.add_argument("--movies", type=int, default=40)
+    parser.add_argument("--movies", type=int, default=24)
     parser.add_argument("--snli", type=int, default=3000)
     parser.add_argument("--epochs", type=float, default=3)
     parser.add_argument("--rate", type=float, default=2e-4)
@@ -268,12 +268,12 @@ def run(options: argparse.Namespace) -> None:
             made = AttributiveMasking.from_pretrained(sst.scratch / setting.replace(" ", "-") / name)
             sst.judge(f"ablation {setting} {name}", made, setting=setting)
     half = options.test // 2
-    for some in (slice(1), slice(1, None)):
-        in_parts(sst, ("whole", "low rank"), 0, half, some)
-    in_parts(sst, ("noise", "random"), 0, half)
     for spec in OTHERS[7:]:
         sst.judge(spec, exegete.explainer(spec))
+    in_parts(sst, ("whole", "low rank"), 0, half, slice(1))
+    in_parts(sst, ("noise", "random"), 0, half // 2)
     human_agreement(options, sst)
+    in_parts(sst, tuple(FORMS), 0, half)
     if not sst.late():
         other_task(options)
     in_parts(sst, tuple(FORMS), half, options.test)
