@@ -11,7 +11,7 @@ import exegete
 from browsing import PHONE, fits, tab_to
 from exegete.web.study.projects import find
 from exegete.web.study.results import answers_of
-from sites import METHODS, TEXTS, project
+from sites import METHODS, TEXTS, model, project
 
 pytestmark = pytest.mark.browser
 
@@ -63,7 +63,7 @@ def test_a_ranking_study_by_two_people_at_once_from_invitation_to_export(opened,
     table = chief.get_by_role("region", name="Ratings")
     assert sorted(table.get_by_role("rowheader").all_inner_texts()) == sorted(METHODS)
     expect(chief.get_by_text("over 3 examples that several people ranked")).to_be_visible()
-    chief.go_back()
+    chief.goto("/studies/films")
     with chief.expect_download() as file:
         chief.get_by_role("link", name="All answers (CSV)").click()
     file.value.save_as(tmp_path / "answers.csv")
@@ -146,7 +146,7 @@ def test_words_are_marked_by_clicking_drawing_and_keys_and_become_a_corpus(opene
 
 
 def test_people_guess_without_and_with_an_explanation(opened, whole):
-    page = opened(f"/join/{project(whole, kind='simulate')['Ada']}", size=PHONE)
+    page = opened(f"/join/{project(whole, kind='simulate', labels=model().labels)['Ada']}", size=PHONE)
     begin(page)
     assert page.locator(".words").count() == 0
     page.get_by_label("bad").check()
