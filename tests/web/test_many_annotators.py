@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from threading import Event
 
 import httpx
@@ -76,7 +77,7 @@ def test_fifty_people_at_once_lose_nothing_and_double_nothing(study, server):
 
     def annotate(person):
         client, form = joined(server, tokens[PEOPLE[person]])
-        with client, ThreadPoolExecutor(TWICE) as windows:
+        with closing(client), ThreadPoolExecutor(TWICE) as windows:
             for place in range(1, len(TEXTS) + 1):
                 given = form | {"phase": ""} | ballot(person, place)
                 sent = [windows.submit(client.post, f"/annotate/{place}", data=given) for _ in range(TWICE)]
@@ -102,7 +103,7 @@ def test_a_server_that_is_killed_again_and_again_loses_no_answer_it_acknowledged
 
     def annotate(person):
         client, form = everybody[person]
-        with client:
+        with closing(client):
             for place in range(1, len(TEXTS) + 1):
                 given = form | {"phase": ""} | ballot(person, place)
                 while True:
