@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from starlette.testclient import TestClient
 
@@ -11,9 +13,13 @@ from sites import HERE, METHODS, TEXTS, model
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A saved model."""
+    """A saved model, whose labels are those of the generated corpus."""
     where = tmp_path_factory.mktemp("models") / "tiny"
     model().model.save_pretrained(where)
+    facts = json.loads((where / "config.json").read_text())
+    labels = {"id2label": {"0": "negative", "1": "positive", "2": "other"}}
+    labels |= {"label2id": {name: int(number) for number, name in labels["id2label"].items()}}
+    (where / "config.json").write_text(json.dumps(facts | labels))
     model().tokenizer.save_pretrained(where)
     return str(where)
 
