@@ -122,7 +122,7 @@ def test_words_are_marked_by_clicking_drawing_and_keys_and_become_a_corpus(opene
     page = opened(f"/join/{project(whole, kind='highlight')['Ada']}")
     begin(page)
     words = page.locator(".mark label")
-    text = page.locator(".mark").inner_text()
+    text = page.locator(".mark").text_content()
     first, last = (words.nth(place).bounding_box() for place in (1, 3))
     page.mouse.move(first["x"] + 4, first["y"] + 8)
     page.mouse.down()
