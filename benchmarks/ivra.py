@@ -16,13 +16,14 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset, concatenate_datasets
 
@@ -99,7 +100,11 @@ def main() -> None:
     parser.add_argument("--scale", choices=("small", "tiny"), default="small")
     parser.add_argument("--minutes", type=float, default=24.0, help="no part is begun after so many")
     parser.add_argument("--only", default="", help="parts whose name has this in it")
+    parser.add_argument("--table", action="store_true", help="only print what there is, as a table")
     options = parser.parse_args()
+    if options.table:
+        print("\n".join(table(options.output)))
+        return
     torch.set_num_threads(1)
     logging.getLogger("exegete").setLevel(logging.ERROR)
     end, longest = time.monotonic() + 60 * options.minutes, 0.0
@@ -194,7 +199,9 @@ def backbone() -> str:
 def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     """Names and what makes them, the most important first."""
     for task in ("sst", "snli", "squad"):
-        yield from one_at_a_time(bench, task)
+        yield from one_at_a_time(bench, task, CRITERIA[:3])
+    for task in ("sst", "snli", "squad"):
+        yield from one_at_a_time(bench, task, CRITERIA[3:])
     for criterion in CRITERIA[:3]:
         yield from ablated(bench, criterion)
     for size in (2, 3, 4):
@@ -205,14 +212,49 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     yield "reviews plain", partial(plain, bench, "reviews")
 
 
-def one_at_a_time(bench: Bench, task: str) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def table(folder: Path) -> Iterator[str]:
+    """Each criterion alone: its metric for the fine-tuned model and after training, and what it costs in accuracy."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted((folder / "parts").glob("*.json"))}
+    yield "| task | criterion | fine-tuned, untrained | trained model, untrained | trained | better | accuracy |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    for task, criterion in product(("sst", "snli", "squad"), CRITERIA):
+        runs = [found[name] for seed in SEEDS if (name := f"{task} {criterion} {seed}") in found]
+        if not runs or f"{task} plain" not in found:
+            continue
+        plain, key = found[f"{task} plain"], "students" if criterion == "simulatability" else "judged"
+        values = {
+            name: [run[key][name] if key == "students" else run[key][name][criterion] for run in runs]
+            for name in ("untrained", "trained")
+        }
+        before = values["untrained"] if key == "students" else plain[key][f"untrained {runs[0]['norm']}"][criterion]
+        sign = -1 if criterion == "sufficiency" else 1
+        better = sum(sign * (new - np.mean(before)) > 0 for new in values["trained"])
+        main = "exact_match" if task == "squad" else "accuracy"
+        price = [100 * (run["figures"][main] - plain["figures"][main]) for run in runs]
+        start = "" if key == "students" else f"{before:.3f}"
+        yield (
+            f"| {task} | {criterion} | {start} | {spread(values['untrained'])} | {spread(values['trained'])} | "
+            f"{better} of {len(runs)} | {spread(price, '+.1f', '.1f')} |"
+        )
+
+
+def spread(values: Sequence[float], form: str = ".3f", deviation: str = ".3f") -> str:
+    """Mean and standard deviation over seeds."""
+    mean = format(float(np.mean(values)), form)
+    return mean if len(values) < 2 else f"{mean} ± {float(np.std(values, ddof=1)):{deviation}}"
+
+
+def one_at_a_time(
+    bench: Bench, task: str, criteria: Sequence[str]
+) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     """Each criterion alone (Tables 1 to 5), seed by seed."""
     for seed in SEEDS:
-        for criterion in CRITERIA:
+        for criterion in criteria:
             yield f"{task} {criterion} {seed}", partial(trained, bench, task, criterion, seed)
-        if seed == 0:
+        if seed == 0 and len(criteria) > 1:
             yield f"{task} plain", partial(plain, bench, task)
-    yield f"{task} cross-entropy 0", partial(trained, bench, task, "", 0)
+    if len(criteria) > 1:
+        yield f"{task} cross-entropy 0", partial(trained, bench, task, "", 0)
 
 
 def ablated(bench: Bench, criterion: str) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
