@@ -304,6 +304,8 @@ def trained(
         str(bench.base(task)), train, dev, folder / "model", arguments=arguments, max_length=224, seed=seed
     )
     seconds = time.process_time() - begun
+    if not result.finished:
+        raise SystemExit("stopped; the same command goes on")
     model = result.model
     untrained = InterpretableAttention.untrained(model, norm=norm).to(model.device)
     if recipe is not None and untrained.mix == "literal" and norm == "softmax":
