@@ -38,11 +38,12 @@ def short_sparsemax(values: Tensor, dim: int = -1) -> Tensor:
 def projected(values: Tensor) -> Tensor:
     """The projection, without a graph."""
     values = values - values.amax(-1, keepdim=True)
-    threshold = ((values.sum(-1, keepdim=True) - 1) / values.shape[-1]).clamp(min=-1)
+    threshold = torch.full_like(values[..., :1], -1.0)
+    left = (values + 1).clamp_(min=0)
     for _ in range(values.shape[-1]):
-        left = (values - threshold).clamp_(min=0)
         step = (left.sum(-1, keepdim=True) - 1) / left.sign().sum(-1, keepdim=True)
         if not (step > 4 * torch.finfo(values.dtype).eps).any():
             break
-        threshold = threshold + step.clamp_(min=0)
-    return (values - threshold).clamp_(min=0)
+        threshold += step.clamp_(min=0)
+        left = (values - threshold).clamp_(min=0)
+    return left
