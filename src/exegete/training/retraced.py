@@ -61,7 +61,8 @@ class Retraced(TorchFunctionMode):
 
 def _weight(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The weight of a linear map, without its tangent."""
-    return forward_ad.unpack_dual(weight).primal
+    primal: Tensor = forward_ad.unpack_dual(weight).primal
+    return primal
 
 
 def _dual(primal: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -121,15 +120,16 @@ def trajectory(masking: AttributiveMasking, model: ExplainedModel, batch: Batch,
         if step < choice.refine_steps:
             optimizer.zero_grad()
             with torch.enable_grad():
-                case.loss(own, scores, step).backward(inputs=weights)  # type: ignore[no-untyped-call]
+                case.loss(own, scores, step).backward(inputs=weights)
             optimizer.param_groups[0]["lr"] = rate * max(0.0, 1 - step / nominal)
             optimizer.step()
 
 
 def metric_of(spec: str) -> Judge:
-    """The metric of a spec, handed over by the package's front door when it is asked for."""
-    made: Judge = import_module("exegete").metric(spec)
-    return made
+    """The metric of a spec; metrics stand above explainers, so it is looked up when it is asked for."""
+    from exegete.metrics import metric  # noqa: PLC0415
+
+    return metric(spec)
 
 
 @dataclass(frozen=True)
