@@ -86,7 +86,7 @@ TASKS = {
 TINY = {"train": 32, "dev": 8, "test": 12, "scored": 24, "pool": 16, "epochs": 1}
 RATES = {"comprehensiveness": (5e-5, 1000.0)}  # of the model, and how many times that the coefficients have
 USUAL, STUDENT_RATE = (1e-4, 300.0), 0.1
-SEEN = 128  # rows of test that rates were chosen on: they judge nothing
+SEEN = 128  # rows of test that rates were chosen on first: they judge nothing
 STUDENT = QUIET | ONCE | {
     "num_train_epochs": 5, "learning_rate": 0.02, "optim": "sgd", "optim_args": "momentum=0.9",
     "lr_scheduler_type": "constant", "warmup_steps": 0, "max_grad_norm": 5.0, "per_device_train_batch_size": 16,
