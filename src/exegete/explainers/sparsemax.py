@@ -20,9 +20,10 @@ class _Projection(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> Tensor:
         (found,) = ctx.saved_tensors
-        inside = (found > 0).to(slopes[0])
-        mean = (slopes[0] * inside).sum(-1, keepdim=True) / inside.sum(-1, keepdim=True)
-        return (slopes[0] - mean) * inside
+        slope: Tensor = slopes[0]
+        inside: Tensor = (found > 0).to(slope)
+        mean = (slope * inside).sum(-1, keepdim=True) / inside.sum(-1, keepdim=True)
+        return (slope - mean) * inside
 
 
 def short_sparsemax(values: Tensor, dim: int = -1) -> Tensor:
