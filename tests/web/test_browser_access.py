@@ -16,7 +16,6 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 ADMIN = {
     "ask": "/explore",
     "answers": "/explore?text=a+moving+film&pair=it+moves&method=saliency&method=lime&method=attention_all",
-    "a wrong question": "/explore?text=a+film&target=nothing",
     "results": "/browse",
     "a result": "/browse/reviews",
     "an example": "/browse/reviews/examples/0",

@@ -29,7 +29,7 @@ def test_a_result_is_sorted_filtered_and_followed_to_an_example(opened, size):
     expect(page.get_by_text("1 example, as saliency explains them.")).to_be_visible()
     expect(page.locator(".snippet")).to_have_text(TEXTS[2])
     page.locator("tbody td a").click()
-    assert page.locator("article h3").all_inner_texts() == METHODS
+    assert page.locator("article h2").all_inner_texts() == METHODS
     page.get_by_text("Layer by layer").click()
     expect(page.get_by_role("region", name="globenc, layers by tokens")).to_be_visible()
     assert fits(page)

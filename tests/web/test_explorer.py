@@ -150,6 +150,11 @@ def test_a_learned_explainers_coefficients_are_shown_layer_by_layer(tmp_path):
     assert re.findall(r">(\d\.\d\d)<", browsed.get("/browse/compared/heads").text)[:2] == ["1.00", "0.00"]
 
 
+def test_a_target_that_the_model_does_not_know_is_said_before_anything_is_explained(tmp_path):
+    page = admin(site(tmp_path)).get("/explore", params={"text": "a film", "target": "nothing"})
+    assert (page.status_code, "predicted" in page.text, "waiting" in page.text) == (422, True, False)
+
+
 def test_no_model_is_nothing_to_explore():
     with pytest.raises(ExegeteError, match="no model"):
         Explorer({})

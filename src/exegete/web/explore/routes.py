@@ -33,6 +33,7 @@ def explore(request: Request) -> Response:
     answers, problem, cards = [], "", list[Answered]()
     if explorer.is_asked(asked):
         try:
+            explorer.target(asked)
             answers = explorer.answers(asked)
             if "whole" in request.query_params:
                 cards = [explorer.explain(asked, name) for name in asked.method]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, unknown
 from exegete.explainers import attribute
 from exegete.metrics import metric
 from exegete.models import Batch, ExplainedModel
@@ -108,6 +108,13 @@ class Explorer:
         model = self.models[asked.model]
         return list(model.labels) if model.task.name in ("classification", "multi_label") else []
 
+    def target(self, asked: Question) -> str:
+        """What is explained. Raises ExegeteError for what the model cannot answer."""
+        valid = (PREDICTED, *self.labels(asked))
+        if asked.target not in valid:
+            raise unknown("target", asked.target, valid)
+        return asked.target
+
     def answers(self, asked: Question, removed: Sequence[int] = ()) -> list[Answer]:
         """What the model says, with the words (tokens, patches) of these numbers taken away."""
         model = self.models[asked.model]
@@ -146,13 +153,12 @@ class Explorer:
 
     def _explain(self, asked: Question, name: str, report: Report, stop: Event) -> Answered:
         model, method = self.models[asked.model], self.methods[name]
-        target = asked.target if asked.target == PREDICTED else self._label(asked)
         with self._alone(model):
             begun = time.perf_counter()
             try:
                 with counted(model, report, stop):
                     example = self.example(asked)
-                    item = attribute(model, example, method, target)[0]
+                    item = attribute(model, example, method, self.target(asked))[0]
                     seconds = time.perf_counter() - begun
                     return Answered(name, item, figures=self._judged(model, example, item), seconds=seconds)
             except ExegeteError as error:
@@ -168,12 +174,6 @@ class Explorer:
             for judge in self.judges
             if judge.applies(model)
         }
-
-    def _label(self, asked: Question) -> str:
-        if asked.target not in self.labels(asked):
-            valid = ", ".join((PREDICTED, *self.labels(asked)))
-            raise ExegeteError(f"the target {asked.target!r:.80} is none of: {valid}")
-        return asked.target
 
     @contextmanager
     def _alone(self, model: ExplainedModel) -> Iterator[None]:
