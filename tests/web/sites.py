@@ -33,9 +33,8 @@ METHODS = ["saliency", "input_x_gradient", "attention_all", "globenc"]
 
 @functools.cache
 def model():
-    """A tiny model whose answers depend on every word, one of its labels markup; read only."""
+    """A tiny model, one of whose labels is markup; read only."""
     made = small("bert", dtype=torch.float32)
-    made.model.classifier.weight.data.mul_(40)
     made.model.config.id2label = {0: MARKUP, 1: "good", 2: "bad"}
     return made
 
