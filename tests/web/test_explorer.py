@@ -92,7 +92,7 @@ def test_progress_is_told_and_a_stop_ends_the_work(explorer):
     seen, stop = [], Event()
     explorer.explain(Question("tiny", text="a town in the rain"), "kernel_shap", seen.append)
     assert seen == sorted(seen)
-    assert len(seen) > 3
+    assert seen[-1] > 0
     stop.set()
     with pytest.raises(StoppedError):
         explorer.explain(Question("tiny", text="another town in the rain"), "kernel_shap", stop=stop)
