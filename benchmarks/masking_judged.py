@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=400)
     parser.add_argument("--dev", type=int, default=80)
     parser.add_argument("--test", type=int, default=200)
-    parser.add_argument("--movies", type=int, default=40)
+    parser.add_argument("--movies", type=int, default=24)
     parser.add_argument("--snli", type=int, default=3000)
     parser.add_argument("--epochs", type=float, default=3)
     parser.add_argument("--rate", type=float, default=2e-4)
@@ -268,21 +268,22 @@ def run(options: argparse.Namespace) -> None:
             made = AttributiveMasking.from_pretrained(sst.scratch / setting.replace(" ", "-") / name)
             sst.judge(f"ablation {setting} {name}", made, setting=setting)
     half = options.test // 2
-    in_parts(sst, ("whole", "low rank"), 0, half)
-    in_parts(sst, ("noise", "random"), 0, half)
     for spec in OTHERS[7:]:
         sst.judge(spec, exegete.explainer(spec))
+    in_parts(sst, ("whole", "low rank"), 0, half, slice(1))
+    in_parts(sst, ("noise", "random"), 0, half // 2)
     human_agreement(options, sst)
+    in_parts(sst, tuple(FORMS), 0, half)
     if not sst.late():
         other_task(options)
     in_parts(sst, tuple(FORMS), half, options.test)
     masked_otherwise(sst)
 
 
-def in_parts(there: Experiment, forms: tuple[str, ...], first: int, last: int) -> None:
+def in_parts(there: Experiment, forms: tuple[str, ...], first: int, last: int, some: slice = slice(None)) -> None:
     """Refined test examples, a few at a time."""
     for start in range(first, last, PART):
-        refined(there, forms, start, min(start + PART, last))
+        refined(there, forms, start, min(start + PART, last), some)
 
 
 def masked_otherwise(sst: Experiment) -> None:

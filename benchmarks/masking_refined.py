@@ -31,16 +31,27 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def refined(there: Experiment, forms: tuple[str, ...], first: int, last: int) -> None:
+def refined(
+    there: Experiment,
+    forms: tuple[str, ...],
+    first: int,
+    last: int,
+    some: slice = slice(None),
+) -> None:
     """Test examples from `first` to `last` by each form, for each metric from the masking model chosen by it.
 
-    Metrics whose masking models are the same share one refinement; each chooses among its maps.
+    Metrics whose masking models are the same share one refinement; each chooses among its maps. `some`: of these
+    groups.
     """
     rows = list(there.data["test"])[first:last]
     for form in forms:
-        for names, made in groups(there) if form in ("whole", "low rank") else groups(there)[:1]:
+        for names, made in groups(there)[some if form in ("whole", "low rank") else slice(1)]:
             judges = [each for each in there.metrics if each.name in names or form == "random"]
-            done = there.results / "refined" / f"{form.replace(' ', '-')}-{names[0]}-{first:03d}.json"
+            done = (
+                there.results
+                / "refined"
+                / f"{form.replace(' ', '-')}-{names[0]}-{first:03d}-{first + len(rows):03d}.json"
+            )
             if done.exists() or there.late():
                 continue
             begun, wall = time.process_time(), time.monotonic()
@@ -104,13 +115,11 @@ def shown(values: list[list[float]], name: str, judges: list[Metric]) -> list[fl
     return [round(float(each.mean()), 3) for each in (table[0], table[-1], best)]
 
 
-def together(folder: Path, form: str, name: str) -> tuple[list[int], list[list[float]]]:
-    """Which examples there are by a form and a metric, and the values of all their maps: [maps, examples]."""
-    rows: list[int] = []
-    tables: list[Tensor] = []
+def together(folder: Path, form: str, name: str) -> dict[int, list[float]]:
+    """What there is by a form and a metric: for each test example the values of all its maps."""
+    found: dict[int, list[float]] = {}
     for path in sorted(folder.glob(f"refined/{form.replace(' ', '-')}-*.json")):
         content = json.loads(path.read_text())
-        if name in content["values"]:
-            rows += range(content["first"], content["last"])
-            tables.append(torch.tensor(content["values"][name]))
-    return rows, torch.cat(tables, 1).tolist() if tables else []
+        columns = zip(*content["values"].get(name, []), strict=True)
+        found |= dict(zip(range(content["first"], content["last"]), map(list, columns), strict=False))
+    return found
