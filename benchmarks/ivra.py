@@ -16,13 +16,14 @@ import os
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset, concatenate_datasets
 
@@ -85,7 +86,7 @@ TASKS = {
 TINY = {"train": 32, "dev": 8, "test": 12, "scored": 24, "pool": 16, "epochs": 1}
 RATES = {"comprehensiveness": (5e-5, 1000.0)}  # of the model, and how many times that the coefficients have
 USUAL, STUDENT_RATE = (1e-4, 300.0), 0.1
-SEEN = 128  # rows of test that rates were chosen on: they judge nothing
+SEEN = 128  # rows of test that rates were chosen on first: they judge nothing
 STUDENT = QUIET | ONCE | {
     "num_train_epochs": 5, "learning_rate": 0.02, "optim": "sgd", "optim_args": "momentum=0.9",
     "lr_scheduler_type": "constant", "warmup_steps": 0, "max_grad_norm": 5.0, "per_device_train_batch_size": 16,
@@ -99,7 +100,11 @@ def main() -> None:
     parser.add_argument("--scale", choices=("small", "tiny"), default="small")
     parser.add_argument("--minutes", type=float, default=24.0, help="no part is begun after so many")
     parser.add_argument("--only", default="", help="parts whose name has this in it")
+    parser.add_argument("--table", action="store_true", help="only print what there is, as a table")
     options = parser.parse_args()
+    if options.table:
+        print("\n".join(table(options.output)))
+        return
     torch.set_num_threads(1)
     logging.getLogger("exegete").setLevel(logging.ERROR)
     end, longest = time.monotonic() + 60 * options.minutes, 0.0
@@ -193,8 +198,10 @@ def backbone() -> str:
 
 def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     """Names and what makes them, the most important first."""
-    for task in ("sst", "snli", "squad"):
-        yield from one_at_a_time(bench, task)
+    for criteria in (CRITERIA[:3], CRITERIA[3:]):
+        for tasks in (("sst",), ("snli", "squad")):
+            for seed, task in product(SEEDS, tasks):
+                yield from one_at_a_time(bench, task, criteria, seed)
     for criterion in CRITERIA[:3]:
         yield from ablated(bench, criterion)
     for size in (2, 3, 4):
@@ -205,14 +212,46 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     yield "reviews plain", partial(plain, bench, "reviews")
 
 
-def one_at_a_time(bench: Bench, task: str) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Each criterion alone (Tables 1 to 5), seed by seed."""
-    for seed in SEEDS:
-        for criterion in CRITERIA:
-            yield f"{task} {criterion} {seed}", partial(trained, bench, task, criterion, seed)
-        if seed == 0:
-            yield f"{task} plain", partial(plain, bench, task)
-    yield f"{task} cross-entropy 0", partial(trained, bench, task, "", 0)
+def table(folder: Path) -> Iterator[str]:
+    """Each criterion alone: its metric for the fine-tuned model and after training, and what it costs in accuracy."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted((folder / "parts").glob("*.json"))}
+    yield "| task | criterion | fine-tuned, untrained | trained model, untrained | trained | better | accuracy |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    for task, criterion in product(("sst", "snli", "squad"), CRITERIA):
+        runs = [found[name] for seed in SEEDS if (name := f"{task} {criterion} {seed}") in found]
+        if not runs or f"{task} plain" not in found:
+            continue
+        plain, key = found[f"{task} plain"], "students" if criterion == "simulatability" else "judged"
+        values = {
+            name: [run[key][name] if key == "students" else run[key][name][criterion] for run in runs]
+            for name in ("untrained", "trained")
+        }
+        before = values["untrained"] if key == "students" else plain[key][f"untrained {runs[0]['norm']}"][criterion]
+        sign = -1 if criterion == "sufficiency" else 1
+        better = sum(sign * (new - np.mean(before)) > 0 for new in values["trained"])
+        main = "exact_match" if task == "squad" else "accuracy"
+        price = [100 * (run["figures"][main] - plain["figures"][main]) for run in runs]
+        start = "" if key == "students" else f"{before:.3f}"
+        yield (
+            f"| {task} | {criterion} | {start} | {spread(values['untrained'])} | {spread(values['trained'])} | "
+            f"{better} of {len(runs)} | {spread(price, '+.1f', '.1f')} |"
+        )
+
+
+def spread(values: Sequence[float], form: str = ".3f", deviation: str = ".3f") -> str:
+    """Mean and standard deviation over seeds."""
+    mean = format(float(np.mean(values)), form)
+    return mean if len(values) < 2 else f"{mean} ± {float(np.std(values, ddof=1)):{deviation}}"
+
+
+def one_at_a_time(
+    bench: Bench, task: str, criteria: Sequence[str], seed: int
+) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    """Each criterion alone (Tables 1 to 5)."""
+    for criterion in criteria:
+        yield f"{task} {criterion} {seed}", partial(trained, bench, task, criterion, seed)
+    if seed == 0 and len(criteria) > 1:
+        yield f"{task} plain", partial(plain, bench, task)
 
 
 def ablated(bench: Bench, criterion: str) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
@@ -262,6 +301,8 @@ def trained(
         str(bench.base(task)), train, dev, folder / "model", arguments=arguments, max_length=224, seed=seed
     )
     seconds = time.process_time() - begun
+    if not result.finished:
+        raise SystemExit("stopped; the same command goes on")
     model = result.model
     untrained = InterpretableAttention.untrained(model, norm=norm).to(model.device)
     if recipe is not None and untrained.mix == "literal" and norm == "softmax":

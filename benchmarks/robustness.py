@@ -55,11 +55,12 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "baseline": {},
     "REGEX": REGEX,
     "REGEX (decompx_linear)": LINEAR,
-    "λ4 = 1": LINEAR | {"guidance_weight": 1.0},
     "w/o guidance": REGEX | {"guidance_weight": 0.0},
     "w/o robustness": REGEX | {"gradient_weight": 0.0, "adversarial_weight": 0.0},
+    "λ4 = 1": LINEAR | {"guidance_weight": 1.0},
     "w/o adversarial": REGEX | {"adversarial_weight": 0.0},
     "w/o gradient penalty": REGEX | {"gradient_weight": 0.0},
+    "mean over dimensions": REGEX | {"aggregation": "mean"},
     "λ4 = 1, IG of 4": REGEX | {"guidance_weight": 1.0},
     "λ4 = 1, IG of 1": REGEX | {"guidance_weight": 1.0, "points": 1},
     "λ4 = 0.1": LINEAR | {"guidance_weight": 0.1},
@@ -73,7 +74,7 @@ MAIN = [(configuration, seed) for seed in SEEDS for configuration in NAMES[:3]]
 PARTS = {
     "main": MAIN,
     "targets": MAIN,
-    "ablations": [(configuration, seed) for seed in SEEDS for configuration in NAMES[3:8]],
+    "ablations": [(configuration, seed) for configuration in NAMES[3:8] for seed in SEEDS],
     "sweeps": [(configuration, 0) for configuration in NAMES[8:]],
 }
 INITIALISATIONS = (0, 1, 2, 3)

@@ -84,7 +84,8 @@ class Digits(Task):
         )  # fmt: skip
         settings = QUIET | {"num_train_epochs": 6, "learning_rate": 2e-3, "per_device_train_batch_size": 32}
         train, dev = (exegete.load_data("digits?turned=true", split) for split in ("train", "dev"))
-        return RECIPES["baseline"]().train(config, train, dev, self.runs / "encoder", arguments=settings).folder
+        folder = self.runs.with_name("digits") / "encoder"
+        return RECIPES["baseline"]().train(config, train, dev, folder, arguments=settings).folder
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -96,12 +97,26 @@ class Digits(Task):
         """Trained on 1,297 images."""
         settings = QUIET | {"num_train_epochs": 8, "learning_rate": 1e-3, "per_device_train_batch_size": 32}
         train, dev = (exegete.load_data("digits", split) for split in ("train", "dev"))
-        result = RECIPES["baseline"]().train(self.start, train, dev, self.runs / "teacher", arguments=settings)
+        folder = self.runs.with_name("digits") / "teacher"
+        result = RECIPES["baseline"]().train(self.start, train, dev, folder, arguments=settings)
         return exegete.load(result.folder, device="cpu")
 
     def data(self) -> tuple[Dataset, Dataset, Dataset]:
         """Pool, dev and test."""
         return tuple(exegete.load_data("digits", split) for split in ("train", "dev", "test"))
+
+
+@dataclass(frozen=True)
+class Longer(Digits):
+    """Three times the epochs: is what is missing data or steps?"""
+
+    name: str = "digits_longer"
+    sizes: tuple[int, ...] = (100,)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """As those of the others, but longer."""
+        return super().arguments | {"num_train_epochs": 30}
 
 
 @dataclass(frozen=True)
@@ -178,7 +193,7 @@ class Mlqe(Sst):
         return self.rows_of("dev").select(range(700, 820))
 
 
-TASKS = {task.name: task for task in (Digits, Sst, Mlqe)}
+TASKS = {task.name: task for task in (Digits, Longer, Sst, Mlqe)}
 
 
 def main() -> None:

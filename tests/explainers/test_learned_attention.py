@@ -12,6 +12,7 @@ from exegete import ExegeteError, explainer
 from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.explainers.learned_attention import jointly
 from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.explainers.sparsemax import short_sparsemax
 from exegete.models import Batch, Capture
 from small import FAMILIES, alone, shared, small, uneven
 
@@ -392,3 +393,27 @@ def test_wrong_choices(options, message):
         InterpretableAttention(**({"n_layers": 2, "n_heads": 4, "head_dim": 8} | options))
     with pytest.raises(ExegeteError, match="all, last"):
         ParameterisedAttention(2, 4, layers="first")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [0.0, 0.1, 3.0, 1e4])
+def test_sparsemax_without_sorting_is_the_one_with(scale, dtype):
+    torch.manual_seed(0)
+    values = scale * torch.randn(40, 3, 32, dtype=dtype)
+    values[0, 0, :5] = values[0, 0].max()
+    close = {"atol": 20 * torch.finfo(dtype).eps, "rtol": 1e-5}
+    for axis in (-1, 1):
+        torch.testing.assert_close(short_sparsemax(values, axis), sparsemax(values, axis), **close)
+    found = short_sparsemax(values)
+    torch.testing.assert_close(found.sum(-1), torch.ones(40, 3, dtype=dtype), **close)
+    one, other = values.clone().requires_grad_(), values.clone().requires_grad_()
+    weights = torch.randn_like(values)
+    for leaf, method in ((one, short_sparsemax), (other, sparsemax)):
+        (method(leaf, -1) * weights).sum().backward()
+    torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_sparsemax_without_sorting_has_both_derivatives():
+    values = torch.tensor([[0.3, 0.1, -0.4, 0.25], [2.0, -1.0, 0.2, 0.1]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(short_sparsemax, values)
+    assert torch.autograd.gradgradcheck(short_sparsemax, values)

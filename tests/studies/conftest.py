@@ -19,7 +19,7 @@ def cluster():
     """Two `ray start` processes on this machine, which end with the tests; gives their address."""
     pytest.importorskip("ray", reason="needs the extra 'cluster'")
     paths = [str(ROOT / "src"), str(ROOT / "tests"), str(Path(__file__).parent)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "RAY_worker_niceness": "0"}
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", "--num-cpus=1"]
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -154,6 +154,7 @@ def test_after_a_crash_between_checkpoints_it_goes_on_to_the_same_weights(tmp_pa
             if self.state.global_step == 7:
                 raise ConnectionError
 
+    Crashing.__name__ = ScaffoldTrainer.__name__
     every = {"arguments": {"eval_steps": 4}, "model": config(hidden_dropout_prob=0.1)}
     teaching = Teaching(teacher_of(), rate=0.05)
     student(tmp_path / "whole", teaching, **every)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
 from browsing import chromium, served, visitor
+from exegete.cli import app as commands
 from serving import new_database, postgres
 from sites import admin, compared, site
 
@@ -27,6 +29,28 @@ def whole(tmp_path, comparison):
 def chief(whole):
     """The admin's browser at that site."""
     return admin(whole)
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """Starts `exegete serve` up to the point where it would wait; the address it listens at, and what it printed."""
+
+    def start(*options):
+        begun = {}
+
+        def run(self, sockets):
+            begun.update(host=sockets[0].getsockname()[0], port=sockets[0].getsockname()[1], config=self.config)
+            sockets[0].close()
+
+        monkeypatch.setattr("uvicorn.Server.run", run)
+        result = CliRunner().invoke(
+            commands, ["serve", "--storage", f"sqlite:///{tmp_path}/s.db", "--port", "0", *options]
+        )
+        if result.exception is not None:
+            raise result.exception
+        return begun | {"printed": result.stderr}
+
+    return start
 
 
 @pytest.fixture(scope="session")

@@ -111,7 +111,18 @@ def test_marks_from_elsewhere_become_a_study_and_leave_it_unchanged(whole, chief
     ]
 
 
-@pytest.mark.parametrize("content", ["{", "{}", '[{"data": {}}]', '[{"data": {"text": "a"}}]', "[]", '["x"]'])
+WRONG = [
+    "{",
+    pytest.param("[" * 100_000, id="deep"),
+    "{}",
+    '[{"data": {}}]',
+    '[{"data": {"text": "a"}}]',
+    "[]",
+    '["x"]',
+]
+
+
+@pytest.mark.parametrize("content", WRONG)
 def test_files_that_are_something_else_are_refused_with_a_reason(chief, content):
     data = {"csrf": csrf(chief.get("/studies")), "name": "imported", "format": "label-studio"}
     reply = chief.post("/studies/import", data=data, files={"file": ("x.json", content)})

@@ -37,34 +37,13 @@ def paths(made):
     return sorted(set(found))
 
 
-@pytest.fixture
-def served(tmp_path, monkeypatch):
-    """Starts `exegete serve` up to the point where it would wait; the address it listens at, and what it printed."""
-
-    def start(*options):
-        begun = {}
-
-        def run(self, sockets):
-            begun.update(host=sockets[0].getsockname()[0], port=sockets[0].getsockname()[1], config=self.config)
-            sockets[0].close()
-
-        monkeypatch.setattr("uvicorn.Server.run", run)
-        result = CliRunner().invoke(
-            commands, ["serve", "--storage", f"sqlite:///{tmp_path}/s.db", "--port", "0", *options]
-        )
-        assert result.exit_code == 0, result.output
-        return begun | {"printed": result.stderr}
-
-    return start
+def test_the_server_listens_on_loopback_unless_told_otherwise(started):
+    assert started()["host"] == "127.0.0.1"
+    assert started("--host", "0.0.0.0", "--name", "study.example")["host"] == "0.0.0.0"
 
 
-def test_the_server_listens_on_loopback_unless_told_otherwise(served):
-    assert served()["host"] == "127.0.0.1"
-    assert served("--host", "0.0.0.0", "--name", "study.example")["host"] == "0.0.0.0"
-
-
-def test_each_start_prints_an_address_with_a_new_token_that_opens_the_door(served):
-    starts = [served() for _ in range(2)]
+def test_each_start_prints_an_address_with_a_new_token_that_opens_the_door(started):
+    starts = [started() for _ in range(2)]
     tokens = []
     for start in starts:
         address = re.search(r"open: (\S+)", start["printed"]).group(1)
@@ -78,8 +57,8 @@ def test_each_start_prints_an_address_with_a_new_token_that_opens_the_door(serve
     assert all(len(token) == 43 for token in tokens)
 
 
-def test_addresses_with_their_tokens_and_texts_are_not_logged(served):
-    assert served()["config"].access_log is False
+def test_addresses_with_their_tokens_and_texts_are_not_logged(started):
+    assert started()["config"].access_log is False
 
 
 def test_every_page_but_signing_in_joining_and_annotating_needs_the_admin_token(whole):
@@ -93,7 +72,7 @@ def test_every_page_but_signing_in_joining_and_annotating_needs_the_admin_token(
             assert (reply.status_code, reply.headers["location"][:9]) == (303, "/sign-in?"), path
         else:
             assert reply.status_code in (401, 403), (method, path)
-    assert seen == 22
+    assert seen == 23
 
 
 @pytest.mark.parametrize("guess", ["", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "\udcff"])

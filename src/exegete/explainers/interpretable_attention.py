@@ -20,9 +20,11 @@ from exegete.explainers.learned_attention import (
     over_positions,
     precise,
 )
+from exegete.explainers.sparsemax import short_sparsemax
 from exegete.models import Batch, ExplainedModel, Outputs
 
 Mix = Literal["literal", "coefs"]
+OVER_FEATURES = NORMS | {"sparsemax": short_sparsemax}
 
 
 class InterpretableAttention(LearnedAttention):
@@ -150,7 +152,7 @@ class InterpretableAttention(LearnedAttention):
         weighed = [weight.to(precise(x))[:, None] * precise(x) for x, weight in zip((q, k), weights, strict=True)]
         if self.mix == "coefs":
             return scaling * mean_logits(weighed[0], weighed[1], batch.attended, causal)
-        queries, keys = (NORMS[self.norm](x, -1) for x in weighed)
+        queries, keys = (OVER_FEATURES[self.norm](x, -1) for x in weighed)
         return mean_logits(queries, keys, batch.attended, causal)
 
     def _coefficient(self, name: str, shape: tuple[int, ...], *, learned: bool) -> None:

@@ -22,7 +22,8 @@ class Consistency(Criterion):
 
     H is the mean of the hidden states over layers and real positions. Explanations are compared position by position,
     each from its own first one on; logarithms are of scores clipped to [1e-7, 1], since sparse ones hold zeros. A batch
-    of one has no pairs: 0.
+    of one has no pairs: 0. So is the term where all explanations are equal, which sparse ones soon are, all of them on
+    one special token: softmax gets there later, and the epoch is to be chosen by the metric.
 
     Args:
         explainer: see `Criterion`, as `weight` and `pace`.

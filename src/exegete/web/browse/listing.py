@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 
 import pandas as pd
 
-from exegete.errors import unknown
 from exegete.reports.attributions import Attribution
 from exegete.web.browse.stored import Result
+from exegete.web.choice import one_of
 
 ONLY = ("all", "right", "wrong", "truncated")
 SORTS = ("example", "metric", "disagreement", "probability", "tokens")
@@ -71,11 +71,11 @@ def view_of(result: Result, query: Mapping[str, str]) -> View:
     metrics = [card.name for card in result.comparison.cards]
     page = query.get("page", "1")
     return View(
-        method=_known("method", query.get("method", ""), result.methods),
-        metric=_known("metric", query.get("metric", ""), metrics),
-        sort=_known("sorting", query.get("sort", ""), SORTS),
-        order=_known("order", query.get("order", ""), ORDERS),
-        only=_known("choice", query.get("only", ""), ONLY),
+        method=one_of("method", query.get("method", ""), result.methods),
+        metric=one_of("metric", query.get("metric", ""), metrics),
+        sort=one_of("sorting", query.get("sort", ""), SORTS),
+        order=one_of("order", query.get("order", ""), ORDERS),
+        only=one_of("choice", query.get("only", ""), ONLY),
         text=query.get("text", "")[:200],
         prediction=query.get("prediction", "")[:200],
         page=max(1, int(page)) if page.isdecimal() and len(page) < 9 else 1,
@@ -100,14 +100,6 @@ def values_at(result: Result, example: int) -> pd.DataFrame:
     titles = {card.name: card.title for card in result.comparison.cards}
     found: pd.DataFrame = frame[frame["example"] == example].set_index("method")[list(titles)]
     return found.rename(columns=titles)
-
-
-def _known(what: str, given: str, valid: Sequence[str]) -> str:
-    if not given:
-        return valid[0]
-    if given not in valid:
-        raise unknown(what, given, valid)
-    return given
 
 
 def _line(result: Result, view: View, row: Mapping[Any, Any]) -> Line:

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from exegete.errors import ExegeteError, unknown
+from exegete.web.choice import one_of
 from exegete.web.settings import Limits
 
 LEVELS = ("word", "token")
@@ -64,22 +65,14 @@ def question(
     if len(chosen) > limits.methods:
         raise ExegeteError(f"at most {limits.methods} methods at once, got {len(chosen)}")
     return Question(
-        model=_known("model", first.get("model", ""), models),
+        model=one_of("model", first.get("model", ""), models),
         text=_lines(first.get("text", "")),
         pair=_lines(first.get("pair", "")),
         picture=first.get("picture", "")[:64],
         target=first.get("target", "")[:200] or PREDICTED,
-        level=_known("level", first.get("level", ""), LEVELS),
+        level=one_of("level", first.get("level", ""), LEVELS),
         method=chosen,
     )
-
-
-def _known(what: str, given: str, valid: Sequence[str]) -> str:
-    if not given:
-        return valid[0]
-    if given not in valid:
-        raise unknown(what, given, valid)
-    return given
 
 
 def _lines(text: str) -> str:

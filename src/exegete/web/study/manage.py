@@ -64,7 +64,7 @@ def import_marks(request: Request, form: guard.CheckedForm, file: guard.Upload) 
         raise unknown("format", form_name, FORMATS)
     try:
         content = json.loads(file)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ExegeteError(f"the file is not JSON: {error}") from None
     examples = FORMATS[form_name](content, "the file")
     if len(examples) > site.limits.examples or any(len(t) > site.limits.text for e in examples for t in e.texts):

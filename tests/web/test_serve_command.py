@@ -1,0 +1,72 @@
+"""`exegete serve` opens the rooms that it is given something for, and makes the study that is asked for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from starlette.testclient import TestClient
+
+from exegete.errors import ExegeteError
+from sites import HERE, METHODS, TEXTS, model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A saved model, whose labels are those of the generated corpus."""
+    where = tmp_path_factory.mktemp("models") / "tiny"
+    model().model.save_pretrained(where)
+    facts = json.loads((where / "config.json").read_text())
+    labels = {"id2label": {"0": "negative", "1": "positive", "2": "other"}}
+    labels |= {"label2id": {name: int(number) for number, name in labels["id2label"].items()}}
+    (where / "config.json").write_text(json.dumps(facts | labels))
+    model().tokenizer.save_pretrained(where)
+    return str(where)
+
+
+def pages(start):
+    """The admin's browser at a server that was about to wait."""
+    client = TestClient(start["config"].app, base_url=HERE, headers={"accept": "text/html"})
+    client.get("/sign-in", params={"token": start["printed"].rpartition("token=")[2].strip()})
+    return client
+
+
+def test_a_study_is_made_of_a_result_once_and_gone_on_with(started, comparison):
+    options = ("--result", str(comparison), "--study", "films", "--limit", "2")
+    made = pages(started(*options)).get("/studies/films").text
+    assert f"2 examples, explained by {', '.join(sorted(METHODS))}" in made
+    again = started(*options)
+    assert "going on with the study films" in again["printed"]
+    assert "0 of 0 answers, 2 examples" in pages(again).get("/studies/films").text
+
+
+def test_a_study_is_made_of_a_model_and_data(started, folder):
+    start = started(
+        *("--model", folder, "--data", "generated?size=12", "--limit", "3"),
+        *("--study", "said", "--kind", "simulate", "--methods", "saliency,attention_all"),
+    )
+    client = pages(start)
+    assert "3 examples, explained by attention_all, saliency" in client.get("/studies/said").text
+    assert client.get("/explore/example").status_code == 200
+
+
+def test_a_room_without_anything_in_it_stays_shut(started, comparison, folder):
+    client = pages(started("--result", str(comparison)))
+    assert client.get("/browse/reviews").status_code == 200
+    assert client.get("/explore").status_code == 404
+    client = pages(started("--model", folder, "--methods", "all"))
+    assert client.get("/explore", params={"text": TEXTS[1]}).status_code == 200
+    assert client.get("/browse").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--study", "new"), "no study new yet"),
+        (("--data", "generated", "--study", "new"), "needs a --model"),
+        (("--study", "new", "--kind", "sing"), "no study new yet"),
+    ],
+)
+def test_what_is_missing_is_said(started, options, told):
+    with pytest.raises(ExegeteError, match=told):
+        started(*options)
