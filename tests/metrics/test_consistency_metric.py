@@ -92,11 +92,11 @@ def test_a_question_is_kept_where_it_is_asked_for():
     question = batch.content & ~batch.erasable
     scores = torch.where(question, 5.0, attribution_for(batch)) * batch.content
     for name in ("aopc_comprehensiveness", "sufficiency"):
-        kept = metric(name, keep_question=True)
+        kept, whole = metric(name, how="mask", keep_question=True), metric(name, how="mask")
         assert torch.equal(
             kept.judge(model, batch, scores)[name], kept.judge(model, batch, scores.masked_fill(question, 0.0))[name]
         )
-        assert not torch.equal(metric(name).judge(model, batch, scores)[name], kept.judge(model, batch, scores)[name])
+        assert not torch.equal(whole.judge(model, batch, scores)[name], kept.judge(model, batch, scores)[name])
 
 
 @pytest.mark.parametrize(

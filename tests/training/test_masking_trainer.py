@@ -278,7 +278,7 @@ def test_bad_input(tmp_path):
         train_masking(bert(), texts(4), texts(4), tmp_path)
     with pytest.raises(ExegeteError, match="fine-tuned already"):
         RECIPES["aml"]().train("tiny", texts(4), texts(4), tmp_path)
-    with pytest.raises(ExegeteError, match="masked_share does not apply"):
+    with pytest.raises(ExegeteError, match="masked_share and head_rate do not apply"):
         RECIPES["aml"]().train(bert(), texts(4), texts(4), tmp_path, masked_share=0.5)
     with pytest.raises(ExegeteError, match="give all three weights or none: inverse is missing"):
         RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2)

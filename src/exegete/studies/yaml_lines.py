@@ -112,7 +112,8 @@ def merged(below: Lined, above: Lined, keep_null: Collection[str] | None = ()) -
     for key, inner in above.value.items():
         upper = part(above, key)
         inside = None if keep_null is None or key in keep_null else ()
-        both = merged(part(below, key), upper, inside) if key in value and inner is not None else upper
+        under = part(below, key) if key in value else Lined({}, {(): upper.lines[()]})
+        both = upper if inner is None else merged(under, upper, inside)
         lines = {place: line for place, line in lines.items() if place[:1] != (key,)}
         if inner is None and keep_null is not None:
             value.pop(key, None)
