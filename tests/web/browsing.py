@@ -72,7 +72,8 @@ def visitor(browser, address):
 
 
 def fits(page):
-    """Whether nothing sticks out of the window sideways."""
+    """Whether nothing sticks out of the window sideways, once the page is there with its style."""
+    page.wait_for_load_state()
     return page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.browser
 def test_a_result_is_sorted_filtered_and_followed_to_an_example(opened, size):
     page = opened("/browse", admin=True, **({"size": size} if size else {}))
     page.get_by_role("link", name="reviews").click()
+    page.wait_for_url("**/browse/reviews")
     assert fits(page)
     rows = page.locator("table.sortable tbody th")
     column = page.get_by_role("button", name="aopc_comprehensiveness")
@@ -29,6 +30,7 @@ def test_a_result_is_sorted_filtered_and_followed_to_an_example(opened, size):
     expect(page.get_by_text("1 example, as saliency explains them.")).to_be_visible()
     expect(page.locator(".snippet")).to_have_text(TEXTS[2])
     page.locator("tbody td a").click()
+    page.wait_for_url("**/examples/2?*")
     assert page.locator("article h2").all_inner_texts() == METHODS
     page.get_by_text("Layer by layer").click()
     expect(page.get_by_role("region", name="globenc, layers by tokens")).to_be_visible()
@@ -42,11 +44,14 @@ def test_worst_best_and_most_disputed_examples_are_one_click_away(opened):
         return [float(text) for text in page.locator(f".table tbody td:nth-child({place})").all_inner_texts()]
 
     page.get_by_role("link", name="Worst of saliency").click()
+    page.wait_for_url("**order=ascending*")
     worst = column(4)
     assert worst == sorted(worst)
     page.get_by_role("link", name="Best of saliency").click()
+    page.wait_for_url("**order=descending*")
     assert column(4) == worst[::-1]
     page.get_by_role("link", name="Most disagreement").click()
+    page.wait_for_url("**sort=disagreement*")
     assert column(5) == sorted(column(5), reverse=True)
 
 
