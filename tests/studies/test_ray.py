@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import pytest
@@ -24,7 +25,7 @@ def test_two_nodes_do_every_run_once_and_survive_a_killed_one(cluster, tmp_path)
 
     these = [*cells(10), Cell({"kind": "test", "number": 99}, dying, "dies")]
     bad = Cell({"kind": "test", "number": 100}, raising, "bad")
-    root, told = tmp_path / "store", []
+    root, told, on_sigterm = tmp_path / "store", [], signal.getsignal(signal.SIGTERM)
     workers = RayWorkers(root, address=cluster)
     assert workers.count == 2
     assert len([node for node in ray.nodes() if node["Alive"]]) == 2
@@ -33,6 +34,7 @@ def test_two_nodes_do_every_run_once_and_survive_a_killed_one(cluster, tmp_path)
     assert all(Store(root).done(cell.key) for cell in these)
     assert (tmp_path / "log").read_text().count("\n") == 11
     assert told.count(("dies", "killed")) == 1
+    assert signal.getsignal(signal.SIGTERM) is on_sigterm
 
 
 def test_a_wrong_address_is_said_at_once(tmp_path):

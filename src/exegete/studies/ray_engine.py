@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ class RayWorkers:
             raise ExegeteError("--engine ray needs the extra 'cluster': pip install 'exegete[cluster]'") from error
         self.ray: Any = ray
         self.root, self.mark = root.absolute(), _marked(root)
-        self.ours = not ray.is_initialized()
+        self.ours, self.on_sigterm = not ray.is_initialized(), signal.getsignal(signal.SIGTERM)
         if self.ours:
             _join(ray, address)
         resources = ray.cluster_resources()
@@ -67,12 +69,14 @@ class RayWorkers:
         return [self._ended(each, self.running.pop(each)) for each in ready]
 
     def close(self) -> None:
-        """Cancels what runs: it is told to save and end."""
+        """Cancels what runs: it is told to save and end. Leaves a cluster that was joined here, and signals as they were."""
         for each in self.running:
             self.ray.cancel(each, force=False)
         self.running.clear()
         if self.ours:
             self.ray.shutdown()
+            with suppress(ValueError):  # outside of the main thread, where Ray has left signals alone, too
+                signal.signal(signal.SIGTERM, self.on_sigterm or signal.SIG_DFL)
 
     def _ended(self, task: Any, cell: Cell) -> Ended:
         try:
