@@ -69,7 +69,7 @@ class RayWorkers:
         return [self._ended(each, self.running.pop(each)) for each in ready]
 
     def close(self) -> None:
-        """Cancels what runs: it is told to save and end. Leaves a cluster that was joined here, and signals as they were."""
+        """Cancels what runs: it is told to save and end. Leaves a cluster joined here, and the signals as they were."""
         for each in self.running:
             self.ray.cancel(each, force=False)
         self.running.clear()
