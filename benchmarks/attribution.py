@@ -257,7 +257,7 @@ def sequential(model: ExplainedModel, texts: list[str], cases: list[Case]) -> di
     for name, call in mine.items():
         drops = mine["n_steps=auto"]()
         result[name]["largest gap per position"] = largest(call(), drops)
-        result["captum"]["largest gap per position"] = largest([x.numpy() for x in loops], drops)
+        result["captum"]["largest gap per position"] = largest([x.detach().numpy() for x in loops], drops)
     return result
 
 
