@@ -89,8 +89,8 @@ class InterpretableAttention(LearnedAttention):
     @property
     def params(self) -> dict[str, Any]:
         """Sizes and choices."""
-        names = ("n_layers", "n_heads", "head_dim", "norm", "mix", "features", "heads", "layers", "scales")
-        names += ("special_tokens",)
+        sizes, levels = ("n_layers", "n_heads", "head_dim"), ("features", "heads", "layers")
+        names = (*sizes, "norm", "mix", *levels, "scales", "special_tokens")
         return {name: getattr(self, name) for name in names}
 
     def check(self, outputs: Outputs) -> None:

@@ -108,13 +108,13 @@ def mean_logits(queries: Tensor, keys: Tensor, attended: Tensor, causal: bool, w
     Args:
         queries: [B, H, L, d].
         keys: [B, H, L, d].
-        attended: [B, L], which positions are real; padding is averaged over by nobody.
+        attended: [B, L], which positions are real; padding, finite numbers, is averaged over by nobody.
         causal: whether only n ≥ m can see m; all can otherwise.
         weights: [H, d], of the features in the products; 1 by default.
     """
     queries, keys = (precise(x).transpose(1, 2) for x in (queries, keys))  # most models' own order in memory
-    real = attended[:, :, None, None]
-    total, count = queries.masked_fill(~real, 0), real.to(queries.dtype)
+    count = attended[:, :, None, None].to(queries.dtype)
+    total = queries * count
     if causal:
         mean = _from_the_end(total) / _from_the_end(count).clamp(min=1)
     else:

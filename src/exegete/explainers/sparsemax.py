@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-START = -0.5
+START = -0.7
 
 
 class _Projection(torch.autograd.Function):
@@ -49,9 +49,9 @@ def projected(values: Tensor) -> Tensor:
 
 
 def thresholds(rows: Tensor) -> Tensor:
-    """τ [N, 1] of rows [N, d] whose largest entry is 0; rows that are done take no part in further steps."""
+    """τ [N, 1] of rows [N, d] whose largest entry is 0; rows that are done take no part in the last steps."""
     ones, smallest = rows.new_ones(rows.shape[1]), 4 * torch.finfo(rows.dtype).eps
-    found = _stepped(rows, rows.new_full((len(rows), 1), START), ones)
+    found = _stepped(rows, _stepped(rows, rows.new_full((len(rows), 1), START), ones), ones)
     present, going = found, torch.arange(len(rows), device=rows.device)
     for _ in range(rows.shape[1]):
         after = torch.maximum(_stepped(rows, present, ones), present)
