@@ -47,6 +47,7 @@ JUDGES = {
     "consistency across pairs": metric("consistency?across=pairs"),
     "important tokens": metric("important_tokens"),
 }
+PLAUSIBILITY = metric("auc")
 NORM = {"simulatability": "sparsemax"}
 SEEDS = (0, 1, 2)
 QUIET = {"disable_tqdm": True, "use_cpu": not torch.cuda.is_available(), "save_only_model": True, "bf16": True}
@@ -87,8 +88,9 @@ TASKS = {
 }  # fmt: skip
 TINY = {"train": 32, "dev": 8, "test": 12, "scored": 24, "pool": 16, "epochs": 1, "often": 1}
 RATES = {"comprehensiveness": (3e-5, 0.01), "sufficiency": (3e-5, 0.005), "consistency": (3e-5, 0.003)}
-RATES |= {"simulatability": (3e-5, 0.005)}  # of the model and of the coefficients
+RATES |= {"simulatability": (3e-5, 0.01)}  # of the model and of the coefficients
 TEMPERATURE, STUDENT_RATE = 1.0, 0.1
+ALONE = 0.02  # of coefficients on a model that stays what it is
 SEEN = 128  # rows of test that rates were once chosen on: they judge nothing
 STUDENTS = 2  # for each explanation of a model
 STUDENT = QUIET | ONCE | {
@@ -213,12 +215,12 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
             yield from one_at_a_time(bench, task, criteria, seed)
     for criterion in CRITERIA[:3]:
         yield from ablated(bench, criterion)
+    for criterion in CRITERIA[:3]:
+        yield f"reviews {criterion} 0", partial(trained, bench, "reviews", criterion, 0)
+    yield "transfer", partial(transferred, bench)
     for size in (2, 3, 4):
         for several in combinations(CRITERIA, size):
             yield f"mixed sst {'+'.join(several)} 0", partial(trained, bench, "sst", ",".join(several), 0)
-    for criterion in CRITERIA[:3]:
-        yield f"reviews {criterion} 0", partial(trained, bench, "reviews", criterion, 0)
-    yield "reviews plain", partial(plain, bench, "reviews")
 
 
 def table(folder: Path) -> Iterator[str]:
@@ -264,11 +266,22 @@ def one_at_a_time(
 
 
 def ablated(bench: Bench, criterion: str) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """The other NORM, and coefficients of one kind alone (Fig. 6)."""
-    yield f"sparsemax sst {criterion} 0", partial(trained, bench, "sst", criterion, 0, norm="sparsemax")
-    for level in ("features", "heads", "layers"):
-        only = {each: each == level for each in ("features", "heads", "layers")}
-        yield f"only {level} sst {criterion} 0", partial(trained, bench, "sst", criterion, 0, **only)
+    """Coefficients of all kinds and of one alone, on a model that stays what it is (Fig. 6)."""
+    levels = ("features", "heads", "layers")
+    for level in ("all", *levels):
+        only = {each: level in ("all", each) for each in levels}
+        yield f"only {level} sst {criterion} 0", partial(trained, bench, "sst", criterion, 0, train_model=False, **only)
+
+
+def transferred(bench: Bench) -> dict[str, Any]:
+    """Coefficients and models of SST and of the reviews, on the reviews (Fig. 8)."""
+    model = exegete.load(bench.base("reviews"), device=None, max_length=224)
+    chosen: dict[str, Explainer] = {"untrained": InterpretableAttention.untrained(model, norm="softmax")}
+    for task, criterion in product(("sst", "reviews"), CRITERIA[:3]):
+        folder = bench.folder / "coefficients" / f"{task}-{criterion}-softmax-0"
+        chosen[f"{criterion} of {task}"] = InterpretableAttention.from_pretrained(folder)
+    judges = {name: JUDGES[name] for name in CRITERIA[:3]}
+    return {"judged": judged(model, bench.data("reviews")[2], chosen, judges)}
 
 
 def plain(bench: Bench, task: str) -> dict[str, Any]:
@@ -282,8 +295,9 @@ def plain(bench: Bench, task: str) -> dict[str, Any]:
     specs = ["attention_all", "attention_last", "input_x_gradient", "random"]
     if task != "squad":
         specs += ["integrated_gradients?n_steps=8&baselines=zero", "lime?n_samples=64"]
-    quick = judged(model, test, chosen, JUDGES)
-    others = judged(model, first(test, 96), {spec: exegete.explainer(spec) for spec in specs}, JUDGES)
+    judges = JUDGES | ({"plausibility": PLAUSIBILITY} if task == "sst" else {})
+    quick = judged(model, test, chosen, judges)
+    others = judged(model, first(test, 96), {spec: exegete.explainer(spec) for spec in specs}, judges)
     return {"task": task, "figures": scores(model, bench.scored(task)), "judged": quick | others}
 
 
@@ -294,6 +308,8 @@ def trained(
     train, dev, test = bench.data(task)
     size, norm = bench.size(task), norm or NORM.get(criteria, "softmax")
     rate, own = map(min, zip(*(RATES[name] for name in criteria.split(",")), strict=True)) if criteria else (3e-5, 0.0)
+    if not switches.get("train_model", True):
+        own = ALONE
     folder = bench.folder / "work"
     shutil.rmtree(folder, ignore_errors=True)
     student = {"student": backbone(), "student_rate": STUDENT_RATE} if "simulatability" in criteria else {}
@@ -325,9 +341,11 @@ def trained(
             chosen["trained"].save_pretrained(bench.folder / "coefficients" / name)
     found: dict[str, Any] = {"task": task, "criteria": criteria, "norm": norm, "seed": seed}
     found |= {"figures": scores(model, bench.scored(task)), "training seconds": round(seconds, 1)}
-    alone = criteria in CRITERIA and not switches
-    own = {name: judge for name, judge in JUDGES.items() if name == criteria or not alone}
-    found["judged"] = judged(model, test, chosen, own)
+    alone = criteria in CRITERIA
+    judges = {name: judge for name, judge in JUDGES.items() if name == criteria or not alone}
+    if task == "sst" and not switches:
+        judges["plausibility"] = PLAUSIBILITY
+    found["judged"] = judged(model, test, chosen, judges)
     if "simulatability" in criteria:
         found["students"] = taught(bench, task, model, chosen, seed)
     found["history"] = [logged(entry) for entry in result.history]
