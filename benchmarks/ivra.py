@@ -224,28 +224,33 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
 
 
 def table(folder: Path) -> Iterator[str]:
-    """Each criterion alone: its metric for the fine-tuned model and after training, and what it costs in accuracy."""
+    """Each criterion alone: its metric for the fine-tuned model and after training, and what it costs in accuracy.
+
+    `over`: in how many runs trained coefficients beat untrained ones, of the fine-tuned model and of the run's own.
+    """
     found = {path.stem: json.loads(path.read_text()) for path in sorted((folder / "parts").glob("*.json"))}
-    yield "| task | criterion | fine-tuned, untrained | trained model, untrained | trained | better | accuracy |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    yield "| task | criterion | fine-tuned | own, untrained | trained | over fine-tuned | over own | accuracy |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     for task, criterion in product(("sst", "snli", "squad"), CRITERIA):
         runs = [found[name] for seed in SEEDS if (name := f"{task} {criterion} {seed}") in found]
         if not runs or f"{task} plain" not in found:
             continue
-        plain, key = found[f"{task} plain"], "students" if criterion == "simulatability" else "judged"
-        values = {
-            name: [run[key][name] if key == "students" else run[key][name][criterion] for run in runs]
+        plain, taught = found[f"{task} plain"], criterion == "simulatability"
+        own, trained = (
+            [run["students"][name] if taught else run["judged"][name][criterion] for run in runs]
             for name in ("untrained", "trained")
-        }
-        before = values["untrained"] if key == "students" else plain[key][f"untrained {runs[0]['norm']}"][criterion]
+        )
+        before = None if taught else plain["judged"][f"untrained {runs[0]['norm']}"][criterion]
         sign = -1 if criterion == "sufficiency" else 1
-        better = sum(sign * (new - np.mean(before)) > 0 for new in values["trained"])
+        over = [sign * (new - old) > 0 for new, old in zip(trained, own, strict=True)]
+        first_column = ("", "") if before is None else (
+            f"{before:.3f}", f"{sum(sign * (new - before) > 0 for new in trained)} of {len(runs)}"
+        )  # fmt: skip
         main = "exact_match" if task == "squad" else "accuracy"
         price = [100 * (run["figures"][main] - plain["figures"][main]) for run in runs]
-        start = "" if key == "students" else f"{before:.3f}"
         yield (
-            f"| {task} | {criterion} | {start} | {spread(values['untrained'])} | {spread(values['trained'])} | "
-            f"{better} of {len(runs)} | {spread(price, '+.1f', '.1f')} |"
+            f"| {task} | {criterion} | {first_column[0]} | {spread(own)} | {spread(trained)} | {first_column[1]} | "
+            f"{sum(over)} of {len(runs)} | {spread(price, '+.1f', '.1f')} |"
         )
 
 

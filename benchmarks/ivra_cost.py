@@ -26,6 +26,7 @@ from exegete.training.simulatability import Pupil, Simulatability
 SHARED = Path(__file__).parents[2] / "shared"
 LIMITS = {"explanation": 1.10, "comprehensiveness": 2.3, "sufficiency": 2.3, "consistency": 1.3}
 FEW = 16
+MORE = 4  # rounds of what takes a pass alone, for each of what takes a step
 NORMS = ("sparsemax", "softmax")
 
 
@@ -41,7 +42,9 @@ def main() -> None:
     found: dict[str, dict[str, float]] = {}
     for length in options.lengths:
         data = batch_of(length, FEW)
-        found[f"explanation over a forward pass, {FEW} texts of {length} tokens"] = explanations(data, options.rounds)
+        found[f"explanation over a forward pass, {FEW} texts of {length} tokens"] = explanations(
+            data, MORE * options.rounds
+        )
     shortest = batch_of(options.lengths[0], options.batch)
     name = f"training step over a plain one, {options.batch} texts of {options.lengths[0]} tokens"
     found[name] = steps(shortest, options.rounds)
