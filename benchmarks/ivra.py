@@ -75,14 +75,15 @@ class Part:
     epochs: int = 2
     often: int = 6
     base: tuple[int, int] = (0, 0)
+    base_rate: float = 1e-4
 
 
 TASKS = {
     "sst": Part(f"sst:{DATA / 'sst'}", 110),
     "snli": Part(f"snli:{DATA / 'snli'}", 120, splits=("dev", "dev", "test"), base=(5400, 3)),
     "squad": Part(
-        f"squad:{DATA / 'squad' / 'dev-subset.json'}", 760, train=96, dev=24, test=48, scored=100, pool=96, batch=16,
-        often=4, base=(529, 4),
+        f"squad:{DATA / 'squad' / 'dev-subset.json'}", 420, train=192, dev=32, test=62, scored=140, pool=96, batch=16,
+        base=(529, 12), base_rate=2e-4,
     ),
     "reviews": Part(f"labelled:{DATA / 'reviews' / 'customer-reviews.txt'}?skip_empty=true", 110),
 }  # fmt: skip
@@ -150,7 +151,7 @@ class Bench:
         name = dict(zip(("train", "dev", "test"), part.splits, strict=True))[split]
         data = exegete.load_data(part.spec, name)
         if task == "squad":
-            data = data.filter(lambda row: len(row["answer"]) > 0)
+            data = data.filter(lambda row: len(row["answer"]) > 0).map(sentence)
         texts = [name for name in ("text", "text_pair") if name in data.column_names]
         return data.filter(lambda row: sum(len(row[name]) for name in texts) <= part.longest).shuffle(seed=0)
 
@@ -186,10 +187,19 @@ class Bench:
             return Path(os.environ.get("EXEGETE_MODELS", SHARED / "models")) / "minilm-sst2"
         size, folder = self.size(task), self.folder / "models" / task
         train = first(self.rows(task, "train"), size.base[0])
-        arguments = QUIET | ONCE | {"num_train_epochs": size.base[1], "learning_rate": 1e-4}
+        arguments = QUIET | ONCE | {"num_train_epochs": size.base[1], "learning_rate": size.base_rate}
         arguments |= {"per_device_train_batch_size": size.batch}
         RECIPES["baseline"]().train(backbone(), train, self.data(task)[1], folder, arguments=arguments, max_length=224)
         return folder
+
+
+def sentence(row: dict[str, Any]) -> dict[str, Any]:
+    """A question with the sentence that its first answer is in for context."""
+    context, (begin, end) = row["text_pair"], row["answer"][0]
+    before, stop = context.rfind(". ", 0, begin), context.find(". ", end) + 1 or len(context)
+    start = 0 if before < 0 else before + 2
+    inside = [[a - start, b - start] for a, b in row["answer"] if start <= a and b <= stop]
+    return {"text_pair": context[start:stop], "answer": inside}
 
 
 def first(data: Dataset, count: int, skip: int = 0) -> Dataset:
