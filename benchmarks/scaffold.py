@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import distribution
 from itertools import product
@@ -243,10 +243,8 @@ def trained(task: Task, output: Path, end: float) -> None:
     pool, dev, test = task.data()
     teaching = Patient(task.teacher, normaliser=task.normaliser, rate=task.rate)
     lesson = teaching.taught(pool.select(range(max(task.sizes))))
-    exam, last = (
-        teaching.taught(dev),
-        teaching.taught(pool.select(range(len(pool))[task.judged]) if task.judged else test),
-    )
+    exam = teaching.taught(dev)
+    last = teaching.taught(test if task.judged is None else pool.select(range(len(pool))[task.judged]))
     gold = score_of(task.teacher, last)
     (output / "teacher.json").write_text(json.dumps(gold))
     print(task.name, "teacher", gold, flush=True)
@@ -255,10 +253,9 @@ def trained(task: Task, output: Path, end: float) -> None:
             return
         begun = time.process_time()
         value = student(task, teaching, row, size, seed, (lesson, exam, last))
+        took = time.process_time() - begun
         slim(task.runs, output)
-        print(
-            f"{task.name} {row} {size} {seed}: {value:.4f}, {time.process_time() - begun:.0f} CPU seconds", flush=True
-        )
+        print(f"{task.name} {row} {size} {seed}: {value:.4f}, {took:.0f} CPU seconds", flush=True)
         tables(task, output)
 
 
