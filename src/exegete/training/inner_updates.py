@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -30,6 +30,12 @@ class Update:
     def __call__(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
         """θ', with a graph to the gradient."""
         return self.rule(weight, gradient, *self.kept[name])
+
+    def of_rows(self, name: str, rows: Tensor) -> Update:
+        """The same for some rows of one weight."""
+        group, state = self.kept[name]
+        own = {key: value[rows] if isinstance(value, Tensor) and value.ndim else value for key, value in state.items()}
+        return replace(self, kept={**self.kept, name: (group, own)})
 
     @torch.no_grad()
     def taken(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
