@@ -24,10 +24,10 @@ class UsedRows:
     """
 
     def __init__(self, model: ExplainedModel, *batches: Batch) -> None:
-        layer = model.embedding
-        simple = isinstance(layer, nn.Embedding) and layer.max_norm is None and not layer.sparse
-        self.layer: nn.Module = layer
-        self.table = layer.weight if simple and model.modality == "text" and not model.is_decoder else None
+        self.layer = model.embedding
+        self.table: Tensor | None = None
+        if isinstance(self.layer, nn.Embedding) and model.modality == "text" and not model.is_decoder:
+            self.table = None if self.layer.max_norm or self.layer.sparse else self.layer.weight
         if self.table is not None:
             padding = torch.tensor([model.pad_id], device=self.table.device)
             self.used = torch.cat([*(batch.inputs["input_ids"].flatten() for batch in batches), padding]).unique()
