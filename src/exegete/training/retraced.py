@@ -21,14 +21,14 @@ class Known(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """What dropout kept, and the random state after it was drawn."""
+    """What dropout multiplied by, and the random state after it was drawn."""
 
-    kept: Tensor
+    noise: Tensor
     after: Tensor
 
 
 class Remembered(TorchFunctionMode):
-    """Keeps what linear maps give inside the block and what dropout keeps (on the CPU), in the order of their calls."""
+    """Keeps what linear maps give inside the block and what dropout draws (on the CPU), in the order of their calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,9 +42,9 @@ class Remembered(TorchFunctionMode):
         given = kwargs or {}
         if func is dropout and (share := _share(*args, **given)):
             inputs: Tensor = args[0] if args else given["input"]
-            kept = torch.empty_like(inputs, dtype=torch.bool).bernoulli_(1 - share)
-            self.dropped.append(Dropped(kept, torch.get_rng_state()))
-            return _thinned(inputs, kept, share)
+            noise = torch.empty_like(inputs).bernoulli_(1 - share).div_(1 - share)
+            self.dropped.append(Dropped(noise, torch.get_rng_state()))
+            return inputs * noise
         result = func(*args, **given)
         if func is linear:
             self.outputs.append(Known(_weight(*args, **given).data_ptr(), result.detach()))
@@ -52,7 +52,7 @@ class Remembered(TorchFunctionMode):
 
 
 class Retraced(TorchFunctionMode):
-    """Inside the block linear maps of dual numbers take their primal from an earlier pass, and dropout what it kept.
+    """Inside the block linear maps of dual numbers take their primal from an earlier pass, and dropout what it drew.
 
     What is taken is forgotten. The pass has to go the same way as that one, with the same weights, inputs and random
     numbers, so that a primal is what it would be if it were computed again; it may end earlier. Two products a map
@@ -70,10 +70,10 @@ class Retraced(TorchFunctionMode):
         given = kwargs or {}
         if func is linear and self.outputs and self.outputs[0].weight == _weight(*args, **given).data_ptr():
             return _dual(self.outputs.popleft().output, *args, **given)
-        if func is dropout and self.dropped and (share := _share(*args, **given)):
-            kept, after = self.dropped.popleft()
+        if func is dropout and self.dropped and _share(*args, **given):
+            noise, after = self.dropped.popleft()
             torch.set_rng_state(after)
-            return _thinned(args[0] if args else given["input"], kept, share)
+            return (args[0] if args else given["input"]) * noise
         return func(*args, **given)
 
 
@@ -87,11 +87,6 @@ def _share(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool =
     """What dropout drops, where it is drawn on the CPU: other devices draw in kernels of their own."""
     usual = training and not inplace and 0 < p < 1 and input.device.type == "cpu" and input.numel()
     return p if usual else 0.0
-
-
-def _thinned(inputs: Tensor, kept: Tensor, share: float) -> Tensor:
-    """As dropout does it."""
-    return inputs * kept.to(inputs.dtype).div_(1 - share)
 
 
 def _dual(primal: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
