@@ -104,6 +104,8 @@ def run(
     The best model on the dev split is kept, with metrics.json, history.json and exegete_run.json beside it. The same
     command again goes on after an interruption, and does not repeat a finished run.
     """
+    from accelerate import PartialState
+
     import exegete
 
     hush()
@@ -135,6 +137,7 @@ def run(
         overwrite=overwrite,
     )
     report(result)
+    PartialState().destroy_process_group()
 
 
 def starting_point(model: str | None, config: str | None) -> str:
