@@ -137,7 +137,9 @@ def run(
         overwrite=overwrite,
     )
     report(result)
-    PartialState().destroy_process_group()
+    processes = PartialState()
+    processes.wait_for_everyone()
+    processes.destroy_process_group()
 
 
 def starting_point(model: str | None, config: str | None) -> str:
