@@ -136,10 +136,11 @@ def run(
         resume=resume,
         overwrite=overwrite,
     )
-    report(result)
     processes = PartialState()
     processes.wait_for_everyone()
     processes.destroy_process_group()
+    if processes.is_main_process or not result.finished:
+        report(result)
 
 
 def starting_point(model: str | None, config: str | None) -> str:
