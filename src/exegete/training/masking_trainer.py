@@ -18,6 +18,7 @@ from exegete.explainers.learned_attention import WEIGHTS
 from exegete.metrics import Metric
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import finite
+from exegete.models.readout import answer_only
 from exegete.objectives import Moment, Objective
 from exegete.objectives.masking import MaskingStep, both, masking_objectives, twice
 from exegete.training.module import TrainingModule
@@ -61,7 +62,8 @@ class MaskingModule(TrainingModule):
         )
         reference = masking.masking.reference(model, batch, drawn)
         doubled = None if reference is None else reference.repeat(2, 1, 1)
-        kept, without = masking.masking.logits(model, twice(batch), both(scores), doubled).chunk(2)
+        with answer_only(model):
+            kept, without = masking.masking.logits(model, twice(batch), both(scores), doubled).chunk(2)
         none, all_ = answer.new_zeros(len(batch)), torch.ones(len(batch), dtype=torch.bool, device=batch.device)
         step = MaskingStep(
             model, batch, outputs, none, all_, moment,
