@@ -33,9 +33,9 @@ from masking_refined import FEWER, FORMS, STEPS
 from masking_tables import spread
 
 SHARED = Path(__file__).parents[2] / "shared"
-TOGETHER = FORMS["head"]["together"]
+TOGETHER = FORMS["upper"]["together"]
 PAPER = "whole, one at a time"
-FAST = "head, side by side"
+FAST = "upper layers, side by side"
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Form:
     steps: int = STEPS
 
 
-WHOLE, HEAD = FORMS["whole"], FORMS["head"]
+WHOLE, UPPER = FORMS["whole"], FORMS["upper"]
 WAYS = {
     PAPER: Form(WHOLE, alone=True, each=True),
     "whole, one at a time, maps judged together": Form(WHOLE, alone=True),
     "whole, side by side": Form(WHOLE, alone=False),
-    "head, one at a time": Form(HEAD, alone=True),
-    FAST: Form(HEAD, alone=False),
-    f"{FAST}, {FEWER} steps": Form(HEAD, alone=False, steps=FEWER),
+    "upper layers, one at a time": Form(UPPER, alone=True),
+    FAST: Form(UPPER, alone=False),
+    f"{FAST}, {FEWER} steps": Form(UPPER, alone=False, steps=FEWER),
 }
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     parser.add_argument("--model", type=Path, default=models / "minilm-sst2")
     parser.add_argument("--masking", type=Path, required=True)
-    parser.add_argument("--sentences", type=int, default=16)
+    parser.add_argument("--sentences", type=int, default=24)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)

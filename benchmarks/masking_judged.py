@@ -294,13 +294,13 @@ def run(options: argparse.Namespace) -> None:
     if not sst.trained(GRID):
         return
     sst.explained()
-    tried(sst, options.dev // 2)
+    tried(sst, options.dev // 4)
     for spec in OTHERS:
         sst.judge(spec, exegete.explainer(spec))
     half = options.test // 2
     in_parts(sst, REFINING, 0, half)
-    in_parts(sst, ("noise", "random"), 0, half)
-    in_parts(sst, tuple(FORMS), half, options.test)
+    in_parts(sst, ("upper",), half, options.test)
+    in_parts(sst, ("noise", "random"), 0, half // 2)
     for name in list(GRID)[:3]:
         for metric_name in NAMES[:2]:
             made = AttributiveMasking.from_pretrained(sst.scratch / name.replace(" ", "-") / metric_name)
@@ -308,6 +308,7 @@ def run(options: argparse.Namespace) -> None:
     if not sst.late():
         other_task(options)
     human_agreement(options, sst)
+    in_parts(sst, tuple(FORMS), 0, options.test)
     otherwise(sst)
     searched(sst)
 
@@ -349,7 +350,7 @@ def human_agreement(options: argparse.Namespace, sst: Experiment) -> None:
     reviews.judge("pAML", AttributiveMasking.from_pretrained(best), [NAMES[0]])
     for spec in ("random", "attention_last", "input_x_gradient", "decompx_linear", "alti", OTHERS[6]):
         reviews.judge(spec, exegete.explainer(spec), [NAMES[0]])
-    refining = AttributiveMasking.from_pretrained(best).configured(refine_steps=STEPS, **FORMS["head"])
+    refining = AttributiveMasking.from_pretrained(best).configured(refine_steps=STEPS, **FORMS["upper"])
     reviews.judge("fAML", refining, [NAMES[0]])
     reviews.judge(OTHERS[4], exegete.explainer(OTHERS[4]), [NAMES[0]])
 
@@ -364,7 +365,7 @@ def other_task(options: argparse.Namespace) -> None:
     snli.explained()
     for spec in OTHERS[:7]:
         snli.judge(spec, exegete.explainer(spec))
-    in_parts(snli, ("head", "noise"), 0, 2 * PART)
+    in_parts(snli, ("upper", "noise"), 0, 2 * PART)
 
 
 if __name__ == "__main__":

@@ -23,26 +23,20 @@ if TYPE_CHECKING:
 
 STEPS, FEWER = 10, 5
 FORMS: dict[str, dict[str, Any]] = {
-    "head": {"refine_layers": 0, "refine_rate": 1e-3, "together": 12},
+    "upper": {"refine_layers": 3, "rank": 8, "refine_rate": 5e-3, "together": 8},
     "whole": {"refine_layers": None, "refine_rate": None, "together": 4},
     "noise": {"together": 25},
     "random": {"together": 25},
 }
-REFINING = ("head", "whole")
+REFINING = ("upper", "whole")
 TRIED: dict[str, dict[str, Any]] = {
-    f"{layers} layers, {'whole' if not rank else f'rank {rank}'}, {rate:g}": {
+    f"{'all' if layers is None else layers} layers, rank {rank or 'full'}, {rate:g}": {
         "refine_layers": layers,
         "rank": rank,
         "refine_rate": rate,
-        "together": 12,
+        "together": 8,
     }
-    for layers, rank, rates in (
-        (0, 0, (5e-4, 1e-3, 2e-3, 5e-3)),
-        (1, 0, (2e-4, 5e-4, 1e-3)),
-        (1, 8, (5e-3,)),
-        (2, 0, (5e-4,)),
-        (None, 0, (2e-4, 4e-4)),
-    )
+    for layers, rank, rates in ((None, 0, (2e-4,)), (3, 8, (5e-3, 2e-3, 1e-2)), (None, 8, (5e-3,)))
     for rate in rates
 }
 

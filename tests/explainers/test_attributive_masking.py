@@ -18,7 +18,7 @@ from exegete.explainers.attributive_masking.explainer import answered
 from exegete.explainers.attributive_masking.losses import Weights
 from exegete.explainers.attributive_masking.lower import known_below
 from exegete.explainers.attributive_masking.modes import FADING, SoftMasking
-from exegete.explainers.attributive_masking.refinement import best, judged
+from exegete.explainers.attributive_masking.refinement import alike, best, judged
 from exegete.models.substitute import embeddings_replaced
 from left_behind import mixed_modes, state
 from small import alone, shared, small, uneven
@@ -297,7 +297,7 @@ def one_at_a_time(made, model, batch, row, steps, rate, fixed=()):
         ("distilbert", None, ()),
         ("bert", 2, ()),
         ("distilbert", 1, ("transformer.layer.0",)),
-        ("electra", 1, ("encoder.layer.0",)),
+        ("electra", 1, ("embeddings_project", "encoder.layer.0")),
         ("roberta", 0, ("encoder",)),
     ],
 )
@@ -358,7 +358,7 @@ def test_what_does_not_change_runs_once_and_the_explained_model_learns_nothing()
     )
     made.configured(refine_steps=4, refine_rate=0.02, refine_layers=1)
     made.attribute(model, batch)
-    assert runs == [1, 2], "the pass that tells what the lower layer says; copies of the upper one are other modules"
+    assert runs == [1, 2] + 5 * [2], "a whole pass, then the upper layer for each map"
     assert asking == [False] * 4
     assert all(weight.requires_grad and weight.grad is None for weight in weights)
 
@@ -469,3 +469,11 @@ def test_what_cannot_be_explained_is_an_error(tmp_path):
         exegete.explainer(f"attributive_masking:{tmp_path / 'nowhere'}")
     with pytest.raises(ExegeteError, match="takes no parameter"):
         exegete.explainer("random", seed=1).configured(refine_steps=1)
+
+
+def test_examples_of_like_lengths_are_refined_together_each_once_and_padded_by_a_fifth_at_most():
+    lengths = torch.tensor([20, 3, 21, 9, 20, 22, 10, 19, 20, 40])
+    batch = Batch.from_ids(torch.ones(10, 40, dtype=torch.long), torch.arange(40) < lengths[:, None])
+    parts = [part.tolist() for part in alike(batch, 3)]
+    assert parts == [[1], [3, 6], [7, 0, 4], [8, 2, 5], [9]]
+    assert [part.tolist() for part in alike(batch, 99)] == [[1], [3, 6], [7, 0, 4, 8, 2, 5], [9]]

@@ -119,9 +119,17 @@ def best(maps: Tensor, values: Tensor, higher_is_better: bool) -> Tensor:
 
 
 def alike(batch: Batch, together: int) -> list[Tensor]:
-    """The rows of a batch in parts of at most so many, examples of like lengths in one part."""
-    order = batch.attended.sum(1).argsort(stable=True)
-    return list(order.split(together))
+    """The rows of a batch in parts of at most `together`, of like lengths: at most a fifth of a part is padding."""
+    lengths, order = (each.tolist() for each in batch.attended.sum(1).sort(stable=True))
+    parts: list[list[int]] = [[]]
+    real = 0
+    for length, row in zip(lengths, order, strict=True):
+        real += length
+        if len(parts[-1]) == together or 5 * real < 4 * length * (len(parts[-1]) + 1):
+            parts.append([])
+            real = length
+        parts[-1].append(row)
+    return [torch.tensor(part, device=batch.device) for part in parts if part]
 
 
 def trajectory(masking: AttributiveMasking, model: ExplainedModel, batch: Batch, answer: Tensor) -> Iterator[Tensor]:
