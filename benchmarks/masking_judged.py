@@ -56,7 +56,7 @@ GRID = {
     "no preservation": Setting(Weights(0.0, 0.1, 0.5)),
     "all terms longer": Setting(ALL, 800, 5),
 }
-PAIRS = {"all terms": Setting(ALL, 800, 3)}
+PAIRS = {"all terms": Setting(ALL, 600, 3)}
 OTHERWISE = {
     "200 log bce mask": Setting(ALL, 200),
     "200 probability": Setting(replace(ALL, inverse_form="probability"), 200),
@@ -205,7 +205,7 @@ class Experiment:
     def explained(self) -> None:
         """PAML, by the masking model chosen for each metric."""
         for name, (setting, folder) in self.chosen().items():
-            self.judge(f"pAML {name}", AttributiveMasking.from_pretrained(folder), setting=setting)
+            self.judge(f"pAML {name}", AttributiveMasking.from_pretrained(folder), [name], setting=setting)
 
 
 def micro_counts(batch: Any, scores: torch.Tensor, k: int = 25) -> dict[str, list[float]]:
@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("--dev", type=int, default=80)
     parser.add_argument("--test", type=int, default=200)
     parser.add_argument("--movies", type=int, default=24)
-    parser.add_argument("--snli", type=int, default=3000)
+    parser.add_argument("--snli", type=int, default=2500)
     parser.add_argument("--rate", type=float, default=2e-4)
     parser.add_argument("--tiny", action="store_true", help="A few examples, to see that it runs.")
     options = parser.parse_args()
@@ -300,15 +300,15 @@ def run(options: argparse.Namespace) -> None:
     half = options.test // 2
     in_parts(sst, REFINING, 0, half)
     in_parts(sst, ("upper",), half, options.test)
+    human_agreement(options, sst)
     in_parts(sst, ("noise", "random"), 0, half // 2)
+    if not sst.late():
+        other_task(options)
+    in_parts(sst, tuple(FORMS), 0, options.test)
     for name in list(GRID)[:3]:
         for metric_name in NAMES[:2]:
             made = AttributiveMasking.from_pretrained(sst.scratch / name.replace(" ", "-") / metric_name)
             sst.judge(f"ablation {name} {metric_name}", made, setting=name)
-    if not sst.late():
-        other_task(options)
-    human_agreement(options, sst)
-    in_parts(sst, tuple(FORMS), 0, options.test)
     otherwise(sst)
     searched(sst)
 
@@ -365,7 +365,7 @@ def other_task(options: argparse.Namespace) -> None:
     snli.explained()
     for spec in OTHERS[:7]:
         snli.judge(spec, exegete.explainer(spec))
-    in_parts(snli, ("upper", "noise"), 0, 2 * PART)
+    in_parts(snli, ("upper",), 0, 2 * PART)
 
 
 if __name__ == "__main__":
