@@ -21,7 +21,7 @@ from exegete.models.digest import weights_digest
 if TYPE_CHECKING:
     from masking_judged import Experiment
 
-STEPS, FEWER = 10, 5
+STEPS, FEWER = 10, 6
 FORMS: dict[str, dict[str, Any]] = {
     "upper": {"refine_layers": 3, "rank": 8, "refine_rate": 5e-3, "together": 8},
     "whole": {"refine_layers": None, "refine_rate": None, "together": 4},

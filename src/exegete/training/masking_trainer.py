@@ -127,10 +127,8 @@ class MaskingTrainer(ObjectiveTrainer):
         for inputs in dataloader:
             for name, values in self._judged(module, self._prepare_inputs(inputs)["batch"]).items():
                 judged[name].append(self.accelerator.gather_for_metrics(values))
-        terms = self._drained("evaluation")
-        total = sum(objective.weight * terms[objective.name] for objective in module.objectives)
         means = {name: float(torch.cat(values).double().nanmean()) for name, values in judged.items()}
-        named = {f"{metric_key_prefix}_{name}": value for name, value in ({"loss": total} | terms | means).items()}
+        named = {f"{metric_key_prefix}_{name}": value for name, value in (self._loss_and_terms() | means).items()}
         return EvalLoopOutput(None, None, named, len(dataloader.dataset))
 
     @torch.no_grad()
