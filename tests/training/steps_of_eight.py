@@ -60,6 +60,8 @@ def run(folder: Path, guide: str, parts: int = 1, **arguments) -> None:
         save_file(
             {name: value.contiguous() for name, value in model.model.state_dict().items()}, folder / "end.safetensors"
         )
+    loop.accelerator.wait_for_everyone()
+    loop.accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.browser
 def begin(page):
     page.get_by_role("button", name="Begin").click()
     page.get_by_role("link", name="Begin").click()
+    page.wait_for_url("**/annotate/*")
 
 
 def save(page):

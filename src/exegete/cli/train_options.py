@@ -104,6 +104,8 @@ def run(
     The best model on the dev split is kept, with metrics.json, history.json and exegete_run.json beside it. The same
     command again goes on after an interruption, and does not repeat a finished run.
     """
+    from accelerate import PartialState
+
     import exegete
 
     hush()
@@ -134,7 +136,11 @@ def run(
         resume=resume,
         overwrite=overwrite,
     )
-    report(result)
+    processes = PartialState()
+    processes.wait_for_everyone()
+    processes.destroy_process_group()
+    if processes.is_main_process or not result.finished:
+        report(result)
 
 
 def starting_point(model: str | None, config: str | None) -> str:
