@@ -3,7 +3,7 @@
 A fine-tuned MiniLM for SST, SNLI and questions of SQuAD is trained on for each criterion, seed by seed, and judged on
 data that no training saw, beside other explanations of the fine-tuned model. Then criteria together, coefficients of
 one kind only, and coefficients learned on other data. Every part is a file in the output folder, written when it is
-there: the same command goes on after an interruption.
+there: the same command goes on after an interruption. `ivra_tables.py` makes tables of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from datasets import Dataset, concatenate_datasets
 
@@ -107,11 +106,7 @@ def main() -> None:
     parser.add_argument("--scale", choices=("small", "tiny"), default="small")
     parser.add_argument("--minutes", type=float, default=24.0, help="no part is begun after so many")
     parser.add_argument("--only", default="", help="parts whose name has this in it")
-    parser.add_argument("--table", action="store_true", help="only print what there is, as a table")
     options = parser.parse_args()
-    if options.table:
-        print("\n".join(table(options.output)))
-        return
     torch.set_num_threads(1)
     logging.getLogger("exegete").setLevel(logging.ERROR)
     end, longest = time.monotonic() + 60 * options.minutes, 0.0
@@ -231,43 +226,6 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     for size in (2, 3, 4):
         for several in combinations(CRITERIA, size):
             yield f"mixed sst {'+'.join(several)} 0", partial(trained, bench, "sst", ",".join(several), 0)
-
-
-def table(folder: Path) -> Iterator[str]:
-    """Each criterion alone: its metric for the fine-tuned model and after training, and what it costs in accuracy.
-
-    `over`: in how many runs trained coefficients beat untrained ones, of the fine-tuned model and of the run's own.
-    """
-    found = {path.stem: json.loads(path.read_text()) for path in sorted((folder / "parts").glob("*.json"))}
-    yield "| task | criterion | fine-tuned | own, untrained | trained | over fine-tuned | over own | accuracy |"
-    yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for task, criterion in product(("sst", "snli", "squad"), CRITERIA):
-        runs = [found[name] for seed in SEEDS if (name := f"{task} {criterion} {seed}") in found]
-        if not runs or f"{task} plain" not in found:
-            continue
-        plain, taught = found[f"{task} plain"], criterion == "simulatability"
-        own, trained = (
-            [run["students"][name] if taught else run["judged"][name][criterion] for run in runs]
-            for name in ("untrained", "trained")
-        )
-        before = None if taught else plain["judged"][f"untrained {runs[0]['norm']}"][criterion]
-        sign = -1 if criterion == "sufficiency" else 1
-        over = [sign * (new - old) > 0 for new, old in zip(trained, own, strict=True)]
-        first_column = ("", "") if before is None else (
-            f"{before:.3f}", f"{sum(sign * (new - before) > 0 for new in trained)} of {len(runs)}"
-        )  # fmt: skip
-        main = "exact_match" if task == "squad" else "accuracy"
-        price = [100 * (run["figures"][main] - plain["figures"][main]) for run in runs]
-        yield (
-            f"| {task} | {criterion} | {first_column[0]} | {spread(own)} | {spread(trained)} | {first_column[1]} | "
-            f"{sum(over)} of {len(runs)} | {spread(price, '+.1f', '.1f')} |"
-        )
-
-
-def spread(values: Sequence[float], form: str = ".3f", deviation: str = ".3f") -> str:
-    """Mean and standard deviation over seeds."""
-    mean = format(float(np.mean(values)), form)
-    return mean if len(values) < 2 else f"{mean} ± {float(np.std(values, ddof=1)):{deviation}}"
 
 
 def one_at_a_time(

@@ -61,7 +61,8 @@ DEPARTURES = (
     "Epochs of several criteria are chosen by the sum of their metrics, with the rate of the slowest of them.",
     "The student of simulatability sees the model's training data, in halves of a batch: one to learn, one to be judged"
     " on. Its own explainer has softmax, which has the derivatives it takes. The outer loss has no KL, as in SMaT.",
-    "Questions are never taken away, only words of the context.",
+    "Questions are never taken away, only words of the context. Special tokens are never taken away, either, but have a"
+    " part in explanations.",
 )
 
 
