@@ -218,6 +218,8 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     ):
         for seed, task in product(SEEDS, tasks):
             yield from one_at_a_time(bench, task, criteria, seed)
+    for task in ("snli", "squad", "sst"):
+        yield f"control {task}", partial(trained, bench, task, "", 0)
     for criterion in CRITERIA[:3]:
         yield from ablated(bench, criterion)
     for criterion in CRITERIA[:3]:

@@ -70,9 +70,9 @@ def spread(values: Sequence[float], form: str = ".3f", deviation: str = ".3f") -
 
 
 def others(folder: Path) -> Iterator[str]:
-    """What other methods' explanations of the fine-tuned models come to."""
+    """What other methods' explanations of the fine-tuned models come to; and of those trained on without criteria."""
     for name, found in parts(folder).items():
-        if name.endswith(" plain"):
+        if name.endswith(" plain") or name.startswith("control "):
             figures = list(next(iter(found["judged"].values())))
             yield f"| {name} | {' | '.join(figures)} |"
             yield f"| --- |{' ---: |' * len(figures)}"
