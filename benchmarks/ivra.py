@@ -79,7 +79,7 @@ class Part:
 
 TASKS = {
     "sst": Part(f"sst:{DATA / 'sst'}", 110),
-    "snli": Part(f"snli:{DATA / 'snli'}", 120, splits=("dev", "dev", "test"), base=(5400, 3)),
+    "snli": Part(f"snli:{DATA / 'snli'}", 120, splits=("dev", "dev", "test"), pool=192, base=(5400, 3)),
     "squad": Part(
         f"squad:{DATA / 'squad' / 'dev-subset.json'}", 420, train=192, dev=32, test=62, scored=140, pool=96, batch=16,
         base=(529, 12), base_rate=2e-4,
