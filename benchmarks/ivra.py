@@ -218,6 +218,11 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     ):
         for seed, task in product(SEEDS, tasks):
             yield from one_at_a_time(bench, task, criteria, seed)
+    for task, seed in product(("snli", "sst"), SEEDS):
+        yield (
+            f"softmax {task} simulatability {seed}",
+            partial(trained, bench, task, "simulatability", seed, norm="softmax"),
+        )
     for task in ("snli", "squad", "sst"):
         yield f"control {task}", partial(trained, bench, task, "", 0)
     for criterion in CRITERIA[:3]:

@@ -166,8 +166,11 @@ class InterpretableAttention(LearnedAttention):
         return mean_logits(queries, keys, batch.attended, causal)
 
     def _features(self, x: Tensor, weight: Tensor) -> Tensor:
-        """NORM over the features of each token: [B, H, L, d], as it lies in memory where tokens come first."""
-        x = precise(x).transpose(1, 2)
+        """NORM over the features of each token: [B, H, L, d], worked on in the order in which it lies in memory."""
+        x = precise(x)
+        if x.is_contiguous():
+            return QUICK[self.norm](weight.to(x)[:, None] * x, -1)
+        x = x.transpose(1, 2)
         return QUICK[self.norm](weight.to(x) * x, -1).transpose(1, 2)
 
     def _coefficient(self, name: str, shape: tuple[int, ...], *, learned: bool) -> None:
