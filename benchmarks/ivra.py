@@ -218,11 +218,9 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     ):
         for seed, task in product(SEEDS, tasks):
             yield from one_at_a_time(bench, task, criteria, seed)
-    for task, seed in product(("snli", "sst"), SEEDS):
-        yield (
-            f"softmax {task} simulatability {seed}",
-            partial(trained, bench, task, "simulatability", seed, norm="softmax"),
-        )
+    for task, seed in product(("sst", "snli"), SEEDS):
+        part = partial(trained, bench, task, "simulatability", seed, special_tokens=False)
+        yield f"content {task} simulatability {seed}", part
     for task in ("snli", "squad", "sst"):
         yield f"control {task}", partial(trained, bench, task, "", 0)
     for criterion in CRITERIA[:3]:
@@ -230,6 +228,7 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     for criterion in CRITERIA[:3]:
         yield f"reviews {criterion} 0", partial(trained, bench, "reviews", criterion, 0)
     yield "transfer", partial(transferred, bench)
+    yield "plausibility", partial(plausible, bench)
     for size in (2, 3, 4):
         for several in combinations(CRITERIA, size):
             yield f"mixed sst {'+'.join(several)} 0", partial(trained, bench, "sst", ",".join(several), 0)
@@ -254,14 +253,35 @@ def ablated(bench: Bench, criterion: str) -> Iterator[tuple[str, Callable[[], di
 
 
 def transferred(bench: Bench) -> dict[str, Any]:
-    """Coefficients and models of SST and of the reviews, on the reviews (Fig. 8)."""
-    model = exegete.load(bench.base("reviews"), device=None, max_length=224)
-    chosen: dict[str, Explainer] = {"untrained": InterpretableAttention.untrained(model, norm="softmax")}
-    for task, criterion in product(("sst", "reviews"), CRITERIA[:3]):
-        folder = bench.folder / "coefficients" / f"{task}-{criterion}-softmax-0"
-        chosen[f"{criterion} of {task}"] = InterpretableAttention.from_pretrained(folder)
+    """Coefficients learned on SST, and on the reviews where they are there, for the reviews (Fig. 8)."""
     judges = {name: JUDGES[name] for name in CRITERIA[:3]}
-    return {"judged": judged(model, bench.data("reviews")[2], chosen, judges)}
+    return {"judged": with_coefficients(bench, "reviews", ("sst", "reviews"), judges)}
+
+
+def plausible(bench: Bench) -> dict[str, Any]:
+    """Agreement with people's rationales of all coefficients learned on SST, and of other methods (Table 6)."""
+    judges = {"plausibility": PLAUSIBILITY}
+    model, test = exegete.load(bench.base("sst"), device=None, max_length=224), first(bench.data("sst")[2], 96)
+    specs = ("attention_all", "attention_last", "input_x_gradient", "random")
+    specs += ("integrated_gradients?n_steps=8&baselines=zero", "lime?n_samples=64")
+    others = judged(model, test, {spec: exegete.explainer(spec) for spec in specs}, judges)
+    return {"judged": with_coefficients(bench, "sst", ("sst",), judges) | others}
+
+
+def with_coefficients(
+    bench: Bench, task: str, sources: Sequence[str], judges: dict[str, Metric]
+) -> dict[str, dict[str, float]]:
+    """Every set of coefficients that was learned on the sources, on the fine-tuned model of a task."""
+    model = exegete.load(bench.base(task), device=None, max_length=224)
+    chosen: dict[str, Explainer] = {
+        f"untrained {norm}": InterpretableAttention.untrained(model, norm=norm).to(model.device)
+        for norm in ("sparsemax", "softmax")
+    }
+    for source in sources:
+        for folder in sorted((bench.folder / "coefficients").glob(f"{source}-*")):
+            if "+" not in folder.name:
+                chosen[folder.name] = InterpretableAttention.from_pretrained(folder).to(model.device)
+    return judged(model, bench.data(task)[2], chosen, judges)
 
 
 def plain(bench: Bench, task: str) -> dict[str, Any]:
@@ -312,7 +332,8 @@ def trained(
     if not result.finished:
         raise SystemExit("stopped; the same command goes on")
     model = result.model
-    untrained = InterpretableAttention.untrained(model, norm=norm).to(model.device)
+    special = switches.get("special_tokens", True)
+    untrained = InterpretableAttention.untrained(model, norm=norm, special_tokens=special).to(model.device)
     chosen: dict[str, Explainer] = {"untrained": untrained}
     if criteria:
         chosen["trained"] = InterpretableAttention.from_pretrained(folder / "model").to(model.device)

@@ -118,13 +118,15 @@ def _gain(found: dict[str, dict[str, Any]], run: dict[str, Any], criterion: str)
 
 
 def moved(folder: Path) -> Iterator[str]:
-    """Coefficients of SST on reviews, beside the reviews' own (Fig. 8)."""
-    found = parts(folder).get("transfer")
-    if found is not None:
-        yield "| coefficients | COMP | SUFF | CONS |"
-        yield "| --- | ---: | ---: | ---: |"
-        for name, values in found["judged"].items():
-            yield f"| {name} | {' | '.join(format(values[criterion], '.3f') for criterion in CRITERIA[:3])} |"
+    """Coefficients on models that were not trained with them: of SST on reviews (Fig. 8), and beside rationales."""
+    for name in ("transfer", "plausibility"):
+        found = parts(folder).get(name)
+        if found is not None:
+            figures = list(next(iter(found["judged"].values())))
+            yield f"| {name} | {' | '.join(figures)} |"
+            yield f"| --- |{' ---: |' * len(figures)}"
+            for method, values in found["judged"].items():
+                yield f"| {method} | {' | '.join(format(values[figure], '.3f') for figure in figures)} |"
 
 
 if __name__ == "__main__":
