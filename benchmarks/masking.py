@@ -1,8 +1,10 @@
 """What a learned mask costs, in forward passes of the explained model: one pass, refined, and refined side by side.
 
-One run, one thread, CPU seconds; sentences of mixed length. A forward pass is the explained model's on one sentence
-alone, and on the same sentences in batches of like length. Refinement is timed without and with the metric that
-chooses its maps. `--masking` is a masking model trained on `--model`, as `exegete train aml` leaves one.
+One run, one thread, CPU seconds, the forms in turns; sentences of mixed length. A forward pass, R, is the explained
+model's on one sentence alone. Refinement is timed without and with the metric that chooses its maps. The paper's way
+refines all of a copy of the masking model, one sentence after the other, and judges one map after the other; the other
+forms differ from it by what their names say, and the figures they reach are compared sentence by sentence. `--masking`
+is a masking model trained on `--model`, as `exegete train aml` leaves one.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +26,37 @@ import exegete
 from exegete.data.provenance import versions
 from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.explainer import answered
-from exegete.explainers.attributive_masking.refinement import alike, metric_of, trajectory
+from exegete.explainers.attributive_masking.refinement import alike, judged, metric_of, trajectory
 from exegete.models import Batch, ExplainedModel
 from exegete.training.masking_data import only_texts, stratified
+from masking_refined import FEWER, FORMS, STEPS
+from masking_tables import spread
 
 SHARED = Path(__file__).parents[2] / "shared"
-TOGETHER = 4
-WHOLE: dict[str, Any] = {"rank": 0, "refine_rate": None}
-LOW_RANK: dict[str, Any] = {"rank": 8, "refine_rate": 1e-2}
+TOGETHER = FORMS["upper"]["together"]
+PAPER = "whole, one at a time"
+FAST = "upper layers, side by side"
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way to refine: `settings` of `Refinement`; `alone`: one sentence after the other; `each`: so with the maps."""
+
+    settings: dict[str, Any]
+    alone: bool
+    each: bool = False
+    steps: int = STEPS
+
+
+WHOLE, UPPER = FORMS["whole"], FORMS["upper"]
+WAYS = {
+    PAPER: Form(WHOLE, alone=True, each=True),
+    "whole, one at a time, maps judged together": Form(WHOLE, alone=True),
+    "whole, side by side": Form(WHOLE, alone=False),
+    "upper layers, one at a time": Form(UPPER, alone=True),
+    FAST: Form(UPPER, alone=False),
+    f"{FAST}, {FEWER} steps": Form(UPPER, alone=False, steps=FEWER),
+}
 
 
 def main() -> None:
@@ -41,8 +67,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=models / "minilm-sst2")
     parser.add_argument("--masking", type=Path, required=True)
     parser.add_argument("--sentences", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(1)
     model = exegete.load(options.model, device="cpu", max_length=64)
@@ -50,7 +75,7 @@ def main() -> None:
     case = Case(model, AttributiveMasking.from_pretrained(options.masking), rows)
     found = {"versions": versions(), "sentences": len(rows), "tokens": [one.length for one in case.alone]}
     found |= case.one_pass(options.repeats)
-    found |= case.refinement(options.steps)
+    found |= case.refinement(options.repeats)
     print(json.dumps(found, indent=1))
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +90,8 @@ class Case:
         self.metric = metric_of(masking.settings.metric)
         whole = model.encode(rows)
         self.alone = [whole.select([row]).trimmed()[0] for row in range(len(rows))]
-        self.batches = [whole.select(part).trimmed()[0] for part in alike(whole, TOGETHER)]
+        self.rows = alike(whole, TOGETHER)
+        self.batches = [whole.select(part).trimmed()[0] for part in self.rows]
         self.count = len(rows)
 
     @torch.no_grad()
@@ -90,72 +116,56 @@ class Case:
         self.pass_alone, self.pass_batched = found["pass of F, alone"], found["pass of F, batched"]
         return found
 
-    def refinement(self, steps: int) -> dict[str, Any]:
-        """Whole copies one at a time, as in the paper, against low-rank changes side by side."""
-        found: dict[str, Any] = {"steps": steps}
-        curves: dict[str, list[float]] = {}
-        judged: dict[str, list[float]] = {}
-        passes = 4 * steps + 1
-        for name, how, batches in (
-            ("whole, one at a time", WHOLE, self.alone),
-            ("whole, side by side", WHOLE, self.batches),
-            ("low rank, one at a time", LOW_RANK, self.alone),
-            ("low rank, side by side", LOW_RANK, self.batches),
-        ):
-            bare = self.refined(how, batches, steps, judge=False)[0][-1]
-            judged[name], curves[name] = self.refined(how, batches, steps, judge=True)
+    def refinement(self, repeats: int) -> dict[str, Any]:
+        """Every way's seconds an example, in passes, and its figures; both compared with the paper's."""
+        spent: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
+        values: dict[str, Tensor] = {}
+        for _ in range(repeats):
+            for name, form in WAYS.items():
+                refining, judging, values[name] = self.refined(form)
+                spent[name].append((refining, judging))
+        found: dict[str, Any] = {}
+        sign = 1 if self.metric.card.higher_is_better else -1
+        first = statistics.median(sum(pair) for pair in spent[PAPER])
+        for name, form in WAYS.items():
+            refining = statistics.median(pair[0] for pair in spent[name])
+            total = statistics.median(sum(pair) for pair in spent[name])
+            passes = 4 * form.steps + 1
+            better = sign * (values[name] - values[PAPER])
             found[name] = {
-                "seconds": bare,
-                "with the metric": judged[name][-1],
-                f"/ {passes} passes alone": bare / (passes * self.pass_alone),
-                f"/ {passes} passes batched": bare / (passes * self.pass_batched),
-                self.metric.name: curves[name],
+                "steps": form.steps,
+                "seconds": refining,
+                "with the metric": total,
+                "passes": refining / self.pass_alone,
+                f"/ {passes} passes": refining / (passes * self.pass_alone),
+                "throughput": first / total,
+                self.metric.name: spread(values[name]),
+                "better than the paper's by": spread(better),
             }
             print(name, found[name], flush=True)
-        first = judged["whole, one at a time"][-1]
-        found["throughput at equal steps"] = first / judged["low rank, side by side"][-1]
-        return found | self.at_equal_metric(first, curves, judged)
+        return found
 
-    def at_equal_metric(
-        self, first: float, curves: dict[str, list[float]], judged: dict[str, list[float]]
-    ) -> dict[str, Any]:
-        """After how many steps side by side the metric is what all steps one at a time lead to, and how much faster."""
-        sign = 1 if self.metric.card.higher_is_better else -1
-        goal, curve = curves["whole, one at a time"][-1], curves["low rank, side by side"]
-        enough = next((step for step, value in enumerate(curve) if sign * value >= sign * goal), None)
-        if enough is None:
-            return {"steps to the same metric": None}
-        ratio = first / judged["low rank, side by side"][enough]
-        return {"steps to the same metric": enough, "throughput at equal metric": ratio}
-
-    def refined(
-        self, how: dict[str, Any], batches: list[Batch], steps: int, *, judge: bool
-    ) -> tuple[list[float], list[float]]:
-        """Seconds an example up to each map, and the mean of the best maps' metric so far."""
-        masking = self.masking.configured(refine_steps=steps, **how)
-        spent = [0.0] * (steps + 1)
+    def refined(self, form: Form) -> tuple[float, float, Tensor]:
+        """Seconds an example of the maps and of their metric, and each example's best value [B]."""
+        masking = self.masking.configured(refine_steps=form.steps, **form.settings)
+        refining = judging = 0.0
         values: list[Tensor] = []
-        for batch in batches:
+        for batch in self.alone if form.alone else self.batches:
             begun = time.process_time()
             with torch.no_grad():
                 logits = self.model(batch).logits
             target = self.model.task.predict(logits, batch)
-            found = []
-            with self.model.remember():
-                for step, scores in enumerate(
-                    trajectory(masking, self.model, batch, answered(self.model, logits, target))
-                ):
-                    if judge:
-                        with torch.no_grad():
-                            found.append(self.metric.judge(self.model, batch, scores, target)[self.metric.name])
-                    spent[step] += (time.process_time() - begun) / self.count
-            if judge:
-                values.append(torch.stack(found))
-        if not judge:
-            return spent, []
-        table = torch.cat(values, 1)
-        best = table.cummax(0).values if self.metric.card.higher_is_better else table.cummin(0).values
-        return spent, best.mean(1).tolist()
+            maps = torch.stack(list(trajectory(masking, self.model, batch, answered(self.model, logits, target))))
+            between = time.process_time()
+            if form.each:
+                judge, name = self.metric.judge, self.metric.name
+                found = torch.stack([judge(self.model, batch, each, target)[name] for each in maps])
+            else:
+                found = judged(self.metric, self.model, batch, maps, target)
+            refining, judging = refining + between - begun, judging + time.process_time() - between
+            values.append(found.amax(0) if self.metric.card.higher_is_better else found.amin(0))
+        order = torch.cat(self.rows) if not form.alone else torch.arange(self.count)
+        return refining / self.count, judging / self.count, torch.cat(values)[order.argsort()]
 
 
 def seconds(call: Callable[[], Any]) -> float:

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,41 @@ from exegete.recipes import RECIPES
 from exegete.recipes.aml import judged_by
 from exegete.training.masking_data import only_texts, stratified, without
 from exegete.training.masking_run import masking_arguments, new_masking
+from exegete.training.masking_search import WeightSearch
 from exegete.training.masking_trainer import MaskingTrainer
-from masking_refined import FORMS, refined
+from masking_refined import FORMS, REFINING, STEPS, refined, tried
 
 SHARED = Path(__file__).parents[2] / "shared"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one masking model is trained; unless it says otherwise, on 400 sentences three times."""
+
+    weights: Weights
+    rows: int = 400
+    epochs: float = 3
+    mode: Mode = "mask"
+
+
+ALL = Weights(0.5, 0.1, 0.5)
 GRID = {
-    "all terms": Weights(0.5, 0.1, 0.5),
-    "no inverse": Weights(0.5, 0.1, 0.0),
-    "no preservation": Weights(0.0, 0.1, 0.5),
+    "all terms": Setting(ALL),
+    "no inverse": Setting(Weights(0.5, 0.1, 0.0)),
+    "no preservation": Setting(Weights(0.0, 0.1, 0.5)),
+    "all terms longer": Setting(ALL, 800, 5),
 }
+PAIRS = {"all terms": Setting(ALL, 600, 3)}
+OTHERWISE = {
+    "200 log bce mask": Setting(ALL, 200),
+    "200 probability": Setting(replace(ALL, inverse_form="probability"), 200),
+    "200 negative entropy": Setting(replace(ALL, inverse_form="negative_entropy"), 200),
+    "200 l1": Setting(replace(ALL, sparsity_form="l1"), 200),
+    "200 random": Setting(ALL, 200, mode="random"),
+    "200 learned": Setting(ALL, 200, mode="learned"),
+    "200 omit": Setting(ALL, 200, mode="omit"),
+}
+SEARCHED = "searched"
 PART = 25
 NAMES = ("aopc_comprehensiveness", "aopc_sufficiency", "comprehensiveness", "sufficiency", "log_odds")
 OTHERS = (
@@ -81,8 +107,15 @@ class KeepBest(TrainerCallback):
 class Experiment:
     """One corpus and one model."""
 
-    def __init__(self, name: str, model: ExplainedModel, data: dict[str, Any], options: argparse.Namespace) -> None:
-        self.name, self.model, self.data, self.options = name, model, data, options
+    def __init__(
+        self,
+        name: str,
+        model: ExplainedModel,
+        data: dict[str, Any],
+        options: argparse.Namespace,
+        settings: dict[str, Setting] | None = None,
+    ) -> None:
+        self.name, self.model, self.data, self.options, self.settings = name, model, data, options, settings or GRID
         self.results, self.scratch = options.results / name, options.scratch / name
         self.metrics = sorted((m for m in preset("aml") if m.name in NAMES), key=lambda m: NAMES.index(m.name))
 
@@ -94,22 +127,24 @@ class Experiment:
         """Whether all of them are."""
         return all((self.results / f"train-{each.replace(' ', '-')}.json").exists() for each in settings)
 
-    def train(self, setting: str, weights: Weights, mode: Mode = "mask", rows: int | None = None) -> None:
+    def train(self, name: str, setting: Setting) -> None:
         """One setting; every metric's best state stays in the scratch folder."""
-        done = self.results / f"train-{setting.replace(' ', '-')}.json"
+        done = self.results / f"train-{name.replace(' ', '-')}.json"
         if done.exists() or self.late():
             return
-        begun = time.monotonic()
+        begun, spent = time.monotonic(), time.process_time()
         arguments = {
-            "num_train_epochs": self.options.epochs, "learning_rate": self.options.rate, "use_cpu": True,
+            "num_train_epochs": setting.epochs, "learning_rate": self.options.rate, "use_cpu": True,
             "per_device_train_batch_size": 20, "disable_tqdm": True, "save_strategy": "no",
             "load_best_model_at_end": False,
         }  # fmt: skip
-        train, dev = only_texts(stratified(self.data["train"], rows, 0)), only_texts(self.data["dev"])
+        rows = 40 if self.options.tiny else setting.rows
+        train, dev = only_texts(stratified(self.data["train"], rows, 42)), only_texts(self.data["dev"])
         args = masking_arguments(arguments, self.metrics[0], len(train), self.scratch / "loop", 42)
         args.eval_steps = max(1, len(train) // 20 // 2)
         metric = judged_by(self.metrics[0].name)
-        settings = {"weights": weights, "learning_rate": self.options.rate, "metric": metric, "mode": mode}
+        settings = {"learning_rate": self.options.rate, "metric": metric}
+        settings |= {"weights": setting.weights, "mode": setting.mode}
         masking = new_masking(self.model, None, None, settings, 42)
         keep = KeepBest(masking, self.metrics)
         with weights_fixed(self.model):
@@ -122,15 +157,17 @@ class Experiment:
             worth, state = keep.best[each.name]
             masking.load_state_dict(state, strict=False)
             masking.settings = replace(masking.settings, metric=judged_by(each.name))
-            masking.eval().save_pretrained(self.scratch / setting.replace(" ", "-") / each.name)
+            masking.eval().save_pretrained(self.scratch / name.replace(" ", "-") / each.name)
             kept[each.name] = worth if each.card.higher_is_better else -worth
-        content = {"setting": setting, "weights": str(weights), "dev": kept, "history": keep.history}
-        write_json(done, content | {"seconds": time.monotonic() - begun})
+        content = {"setting": name, "as": str(setting), "dev": kept, "history": keep.history}
+        content |= {"seconds": time.monotonic() - begun, "cpu_seconds": time.process_time() - spent}
+        write_json(done, content)
+        print(self.name, "trained", name, {n: round(v, 3) for n, v in kept.items()}, flush=True)
 
     def chosen(self) -> dict[str, tuple[str, Path]]:
         """For every metric the setting that is best on dev, and where its masking model lies."""
         runs = [json.loads(path.read_text()) for path in sorted(self.results.glob("train-*.json"))]
-        runs = [run for run in runs if run["setting"] in GRID]
+        runs = [run for run in runs if run["setting"] in self.settings]
         found = {}
         for each in self.metrics:
             sign = 1 if each.card.higher_is_better else -1
@@ -168,7 +205,7 @@ class Experiment:
     def explained(self) -> None:
         """PAML, by the masking model chosen for each metric."""
         for name, (setting, folder) in self.chosen().items():
-            self.judge(f"pAML {name}", AttributiveMasking.from_pretrained(folder), setting=setting)
+            self.judge(f"pAML {name}", AttributiveMasking.from_pretrained(folder), [name], setting=setting)
 
 
 def micro_counts(batch: Any, scores: torch.Tensor, k: int = 25) -> dict[str, list[float]]:
@@ -188,7 +225,7 @@ def sentiment(options: argparse.Namespace) -> Experiment:
     spec = f"sst:{options.data / 'sst'}"
     test = stratified(exegete.load_data(spec, "test"), options.test, 42)
     dev = stratified(exegete.load_data(spec, "dev"), options.dev, 42)
-    train = stratified(without(exegete.load_data(spec, "train"), test, dev), options.train, 42)
+    train = without(exegete.load_data(spec, "train"), test, dev)
     test = only_texts(test)
     model = exegete.load(options.models / "minilm-sst2", device="cpu", max_length=64)
     return Experiment("sst", model, {"train": train, "dev": dev, "test": test}, options)
@@ -217,9 +254,8 @@ def inference(options: argparse.Namespace) -> Experiment:
     source = "tiny" if options.tiny else os.environ["EXEGETE_BACKBONE"]
     RECIPES["baseline"]().train(source, train, dev, folder, arguments=arguments, max_length=64)
     model = exegete.load(folder, device="cpu", max_length=64)
-    few = {"train": stratified(train, options.train, 3), "dev": dev, "test": stratified(test, options.test // 2, 4)}
-    few["test"] = few["test"].select_columns(["text", "text_pair"])
-    return Experiment("snli", model, few, options)
+    few = {"train": train, "dev": dev, "test": only_texts(stratified(test, options.test // 2, 4))}
+    return Experiment("snli", model, few, options, PAIRS)
 
 
 def main() -> None:
@@ -228,19 +264,16 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=22.0)
-    parser.add_argument("--train", type=int, default=400)
     parser.add_argument("--dev", type=int, default=80)
     parser.add_argument("--test", type=int, default=200)
     parser.add_argument("--movies", type=int, default=24)
-    parser.add_argument("--snli", type=int, default=3000)
-    parser.add_argument("--epochs", type=float, default=3)
+    parser.add_argument("--snli", type=int, default=2500)
     parser.add_argument("--rate", type=float, default=2e-4)
     parser.add_argument("--tiny", action="store_true", help="A few examples, to see that it runs.")
     options = parser.parse_args()
     options.begun = time.monotonic()
     if options.tiny:
-        options.train, options.dev, options.test, options.movies, options.snli = 40, 10, 10, 4, 60
-        options.epochs = 1
+        options.dev, options.test, options.movies, options.snli = 10, 10, 4, 60
     torch.set_num_threads(1)
     options.models, options.data = (
         Path(os.environ.get(f"EXEGETE_{n}", SHARED / n.lower())) for n in ("MODELS", "DATA")
@@ -256,43 +289,59 @@ def main() -> None:
 def run(options: argparse.Namespace) -> None:
     """The stages, the most important ones first."""
     sst = sentiment(options)
-    for setting, weights in GRID.items():
-        sst.train(setting, weights)
+    for name, setting in GRID.items():
+        sst.train(name, setting)
     if not sst.trained(GRID):
         return
     sst.explained()
-    for spec in OTHERS[:7]:
+    tried(sst, options.dev // 4)
+    for spec in OTHERS:
         sst.judge(spec, exegete.explainer(spec))
-    for setting in GRID:
-        for name in NAMES[:2]:
-            made = AttributiveMasking.from_pretrained(sst.scratch / setting.replace(" ", "-") / name)
-            sst.judge(f"ablation {setting} {name}", made, setting=setting)
     half = options.test // 2
-    for spec in OTHERS[7:]:
-        sst.judge(spec, exegete.explainer(spec))
-    in_parts(sst, ("whole", "low rank"), 0, half, slice(1))
-    in_parts(sst, ("noise", "random"), 0, half // 2)
+    in_parts(sst, REFINING, 0, half)
+    in_parts(sst, ("upper",), half, options.test)
     human_agreement(options, sst)
-    in_parts(sst, tuple(FORMS), 0, half)
+    in_parts(sst, ("noise", "random"), 0, half // 2)
     if not sst.late():
         other_task(options)
-    in_parts(sst, tuple(FORMS), half, options.test)
-    masked_otherwise(sst)
+    in_parts(sst, tuple(FORMS), 0, options.test)
+    for name in list(GRID)[:3]:
+        for metric_name in NAMES[:2]:
+            made = AttributiveMasking.from_pretrained(sst.scratch / name.replace(" ", "-") / metric_name)
+            sst.judge(f"ablation {name} {metric_name}", made, setting=name)
+    otherwise(sst)
+    searched(sst)
 
 
-def in_parts(there: Experiment, forms: tuple[str, ...], first: int, last: int, some: slice = slice(None)) -> None:
+def in_parts(there: Experiment, forms: tuple[str, ...], first: int, last: int) -> None:
     """Refined test examples, a few at a time."""
     for start in range(first, last, PART):
-        refined(there, forms, start, min(start + PART, last), some)
+        refined(there, forms, start, min(start + PART, last))
 
 
-def masked_otherwise(sst: Experiment) -> None:
-    """Other masking modes, all trained on half of the sentences."""
-    for mode in ("mask", "random", "learned", "omit"):
-        sst.train(f"masked by {mode}", GRID["all terms"], mode, sst.options.train // 2)
-        if sst.trained([f"masked by {mode}"]):
-            made = AttributiveMasking.from_pretrained(sst.scratch / f"masked-by-{mode}" / NAMES[0])
-            sst.judge(f"masked by {mode}", made)
+def otherwise(sst: Experiment) -> None:
+    """Other forms of the terms and other masks, all trained on half of the sentences."""
+    for name, setting in OTHERWISE.items():
+        sst.train(name, setting)
+        if sst.trained([name]):
+            for metric_name in NAMES[:2]:
+                made = AttributiveMasking.from_pretrained(sst.scratch / name.replace(" ", "-") / metric_name)
+                sst.judge(f"otherwise {name} {metric_name}", made)
+
+
+def searched(sst: Experiment, trials: int = 10) -> None:
+    """Weights that a search on dev finds, in the setting that the grid's were tried in."""
+    if sst.late():
+        return
+    arguments = {"learning_rate": sst.options.rate, "use_cpu": True, "num_train_epochs": 3, "disable_tqdm": True}
+    search = WeightSearch(trials=trials, epochs=2, train_rows=200, dev_rows=sst.options.dev)
+    data, judge = (only_texts(sst.data["train"]), only_texts(sst.data["dev"])), judged_by(NAMES[0])
+    weights = search.run(sst.model, *data, sst.scratch / "search", judge, arguments=arguments)
+    sst.train(SEARCHED, Setting(weights))
+    if sst.trained([SEARCHED]):
+        for metric_name in NAMES[:2]:
+            made = AttributiveMasking.from_pretrained(sst.scratch / SEARCHED / metric_name)
+            sst.judge(f"{SEARCHED} {metric_name}", made, weights=str(weights))
 
 
 def human_agreement(options: argparse.Namespace, sst: Experiment) -> None:
@@ -301,22 +350,22 @@ def human_agreement(options: argparse.Namespace, sst: Experiment) -> None:
     reviews.judge("pAML", AttributiveMasking.from_pretrained(best), [NAMES[0]])
     for spec in ("random", "attention_last", "input_x_gradient", "decompx_linear", "alti", OTHERS[6]):
         reviews.judge(spec, exegete.explainer(spec), [NAMES[0]])
-    refining = AttributiveMasking.from_pretrained(best).configured(refine_steps=5, **FORMS["low rank"])
+    refining = AttributiveMasking.from_pretrained(best).configured(refine_steps=STEPS, **FORMS["upper"])
     reviews.judge("fAML", refining, [NAMES[0]])
+    reviews.judge(OTHERS[4], exegete.explainer(OTHERS[4]), [NAMES[0]])
 
 
 def other_task(options: argparse.Namespace) -> None:
     """SNLI, in one pass and refined."""
     snli = inference(options)
-    settings = ("all terms", "no inverse")
-    for setting in settings:
-        snli.train(setting, GRID[setting])
-    if not snli.trained(settings):
+    for name, setting in PAIRS.items():
+        snli.train(name, setting)
+    if not snli.trained(PAIRS):
         return
     snli.explained()
     for spec in OTHERS[:7]:
         snli.judge(spec, exegete.explainer(spec))
-    in_parts(snli, ("low rank",), 0, 2 * PART)
+    in_parts(snli, ("upper",), 0, 2 * PART)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from masking_refined import FORMS, together
 
@@ -16,6 +17,7 @@ NAMES = {
     "aopc_sufficiency": ("A-S ↓", -1), "aopc_comprehensiveness": ("A-C ↑", 1),
 }  # fmt: skip
 DRAWS = 2000
+ASIDE = ("ablation", "otherwise", "searched")
 
 
 def main() -> None:
@@ -27,9 +29,10 @@ def main() -> None:
         methods = judged(folder)
         if methods:
             print(f"\n## {folder.name}\n")
+            compared = {name: each for name, each in methods.items() if name.split()[0] not in ASIDE}
             one_pass(methods)
-            refined(folder, methods)
-            differences(methods)
+            differences(compared)
+            refined(folder, compared)
             rationales(methods)
 
 
@@ -57,24 +60,28 @@ def one_pass(methods: dict[str, dict[str, list[float]]]) -> None:
 
 
 def refined(folder: Path, methods: dict[str, dict[str, list[float]]]) -> None:
-    """What choosing among the maps of refinement, and among those of the controls, leads to."""
-    for form in FORMS:
-        for name, (title, sign) in NAMES.items():
-            there = together(folder, form, name)
-            if not there:
-                continue
-            table = sign * np.array([there[row] for row in sorted(there)])
-            best = sign * table.max(1)
-            first, last = sign * table[:, 0], sign * table[:, -1]
-            line = (
-                f"- {form}, {title} on {len(best)}: first map {spread(first)}, last {spread(last)}, best {spread(best)}"
-            )
-            others = [
-                f"{method} {spread([values[name][row] for row in sorted(there)])}"
-                for method, values in methods.items()
-                if name in values and "ablation" not in method
-            ]
-            print(line + f"; best − first {spread(best - first)}; same examples: " + ", ".join(others))
+    """What choosing among the maps of refinement, and among those of the controls, leads to, metric by metric."""
+    for name, (title, sign) in NAMES.items():
+        tables = {form: there for form in FORMS if (there := together(folder, form, name))}
+        for form, there in tables.items():
+            rows = sorted(there)
+            table = sign * np.array([there[row] for row in rows])
+            print(f"\n### {form}, {title} on {len(rows)}, beside others on the same examples\n")
+            for maps in (1, 2, 4, 6, table.shape[1]):
+                print(f"- best of the first {maps}: {spread(sign * table[:, :maps].max(1))}")
+            print(f"- the last: {spread(sign * table[:, -1])}")
+            print(f"- best better than the first by {spread(table.max(1) - table[:, 0])}")
+            for other, theirs in tables.items():
+                both = [row for row in rows if row in theirs]
+                if other != form and both:
+                    mine = np.array([max(sign * value for value in there[row]) for row in both])
+                    gain = mine - np.array([max(sign * value for value in theirs[row]) for row in both])
+                    print(f"- best better than that of {other}, on {len(both)}, by {spread(gain)}")
+            for method, values in methods.items():
+                if name in values:
+                    one = np.array([values[name][row] for row in rows])
+                    gain = spread(table.max(1) - sign * one)
+                    print(f"- {method} {spread(one)}; best better by {gain}")
 
 
 def differences(methods: dict[str, dict[str, list[float]]]) -> None:
@@ -98,7 +105,7 @@ def rationales(methods: dict[str, dict[str, list[float]]]) -> None:
             print(f"- {method}: macro F1 {spread(values['token_f1'])}, micro F1 {2 * hits / (chosen + marked):.3f}")
 
 
-def spread(values: Sequence[float] | np.ndarray) -> str:
+def spread(values: Sequence[float] | np.ndarray | Tensor) -> str:
     """The mean and its 95 % interval over examples."""
     known = np.asarray(values, dtype=float)
     known = known[~np.isnan(known)]

@@ -16,8 +16,9 @@ from exegete import Batch, ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking, losses
 from exegete.explainers.attributive_masking.explainer import answered
 from exegete.explainers.attributive_masking.losses import Weights
+from exegete.explainers.attributive_masking.lower import known_below
 from exegete.explainers.attributive_masking.modes import FADING, SoftMasking
-from exegete.explainers.attributive_masking.refinement import Best
+from exegete.explainers.attributive_masking.refinement import alike, best, judged
 from exegete.models.substitute import embeddings_replaced
 from left_behind import mixed_modes, state
 from small import alone, shared, small, uneven
@@ -259,11 +260,13 @@ def test_tokens_beyond_what_the_masking_model_can_read_score_zero():
     assert scores[10:].abs().sum() == 0
 
 
-def one_at_a_time(made, model, batch, row, steps, rate):
-    """The paper's refinement of one example: all of G fine-tuned, its maps before each step and after the last."""
+def one_at_a_time(made, model, batch, row, steps, rate, fixed=()):
+    """The paper's refinement of one example: G fine-tuned, its maps before each step and after the last."""
     own, columns = alone(model, batch, row)
     network, weights = deepcopy(made).eval(), made.settings.weights
-    network.answers.requires_grad_(False)
+    for part in ("answers", *(f"reader.model.{part}" for part in fixed)):
+        weight = network.get_parameter(part) if part == "answers" else network.get_submodule(part)
+        weight.requires_grad_(False)
     optimizer = torch.optim.AdamW([w for w in network.parameters() if w.requires_grad], lr=rate, weight_decay=0.01)
     with torch.no_grad():
         logits = model(own).logits
@@ -287,24 +290,34 @@ def one_at_a_time(made, model, batch, row, steps, rate):
     raise AssertionError
 
 
-@pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_refined_side_by_side_is_refined_one_at_a_time_with_the_best_map_kept(family):
+@pytest.mark.parametrize(
+    ("family", "upper", "fixed"),
+    [
+        ("bert", None, ()),
+        ("distilbert", None, ()),
+        ("bert", 2, ()),
+        ("distilbert", 1, ("transformer.layer.0",)),
+        ("electra", 1, ("embeddings_project", "encoder.layer.0")),
+        ("roberta", 0, ("encoder",)),
+    ],
+)
+def test_refined_side_by_side_is_refined_one_at_a_time_with_the_best_map_kept(family, upper, fixed):
     model = small(family)
     made = masking(model, weights=Weights(0.5, 0.2, 0.5))
     batch = model.encode(uneven(family, 4))
     spec = "aopc_comprehensiveness?budgets=0.2,0.5&how=mask"
-    made.configured(refine_steps=3, refine_rate=0.02, metric=spec)
+    made.configured(refine_steps=3, refine_rate=0.02, metric=spec, refine_layers=upper)
     model.model.requires_grad_(True)
     found = made.attribute(model, batch)
     assert all(weight.grad is None for weight in model.parameters())
     better = 0
     for row in range(len(batch)):
-        maps, columns = one_at_a_time(made, model, batch, row, 3, 0.02)
+        maps, columns = one_at_a_time(made, model, batch, row, 3, 0.02, fixed)
         own, _ = alone(model, batch, row)
         values = [float(exegete.metric(spec).judge(model, own, each[None])["aopc_comprehensiveness"]) for each in maps]
-        best = max(range(4), key=lambda i, values=values: values[i])
-        torch.testing.assert_close(found[row, columns], maps[best], rtol=0, atol=1e-7)
-        better += best > 0
+        first = max(range(4), key=lambda i, values=values: values[i])
+        torch.testing.assert_close(found[row, columns], maps[first], rtol=0, atol=1e-7)
+        better += first > 0
     assert better, "the premise: some step helped"
 
 
@@ -332,20 +345,57 @@ def test_refinement_does_not_depend_on_the_batch(mode):
         torch.testing.assert_close(scores[row, columns], made.attribute(model, own)[0], rtol=0, atol=1e-7)
 
 
+def test_what_does_not_change_runs_once_and_the_explained_model_learns_nothing():
+    model = small("bert")
+    made, batch = masking(model), model.encode(uneven("bert", 3))
+    below, above = made.reader.model.encoder.layer
+    runs, asking = [], []
+    below.register_forward_hook(lambda *_: runs.append(1))
+    above.register_forward_hook(lambda *_: runs.append(2))
+    weights = list(model.model.requires_grad_(True).parameters())
+    model.model.register_forward_hook(
+        lambda *_: asking.append(any(w.requires_grad for w in weights)) if torch.is_grad_enabled() else None
+    )
+    made.configured(refine_steps=4, refine_rate=0.02, refine_layers=1)
+    made.attribute(model, batch)
+    assert runs == [1, 2] + 5 * [2], "a whole pass, then the upper layer for each map"
+    assert asking == [False] * 4
+    assert all(weight.requires_grad and weight.grad is None for weight in weights)
+
+
+@pytest.mark.parametrize("spec", ["aopc_comprehensiveness", "log_odds", "consistency"])
+def test_all_maps_are_judged_in_one_call_as_one_by_one_and_no_input_twice(spec):
+    model = small("bert")
+    batch = model.encode(uneven("bert", 3))
+    maps = torch.rand(4, *batch.content.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    maps = maps.masked_fill(~batch.content, 0.0)
+    maps[2], target = 2 * maps[1], model.predict(batch)
+    metric = exegete.metric(spec)
+    expected = torch.stack([metric.judge(model, batch, each, target)[metric.name] for each in maps])
+    rows = []
+    model.model.register_forward_pre_hook(
+        lambda _, inputs, named: rows.extend(map(str, named["input_ids"].tolist())), with_kwargs=True
+    )
+    found = judged(metric, model, batch, maps, target)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6, equal_nan=True)
+    assert len({*found.flatten().tolist()}) > 3
+    if spec == "aopc_comprehensiveness":
+        assert len(rows) == len(set(rows))
+
+
 def test_the_better_map_is_kept_and_no_number_never_wins():
-    best = Best(higher_is_better=False)
-    best.take(torch.tensor([[1.0], [1.0], [1.0]]), torch.tensor([0.5, 0.5, torch.nan]))
-    best.take(torch.tensor([[2.0], [2.0], [2.0]]), torch.tensor([0.4, torch.nan, 0.1]))
-    best.take(torch.tensor([[3.0], [3.0], [3.0]]), torch.tensor([0.4, 0.6, 0.1]))
-    assert best.maps.flatten().tolist() == [2.0, 1.0, 2.0]
+    maps = torch.tensor([1.0, 2.0, 3.0])[:, None, None].expand(3, 3, 1)
+    values = torch.tensor([[0.5, 0.5, torch.nan], [0.4, torch.nan, 0.1], [0.4, 0.6, 0.1]])
+    assert best(maps, values, higher_is_better=False).flatten().tolist() == [2.0, 1.0, 2.0]
+    assert best(maps, values, higher_is_better=True).flatten().tolist() == [1.0, 3.0, 2.0]
 
 
-@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize(("steps", "upper"), [(0, None), (2, None), (2, 1)])
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_the_model_and_the_process_are_left_as_they_were(kind, steps):
+def test_the_model_and_the_process_are_left_as_they_were(kind, steps, upper):
     model = mixed_modes(small(kind))
     made = masking(model, backbone=families.tiny("bert").base_model, tokenizer=families.tokenizer("bert"))
-    made.configured(refine_steps=steps, refine_rate=0.01)
+    made.configured(refine_steps=steps, refine_rate=0.01, refine_layers=upper)
     own = {name: value.clone() for name, value in made.state_dict().items()}
     before, modes = state(model), [module.training for module in made.modules()]
     made.attribute(model, model.encode(uneven(kind, 2)))
@@ -376,6 +426,7 @@ def test_saved_and_loaded_it_is_the_same_explainer(tmp_path):
         ("?refine_steps=-1", "at least 0"),
         ("?refine_rate=0", "above 0"),
         ("?refine_steps=many", "expected int"),
+        ("?refine_layers=-1", "refine_layers of at least 0"),
     ],
 )
 def test_bad_parameters_are_errors(tmp_path, query, message):
@@ -402,6 +453,10 @@ def test_what_cannot_be_explained_is_an_error(tmp_path):
         made.attribute(shared("roberta"), Batch.from_ids(torch.tensor([[0, 5, 6, 2]])))
     with pytest.raises(ExegeteError, match="Valid choices: learned, mask, omit"):
         AttributiveMasking.for_model(model, mode="blur")
+    with pytest.raises(ExegeteError, match="at most 2, as many as there are, got 3"):
+        made.configured(refine_steps=1, refine_layers=3).attribute(model, model.encode(TEXTS))
+    with pytest.raises(ExegeteError, match="the layers of AlbertModel are one"):
+        known_below(families.tiny("albert").base_model, 1, list)
     with pytest.raises(ExegeteError, match="as predictor"):
         AttributiveMasking.for_model(model, mode="predicted")
     decoder = shared("gpt2")
@@ -414,3 +469,11 @@ def test_what_cannot_be_explained_is_an_error(tmp_path):
         exegete.explainer(f"attributive_masking:{tmp_path / 'nowhere'}")
     with pytest.raises(ExegeteError, match="takes no parameter"):
         exegete.explainer("random", seed=1).configured(refine_steps=1)
+
+
+def test_examples_of_like_lengths_are_refined_together_each_once_and_padded_by_a_fifth_at_most():
+    lengths = torch.tensor([20, 3, 21, 9, 20, 22, 10, 19, 20, 40])
+    batch = Batch.from_ids(torch.ones(10, 40, dtype=torch.long), torch.arange(40) < lengths[:, None])
+    parts = [part.tolist() for part in alike(batch, 3)]
+    assert parts == [[1], [3, 6], [7, 0, 4], [8, 2, 5], [9]]
+    assert [part.tolist() for part in alike(batch, 99)] == [[1], [3, 6], [7, 0, 4, 8, 2, 5], [9]]

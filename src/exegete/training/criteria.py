@@ -45,19 +45,9 @@ class CriterionTrainer(ObjectiveTrainer):
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
-    def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: Any = None,
-        metric_key_prefix: str = "eval",
-    ) -> Any:
-        """The ObjectiveTrainer's, with the criteria's figures."""
-        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
-        figures = self.criteria_on(dataloader.dataset)
-        named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
-        return output._replace(metrics=output.metrics | named)
+    def scored(self, predicted: Any, dataset: Any) -> dict[str, float]:
+        """The task's figures and the criteria's."""
+        return super().scored(predicted, dataset) | self.criteria_on(dataset)
 
     @torch.no_grad()
     def criteria_on(self, data: Dataset) -> dict[str, float]:
@@ -65,8 +55,9 @@ class CriterionTrainer(ObjectiveTrainer):
         judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
         values: dict[str, list[Tensor]] = {each.name: [] for each in judged}
         for batch in self._batches(data) if judged else ():
-            for each in judged:
-                values[each.name].append(self._judged(each, batch).cpu())
+            with self.compute_loss_context_manager():
+                for each in judged:
+                    values[each.name].append(self._judged(each, batch).cpu())
         means = {name: figure(name, self.explained.task.name, torch.cat(found)) for name, found in values.items()}
         return {f"criterion_{name}": value for name, value in means.items()} | {"criterion": overall(means)}
 

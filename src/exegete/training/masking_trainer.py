@@ -18,6 +18,7 @@ from exegete.explainers.learned_attention import WEIGHTS
 from exegete.metrics import Metric
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import finite
+from exegete.models.readout import answer_only
 from exegete.objectives import Moment, Objective
 from exegete.objectives.masking import MaskingStep, both, masking_objectives, twice
 from exegete.training.module import TrainingModule
@@ -61,7 +62,8 @@ class MaskingModule(TrainingModule):
         )
         reference = masking.masking.reference(model, batch, drawn)
         doubled = None if reference is None else reference.repeat(2, 1, 1)
-        kept, without = masking.masking.logits(model, twice(batch), both(scores), doubled).chunk(2)
+        with answer_only(model):
+            kept, without = masking.masking.logits(model, twice(batch), both(scores), doubled).chunk(2)
         none, all_ = answer.new_zeros(len(batch)), torch.ones(len(batch), dtype=torch.bool, device=batch.device)
         step = MaskingStep(
             model, batch, outputs, none, all_, moment,
@@ -125,10 +127,8 @@ class MaskingTrainer(ObjectiveTrainer):
         for inputs in dataloader:
             for name, values in self._judged(module, self._prepare_inputs(inputs)["batch"]).items():
                 judged[name].append(self.accelerator.gather_for_metrics(values))
-        terms = self._drained("evaluation")
-        total = sum(objective.weight * terms[objective.name] for objective in module.objectives)
         means = {name: float(torch.cat(values).double().nanmean()) for name, values in judged.items()}
-        named = {f"{metric_key_prefix}_{name}": value for name, value in ({"loss": total} | terms | means).items()}
+        named = {f"{metric_key_prefix}_{name}": value for name, value in (self._loss_and_terms() | means).items()}
         return EvalLoopOutput(None, None, named, len(dataloader.dataset))
 
     @torch.no_grad()

@@ -209,12 +209,15 @@ class ObjectiveTrainer(Trainer):
         dataset = dataloader.dataset
         predicted = np.empty_like(output.predictions)
         predicted[longest_first(lengths(dataset))] = output.predictions
-        terms = self._drained("evaluation")
-        total = sum(objective.weight * terms[objective.name] for objective in self.module.objectives)
-        figures = {"loss": total} | terms | self.scored(predicted, dataset)
+        figures = self._loss_and_terms() | self.scored(predicted, dataset)
         figures |= self.judged(figures)
         named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         return output._replace(predictions=predicted, metrics=output.metrics | named)
+
+    def _loss_and_terms(self) -> dict[str, float]:
+        """Means over the evaluation that has just run."""
+        terms = self._drained("evaluation")
+        return {"loss": sum(objective.weight * terms[objective.name] for objective in self.module.objectives)} | terms
 
     def scored(self, predicted: Any, dataset: Any) -> dict[str, float]:
         """The task's figures of predictions in the dataset's order; for subclasses to add to."""

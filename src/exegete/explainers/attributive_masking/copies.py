@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from exegete.errors import ExegeteError
 
 
-def side_by_side(network: nn.Module, count: int, rank: int = 0, shared: tuple[Any, ...] = ()) -> nn.Module:
+def side_by_side(
+    network: nn.Module,
+    count: int,
+    rank: int = 0,
+    shared: tuple[Any, ...] = (),
+    instead: Mapping[nn.Module, nn.Module] | None = None,
+) -> nn.Module:
     """A network of the same form whose trainable layers hold `count` copies of their weights, one for each example.
 
     Trained on a sum of the examples' losses, every copy goes where it would go alone. Weights that require no gradient
@@ -24,12 +30,13 @@ def side_by_side(network: nn.Module, count: int, rank: int = 0, shared: tuple[An
         rank: 0: whole copies. Else a copy is the network itself, which stays, plus a matrix of at most this rank and a
             bias for each linear layer.
         shared: further objects inside the network that need no copy.
+        instead: modules of the network that are left out, with what takes their places.
 
     Raises:
         ExegeteError: a layer with trainable weights that is neither linear nor a layer norm.
     """
-    same = {id(each): each for each in (*network.parameters(), *network.buffers(), *shared)}
-    copies = deepcopy(network, same)
+    same: dict[int, Any] = {id(each): each for each in (*network.parameters(), *network.buffers(), *shared)}
+    copies = deepcopy(network, same | {id(left): other for left, other in (instead or {}).items()})
     for name, layer in list(copies.named_modules()):
         if any(weight.requires_grad for weight in layer.parameters(recurse=False)):
             copied = _copied(layer, count, rank)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking.copies import copied_weights, side_by_side
+from exegete.explainers.attributive_masking.lower import known_below
 from exegete.explainers.attributive_masking.reading import Reading
 from exegete.explainers.seeding import generators
 from exegete.models import Batch, ExplainedModel
+from exegete.models.preserve import weights_fixed
+from exegete.models.readout import answer_only
 
 if TYPE_CHECKING:
     from exegete.explainers.attributive_masking.explainer import AttributiveMasking
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
 class Judge(Protocol):
     """What a metric is to refinement; metrics stand above explainers."""
+
+    compares_examples: ClassVar[bool]
 
     @property
     def name(self) -> str:
@@ -43,8 +49,13 @@ class Refinement:
     stay, those of the answer too. The map before every step and after the last is judged by `metric`, and the best one
     is kept, the first among equals: what is reported by that metric has been selected on it.
 
+    A step of all of G costs two forward and two backward passes of the explained model and, with the gradients of its
+    weights, three passes of G. With `refine_layers` the layers below them run once for all steps.
+
     Args:
         refine_steps: 0 for none; the paper has up to 10.
+        refine_layers: how many of the uppermost layers change, with the head on top of them; 0: the head alone;
+            default: all layers, as in the paper.
         metric: a metric by spec; default: the one that the masking model was chosen by.
         refine_rate: the first step's learning rate, which falls linearly to 0 at `nominal_steps`; default: training's.
         rank: 0: copies are whole, as in the paper; else low-rank changes of each linear layer.
@@ -52,17 +63,18 @@ class Refinement:
     """
 
     refine_steps: int = 0
+    refine_layers: int | None = None
     metric: str | None = None
     refine_rate: float | None = None
     rank: int = 0
     together: int = 32
 
     def __post_init__(self) -> None:
-        if self.refine_steps < 0 or self.rank < 0 or self.together < 1:
-            raise ExegeteError(
-                "expected refine_steps and rank of at least 0 and together of at least 1, got "
-                f"{self.refine_steps}, {self.rank} and {self.together}"
-            )
+        least = {"refine_steps": 0, "refine_layers": 0, "rank": 0, "together": 1}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ExegeteError(f"expected {name} of at least {low}, got {value}")
         if self.refine_rate is not None and not self.refine_rate > 0:
             raise ExegeteError(f"expected a refine_rate above 0, got {self.refine_rate}")
         if self.metric is not None:
@@ -83,19 +95,41 @@ def refined(masking: AttributiveMasking, model: ExplainedModel, batch: Batch, an
     found = masking.answers.detach().new_zeros(batch.content.shape)
     for rows in alike(batch, masking.refinement.together):
         part, columns = batch.select(rows).trimmed()
-        best = Best(metric.card.higher_is_better)
-        with model.remember():
-            for scores in trajectory(masking, model, part, answer[rows]):
-                best.take(scores, metric.judge(model, part, scores, target[rows])[metric.name])
-        assert best.maps is not None
-        found[rows, columns] = best.maps
+        maps = torch.stack(list(trajectory(masking, model, part, answer[rows])))
+        found[rows, columns] = best(maps, judged(metric, model, part, maps, target[rows]), metric.card.higher_is_better)
     return found
 
 
+def judged(metric: Judge, model: ExplainedModel, batch: Batch, maps: Tensor, target: Tensor) -> Tensor:
+    """The metric's values [M, B] of maps [M, B, L].
+
+    All maps are judged in one call: where they leave the same tokens of an example, the model is asked once.
+    """
+    if metric.compares_examples:
+        return torch.stack([metric.judge(model, batch, each, target)[metric.name] for each in maps])
+    copies = batch.select(torch.arange(len(batch)).repeat(len(maps)))
+    values = metric.judge(model, copies, maps.flatten(0, 1), target.repeat(len(maps)))[metric.name]
+    return values.view(len(maps), len(batch))
+
+
+def best(maps: Tensor, values: Tensor, higher_is_better: bool) -> Tensor:
+    """Each example's best map [B, L] by values [M, B]: the first among equals; what is no number never beats one."""
+    worth = (values if higher_is_better else -values).nan_to_num(-torch.inf, -torch.inf, -torch.inf)
+    return maps[worth.argmax(0), torch.arange(maps.shape[1], device=maps.device)]
+
+
 def alike(batch: Batch, together: int) -> list[Tensor]:
-    """The rows of a batch in parts of at most so many, examples of like lengths in one part."""
-    order = batch.attended.sum(1).argsort(stable=True)
-    return list(order.split(together))
+    """The rows of a batch in parts of at most `together`, of like lengths: at most a fifth of a part is padding."""
+    lengths, order = (each.tolist() for each in batch.attended.sum(1).sort(stable=True))
+    parts: list[list[int]] = [[]]
+    real = 0
+    for length, row in zip(lengths, order, strict=True):
+        real += length
+        if len(parts[-1]) == together or 5 * real < 4 * length * (len(parts[-1]) + 1):
+            parts.append([])
+            real = length
+        parts[-1].append(row)
+    return [torch.tensor(part, device=batch.device) for part in parts if part]
 
 
 def trajectory(masking: AttributiveMasking, model: ExplainedModel, batch: Batch, answer: Tensor) -> Iterator[Tensor]:
@@ -151,7 +185,7 @@ class _Case:
             weight.requires_grad_(False)
         try:
             shared = (masking.read, masking.reader.processing_class, masking.reader.config, masking.settings)
-            copies = side_by_side(masking, len(self.batch), masking.refinement.rank, shared)
+            copies = side_by_side(masking, len(self.batch), masking.refinement.rank, shared, self._known())
         finally:
             for weight in trained:
                 weight.requires_grad_(True)
@@ -161,12 +195,33 @@ class _Case:
     def loss(self, own: Tensor, scores: Tensor, step: int) -> Tensor:
         """The sum of the examples' losses; both masks go through the model in one pass."""
         modes, weights = self.masking.masking, self.masking.settings.weights
-        twice = self.batch.select([*range(len(self.batch))] * 2)
-        reference = modes.reference(self.model, self.batch, self._drawn(step))
-        doubled = None if reference is None else reference.detach().repeat(2, 1, 1)
-        logits = modes.logits(self.model, twice, torch.cat([scores, 1 - scores]), doubled)
+        reference = self._drawn_reference(step) if modes.mode == "random" else self._reference
+        with weights_fixed(self.model), answer_only(self.model):
+            logits = modes.logits(self.model, self._twice, torch.cat([scores, 1 - scores]), reference)
         kept, without = logits.chunk(2)
         return weights.total(kept, without, self.answer, own, self.reading.own.content).sum()
+
+    def _known(self) -> dict[nn.Module, nn.Module]:
+        """What the layers that do not change say of the examples."""
+        masking, upper = self.masking, self.masking.refinement.refine_layers
+        if upper is None:
+            return {}
+        return known_below(masking.reader.model, upper, lambda: masking(self.reading, self.answer))
+
+    @cached_property
+    def _twice(self) -> Batch:
+        """The examples for a mask and its inverse."""
+        return self.batch.select([*range(len(self.batch))] * 2)
+
+    @cached_property
+    def _reference(self) -> Tensor | None:
+        """What stands in for masked tokens of both."""
+        return self._drawn_reference(0)
+
+    @torch.no_grad()
+    def _drawn_reference(self, step: int) -> Tensor | None:
+        reference = self.masking.masking.reference(self.model, self.batch, self._drawn(step))
+        return None if reference is None else reference.repeat(2, 1, 1)
 
     def _drawn(self, step: int) -> Tensor:
         """[B, L] Numbers that depend on the example and the step alone."""
@@ -176,22 +231,3 @@ class _Case:
             for row, content, random in each:
                 row[content] = random.random(int(content.sum()))
         return torch.from_numpy(drawn).to(self.batch.device)
-
-
-@dataclass
-class Best:
-    """The best maps so far; a value that is no number never beats one, and equal ones leave the earlier map."""
-
-    higher_is_better: bool
-    maps: Tensor | None = None
-    values: Tensor = field(default_factory=lambda: torch.zeros(0))
-
-    def take(self, maps: Tensor, values: Tensor) -> None:
-        """Maps [B, L] with their values [B]."""
-        worth = (values if self.higher_is_better else -values).nan_to_num(-torch.inf, -torch.inf, -torch.inf)
-        if self.maps is None:
-            self.maps, self.values = maps, worth
-            return
-        better = worth > self.values
-        self.maps = torch.where(better[:, None], maps, self.maps)
-        self.values = torch.where(better, worth, self.values)
