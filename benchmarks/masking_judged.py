@@ -41,7 +41,7 @@ SHARED = Path(__file__).parents[2] / "shared"
 
 @dataclass(frozen=True)
 class Setting:
-    """How one masking model is trained; unless it says otherwise, on 400 sentences three times, judged twice in each."""
+    """How one masking model is trained; unless it says otherwise, on 400 sentences three times, each judged twice."""
 
     weights: Weights
     rows: int = 400
