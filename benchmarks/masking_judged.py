@@ -34,7 +34,7 @@ from exegete.training.masking_data import only_texts, stratified, without
 from exegete.training.masking_run import masking_arguments, new_masking
 from exegete.training.masking_search import WeightSearch
 from exegete.training.masking_trainer import MaskingTrainer
-from masking_refined import FORMS, REFINING, STEPS, refined, tried
+from masking_refined import CONTROLS, FORMS, REFINING, STEPS, refined, tried
 
 SHARED = Path(__file__).parents[2] / "shared"
 
@@ -305,12 +305,12 @@ def run(options: argparse.Namespace) -> None:
     in_parts(sst, REFINING, 0, half)
     in_parts(sst, ("upper",), half, options.test)
     human_agreement(options, sst)
-    in_parts(sst, ("noise", "random"), 0, half // 2)
+    in_parts(sst, CONTROLS, 0, half // 2)
     if not sst.late():
         other_task(options)
     otherwise(sst)
     in_parts(sst, ("whole",), half, options.test)
-    in_parts(sst, ("noise", "random"), half // 2, options.test)
+    in_parts(sst, CONTROLS, half // 2, options.test)
     for name in list(GRID)[:3]:
         for metric_name in NAMES[:2]:
             made = AttributiveMasking.from_pretrained(sst.scratch / name.replace(" ", "-") / metric_name)
