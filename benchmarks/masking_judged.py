@@ -356,7 +356,6 @@ def human_agreement(options: argparse.Namespace, sst: Experiment) -> None:
         reviews.judge(spec, exegete.explainer(spec), [NAMES[0]])
     refining = AttributiveMasking.from_pretrained(best).configured(refine_steps=STEPS, **FORMS["upper"])
     reviews.judge("fAML", refining, [NAMES[0]])
-    reviews.judge(OTHERS[4], exegete.explainer(OTHERS[4]), [NAMES[0]])
 
 
 def other_task(options: argparse.Namespace) -> None:
