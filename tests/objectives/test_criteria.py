@@ -74,13 +74,16 @@ def test_the_top_by_hand():
     assert each.tolist() == [[1, 0, 0, 0, 0], [1, 1, 1, 0, 0]]
 
 
-def test_the_gradient_of_the_top_is_that_of_a_soft_choice():
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+def test_the_gradient_of_the_top_is_that_of_a_soft_choice(temperature):
     scores = rows([0.4, 0.1, 0.2, 0.3]).requires_grad_()
     weights = rows([1.0, -2.0, 3.0, 0.5])
-    top = straight_through(scores, torch.ones(1, 4, dtype=torch.bool), [0.5])
+    top = straight_through(scores, torch.ones(1, 4, dtype=torch.bool), [0.5], temperature)
     (found,) = torch.autograd.grad((top * weights).sum(), scores)
-    soft = torch.sigmoid((scores.detach() - 0.25) / (0.1 * math.sqrt(0.0125)))
-    torch.testing.assert_close(found, weights * soft * (1 - soft) / (0.1 * math.sqrt(0.0125)))
+    width = temperature * math.sqrt(0.0125)
+    soft = torch.sigmoid((scores.detach() - 0.25) / width)
+    torch.testing.assert_close(found, weights * soft * (1 - soft) / width)
+    assert top.tolist() == [[1, 0, 0, 1]]
 
 
 def test_scores_that_do_not_differ_have_a_top_and_no_gradient():
@@ -391,6 +394,7 @@ def test_what_cannot_be_trained_says_why():
     for make, message in (
         (lambda: Comprehensiveness(explainer("lime")), "lime cannot be trained"),
         (lambda: Comprehensiveness(single, bins=(0.0,)), "above 0 and up to 1"),
+        (lambda: Sufficiency(single, temperature=0.0), "temperature of a soft choice is above 0"),
         (lambda: Comprehensiveness(single, margin=0.0), "the margin is above 0"),
         (lambda: Sufficiency(single, form="mse"), "unknown form of sufficiency 'mse'"),
         (lambda: Consistency(single, epsilon=0.0), "epsilon is above 0"),

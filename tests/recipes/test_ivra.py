@@ -79,7 +79,10 @@ def test_what_cannot_be_trained_says_why(tmp_path):
 def test_a_student_of_the_coefficients_that_lie_beside_its_teacher(tmp_path):
     tiny("bert").save_pretrained(tmp_path)
     tokenizer("bert").save_pretrained(tmp_path)
-    smat = RECIPES["smat"]
+
+    def smat(*arguments):
+        return RECIPES["smat"](*arguments).teaching(None)
+
     assert smat(str(tmp_path), "interpretable_attention").explainer == f"interpretable_attention:{tmp_path}"
     assert smat(str(tmp_path), "interpretable_attention:here").explainer == "interpretable_attention:here"
     assert smat(str(tmp_path), "lime").explainer == "lime"

@@ -156,6 +156,21 @@ def test_adapters_can_be_chosen_for_encoders_and_left_out_of_decoders(tmp_path):
     assert any("wte" in name and not torch.equal(before[name], after[name]) for name in before)
 
 
+def test_coefficients_can_be_trained_alone(tmp_path):
+    start = tiny("bert", num_labels=2)
+    start.bert.pooler.requires_grad_(False)
+    before = {name: (value.clone(), value.requires_grad) for name, value in start.named_parameters()}
+    train, dev = generated(size=48), generated(split="dev", size=24)
+    arguments = ARGUMENTS | {"num_train_epochs": 1, "learning_rate": 1e-2, "load_best_model_at_end": False}
+    options = {"processing_class": processor("bert"), "arguments": arguments}
+    RECIPES["ivra"]("comprehensiveness", train_model=False).train(start, train, dev, tmp_path / "alone", **options)
+    for name, value in start.named_parameters():
+        assert torch.equal(value, before[name][0])
+        assert value.requires_grad == before[name][1]
+    learned = load_file(tmp_path / "alone" / COEFFICIENTS)
+    assert all((value != 1).any() for value in learned.values())
+
+
 def test_coefficients_explain_any_model_of_the_same_shape(tmp_path):
     ivra(tmp_path / "run", arguments={"num_train_epochs": 1})
     single = explainer(f"interpretable_attention:{tmp_path / 'run'}")

@@ -1,12 +1,15 @@
 """A second pass in forward mode that takes its primals from the first one."""
 
+from collections import deque
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
-from exegete.training.retraced import Remembered, Retraced
+from exegete.training.retraced import Known, Remembered, Retraced
 
 WITH_TANGENTS = {
     "all": ("0.weight", "0.bias", "2.weight", "2.bias", "4.weight"),
@@ -39,7 +42,7 @@ def test_tangents_are_those_of_a_pass_that_computes_all_anew(which):
     assert len(before.outputs) == 3
     with torch.no_grad(), forward_ad.dual_level():
         expected = dual_pass(model, WITH_TANGENTS[which], inputs)
-        with Retraced(before.outputs) as again:
+        with Retraced(before) as again:
             found = dual_pass(model, WITH_TANGENTS[which], inputs)
         assert not again.outputs
         torch.testing.assert_close(found.primal, expected.primal, rtol=1e-14, atol=0)
@@ -57,6 +60,38 @@ def test_what_was_remembered_is_taken_and_other_maps_are_computed():
     ((place, kept),) = before.outputs
     assert torch.equal(kept, hidden)
     for weight, expected in ((place, hidden + 1), (0, hidden)):
-        with torch.no_grad(), forward_ad.dual_level(), Retraced([(weight, hidden.detach() + 1)]):
+        before.outputs = deque([Known(weight, hidden.detach() + 1)])
+        with torch.no_grad(), forward_ad.dual_level(), Retraced(before):
             found = dual_pass(model, WITH_TANGENTS["all"], inputs).primal
         torch.testing.assert_close(found, model[1:](expected).detach())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_keeps_what_it_kept_and_other_draws_are_what_they_would_be(training):
+    """Noise drawn between two dropouts, of which the second meets columns first."""
+    drop = nn.Dropout(0.3).train(training)
+
+    def run(inputs):
+        return drop(drop(inputs).t() + torch.randn(5, 4, dtype=inputs.dtype))
+
+    inputs, along = torch.randn(2, 4, 5, dtype=torch.float64)
+    results = []
+    for scope in (nullcontext(), before := Remembered()):
+        torch.manual_seed(3)
+        with scope:
+            results.append(run(inputs))
+    assert torch.equal(*results)
+    assert len(before.dropped) == (2 if training else 0)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(inputs, along)
+        torch.manual_seed(3)
+        expected = forward_ad.unpack_dual(run(dual))
+        torch.manual_seed(3)
+        with Retraced(before):
+            found = forward_ad.unpack_dual(run(dual))
+        drawn = torch.rand(1)
+    assert torch.equal(found.primal, expected.primal)
+    assert torch.equal(found.tangent, expected.tangent)
+    torch.manual_seed(3)
+    run(inputs)
+    assert torch.equal(drawn, torch.rand(1))

@@ -13,18 +13,18 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.learned_attention import (
     NORMS,
+    QUICK,
     LearnedAttention,
     Norm,
+    exact,
     jointly,
     mean_logits,
     over_positions,
     precise,
 )
-from exegete.explainers.sparsemax import short_sparsemax
 from exegete.models import Batch, ExplainedModel, Outputs
 
 Mix = Literal["literal", "coefs"]
-OVER_FEATURES = NORMS | {"sparsemax": short_sparsemax}
 
 
 class InterpretableAttention(LearnedAttention):
@@ -35,7 +35,7 @@ class InterpretableAttention(LearnedAttention):
     layers and positions. With softmax r is next to uniform unless `scales` are large: see `calibrate`.
     `coefs`: r_m = softmax_m(Σ_l NORM(η)_l Σ_h NORM(λ_l)_h s^h_m), s^h_m = mean_n ⟨ω_Q ⊙ q_n, ω_K ⊙ k_m⟩ times the
     model's scaling: untrained, it is `parameterised_attention` untrained.
-    The means are over the queries that see the key; r adds up to 1 over real positions, special tokens included.
+    The means are over the queries that see the key; r adds up to 1 over its positions.
 
     Args:
         n_layers: the layers of the models that it shall explain.
@@ -47,6 +47,8 @@ class InterpretableAttention(LearnedAttention):
         heads: the same of λ.
         layers: the same of η.
         scales: τ₁ and τ₂ of `literal`.
+        special_tokens: whether they have a part in r, so that attention that rests on them stays there; the paper's L
+            positions are all of the input's. Otherwise NORM is over content alone. They are queries in both.
     """
 
     query_features: Tensor
@@ -66,11 +68,12 @@ class InterpretableAttention(LearnedAttention):
         heads: bool = True,
         layers: bool = True,
         scales: Sequence[float] = (1.0, 1.0),
+        special_tokens: bool = True,
     ) -> None:
         super().__init__(n_layers, n_heads)
         self.norm, self.mix = _chosen(norm, mix)
         self.head_dim, self.features, self.heads, self.layers = head_dim, features, heads, layers
-        self.scales = _two_positive(scales)
+        self.scales, self.special_tokens = _two_positive(scales), special_tokens
         self._coefficient("query_features", (n_layers, n_heads, head_dim), learned=features)
         self._coefficient("key_features", (n_layers, n_heads, head_dim), learned=features)
         self._coefficient("head_coefficients", (n_layers, n_heads), learned=heads)
@@ -86,7 +89,8 @@ class InterpretableAttention(LearnedAttention):
     @property
     def params(self) -> dict[str, Any]:
         """Sizes and choices."""
-        names = ("n_layers", "n_heads", "head_dim", "norm", "mix", "features", "heads", "layers", "scales")
+        sizes, levels = ("n_layers", "n_heads", "head_dim"), ("features", "heads", "layers")
+        names = (*sizes, "norm", "mix", *levels, "scales", "special_tokens")
         return {name: getattr(self, name) for name in names}
 
     def check(self, outputs: Outputs) -> None:
@@ -101,15 +105,16 @@ class InterpretableAttention(LearnedAttention):
     def from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """A distribution over real positions, special tokens included."""
+        """A distribution over real positions; without `special_tokens` over content."""
         self.check(outputs)
-        attended = batch.attended
-        if self.mix == "literal":
-            return jointly(self.norm, self._layer_grid(self._head_grid(model, batch, outputs), attended), attended)
-        logits = self._similarities(model, batch, outputs)
-        heads = NORMS[self.norm](self.head_coefficients, -1).to(logits)
-        layers = NORMS[self.norm](self.layer_coefficients, -1).to(logits)
-        return over_positions(torch.einsum("n,nh,bnhm->bm", layers, heads, logits), attended)
+        places = self._places(batch)
+        with exact(batch.device):
+            if self.mix == "literal":
+                return jointly(self.norm, self._layer_grid(self._head_grid(model, batch, outputs), places), places)
+            logits = self._similarities(model, batch, outputs)
+            heads = NORMS[self.norm](self.head_coefficients, -1).to(logits)
+            layers = NORMS[self.norm](self.layer_coefficients, -1).to(logits)
+            return over_positions(torch.einsum("n,nh,bnhm->bm", layers, heads, logits), places)
 
     @torch.no_grad()
     def calibrate(self, model: ExplainedModel, batch: Batch) -> None:
@@ -124,9 +129,9 @@ class InterpretableAttention(LearnedAttention):
         with model.evaluating():
             outputs = model(batch, capture=replace(self.capture, differentiable_twice=False))
         self.check(outputs)
-        grid = self._head_grid(model, batch, outputs)
-        first = _spread(grid.flatten(1, 2), batch.attended)
-        second = _spread(self._layer_grid(grid / first, batch.attended), batch.attended)
+        grid, places = self._head_grid(model, batch, outputs), self._places(batch)
+        first = _spread(grid.flatten(1, 2), places)
+        second = _spread(self._layer_grid(grid / first, places), places)
         self.scales = _two_positive((1 / first, 1 / second))
 
     def _head_grid(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
@@ -134,10 +139,16 @@ class InterpretableAttention(LearnedAttention):
         similarities = self._similarities(model, batch, outputs)
         return self.scales[0] * self.head_coefficients.to(similarities)[..., None] * similarities
 
-    def _layer_grid(self, heads: Tensor, attended: Tensor) -> Tensor:
+    def _layer_grid(self, heads: Tensor, places: Tensor) -> Tensor:
         """τ₂ η_l Ψ_l: [B, N, L]."""
-        mixed = torch.stack([jointly(self.norm, layer, attended) for layer in heads.unbind(1)], 1)
+        mixed = jointly(self.norm, heads, places)
         return self.scales[1] * self.layer_coefficients.to(mixed)[:, None] * mixed
+
+    def _places(self, batch: Batch) -> Tensor:
+        """[B, L] bool: where r is; a text without content has it everywhere."""
+        if self.special_tokens:
+            return batch.attended
+        return torch.where(batch.content.any(1, keepdim=True), batch.content, batch.attended)
 
     def _similarities(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
         """ψ, or s for `coefs`: [B, N, H, L]."""
@@ -149,11 +160,15 @@ class InterpretableAttention(LearnedAttention):
     def _layer(
         self, q: Tensor, k: Tensor, weights: tuple[Tensor, Tensor], scaling: float, batch: Batch, causal: bool
     ) -> Tensor:
-        weighed = [weight.to(precise(x))[:, None] * precise(x) for x, weight in zip((q, k), weights, strict=True)]
         if self.mix == "coefs":
-            return scaling * mean_logits(weighed[0], weighed[1], batch.attended, causal)
-        queries, keys = (OVER_FEATURES[self.norm](x, -1) for x in weighed)
+            return scaling * mean_logits(q, k, batch.attended, causal, weights[0] * weights[1])
+        queries, keys = (self._features(x, weight) for x, weight in zip((q, k), weights, strict=True))
         return mean_logits(queries, keys, batch.attended, causal)
+
+    def _features(self, x: Tensor, weight: Tensor) -> Tensor:
+        """NORM over the features of each token: [B, H, L, d], as it lies in memory where tokens come first."""
+        x = precise(x).transpose(1, 2)
+        return QUICK[self.norm](weight.to(x) * x, -1).transpose(1, 2)
 
     def _coefficient(self, name: str, shape: tuple[int, ...], *, learned: bool) -> None:
         if learned:
@@ -177,9 +192,9 @@ def _two_positive(scales: Sequence[float]) -> tuple[float, float]:
     return scales[0], scales[1]
 
 
-def _spread(grid: Tensor, attended: Tensor) -> float:
-    """The standard deviation of the real entries of a grid [B, K, L]."""
-    deviation = float(grid.masked_select(attended[:, None].expand_as(grid)).std())
+def _spread(grid: Tensor, places: Tensor) -> float:
+    """The standard deviation of the entries of a grid [B, K, L] at `places`."""
+    deviation = float(grid.masked_select(places[:, None].expand_as(grid)).std())
     if not deviation > 0:
         raise ExegeteError("nothing varies on this batch: calibrate with longer texts or more of them")
     return deviation

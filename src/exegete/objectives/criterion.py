@@ -16,7 +16,7 @@ from exegete.models import Capture
 from exegete.objectives.base import Objective, Step
 
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
-SHARPNESS = 0.1
+TEMPERATURE = 0.1
 EQUAL = 1e-6
 
 
@@ -94,15 +94,19 @@ class Erasing(Criterion):
         sampled: whether a training step draws one of them for each example.
         reference: what takes the place: the `mask` token's embedding, `pad`, or a `zero` vector (IvRA's baseline).
         held: whether the clean answer is held still, so that a criterion cannot be met by spoiling it.
+        temperature: how far from the border scores still have a gradient, see `straight_through`.
     """
 
     bins: tuple[float, ...] = BINS
     sampled: bool = True
     reference: Literal["mask", "pad", "zero"] = "mask"
     held: bool = True
+    temperature: float = TEMPERATURE
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.temperature <= 0:
+            raise ExegeteError(f"the temperature of a soft choice is above 0, got {self.temperature}")
         if not self.bins or not all(0 < share <= 1 for share in self.bins):
             raise ExegeteError(f"expected bins above 0 and up to 1, as 0.2 for 20 %, got {self.bins}")
 
@@ -123,7 +127,7 @@ class Erasing(Criterion):
         possible = step.batch.erasable
         losses = []
         for shares in self._shares(step):
-            top = straight_through(scores, possible, shares)
+            top = straight_through(scores, possible, shares, self.temperature)
             embeddings = step.model.blend(step.batch, self._staying(top, possible), self.reference)
             losses.append(self.apart(step, step.model(step.batch, embeddings).logits, clean))
         return (torch.stack(losses).mean(0) * possible.any(1)).mean()
@@ -141,11 +145,13 @@ class Erasing(Criterion):
             yield from bins[:, None].expand(-1, len(step.batch))
 
 
-def straight_through(scores: Tensor, possible: Tensor, shares: Tensor | Sequence[float]) -> Tensor:
+def straight_through(
+    scores: Tensor, possible: Tensor, shares: Tensor | Sequence[float], temperature: float = TEMPERATURE
+) -> Tensor:
     """Which positions have the highest scores: 0 or 1 [B, L], with the gradient of a soft choice.
 
     The gradient is that of σ((r − τ) / T): τ halfway between the last score that is in and the first that is out (0 if
-    none is), T a tenth of the standard deviation of the example's scores; τ and T are held still. Where an example's
+    none is), T `temperature` standard deviations of the example's scores; τ and T are held still. Where an example's
     scores do not differ there is no gradient.
 
     Args:
@@ -153,6 +159,7 @@ def straight_through(scores: Tensor, possible: Tensor, shares: Tensor | Sequence
         possible: [B, L] bool, the positions to choose from.
         shares: [B], of each example's possible positions; max(1, ⌈share · n⌉) are chosen, but none with a score of 0.
             Among equal scores the first.
+        temperature: at a tenth hardly any score but those next to the border has a gradient, at 1 nearly all have.
     """
     count = possible.sum(1, keepdim=True)
     share = torch.as_tensor(shares, device=scores.device, dtype=torch.float64)[:, None]
@@ -167,7 +174,7 @@ def straight_through(scores: Tensor, possible: Tensor, shares: Tensor | Sequence
         last_in, first_out = (padded.gather(1, (size + shift).clamp(max=scores.shape[1])) for shift in (-1, 0))
         middle = (last_in.clamp(min=0) + first_out.clamp(min=0)) / 2
         spread = _spread(scores, possible, count)
-    soft = torch.where(possible, ((scores - middle) / (SHARPNESS * spread)).sigmoid(), 0.0)
+    soft = torch.where(possible, ((scores - middle) / (temperature * spread)).sigmoid(), 0.0)
     return hard.to(scores) + (soft - soft.detach())
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 from datasets import Dataset
+from torch import nn
 
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.interpretable_attention import InterpretableAttention, Mix
@@ -21,12 +22,13 @@ from exegete.objectives import (
     Objective,
     Sufficiency,
 )
+from exegete.objectives.criterion import TEMPERATURE
 from exegete.objectives.sufficiency import Form
 from exegete.recipes.base import Recipe
-from exegete.training import CriterionTrainer
+from exegete.training import CriterionTrainer, TrainResult
 from exegete.training.lora import with_lora
 from exegete.training.simulatability import Pupil, Simulatability
-from exegete.training.start import starting_model
+from exegete.training.start import Source, starting_model
 
 CALIBRATION_ROWS = 64
 
@@ -68,18 +70,30 @@ class Ivra(Recipe):
     """IvRA: criteria on one interpretable attention, made for the model when training starts.
 
     `criteria`: which and with what parameters; `attention`: parameters of `InterpretableAttention`; `pace`: see
-    `Criterion`; `lora`: whether adapters are trained instead of all weights (None: for decoders); `student`: what the
-    student of simulatability starts from.
+    `Criterion`; `train_model`: whether the model is trained, too; `lora`: whether adapters are trained instead of all
+    its weights (None: for decoders); `student`: what the student of simulatability starts from.
     """
 
     criteria: Mapping[str, Mapping[str, Any]]
     attention: Mapping[str, Any]
     pace: float = 1.0
+    train_model: bool = True
     lora: bool | None = None
     student: str | None = None
 
+    def train(self, model: Source, *args: Any, **options: Any) -> TrainResult:
+        """See `Recipe`; a model that is handed over keeps what of it wants gradients."""
+        wanting = (
+            [weight for weight in model.parameters() if weight.requires_grad] if isinstance(model, nn.Module) else []
+        )
+        try:
+            return super().train(model, *args, **options)
+        finally:
+            for weight in wanting:
+                weight.requires_grad_(True)
+
     def terms(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
-        """Cross-entropy and the criteria, all on one explainer.
+        """Cross-entropy, where the model is trained, and the criteria, all on one explainer.
 
         Raises:
             ExegeteError: a student with another vocabulary.
@@ -88,14 +102,16 @@ class Ivra(Recipe):
         explainer = InterpretableAttention.untrained(model, **self.attention).to(model.device)
         if explainer.mix == "literal" and explainer.norm == "softmax":
             explainer.calibrate(model, model.encode(list(train.select(range(min(CALIBRATION_ROWS, len(train)))))))
-        if model.is_decoder if self.lora is None else self.lora:
+        if not self.train_model:
+            model.requires_grad_(False)
+        elif model.is_decoder if self.lora is None else self.lora:
             with_lora(model)
         own: dict[str, dict[str, Any]] = {Simulatability.name: {"pupil": pupil}}
         made = [
             KINDS[name](explainer, pace=self.pace, **params, **own.get(name, {}))
             for name, params in self.criteria.items()
         ]
-        return (*self.objectives, *made)
+        return (*self.objectives, *made) if self.train_model else made
 
     def _pupil(self, model: ExplainedModel, train: Dataset, seed: int) -> Pupil | None:
         if Simulatability.name not in self.criteria:
@@ -121,15 +137,22 @@ def ivra(
     features: Annotated[bool, "Learn coefficients of features."] = True,
     heads: Annotated[bool, "Learn coefficients of heads."] = True,
     layers: Annotated[bool, "Learn coefficients of layers."] = True,
+    special_tokens: Annotated[
+        bool, "Special tokens have a part in explanations, as all positions in the paper."
+    ] = True,
     comprehensiveness_margin: Annotated[float, "μ of comprehensiveness."] = 1.0,
     sufficiency_margin: Annotated[float, "μ of sufficiency."] = 0.1,
     sufficiency_form: Annotated[Form, "The loss of sufficiency."] = "margin",
+    temperature: Annotated[
+        float, "How far from the border of the top scores have a gradient, in standard deviations."
+    ] = TEMPERATURE,
     student: Annotated[
         str | None, "What simulatability's student starts from: a pretrained model, not fine-tuned, same tokenizer."
     ] = None,
     student_rate: Annotated[float, "The learning rate of the student's SGD."] = 5e-3,
     gamma: Annotated[float | None, "Factor of the learning rate every two epochs. Default: the criterion's."] = None,
     pace: Annotated[float, "How many times the model's learning rate the coefficients have."] = 1.0,
+    train_model: Annotated[bool, "Train the model together with the coefficients."] = True,
     lora: Annotated[bool | None, "Train LoRA adapters instead of all weights. Default: for decoders."] = None,
 ) -> Recipe:
     """Train a model together with an attention that explains it (IvRA).
@@ -145,8 +168,8 @@ def ivra(
     chosen = _chosen(criteria)
     slowest = min((VALUES[name] for name in chosen), key=lambda values: values.rate)
     given: dict[str, dict[str, Any]] = {
-        "comprehensiveness": {"margin": comprehensiveness_margin},
-        "sufficiency": {"margin": sufficiency_margin, "form": sufficiency_form},
+        "comprehensiveness": {"margin": comprehensiveness_margin, "temperature": temperature},
+        "sufficiency": {"margin": sufficiency_margin, "form": sufficiency_form, "temperature": temperature},
         "simulatability": {"rate": student_rate},
     }
     if Simulatability.name in chosen and student is None:
@@ -157,8 +180,16 @@ def ivra(
         objectives=(CrossEntropy(),),
         trainer=CriterionTrainer,
         criteria={name: given.get(name, {}) for name in chosen},
-        attention={"norm": norm, "mix": mix, "features": features, "heads": heads, "layers": layers},
+        attention={
+            "norm": norm,
+            "mix": mix,
+            "features": features,
+            "heads": heads,
+            "layers": layers,
+            "special_tokens": special_tokens,
+        },
         pace=pace,
+        train_model=train_model,
         lora=lora,
         student=student,
         arguments={

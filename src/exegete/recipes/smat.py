@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,17 +41,12 @@ class Smat(Recipe):
     """A student learns to foretell a teacher (Fernandes et al. 2022); labels of the data are for figures only.
 
     `teacher`: without one, a baseline is trained first, in a folder beside the output folder, on the same data from the
-    same start. `size`: the rows of the training data that the student gets, the first ones. The rest as `Teaching`.
+    same start. `teaching`: how a student learns from it. `size`: the rows of the training data that the student gets,
+    the first ones.
     """
 
     teacher: ExplainedModel | None = None
-    explainer: str = "learned"
-    weight: float | None = None
-    normaliser: Normaliser = "sparsemax"
-    mode: Mode = "forward"
-    interval: int = 1
-    rate: float = 5e-4
-    retrain: bool = False
+    teaching: Callable[[ExplainedModel], Teaching] = Teaching
     size: int | None = None
 
     def train(
@@ -80,10 +76,7 @@ class Smat(Recipe):
         if teacher is None:
             own = {name: value for name, value in (arguments or {}).items() if name not in STUDENTS}
             teacher = self.taught(model, train, dev, Path(output_dir), arguments=own, max_length=length, **options)
-        teaching = Teaching(
-            teacher, self.explainer, self.weight, self.normaliser, self.mode, self.interval, self.rate, self.retrain
-        )
-        return teaching.student(
+        return self.teaching(teacher).student(
             model,
             train if self.size is None else train.select(range(min(self.size, len(train)))),
             dev,
@@ -142,13 +135,16 @@ def smat(
         paper="Fernandes et al. 2022",
         trainer=ScaffoldTrainer,
         teacher=None if teacher is None else load(teacher),
-        explainer=_beside(teacher, explainer_id),
-        weight=weight,
-        normaliser=normaliser,
-        mode=meta_gradient,
-        interval=meta_interval,
-        rate=meta_learning_rate,
-        retrain=retrain_student,
+        teaching=partial(
+            Teaching,
+            explainer=_beside(teacher, explainer_id),
+            weight=weight,
+            normaliser=normaliser,
+            mode=meta_gradient,
+            interval=meta_interval,
+            rate=meta_learning_rate,
+            retrain=retrain_student,
+        ),
         size=student_size,
         arguments=STUDENTS,
         patience=10,

@@ -20,6 +20,7 @@ from exegete.objectives.cross_entropy import task_losses
 from exegete.training.inner_updates import Update
 from exegete.training.meta_gradient import divergence, meta_gradient
 from exegete.training.retraced import Remembered, Retraced
+from exegete.training.used_rows import UsedRows
 
 Mode = Literal["forward", "unrolled", "implicit"]
 Part = Literal["loss", "simulation", "explanation"]
@@ -127,24 +128,29 @@ class Pilot:
             return getattr(self, f"_{self.mode}")(batch, taught, held_out, seed)  # type: ignore[no-any-return]
 
     def _forward(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
-        with Remembered() as before:
-            gradients, factor = self._step(batch, taught.detach(), seed, graph=False)
-        weights = self._model_weights()
-        whole = bool(factor == 1)
-        clipped = {name: gradients.pop(name) if whole else gradients.pop(name).mul_(factor) for name in weights}
-        after = {name: self.update.taken(name, weight, clipped[name]) for name, weight in weights.items()}
-        uphill, loss = self._judged(after, held_out)
-        del after
-        slopes = {
-            name: self.update.pulled(name, weight, clipped.pop(name), uphill.pop(name))
-            for name, weight in weights.items()
-        }
-        with Retraced(before.outputs):
-            return self._through(batch, taught, slopes, seed, -factor * self.student.weight), loss
+        rows = UsedRows(self.student.explained, batch, held_out)
+        weights, update = rows.of(self.student.weights(), self.update)
+        with rows.looked_up():
+            with Remembered() as before:
+                gradients, factor = self._step(batch, taught.detach(), seed, weights)
+            weights = _of_the_model(weights)
+            whole = bool(factor == 1)
+            clipped = {name: gradients.pop(name) if whole else gradients.pop(name).mul_(factor) for name in weights}
+            after = {name: update.taken(name, weight, clipped[name]) for name, weight in weights.items()}
+            uphill, loss = self._judged(after, held_out)
+            del after
+            slopes = {
+                name: update.pulled(name, weight, clipped.pop(name), uphill.pop(name))
+                for name, weight in weights.items()
+            }
+            with Retraced(before):
+                scale = -factor * self.student.weight
+                return self._through(batch, taught, weights, slopes, seed, scale), loss
 
     def _unrolled(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
-        gradients, factor = self._step(batch, taught, seed, graph=True)
-        weights = self._model_weights()
+        weights = self.student.weights()
+        gradients, factor = self._step(batch, taught, seed, weights, graph=True)
+        weights = _of_the_model(weights)
         after = {name: self.update(name, weight.detach(), factor * gradients[name]) for name, weight in weights.items()}
         with self.student.explained.evaluating():
             loss = functional_call(self.student, after, ("simulation", held_out))
@@ -152,9 +158,10 @@ class Pilot:
         return found, loss.detach()
 
     def _implicit(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
-        weights = self._model_weights()
+        everything = self.student.weights()
+        weights = _of_the_model(everything)
         uphill, loss = self._judged(weights, held_out)
-        gradients, _ = self._step(batch, taught.detach(), seed, graph=True)
+        gradients, _ = self._step(batch, taught.detach(), seed, everything, graph=True)
         reached = [name for name in weights if gradients[name].requires_grad]
         own = [gradients[name] for name in reached]
         term, total = uphill, dict(uphill)
@@ -163,13 +170,14 @@ class Pilot:
             curved = torch.autograd.grad(own, list(weights.values()), along, retain_graph=True, materialize_grads=True)
             term = {name: term[name] - self.rate * bent for name, bent in zip(weights, curved, strict=True)}
             total = {name: total[name] + term[name] for name in weights}
-        return self._through(batch, taught, total, seed, self.student.weight), loss
+        return self._through(batch, taught, weights, total, seed, self.student.weight), loss
 
-    def _step(self, batch: Batch, taught: Tensor, seed: int, *, graph: bool) -> tuple[dict[str, Tensor], Tensor]:
-        """The gradients of the student's loss by name, and what clipping scales them by."""
-        weights = self.student.weights()
+    def _step(
+        self, batch: Batch, taught: Tensor, seed: int, weights: Mapping[str, Tensor], graph: bool = False
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """The gradients of the student's loss at its weights by name, and what clipping scales them by."""
         with drawing(seed):
-            loss = self.student("loss", batch, taught)
+            loss = functional_call(self.student, dict(weights), ("loss", batch, taught))
         found = torch.autograd.grad(loss, list(weights.values()), create_graph=graph, materialize_grads=True)
         return dict(zip(weights, found, strict=True)), clipping(found, self.max_norm)
 
@@ -182,7 +190,13 @@ class Pilot:
         return dict(zip(leaves, found, strict=True)), loss.detach()
 
     def _through(
-        self, batch: Batch, taught: Tensor, slopes: Mapping[str, Tensor], seed: int, scale: Tensor | float
+        self,
+        batch: Batch,
+        taught: Tensor,
+        weights: Mapping[str, Tensor],
+        slopes: Mapping[str, Tensor],
+        seed: int,
+        scale: Tensor | float,
     ) -> Tensor:
         """The mean over the batch of `scale` times the derivative of log e_S along the slopes: [B, L]."""
 
@@ -191,13 +205,13 @@ class Pilot:
                 result: Tensor = functional_call(self.student, dict(weights), ("explanation", batch))
             return result
 
-        weights = {name: weight for name, weight in self._model_weights().items() if name in slopes}
         (found,) = meta_gradient(taught, [taught], explained, weights, slopes, float(scale))
         return found
 
-    def _model_weights(self) -> dict[str, Tensor]:
-        """Those that answers depend on: all but the explainer's."""
-        return {name: weight for name, weight in self.student.weights().items() if not name.startswith("explainer.")}
+
+def _of_the_model(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those that answers depend on: all but the explainer's."""
+    return {name: weight for name, weight in weights.items() if not name.startswith("explainer.")}
 
 
 def clipping(gradients: Any, max_norm: float | None) -> Tensor:

@@ -55,8 +55,9 @@ class CriterionTrainer(ObjectiveTrainer):
         judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
         values: dict[str, list[Tensor]] = {each.name: [] for each in judged}
         for batch in self._batches(data) if judged else ():
-            for each in judged:
-                values[each.name].append(self._judged(each, batch).cpu())
+            with self.compute_loss_context_manager():
+                for each in judged:
+                    values[each.name].append(self._judged(each, batch).cpu())
         means = {name: figure(name, self.explained.task.name, torch.cat(found)) for name, found in values.items()}
         return {f"criterion_{name}": value for name, value in means.items()} | {"criterion": overall(means)}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,24 +31,32 @@ class Update:
         """θ', with a graph to the gradient."""
         return self.rule(weight, gradient, *self.kept[name])
 
+    def of_rows(self, name: str, rows: Tensor) -> Update:
+        """The same for some rows of one weight."""
+        group, state = self.kept[name]
+        own = {key: value[rows] if isinstance(value, Tensor) and value.ndim else value for key, value in state.items()}
+        return replace(self, kept={**self.kept, name: (group, own)})
+
     @torch.no_grad()
     def taken(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
         """θ' without a graph; SGD writes it over the gradient."""
+        group, state = self.kept[name]
         if self.rule is not _sgd:
             return self(name, weight, gradient)
-        group, state = self.kept[name]
         share, before = _share(group, state), state.get("momentum_buffer")
         after = gradient.mul_(-group["lr"] * share).add_(weight, alpha=1 - group["lr"] * share * group["weight_decay"])
         return after if before is None else after.add_(before, alpha=-group["lr"] * group["momentum"])
 
+    @torch.no_grad()
     def pulled(self, name: str, weight: Tensor, gradient: Tensor, slope: Tensor) -> Tensor:
-        """The slope of a loss at the gradient, from its slope at θ'; SGD writes it over the latter."""
+        """The slope of a loss at the gradient, from its slope at θ', which it is written over."""
+        group, state = self.kept[name]
         if self.rule is _sgd:
-            group, state = self.kept[name]
             return slope.mul_(-group["lr"] * _share(group, state))
-        at = gradient.detach().requires_grad_()
-        (found,) = torch.autograd.grad(self(name, weight.detach(), at), at, slope)
-        return found
+        gradient = _decayed(gradient, weight, group) if self.rule is _adam else gradient
+        moments = _moments(gradient, group, state)
+        curved = moments.mean.mul_(gradient).div_(moments.root).div_(moments.scale).mul_(-moments.bend)
+        return slope.mul_(curved.add_(1 - group["betas"][0]).div_(moments.scale)).mul_(-moments.rate)
 
 
 def update_of(optimizer: Any, weights: Mapping[str, Tensor]) -> Update:
@@ -90,25 +98,39 @@ def _share(group: Settings, state: Settings) -> float:
 
 
 def _adam(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
-    gradient = gradient + group["weight_decay"] * weight
-    return weight - _moved(gradient, group, state)
+    mean, scale, rate = _moments(_decayed(gradient, weight, group), group, state)[:3]
+    return torch.addcdiv(weight, mean, scale, value=-rate)
 
 
 def _adamw(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
-    decay: float = group["lr"] * group["weight_decay"]
-    return weight * (1 - decay) - _moved(gradient, group, state)
+    mean, scale, rate = _moments(gradient, group, state)[:3]
+    return torch.addcdiv(weight * (1 - group["lr"] * group["weight_decay"]), mean, scale, value=-rate)
 
 
-def _moved(gradient: Tensor, group: Settings, state: Settings) -> Tensor:
-    """Adam's step; where nothing ever moved a weight, its second moment has no slope."""
+def _decayed(gradient: Tensor, weight: Tensor, group: Settings) -> Tensor:
+    return gradient.add(weight, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
+
+
+class Moments(NamedTuple):
+    """Adam's step is rate·mean/scale; the scale's slope at the gradient is bend·gradient/root."""
+
+    mean: Tensor
+    scale: Tensor
+    rate: float
+    root: Tensor
+    bend: float
+
+
+def _moments(gradient: Tensor, group: Settings, state: Settings) -> Moments:
+    """After a gradient; where nothing ever moved a weight, its second moment has no slope."""
     first, second = map(float, group["betas"])
-    rate = float(group["lr"])
     count = float(state.get("step", 0)) + 1
-    mean: Tensor = first * state.get("exp_avg", torch.zeros_like(gradient)) + (1 - first) * gradient
-    square: Tensor = second * state.get("exp_avg_sq", torch.zeros_like(gradient)) + (1 - second) * gradient.square()
-    scale = square.clamp(min=TINY).sqrt() / (1 - second**count) ** 0.5 + group["eps"]
-    moved: Tensor = rate / (1 - first**count) * mean / scale
-    return moved
+    mean, square = gradient * (1 - first), gradient.square().mul_(1 - second)
+    if state:
+        mean, square = mean.add_(state["exp_avg"], alpha=first), square.add_(state["exp_avg_sq"], alpha=second)
+    root, whole = square.clamp(min=TINY).sqrt_(), (1 - second**count) ** 0.5
+    scale = (root / whole).add_(group["eps"])
+    return Moments(mean, scale, float(group["lr"]) / (1 - first**count), root, (1 - second) / whole)
 
 
 RULES: dict[type[Optimizer], Rule] = {SGD: _sgd, AdamW: _adamw, Adam: _adam}

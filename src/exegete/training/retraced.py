@@ -3,60 +3,78 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.nn.functional import linear
+from torch.nn.functional import dropout, linear
 from torch.overrides import TorchFunctionMode
 
-Known: TypeAlias = tuple[int, Tensor]
-"""Where a linear map's weight lies, and what the map gave."""
+
+class Known(NamedTuple):
+    """Where a linear map's weight lies, and what the map gave."""
+
+    weight: int
+    output: Tensor
+
+
+class Dropped(NamedTuple):
+    """What dropout multiplied by, and the random state after it was drawn."""
+
+    noise: Tensor
+    after: Tensor
 
 
 class Remembered(TorchFunctionMode):
-    """Keeps what linear maps give inside the block, in the order of their calls."""
+    """Keeps what linear maps give inside the block and what dropout draws (on the CPU), in the order of their calls."""
 
     def __init__(self) -> None:
         super().__init__()
         self.outputs: deque[Known] = deque()
+        self.dropped: deque[Dropped] = deque()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Calls it."""
-        result = func(*args, **(kwargs or {}))
+        given = kwargs or {}
+        if func is dropout and (share := _share(*args, **given)):
+            inputs: Tensor = args[0] if args else given["input"]
+            noise = torch.empty_like(inputs).bernoulli_(1 - share).div_(1 - share)
+            self.dropped.append(Dropped(noise, torch.get_rng_state()))
+            return inputs * noise
+        result = func(*args, **given)
         if func is linear:
-            self.outputs.append((_weight(*args, **(kwargs or {})).data_ptr(), result.detach()))
+            self.outputs.append(Known(_weight(*args, **given).data_ptr(), result.detach()))
         return result
 
 
 class Retraced(TorchFunctionMode):
-    """Inside the block linear maps of dual numbers take their primal from an earlier pass, and forget it.
+    """Inside the block linear maps of dual numbers take their primal from an earlier pass, and dropout what it drew.
 
-    The pass has to go the same way as that one, with the same weights, inputs and random numbers, so that a primal is
-    what it would be if it were computed again; it may end earlier. Two products a map instead of three.
-
-    Args:
-        outputs: of the earlier pass; a map that is not next among them is computed as ever.
+    What is taken is forgotten. The pass has to go the same way as that one, with the same weights, inputs and random
+    numbers, so that a primal is what it would be if it were computed again; it may end earlier. Two products a map
+    instead of three. A map that is not next among the earlier ones is computed as ever.
     """
 
-    def __init__(self, outputs: Iterable[Known]) -> None:
+    def __init__(self, before: Remembered) -> None:
         super().__init__()
-        self.outputs = deque(outputs)
+        self.outputs, self.dropped = before.outputs, before.dropped
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Calls it, or gives what it would."""
         given = kwargs or {}
-        if func is not linear or not self.outputs or self._next() != _weight(*args, **given).data_ptr():
-            return func(*args, **given)
-        return _dual(self.outputs.popleft()[1], *args, **given)
-
-    def _next(self) -> int:
-        return self.outputs[0][0]
+        if func is linear and self.outputs and self.outputs[0].weight == _weight(*args, **given).data_ptr():
+            return _dual(self.outputs.popleft().output, *args, **given)
+        if func is dropout and self.dropped and _share(*args, **given):
+            noise, after = self.dropped.popleft()
+            torch.set_rng_state(after)
+            return (args[0] if args else given["input"]) * noise
+        return func(*args, **given)
 
 
 def _weight(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -65,19 +83,31 @@ def _weight(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return primal
 
 
+def _share(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> float:
+    """What dropout drops, where it is drawn on the CPU: other devices draw in kernels of their own."""
+    usual = training and not inplace and 0 < p < 1 and input.device.type == "cpu" and input.numel()
+    return p if usual else 0.0
+
+
 def _dual(primal: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The output with the tangent ẋ·Wᵀ + x·Ẇᵀ + ḃ; without one where nothing has a tangent."""
     (x, dx), (w, dw) = forward_ad.unpack_dual(inputs), forward_ad.unpack_dual(weight)
     shift = None if bias is None else forward_ad.unpack_dual(bias).tangent
-    parts = []
-    if dx is not None:
-        parts.append(linear(dx, w))
+    tangent = None
     if dw is not None:
-        parts.append(linear(x, dw, shift))
+        tangent = linear(x, dw, shift)
     elif shift is not None:
-        parts.append(shift.expand_as(primal))
-    if not parts:
+        tangent = shift.expand_as(primal).contiguous()
+    if dx is not None:
+        tangent = linear(dx, w) if tangent is None else _added(tangent, dx, w)
+    if tangent is None:
         return primal
-    tangent = parts[0] if len(parts) == 1 else parts[0].add_(parts[1])
     dual: Tensor = forward_ad.make_dual(primal, tangent.to(primal.dtype))
     return dual
+
+
+def _added(total: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+    """Adds inputs·weightᵀ in place, in the precision that autocast chose for the other product."""
+    inputs, weight = inputs.to(total.dtype), weight.to(total.dtype)
+    total.view(-1, total.shape[-1]).addmm_(inputs.reshape(-1, inputs.shape[-1]), weight.t())
+    return total
