@@ -57,7 +57,10 @@ GRID = {
     "no preservation": Setting(Weights(0.0, 0.1, 0.5)),
     "all terms longer": Setting(ALL, 800, 5),
 }
-PAIRS = {"all terms": Setting(ALL, 600, 3, evaluations=1)}
+PAIRS = {
+    "all terms": Setting(ALL, 600, 3, evaluations=1),
+    "all terms longer": Setting(ALL, 800, 4, evaluations=1),
+}
 OTHERWISE = {
     f"200 {name}": Setting(weights, 200, mode=mode, evaluations=1)
     for name, weights, mode in (
