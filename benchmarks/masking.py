@@ -1,10 +1,11 @@
 """What a learned mask costs, in forward passes of the explained model: one pass, refined, and refined side by side.
 
 One run, one thread, CPU seconds, the forms in turns; sentences of mixed length. A forward pass, R, is the explained
-model's on one sentence alone. Refinement is timed without and with the metric that chooses its maps. The paper's way
-refines all of a copy of the masking model, one sentence after the other, and judges one map after the other; the other
-forms differ from it by what their names say, and the figures they reach are compared sentence by sentence. `--masking`
-is a masking model trained on `--model`, as `exegete train aml` leaves one.
+model's on one sentence alone; it is timed beside everything that is counted in it. Refinement is timed without and with
+the metric that chooses its maps. The paper's way refines all of a copy of the masking model, one sentence after the
+other, and judges one map after the other; the other forms differ from it by what their names say, and the figures they
+reach are compared sentence by sentence. `--masking` is a masking model trained on `--model`, as `exegete train aml`
+leaves one.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def main() -> None:
     rows = list(only_texts(stratified(exegete.load_data(f"sst:{data / 'sst'}", "dev"), options.sentences, 7)))
     case = Case(model, AttributiveMasking.from_pretrained(options.masking), rows)
     found = {"versions": versions(), "sentences": len(rows), "tokens": [one.length for one in case.alone]}
-    found |= case.one_pass(options.repeats)
+    found |= case.one_pass()
     found |= case.refinement(options.repeats)
     print(json.dumps(found, indent=1))
     if options.output:
@@ -95,7 +96,7 @@ class Case:
         self.count = len(rows)
 
     @torch.no_grad()
-    def one_pass(self, repeats: int) -> dict[str, Any]:
+    def one_pass(self, repeats: int = 7) -> dict[str, Any]:
         """Seconds of the model's pass and of the mask once its answer is there, in turns, and their ratios."""
         found: dict[str, Any] = {}
         for name, batches in (("alone", self.alone), ("batched", self.batches)):
@@ -113,44 +114,46 @@ class Case:
             pairs = [(seconds(passes), seconds(masks)) for _ in range(repeats + 1)][1:]
             found[f"pass of F, {name}"] = statistics.median(one for one, _ in pairs) / self.count
             found[f"pAML / pass, {name}"] = statistics.median(mask / one for one, mask in pairs)
-        self.pass_alone, self.pass_batched = found["pass of F, alone"], found["pass of F, batched"]
         return found
 
     def refinement(self, repeats: int) -> dict[str, Any]:
         """Every way's seconds an example, in passes, and its figures; both compared with the paper's."""
-        spent: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
+        spent: dict[str, list[tuple[float, float, float]]] = {name: [] for name in WAYS}
         values: dict[str, Tensor] = {}
         for _ in range(repeats):
             for name, form in WAYS.items():
-                refining, judging, values[name] = self.refined(form)
-                spent[name].append((refining, judging))
+                *times, values[name] = self.refined(form)
+                spent[name].append((times[0], times[1], times[2]))
         found: dict[str, Any] = {}
         sign = 1 if self.metric.card.higher_is_better else -1
-        first = statistics.median(sum(pair) for pair in spent[PAPER])
+        first = statistics.median(refining + judging for _, refining, judging in spent[PAPER])
         for name, form in WAYS.items():
-            refining = statistics.median(pair[0] for pair in spent[name])
-            total = statistics.median(sum(pair) for pair in spent[name])
-            passes = 4 * form.steps + 1
-            better = sign * (values[name] - values[PAPER])
+            total = statistics.median(refining + judging for _, refining, judging in spent[name])
+            passes = statistics.median(refining / one for one, refining, _ in spent[name])
+            wanted = 4 * form.steps + 1
             found[name] = {
                 "steps": form.steps,
-                "seconds": refining,
+                "seconds": statistics.median(refining for _, refining, _ in spent[name]),
                 "with the metric": total,
-                "passes": refining / self.pass_alone,
-                f"/ {passes} passes": refining / (passes * self.pass_alone),
+                "passes": passes,
+                f"/ {wanted} passes": passes / wanted,
                 "throughput": first / total,
                 self.metric.name: spread(values[name]),
-                "better than the paper's by": spread(better),
+                "better than the paper's by": spread(sign * (values[name] - values[PAPER])),
             }
             print(name, found[name], flush=True)
         return found
 
-    def refined(self, form: Form) -> tuple[float, float, Tensor]:
-        """Seconds an example of the maps and of their metric, and each example's best value [B]."""
+    def refined(self, form: Form) -> tuple[float, float, float, Tensor]:
+        """Seconds an example of a pass, of the maps and of their metric, and each example's best value [B]."""
         masking = self.masking.configured(refine_steps=form.steps, **form.settings)
-        refining = judging = 0.0
+        passing = refining = judging = 0.0
         values: list[Tensor] = []
-        for batch in self.alone if form.alone else self.batches:
+        each_alone = [torch.tensor([row]) for row in range(self.count)]
+        groups = each_alone if form.alone else self.rows
+        for rows, batch in zip(groups, self.alone if form.alone else self.batches, strict=True):
+            with torch.no_grad():
+                passing += sum(seconds(lambda row=row: self.model(self.alone[row])) for row in rows.tolist())
             begun = time.process_time()
             with torch.no_grad():
                 logits = self.model(batch).logits
@@ -164,8 +167,8 @@ class Case:
                 found = judged(self.metric, self.model, batch, maps, target)
             refining, judging = refining + between - begun, judging + time.process_time() - between
             values.append(found.amax(0) if self.metric.card.higher_is_better else found.amin(0))
-        order = torch.cat(self.rows) if not form.alone else torch.arange(self.count)
-        return refining / self.count, judging / self.count, torch.cat(values)[order.argsort()]
+        best = torch.cat(values)[torch.cat(groups).argsort()]
+        return passing / self.count, refining / self.count, judging / self.count, best
 
 
 def seconds(call: Callable[[], Any]) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+import exegete
 from exegete.data.provenance import write_json
 from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.explainer import answered
@@ -21,13 +22,15 @@ from exegete.models.digest import weights_digest
 if TYPE_CHECKING:
     from masking_judged import Experiment
 
-STEPS, FEWER = 10, 6
+STEPS, FEWER = 10, 8
 FORMS: dict[str, dict[str, Any]] = {
     "upper": {"refine_layers": 3, "rank": 8, "refine_rate": 5e-3, "together": 8},
     "whole": {"refine_layers": None, "refine_rate": None, "together": 4},
     "noise": {"together": 25},
+    "noisy_decompx": {"together": 25},
     "random": {"together": 25},
 }
+CONTROLS = ("noise", "noisy_decompx", "random")
 REFINING = ("upper", "whole")
 TRIED: dict[str, dict[str, Any]] = {
     f"{'all' if layers is None else layers} layers, rank {rank or 'full'}, {rate:g}": {
@@ -49,7 +52,7 @@ def refined(there: Experiment, forms: tuple[str, ...], first: int, last: int) ->
     rows = list(there.data["test"])[first:last]
     for form in forms:
         for names, made in groups(there)[: None if form in (*REFINING, "noise") else 1]:
-            judges = [each for each in there.metrics if each.name in names or form == "random"]
+            judges = [each for each in there.metrics if each.name in names or form in CONTROLS[1:]]
             part = f"{form}-{names[0]}-{first:03d}-{first + len(rows):03d}"
             done = there.results / "refined" / f"{part}.json"
             if done.exists() or there.late():
@@ -107,7 +110,7 @@ def values_of(
     refining = made.configured(refine_steps=STEPS, **settings)
     for number, part in enumerate(alike(batch, settings["together"])):
         few = batch.select(part).trimmed()[0]
-        if form in ("noise", "random"):
+        if form in CONTROLS:
             maps = drawn(form, made, model, few, number)
         else:
             maps = torch.stack(list(trajectory(refining, model, few, answer[part])))
@@ -119,14 +122,19 @@ def values_of(
 
 @torch.no_grad()
 def drawn(form: str, made: AttributiveMasking, model: ExplainedModel, batch: Batch, seed: int) -> Tensor:
-    """[maps, B, L] Controls to choose from: random maps, or the learned one and copies of it with noise."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = (STEPS + 1, *batch.content.shape)
-    noise = torch.randn(shape, generator=generator)
+    """[maps, B, L] Controls to choose from: random maps; or a map and copies of it with noise on it.
+
+    That map is the learned one, noise of 1 on its logits, or DecompX's, noise of half its own spread.
+    """
+    noise = torch.randn((STEPS + 1, *batch.content.shape), generator=torch.Generator().manual_seed(seed))
     if form == "random":
         return noise
     noise[0] = 0.0
-    return made.configured(refine_steps=0).attribute(model, batch).logit(eps=1e-6) + noise
+    if form == "noise":
+        return made.configured(refine_steps=0).attribute(model, batch).logit(eps=1e-6) + noise
+    scores = exegete.explainer("decompx_linear").attribute(model, batch)
+    spread = torch.stack([row[real].std() for row, real in zip(scores, batch.content, strict=True)])
+    return scores + 0.5 * spread[:, None] * noise
 
 
 def shown(values: list[list[float]], name: str, judges: list[Metric]) -> list[float]:
