@@ -89,8 +89,7 @@ TASKS = {
 TINY = {"train": 32, "dev": 8, "test": 12, "scored": 24, "pool": 16, "epochs": 1, "often": 1}
 RATES = {"comprehensiveness": (3e-5, 0.01), "sufficiency": (3e-5, 0.005), "consistency": (3e-5, 0.003)}
 RATES |= {"simulatability": (3e-5, 0.01)}  # of the model and of the coefficients
-TEMPERATURE, STUDENT_RATE = 1.0, 0.1
-ALONE = 0.02  # of coefficients on a model that stays what it is
+TEMPERATURE, STUDENT_RATE, ALONE = 1.0, 0.1, 0.02  # the last: of coefficients on a model that stays what it is
 SEEN = 128  # rows of test that rates were once chosen on: they judge nothing
 STUDENTS = 2  # for each explanation of a model
 STUDENT = QUIET | ONCE | {
@@ -225,7 +224,6 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
         yield f"control {task}", partial(trained, bench, task, "", 0)
     for criterion in CRITERIA[:3]:
         yield from ablated(bench, criterion)
-    for criterion in CRITERIA[:3]:
         yield f"reviews {criterion} 0", partial(trained, bench, "reviews", criterion, 0)
     yield "transfer", partial(transferred, bench)
     yield "plausibility", partial(plausible, bench)
@@ -254,8 +252,7 @@ def ablated(bench: Bench, criterion: str) -> Iterator[tuple[str, Callable[[], di
 
 def transferred(bench: Bench) -> dict[str, Any]:
     """Coefficients learned on SST, and on the reviews where they are there, for the reviews (Fig. 8)."""
-    judges = {name: JUDGES[name] for name in CRITERIA[:3]}
-    return {"judged": with_coefficients(bench, "reviews", ("sst", "reviews"), judges)}
+    return {"judged": with_coefficients(bench, "reviews", ("sst", "reviews"), {c: JUDGES[c] for c in CRITERIA[:3]})}
 
 
 def plausible(bench: Bench) -> dict[str, Any]:
@@ -296,9 +293,9 @@ def plain(bench: Bench, task: str) -> dict[str, Any]:
     if task != "squad":
         specs += ["integrated_gradients?n_steps=8&baselines=zero", "lime?n_samples=64"]
     judges = JUDGES | ({"plausibility": PLAUSIBILITY} if task == "sst" else {})
-    quick = judged(model, test, chosen, judges)
     others = judged(model, first(test, 96), {spec: exegete.explainer(spec) for spec in specs}, judges)
-    return {"task": task, "figures": scores(model, bench.scored(task)), "judged": quick | others}
+    found = {"task": task, "figures": scores(model, bench.scored(task))}
+    return found | {"judged": judged(model, test, chosen, judges) | others}
 
 
 def trained(
@@ -332,8 +329,8 @@ def trained(
     if not result.finished:
         raise SystemExit("stopped; the same command goes on")
     model = result.model
-    special = switches.get("special_tokens", True)
-    untrained = InterpretableAttention.untrained(model, norm=norm, special_tokens=special).to(model.device)
+    own_kind = {"norm": norm, "special_tokens": switches.get("special_tokens", True)}
+    untrained = InterpretableAttention.untrained(model, **own_kind).to(model.device)
     chosen: dict[str, Explainer] = {"untrained": untrained}
     if criteria:
         chosen["trained"] = InterpretableAttention.from_pretrained(folder / "model").to(model.device)
@@ -342,8 +339,7 @@ def trained(
             chosen["trained"].save_pretrained(bench.folder / "coefficients" / name)
     found: dict[str, Any] = {"task": task, "criteria": criteria, "norm": norm, "seed": seed}
     found |= {"figures": scores(model, bench.scored(task)), "training seconds": round(seconds, 1)}
-    alone = criteria in CRITERIA
-    judges = {name: judge for name, judge in JUDGES.items() if name == criteria or not alone}
+    judges = {name: judge for name, judge in JUDGES.items() if name == criteria or criteria not in CRITERIA}
     if task == "sst" and not switches:
         judges["plausibility"] = PLAUSIBILITY
     found["judged"] = judged(model, test, chosen, judges)
@@ -362,8 +358,6 @@ def taught(bench: Bench, task: str, model: ExplainedModel, chosen: dict[str, Exp
         assert isinstance(method, InterpretableAttention)
         method.save_pretrained(bench.folder / "work" / name)
         specs[name] = f"interpretable_attention:{bench.folder / 'work' / name}"
-    if not any(name == "trained" for name in chosen):
-        specs |= {name: name for name in ("attention_all", "attention_last", "input_x_gradient")}
     frame = students(
         backbone(), Teaching(model, weight=1.0), pool, dev, test, folder, explainers=list(specs.values()),
         sizes=[len(pool)], seeds=range(STUDENTS * seed, STUDENTS * (seed + 1)), arguments=STUDENT, max_length=224,
