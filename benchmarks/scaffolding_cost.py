@@ -3,8 +3,8 @@
 A MiniLM student from the pretrained encoder, a fine-tuned teacher, 16 texts of 64 tokens, one thread, CPU seconds. The
 kinds of step take turns over the same batches, so that what else the machine does falls on all of them: `plain` is
 fine-tuning on the teacher's answers, `student` learns from explanations too, `forward` and `unrolled` are whole steps
-of both explainer and student. Memory: the peak of a step's tensors beyond what was there before it, from torch's record
-of its allocations.
+of both explainer and student; all in float32 but `forward_bfloat16`. Memory: the peak of a step's tensors beyond what
+was there before it, from torch's record of its allocations.
 """
 
 from __future__ import annotations
@@ -134,17 +134,24 @@ class Desk:
         self.lesson(number)
         self.outer(number, mode)
 
+    def halved(self, number: int) -> None:
+        """A step of both in mixed precision, as `bf16` trains."""
+        with torch.autocast("cpu", torch.bfloat16):
+            self.whole(number, "forward")
+
 
 def jobs(desk: Desk) -> dict[str, Job]:
     """Kinds of step."""
     found: dict[str, Job] = {"plain": desk.plain, "student": desk.lesson}
-    return found | {mode: lambda number, mode=mode: desk.whole(number, mode) for mode in MODES}
+    found |= {mode: lambda number, mode=mode: desk.whole(number, mode) for mode in MODES}
+    return found | {"forward_bfloat16": desk.halved}
 
 
 def times(desk: Desk) -> dict[str, Any]:
     """CPU seconds of every kind of step, and their ratios to the plain one and to the student's."""
     found = timed(jobs(desk), len(desk.batches), ("plain", "student"))
-    return {"steps": found, "authors_share": found["forward"]["seconds"] / sum(AUTHORS.values())}
+    shares = {name: found[name]["seconds"] / sum(AUTHORS.values()) for name in ("forward", "forward_bfloat16")}
+    return {"steps": found, "authors_share": shares}
 
 
 def memory(desk: Desk) -> dict[str, Any]:

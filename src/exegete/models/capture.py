@@ -130,7 +130,8 @@ def _attention(
 
 
 def _per_query_head(heads: Tensor, query: Tensor) -> Tensor:
-    return heads.repeat_interleave(query.shape[1] // heads.shape[1], dim=1)
+    repeats = query.shape[1] // heads.shape[1]
+    return heads if repeats == 1 else heads.repeat_interleave(repeats, dim=1)
 
 
 def _weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, causal: bool) -> Tensor:
