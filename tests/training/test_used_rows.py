@@ -43,6 +43,21 @@ def test_logits_and_gradients_are_those_of_the_whole_table(family):
         torch.testing.assert_close(one, other[rows.used] if key == name else other, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_padding_that_is_attended_to_has_no_gradient_either(family):
+    model = small(family)
+    batch = model.encode(uneven(family, 3))
+    batch.inputs["input_ids"][:, 1] = model.pad_id
+    assert batch.attended[:, 1].all()
+    assert model.embedding.padding_idx == model.pad_id
+    rows, _, own, _ = rows_of(model, batch)
+    (name,) = (key for key, weight in own.items() if weight.shape[0] == len(rows.used) and "word" in key)
+    with rows.looked_up():
+        (found,) = torch.autograd.grad(losses(model, own, batch), [own[name]])
+    assert not found[rows.used == model.pad_id].any()
+    assert found[rows.used != model.pad_id].any()
+
+
 def test_a_word_of_no_batch_is_not_looked_up():
     model = small("bert")
     short, long = (model.encode(uneven("bert", 4)[half]) for half in (slice(0, 1), slice(1, 4)))
