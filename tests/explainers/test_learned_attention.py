@@ -12,7 +12,7 @@ from exegete import ExegeteError, explainer
 from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.explainers.learned_attention import jointly
 from exegete.explainers.parameterised_attention import ParameterisedAttention
-from exegete.explainers.sparsemax import short_sparsemax
+from exegete.explainers.sparsemax import short_sparsemax, short_sparsemaxes
 from exegete.models import Batch, Capture
 from small import FAMILIES, alone, shared, small, uneven
 
@@ -468,6 +468,19 @@ def test_sparsemax_without_sorting_is_the_one_with(scale, dtype):
     for leaf, method in ((one, short_sparsemax), (other, sparsemax)):
         (method(leaf, -1) * weights).sum().backward()
     torch.testing.assert_close(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sparsemax_of_several_tensors_with_rows_that_take_many_steps(dtype):
+    torch.manual_seed(1)
+    stairs = torch.linspace(0.0, -0.99, 12, dtype=dtype).cumsum(0) / 6
+    ties = torch.zeros(12, dtype=dtype)
+    masked = torch.tensor([0.2, 0.1, *[-1e9] * 10], dtype=dtype)
+    rows = torch.stack([stairs, ties, ties + 3e4, masked, stairs.roll(5) - 2])
+    several = [rows, torch.randn(4, 5, 12, dtype=dtype), torch.rand(1, 12, dtype=dtype) * 1e-3]
+    for values, found in zip(several, short_sparsemaxes(several), strict=True):
+        torch.testing.assert_close(found, sparsemax(values, -1), atol=20 * torch.finfo(dtype).eps, rtol=1e-5)
+        assert torch.equal(found > 0, sparsemax(values, -1) > 0)
 
 
 def test_sparsemax_without_sorting_has_both_derivatives():

@@ -13,9 +13,9 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.learned_attention import (
     NORMS,
-    QUICK,
     LearnedAttention,
     Norm,
+    each_normalised,
     exact,
     jointly,
     mean_logits,
@@ -152,26 +152,16 @@ class InterpretableAttention(LearnedAttention):
 
     def _similarities(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
         """ψ, or s for `coefs`: [B, N, H, L]."""
-        causal = model.is_decoder
-        weights = zip(self.query_features, self.key_features, strict=True)
-        layers = zip(outputs.queries, outputs.keys, outputs.scalings, weights, strict=True)
-        return torch.stack([self._layer(q, k, w, scale, batch, causal) for q, k, scale, w in layers], 1)
-
-    def _layer(
-        self, q: Tensor, k: Tensor, weights: tuple[Tensor, Tensor], scaling: float, batch: Batch, causal: bool
-    ) -> Tensor:
+        seen, causal = batch.attended, model.is_decoder
         if self.mix == "coefs":
-            return scaling * mean_logits(q, k, batch.attended, causal, weights[0] * weights[1])
-        queries, keys = (self._features(x, weight) for x, weight in zip((q, k), weights, strict=True))
-        return mean_logits(queries, keys, batch.attended, causal)
-
-    def _features(self, x: Tensor, weight: Tensor) -> Tensor:
-        """NORM over the features of each token: [B, H, L, d], worked on in the order in which it lies in memory."""
-        x = precise(x)
-        if x.is_contiguous():
-            return QUICK[self.norm](weight.to(x)[:, None] * x, -1)
-        x = x.transpose(1, 2)
-        return QUICK[self.norm](weight.to(x) * x, -1).transpose(1, 2)
+            weights = [own * other for own, other in zip(self.query_features, self.key_features, strict=True)]
+            layers = zip(outputs.queries, outputs.keys, outputs.scalings, weights, strict=True)
+            return torch.stack([scale * mean_logits(q, k, seen, causal, both) for q, k, scale, both in layers], 1)
+        queries = map(_weighted, outputs.queries, self.query_features)
+        keys = map(_weighted, outputs.keys, self.key_features)
+        features = [each.transpose(1, 2) for each in each_normalised(self.norm, [*queries, *keys])]
+        pairs = zip(features[: self.n_layers], features[self.n_layers :], strict=True)
+        return torch.stack([mean_logits(q, k, seen, causal) for q, k in pairs], 1)
 
     def _coefficient(self, name: str, shape: tuple[int, ...], *, learned: bool) -> None:
         if learned:
@@ -187,6 +177,11 @@ def _chosen(norm: str, mix: str | None) -> tuple[str, str]:
     if mix not in get_args(Mix):
         raise unknown("mix", mix, get_args(Mix))
     return norm, mix
+
+
+def _weighted(x: Tensor, weight: Tensor) -> Tensor:
+    """ω ⊙ x of every head and token: [B, L, H, d], the order in which most models have it in memory."""
+    return weight.to(precise(x)) * precise(x).transpose(1, 2)
 
 
 def _two_positive(scales: Sequence[float]) -> tuple[float, float]:

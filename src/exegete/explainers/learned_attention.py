@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
 from exegete.explainers.base import SinglePass
-from exegete.explainers.sparsemax import short_sparsemax
+from exegete.explainers.sparsemax import short_sparsemax, short_sparsemaxes
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 Norm = Literal["sparsemax", "softmax", "entmax15"]
@@ -145,6 +145,11 @@ def jointly(norm: str, grid: Tensor, places: Tensor) -> Tensor:
     inside = places.view(len(places), *[1] * (grid.ndim - 2), places.shape[1])
     masked = grid.masked_fill(~inside, MASKED).flatten(-2)
     return QUICK[norm](masked, -1).view_as(grid).sum(-2)
+
+
+def each_normalised(norm: str, values: Sequence[Tensor]) -> Sequence[Tensor]:
+    """A normaliser over the last axis, of one length, of several tensors."""
+    return short_sparsemaxes(values) if norm == "sparsemax" else [NORMS[norm](each, -1) for each in values]
 
 
 def over_positions(logits: Tensor, places: Tensor) -> Tensor:

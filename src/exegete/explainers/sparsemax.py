@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,60 +12,84 @@ START = -0.7
 
 
 class _Projection(torch.autograd.Function):
-    """The nearest point of the simplex over the last axis, and g − mean of g over its support."""
+    """The nearest points of the simplex over the last axis, and g − mean of g over their support."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
+    def forward(ctx: Any, *values: Tensor) -> tuple[Tensor, ...]:
         found = projected(values)
-        ctx.save_for_backward(found)
+        ctx.save_for_backward(*found)
         return found
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> Tensor:
-        (found,) = ctx.saved_tensors
-        slope: Tensor = slopes[0]
-        inside: Tensor = (found > 0).to(slope)
-        mean = (slope * inside).sum(-1, keepdim=True) / inside.sum(-1, keepdim=True)
-        return (slope - mean) * inside
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, ...]:
+        return tuple(_pulled(found, slope) for found, slope in zip(ctx.saved_tensors, slopes, strict=True))
+
+
+def _pulled(found: Tensor, slope: Tensor) -> Tensor:
+    inside = (found > 0).to(slope)
+    mean = (slope * inside).sum(-1, keepdim=True) / inside.sum(-1, keepdim=True)
+    return (slope - mean) * inside
 
 
 def short_sparsemax(values: Tensor, dim: int = -1) -> Tensor:
-    """Sparsemax over the last axis (Martins and Astudillo 2016), for some dozens of entries: Newton's method.
-
-    Σ max(z − τ, 0) = 1 is convex and falling in τ, so steps from below never pass the root and reach it after at most
-    as many of them as there are entries, mostly two or three; the first, from anywhere, ends below.
-    """
-    result: Tensor = _Projection.apply(values.movedim(dim, -1))  # type: ignore[no-untyped-call]
+    """Sparsemax over an axis of some dozens of entries, as `short_sparsemaxes`."""
+    (result,) = short_sparsemaxes([values.movedim(dim, -1)])
     return result.movedim(-1, dim)
 
 
+def short_sparsemaxes(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Sparsemax over the last axis, of one length, of several tensors (Martins and Astudillo 2016): Newton's method.
+
+    Σ max(z − τ, 0) = 1 is convex and falling in τ, so steps from below never pass the root and reach it after at most
+    as many of them as there are entries, mostly two or three; the first, from anywhere, ends below. A row is done when
+    a step leaves its support what it was.
+    """
+    result: tuple[Tensor, ...] = _Projection.apply(*values)  # type: ignore[no-untyped-call]
+    return result
+
+
 @torch.no_grad()
-def projected(values: Tensor) -> Tensor:
-    """The projection, without a graph."""
-    rows = values.reshape(-1, values.shape[-1])
-    rows = rows - rows.amax(-1, keepdim=True)
-    with torch.autocast(values.device.type, enabled=False):
-        found = rows.sub_(thresholds(rows)).relu_()
-    return found.view(values.shape)
+def projected(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The projections, without a graph."""
+    shifted = [(each - each.amax(-1, keepdim=True)).reshape(-1, each.shape[-1]) for each in values]
+    with torch.autocast(values[0].device.type, enabled=False):
+        found = thresholds(shifted)
+    return tuple(
+        rows.sub_(threshold).relu_().view(each.shape)
+        for rows, threshold, each in zip(shifted, found, values, strict=True)
+    )
 
 
-def thresholds(rows: Tensor) -> Tensor:
-    """τ [N, 1] of rows [N, d] whose largest entry is 0; rows that are done take no part in the last steps."""
-    ones, smallest = rows.new_ones(rows.shape[1]), 4 * torch.finfo(rows.dtype).eps
-    found = _stepped(rows, _stepped(rows, rows.new_full((len(rows), 1), START), ones), ones)
-    present, going = found, torch.arange(len(rows), device=rows.device)
-    for _ in range(rows.shape[1]):
-        after = torch.maximum(_stepped(rows, present, ones), present)
-        further = (after - present > smallest).squeeze(1).nonzero().squeeze(1)
-        if not len(further):
-            break
-        rows, present, going = rows[further], after[further], going[further]
-        found[going] = present
+def thresholds(blocks: Sequence[Tensor]) -> list[Tensor]:
+    """τ [N, 1] of blocks of rows [N, d] whose largest entry is 0; the few rows that are left go on together."""
+    found, left = [], []
+    for rows in blocks:
+        first, _ = _stepped(rows, rows.new_full((len(rows), 1), START))
+        second, support = _stepped(rows, first)
+        found.append(second)
+        left.append(_unfinished(rows, second, support))
+    rows, present = (torch.cat([each[own] for each, own in zip(x, left, strict=True)]) for x in (blocks, found))
+    last, going = present.clone(), torch.arange(len(rows), device=rows.device)
+    while len(going):
+        after, support = _stepped(rows, present)
+        after = torch.maximum(after, present)
+        last[going] = after
+        more = _unfinished(rows, after, support)
+        rows, present, going = rows[more], after[more], going[more]
+    for each, own, values in zip(found, left, last.split([len(own) for own in left]), strict=True):
+        each[own] = values
     return found
 
 
-def _stepped(rows: Tensor, threshold: Tensor, ones: Tensor) -> Tensor:
-    """τ after a step of Newton's method."""
-    left = (rows - threshold).relu_()
-    total = left @ ones
-    return threshold + ((total - 1) / (left.sign_() @ ones))[:, None]
+def _stepped(rows: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
+    """τ after a step of Newton's method, and how many entries were above it before."""
+    above, ones = (rows - threshold).relu_(), rows.new_ones(rows.shape[1])
+    total = above @ ones
+    support = above.sign_() @ ones
+    return threshold + ((total - 1) / support)[:, None], support
+
+
+def _unfinished(rows: Tensor, threshold: Tensor, support: Tensor) -> Tensor:
+    """Which rows have another number of entries above their threshold."""
+    above = torch.gt(rows, threshold, out=torch.empty_like(rows))
+    return (above @ rows.new_ones(rows.shape[1]) != support).nonzero().squeeze(1)
