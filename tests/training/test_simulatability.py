@@ -23,17 +23,17 @@ TRAINED = Moment()
 COEFFICIENTS = ["query_features", "key_features", "head_coefficients", "layer_coefficients"]
 
 
-def scene(family="bert", head="SequenceClassification", norm="sparsemax", student=None, **options):
+def scene(family="bert", head="SequenceClassification", norm="sparsemax", student=None, optimizer="sgd", **options):
     """A model, its coefficients, and the criterion with a student of other weights."""
     quiet = QUIET if family == "bert" else {}
     torch.manual_seed(3)
     model = small(family, head, **quiet, initializer_range=0.3)
-    pupil = Pupil(student or small(family, head, **quiet, initializer_range=0.2))
+    pupil = Pupil(student or small(family, head, **quiet, initializer_range=0.2), optimizer=optimizer)
     single = InterpretableAttention.untrained(model, norm=norm).double()
     with torch.no_grad():
         for value in single.state_dict().values():
             value.mul_(1 + 0.3 * torch.randn_like(value))
-    pupil.student.double()
+    pupil.double()
     return model, Simulatability(single, pupil=pupil, **({"rate": 0.5} | options))
 
 
@@ -53,7 +53,14 @@ def step_of(model, batch, objective, moment=TRAINED):
 def taught_by_hand(objective, lesson, explained):
     """A student after one SGD step more than it has taken, on a copy."""
     student = copy.deepcopy(objective.pupil.student).requires_grad_(True)
-    optimizer = torch.optim.SGD(student.parameters(), lr=objective.rate)
+    return stepped_by_hand(
+        student, torch.optim.SGD(student.parameters(), lr=objective.rate), objective, lesson, explained
+    )
+
+
+def stepped_by_hand(student, optimizer, objective, lesson, explained):
+    """The student, after one step."""
+    optimizer.zero_grad()
     outputs = student.explained(lesson, capture=student.explainer.capture)
     own = student.explainer.from_outputs(student.explained, lesson, outputs, lesson.labels, keep_graph=True)
     (F.cross_entropy(outputs.logits, lesson.labels) + divergence_by_hand(explained, own, lesson)).backward()
@@ -92,6 +99,34 @@ def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was
     with torch.no_grad():
         expected = F.cross_entropy(judged.explained.eval()(exam).logits, exam.labels)
     torch.testing.assert_close(term.detach(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_student_with_adamw_keeps_its_moments_also_in_files():
+    model, objective = scene(optimizer="adamw", rate=1e-2)
+    batch = labelled(model)
+    model.train()
+    step = step_of(model, batch, objective)
+    explained = objective.scores(step).detach()
+    said = replace(batch, labels=step.outputs.logits.argmax(-1))
+    lesson, exam = said.select(range(2)), said.select(range(2, 4))
+    objective.pupil.train()
+    student = copy.deepcopy(objective.pupil.student).requires_grad_(True)
+    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2, weight_decay=0.0)
+    objective(step)
+    stepped_by_hand(student, optimizer, objective, lesson, explained[:2])
+    _, other = scene(optimizer="adamw", rate=1e-2)
+    other.pupil.load_state_dict(objective.pupil.state_dict())
+    term = other(step)
+    stepped_by_hand(student, optimizer, objective, lesson, explained[:2])
+    found = dict(other.pupil.student.named_parameters())
+    for name, weight in student.named_parameters():
+        torch.testing.assert_close(found[name], weight, rtol=1e-8, atol=1e-10)
+    stepped_by_hand(student, optimizer, objective, lesson, explained[:2])
+    with torch.no_grad():
+        expected = F.cross_entropy(student.explained.eval()(exam).logits, exam.labels)
+    torch.testing.assert_close(term.detach(), expected, rtol=1e-8, atol=1e-10)
+    with pytest.raises(ExegeteError, match="adamw, sgd"):
+        Pupil(small("bert"), optimizer="adam")
 
 
 def test_its_gradient_is_that_of_differences_of_the_outer_loss():

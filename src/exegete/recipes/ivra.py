@@ -27,7 +27,7 @@ from exegete.objectives.sufficiency import Form
 from exegete.recipes.base import Recipe
 from exegete.training import CriterionTrainer, TrainResult
 from exegete.training.lora import with_lora
-from exegete.training.simulatability import Pupil, Simulatability
+from exegete.training.simulatability import Inner, Pupil, Simulatability
 from exegete.training.start import Source, starting_model
 
 CALIBRATION_ROWS = 64
@@ -72,7 +72,8 @@ class Ivra(Recipe):
 
     `criteria`: which and with what parameters; `attention`: parameters of `InterpretableAttention`; `pace`: see
     `Criterion`; `train_model`: whether the model is trained, too; `lora`: whether adapters are trained instead of all
-    its weights (None: for decoders); `student`: what the student of simulatability starts from.
+    its weights (None: for decoders); `student`: what the student of simulatability starts from; `student_optimizer`:
+    see `Pupil`.
     """
 
     criteria: Mapping[str, Mapping[str, Any]]
@@ -81,6 +82,7 @@ class Ivra(Recipe):
     train_model: bool = True
     lora: bool | None = None
     student: str | None = None
+    student_optimizer: Inner = "sgd"
 
     def train(self, model: Source, *args: Any, **options: Any) -> TrainResult:
         """See `Recipe`; a model that is handed over keeps what of it wants gradients."""
@@ -123,7 +125,7 @@ class Ivra(Recipe):
         if own[0] < own[1]:
             raise ExegeteError(f"the student has {own[0]} tokens, the model {own[1]}: give both the same tokenizer")
         start.model.to(model.device)
-        return Pupil(start)
+        return Pupil(start, optimizer=self.student_optimizer)
 
 
 def ivra(
@@ -150,7 +152,10 @@ def ivra(
     student: Annotated[
         str | None, "What simulatability's student starts from: a pretrained model, not fine-tuned, same tokenizer."
     ] = None,
-    student_rate: Annotated[float, "The learning rate of the student's SGD."] = 5e-3,
+    student_optimizer: Annotated[
+        Inner, "The student's optimizer. The paper has sgd; small models learn little by it in short runs."
+    ] = "sgd",
+    student_rate: Annotated[float, "The student's learning rate; for adamw try 1e-4."] = 5e-3,
     gamma: Annotated[float | None, "Factor of the learning rate every two epochs. Default: the criterion's."] = None,
     pace: Annotated[float, "How many times the model's learning rate the coefficients have."] = 1.0,
     train_model: Annotated[bool, "Train the model together with the coefficients."] = True,
@@ -193,6 +198,7 @@ def ivra(
         train_model=train_model,
         lora=lora,
         student=student,
+        student_optimizer=student_optimizer,
         arguments={
             "learning_rate": slowest.rate,
             "num_train_epochs": 20,

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, unknown
 from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.models import Batch, ExplainedModel
 from exegete.objectives import Criterion, Step
 from exegete.training.bilevel import Mode, Pilot, Student, clipping, drawing
 from exegete.training.inner_updates import update_of
+
+Inner = Literal["sgd", "adamw"]
 
 
 class Pupil(nn.Module):
@@ -24,12 +26,20 @@ class Pupil(nn.Module):
     Args:
         model: pretrained, not fine-tuned; it reads the same tokens as the model that is explained.
         weight: β, of the explanations in its loss.
+        optimizer: of its steps: `sgd`, without momentum, or `adamw`, without decay, whose moments are buffers here.
+
+    Raises:
+        ExegeteError: another optimizer.
     """
 
-    def __init__(self, model: ExplainedModel, weight: float = 1.0) -> None:
+    def __init__(self, model: ExplainedModel, weight: float = 1.0, optimizer: Inner = "sgd") -> None:
         super().__init__()
+        if optimizer not in get_args(Inner):
+            raise unknown("student's optimizer", optimizer, get_args(Inner))
         own = InterpretableAttention.untrained(model, norm="softmax").to(model.device)
         self.student = Student(model, own, weight).requires_grad_(False)
+        self.kind = optimizer
+        self.moments = nn.ModuleList(map(_Moments, self.student.parameters()) if optimizer == "adamw" else ())
 
     @contextmanager
     def wanting_gradients(self) -> Iterator[Student]:
@@ -40,12 +50,32 @@ class Pupil(nn.Module):
         finally:
             self.student.requires_grad_(False)
 
+    def optimizer(self, rate: float) -> torch.optim.Optimizer:
+        """What steps the student's weights, as it stands after its last step."""
+        weights = list(self.student.parameters())
+        if self.kind == "sgd":
+            return torch.optim.SGD(weights, lr=rate)
+        optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.0)
+        for weight, own in zip(weights, self.moments, strict=True):
+            optimizer.state[weight] = dict(own.named_buffers())
+        return optimizer
+
+
+class _Moments(nn.Module):
+    """AdamW's state of one weight, under its names."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("step", torch.tensor(0.0))
+        self.register_buffer("exp_avg", torch.zeros_like(weight))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(weight))
+
 
 @dataclass(frozen=True)
 class Simulatability(Criterion):
     """How badly a student foretells the model after a step that the model's explanations shape (IvRA, eq. 7, 14, 15).
 
-    In every training step the student first takes an SGD step on CE(S(x), ỹ) + β·KL(r ‖ r*) (the equation prints the
+    In every training step the student first takes a step on CE(S(x), ỹ) + β·KL(r ‖ r*) (the equation prints the
     first term without its minus sign), x the first part of the batch and ỹ the model's predictions. Then it looks
     through one more such step to θ', and the term is CE(S_θ'(x'), ỹ') on the rest of the batch, which it never saw
     explained. The term's gradient reaches the explanations through that step: see `bilevel.Pilot`. As in SMaT the
@@ -54,7 +84,7 @@ class Simulatability(Criterion):
     Args:
         explainer: see `Criterion`, as `weight` and `pace`.
         pupil: the student.
-        rate: of the student's SGD.
+        rate: of the student's optimizer.
         max_norm: at which its gradients are clipped.
         mode: of the meta-gradient.
         held_out: the share of a batch that the outer loss is on.
@@ -82,8 +112,8 @@ class Simulatability(Criterion):
     @property
     def params(self) -> dict[str, Any]:
         """All but the student's weights."""
-        student = self.pupil.student
-        return super().params | {"pupil": {"model": student.explained.config.model_type, "weight": student.weight}}
+        pupil = {"model": self.pupil.student.explained.config.model_type, "weight": self.pupil.student.weight}
+        return super().params | {"pupil": pupil | {"optimizer": self.pupil.kind}}
 
     def __call__(self, step: Step) -> Tensor:
         """A scalar."""
@@ -106,15 +136,15 @@ class Simulatability(Criterion):
         """The student's step, and the outer loss after one more with its gradient at the explanations [B, L]."""
         seeds = [step.generator(f"student's {what}").initial_seed() for what in ("step", "pilot")]
         with torch.enable_grad(), self.pupil.wanting_gradients() as student:
-            weights = student.weights()
-            optimizer = torch.optim.SGD(weights.values(), lr=self.rate)
+            weights, optimizer = student.weights(), self.pupil.optimizer(self.rate)
             with drawing(seeds[0]):
                 loss = student("loss", lesson, taught)
             found = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
-            with torch.no_grad():
-                factor = clipping(found, self.max_norm)
-                for weight, slope in zip(weights.values(), found, strict=True):
-                    weight.sub_(self.rate * factor * slope)
+            factor = clipping(found, self.max_norm)
+            for weight, slope in zip(weights.values(), found, strict=True):
+                weight.grad = slope.mul_(factor)
+            optimizer.step()
+            optimizer.zero_grad()
             pilot = Pilot(student, update_of(optimizer, weights), self.mode, self.max_norm, self.rate)
             return pilot.gradient(lesson, taught, exam, seeds[1])
 
