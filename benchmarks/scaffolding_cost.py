@@ -3,7 +3,8 @@
 A MiniLM student from the pretrained encoder, a fine-tuned teacher, 16 texts of 64 tokens, one thread, CPU seconds. The
 kinds of step take turns over the same batches, so that what else the machine does falls on all of them: `plain` is
 fine-tuning on the teacher's answers, `student` learns from explanations too, `forward` and `unrolled` are whole steps
-of both explainer and student; all in float32 but `forward_bfloat16`. Memory: the peak of a step's tensors beyond what
+of both explainer and student, `own_step` one that looks through the student's own step in place of a pilot one; all in
+float32 but `forward_bfloat16`. Memory: the peak of a step's tensors beyond what
 was there before it, from torch's record of its allocations.
 """
 
@@ -35,6 +36,7 @@ from exegete.objectives import CrossEntropy, Moment
 from exegete.training.bilevel import Mode, Pilot, Student, drawing
 from exegete.training.inner_updates import update_of
 from exegete.training.module import TrainingModule
+from exegete.training.retraced import Remembered
 from exegete.training.scaffold import Teacher
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -43,6 +45,7 @@ LENGTH, WEIGHT, RATE = 64, 5.0, 5e-3
 AUTHORS = {"student": 1.34, "explainer": 3.09}
 BARS = {"step": 3.2, "memory": 0.5, "authors": 0.5, "explanation": 1.1}
 MODES: tuple[Mode, ...] = ("forward", "unrolled")
+MEASURED = ("forward", "own_step", "forward_bfloat16")  # beside the authors' step
 Job = Callable[[int], None]
 
 
@@ -105,27 +108,31 @@ class Desk:
     def plain(self, number: int) -> None:
         """A step of fine-tuning on the teacher's answers."""
         with drawing(number):
-            self.stepped(self.module(self.batches[number], Moment())["terms"].sum())
+            self.module(self.batches[number], Moment())["terms"].sum().backward()
+        self.stepped()
 
     def lesson(self, number: int) -> None:
         """A step of the student, which learns from explanations too."""
         with drawing(number):
-            self.stepped(self.student("loss", self.batches[number], self.taught(number).detach()))
+            self.student("loss", self.batches[number], self.taught(number).detach()).backward()
+        self.stepped()
 
-    def stepped(self, loss: torch.Tensor) -> None:
-        """Backward, clipping, SGD."""
-        loss.backward()
+    def stepped(self) -> None:
+        """Clipping, SGD."""
         clip_grad_norm_(self.student.parameters(), 5.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def outer(self, number: int, mode: Mode) -> None:
-        """One step of the teacher's explainer."""
+    def outer(self, number: int, mode: Mode, before: Remembered | None = None) -> None:
+        """One step of the teacher's explainer; with `before` through the step that the student is about to take."""
         pilot = Pilot(self.student, update_of(self.optimizer, self.student.weights()), mode, 5.0, RATE)
         batch, held_out = self.batches[number], self.batches[number - 1]
         with self.scaffold.wanting_gradients() as coefficients:
             taught = self.taught(number)
-            slope, _ = pilot.gradient(batch, taught, held_out, number)
+            if before is None:
+                slope, _ = pilot.gradient(batch, taught, held_out, number)
+            else:
+                slope, _ = pilot.behind(batch, taught, held_out, number, before)
             (gradient,) = torch.autograd.grad(taught, coefficients, slope)
         self.scaffold.step(gradient, 5e-4, 5.0)
 
@@ -133,6 +140,13 @@ class Desk:
         """A step of both."""
         self.lesson(number)
         self.outer(number, mode)
+
+    def own_step(self, number: int) -> None:
+        """A step of both without a pilot one."""
+        with drawing(number), Remembered() as before:
+            self.student("loss", self.batches[number], self.taught(number).detach()).backward()
+        self.outer(number, "forward", before)
+        self.stepped()
 
     def halved(self, number: int) -> None:
         """A step of both in mixed precision, as `bf16` trains."""
@@ -144,13 +158,13 @@ def jobs(desk: Desk) -> dict[str, Job]:
     """Kinds of step."""
     found: dict[str, Job] = {"plain": desk.plain, "student": desk.lesson}
     found |= {mode: lambda number, mode=mode: desk.whole(number, mode) for mode in MODES}
-    return found | {"forward_bfloat16": desk.halved}
+    return found | {"own_step": desk.own_step, "forward_bfloat16": desk.halved}
 
 
 def times(desk: Desk) -> dict[str, Any]:
     """CPU seconds of every kind of step, and their ratios to the plain one and to the student's."""
     found = timed(jobs(desk), len(desk.batches), ("plain", "student"))
-    shares = {name: found[name]["seconds"] / sum(AUTHORS.values()) for name in ("forward", "forward_bfloat16")}
+    shares = {name: found[name]["seconds"] / sum(AUTHORS.values()) for name in MEASURED}
     return {"steps": found, "authors_share": shares}
 
 

@@ -14,6 +14,7 @@ from exegete.models import Batch
 from exegete.models.readout import answer_only
 from exegete.training.bilevel import Pilot, Student, clipping, drawing
 from exegete.training.inner_updates import update_of
+from exegete.training.retraced import Remembered
 from small import PAIRS, small, uneven
 
 KINDS = {
@@ -81,6 +82,24 @@ def test_one_forward_mode_pass_gives_what_double_backward_gives_with_dropout(kin
     close(found, expected)
     assert float(loss) == pytest.approx(float(same), rel=1e-12)
     assert not found.requires_grad
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_that_is_taken_anyway_is_looked_through_as_if_it_were_a_pilot(kind, optimizer):
+    scene = Scene(kind, optimizer, max_norm=0.5, steps=1)
+    expected, loss = scene.gradient("unrolled")
+    with drawing(3), Remembered() as before:
+        scene.student("loss", scene.inner, scene.taught).backward()
+    weights, maps = scene.student.weights(), len(before.outputs)
+    kept = {name: (weight.detach().clone(), copy.deepcopy(weight.grad)) for name, weight in weights.items()}
+    found, same = scene.pilot("forward").behind(scene.inner, scene.taught, scene.outer, 3, before)
+    close(found, expected)
+    assert float(loss) == pytest.approx(float(same), rel=1e-12)
+    assert len(before.outputs) < maps / 2 or kind == "decoder"
+    for name, (value, slope) in kept.items():
+        assert torch.equal(weights[name], value)
+        assert slope is weights[name].grad is None or torch.equal(weights[name].grad, slope)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -19,7 +19,9 @@ from exegete import ExegeteError
 from exegete.explainers.parameterised_attention import ParameterisedAttention
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Capture, ExplainedModel
+from exegete.training.bilevel import Pilot, Student
 from exegete.training.checkpoints import newest_whole
+from exegete.training.inner_updates import update_of
 from exegete.training.lessons import GOLD, Lesson, answers, encoded, lessons, said_of, taught
 from exegete.training.scaffold import Teacher, projected, static
 from exegete.training.scaffold_trainer import ScaffoldTrainer
@@ -126,11 +128,37 @@ def test_other_ways_to_the_outer_gradient_train_too_and_unrolled_ends_where_forw
         torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("step", [3, 4, 6])
-def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(step, tmp_path, monkeypatch):
+def test_without_a_pilot_the_explainers_step_is_looked_through_the_students_own(tmp_path, monkeypatch):
+    """Every outer gradient is that of a pilot from where the student is before its step, drawn alike."""
+    teacher, found, expected = teacher_of(), [], []
+    steps = {"arguments": {"max_steps": 3}, "model": config(hidden_dropout_prob=0.1)}
+
+    class Watching(ScaffoldTrainer):
+        def outer_step(self, number):
+            scaffold, held_out = self.scaffold, self._held_out(int(self.scaffold.teacher.count))
+            own = Student(self.explained, scaffold.student, self.scaffolding.weight)
+            update = update_of(self.optimizer, own.weights())
+            pilot = Pilot(own, update, "unrolled", self.args.max_grad_norm)
+            with scaffold.teacher.wanting_gradients() as coefficients:
+                said = self.scaffolding.explanation(self.rows, self.lesson.attended)
+                slope, _ = pilot.gradient(self.lesson, said, held_out, self._seed("student"))
+                expected.append(torch.autograd.grad(said, coefficients, slope.to(said))[0])
+            super().outer_step(number)
+
+    step = Teacher.step
+    monkeypatch.setattr(Teacher, "step", lambda self, slope, *rest: (found.append(slope), step(self, slope, *rest)))
+    monkeypatch.setattr("exegete.training.students.ScaffoldTrainer", Watching)
+    student(tmp_path / "run", Teaching(teacher, rate=0.05, pilot=False), **steps)
+    assert len(found) == 3
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize(("step", "pilot"), [(3, True), (4, True), (6, True), (4, False)])
+def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(step, pilot, tmp_path, monkeypatch):
     """Dropout on, an outer step every second one; step 4 ends an epoch."""
     every = {"arguments": {"eval_steps": 2}, "model": config(hidden_dropout_prob=0.1)}
-    teaching = Teaching(teacher_of(), rate=0.05, interval=2)
+    teaching = Teaching(teacher_of(), rate=0.05, interval=2, pilot=pilot)
     student(tmp_path / "whole", teaching, **every)
     with monkeypatch.context() as patched:
         patched.setattr("exegete.training.students.ScaffoldTrainer", interrupted(signal.SIGTERM, step, ScaffoldTrainer))
@@ -149,8 +177,8 @@ def test_after_a_crash_between_checkpoints_it_goes_on_to_the_same_weights(tmp_pa
     """Three steps are lost with the coefficients' own; nothing was written on the way out."""
 
     class Crashing(ScaffoldTrainer):
-        def outer_step(self):
-            super().outer_step()
+        def outer_step(self, number):
+            super().outer_step(number)
             if self.state.global_step == 7:
                 raise ConnectionError
 
@@ -301,6 +329,11 @@ def test_a_student_with_other_heads_and_layers_learns(tmp_path):
 def test_a_student_that_cuts_texts_earlier_has_a_teacher_that_does_too(tmp_path):
     result = student(tmp_path / "run", Teaching(teacher_of()), max_length=12)
     assert result.finished
+
+
+def test_only_forward_mode_looks_through_the_students_own_step(tmp_path):
+    with pytest.raises(ExegeteError, match="pilot step"):
+        student(tmp_path, Teaching(teacher_of(), mode="unrolled", pilot=False))
 
 
 def test_a_regression_teacher_with_constant_output_is_refused(tmp_path):

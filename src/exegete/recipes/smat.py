@@ -112,6 +112,9 @@ def smat(
     meta_gradient: Annotated[
         Mode, "How the explainer's gradient is found: forward, unrolled (the same, more memory) or implicit."
     ] = "forward",
+    pilot: Annotated[
+        bool, "Find it through a further step of the student, as the paper; else through the one it takes, for less."
+    ] = True,
     meta_interval: Annotated[int, "The student's steps for each of the explainer's."] = 1,
     meta_learning_rate: Annotated[float, "The explainer's; the paper has 2e-4 for regression."] = 5e-4,
     retrain_student: Annotated[
@@ -141,6 +144,7 @@ def smat(
             weight=weight,
             normaliser=normaliser,
             mode=meta_gradient,
+            pilot=pilot,
             interval=meta_interval,
             rate=meta_learning_rate,
             retrain=retrain_student,

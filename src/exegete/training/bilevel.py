@@ -127,25 +127,65 @@ class Pilot:
         with torch.enable_grad():
             return getattr(self, f"_{self.mode}")(batch, taught, held_out, seed)  # type: ignore[no-any-return]
 
+    def behind(
+        self, batch: Batch, taught: Tensor, held_out: Batch, seed: int, before: Remembered
+    ) -> tuple[Tensor, Tensor]:
+        """As `gradient` in forward mode, through a step that is about to be taken: its gradients lie in `.grad`.
+
+        What the student's own backward pass has left there is not computed again, nor changed.
+
+        Args:
+            batch: x, which the gradients are of, see `gradient`.
+            taught: e_T [B, L].
+            held_out: x_v.
+            seed: what the pass that the gradients are of has drawn its dropout with, see `drawing`.
+            before: what that pass left, with `Capture.differentiable_twice`.
+        """
+        rows = UsedRows(self.student.explained, batch, held_out)
+        everything = {name: weight for name, weight in self.student.weights().items() if weight.grad is not None}
+        gradients = rows.gradients(everything)
+        factor = clipping(list(gradients.values()), self.max_norm)
+        weights, update = rows.of(everything, self.update)
+        scaled = {name: gradients[name] * factor for name in _of_the_model(weights)}
+        taught = taught.detach().requires_grad_()
+        with torch.enable_grad(), rows.looked_up():
+            return self._looked_through(batch, taught, held_out, seed, weights, update, scaled, factor, before)
+
     def _forward(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
         rows = UsedRows(self.student.explained, batch, held_out)
         weights, update = rows.of(self.student.weights(), self.update)
         with rows.looked_up():
             with Remembered() as before:
                 gradients, factor = self._step(batch, taught.detach(), seed, weights)
-            weights = _of_the_model(weights)
             whole = bool(factor == 1)
-            clipped = {name: gradients.pop(name) if whole else gradients.pop(name).mul_(factor) for name in weights}
-            after = {name: update.taken(name, weight, clipped[name]) for name, weight in weights.items()}
-            uphill, loss = self._judged(after, held_out)
-            del after
-            slopes = {
-                name: update.pulled(name, weight, clipped.pop(name), uphill.pop(name))
-                for name, weight in weights.items()
+            scaled = {
+                name: gradients.pop(name) if whole else gradients.pop(name).mul_(factor)
+                for name in _of_the_model(weights)
             }
-            with Retraced(before):
-                scale = -factor * self.student.weight
-                return self._through(batch, taught, weights, slopes, seed, scale), loss
+            return self._looked_through(batch, taught, held_out, seed, weights, update, scaled, factor, before)
+
+    def _looked_through(
+        self,
+        batch: Batch,
+        taught: Tensor,
+        held_out: Batch,
+        seed: int,
+        weights: Mapping[str, Tensor],
+        update: Update,
+        scaled: dict[str, Tensor],
+        factor: Tensor,
+        before: Remembered,
+    ) -> tuple[Tensor, Tensor]:
+        """From the gradients of a step, which are used up, to that at the explanation."""
+        weights = _of_the_model(weights)
+        after = {name: update.taken(name, weight, scaled[name]) for name, weight in weights.items()}
+        uphill, loss = self._judged(after, held_out)
+        del after
+        slopes = {
+            name: update.pulled(name, weight, scaled.pop(name), uphill.pop(name)) for name, weight in weights.items()
+        }
+        with Retraced(before):
+            return self._through(batch, taught, weights, slopes, seed, -factor * self.student.weight), loss
 
     def _unrolled(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
         weights = self.student.weights()

@@ -96,6 +96,8 @@ class Scaffolding(Objective):
         normaliser: of the coefficients of both explainers.
         layers: whether the student's explainer looks at the heads of `all` layers or of the `last`.
         mode: how the outer gradient is found, see `bilevel.Pilot`.
+        pilot: whether it is taken through a further step of the student on the same batch (eq. 8), or through the very
+            one that the student takes, whose gradients are there; only `forward` can do that.
         interval: inner steps for each outer one.
         rate: the outer learning rate.
         max_norm: of the outer gradient.
@@ -111,6 +113,7 @@ class Scaffolding(Objective):
     normaliser: Normaliser = "sparsemax"
     layers: Layers = "all"
     mode: Mode = "forward"
+    pilot: bool = True
     interval: int = 1
     rate: float = 5e-4
     max_norm: float = 5.0
@@ -118,6 +121,15 @@ class Scaffolding(Objective):
     vocabulary: str | None = None
     scaffold: Scaffold | None = None
     name: ClassVar[str] = "scaffolding"
+
+    def __post_init__(self) -> None:
+        if not self.pilot and self.mode != "forward":
+            raise ExegeteError(f"meta-gradient {self.mode} looks through a pilot step: give it one, or use forward")
+
+    @property
+    def behind(self) -> bool:
+        """Whether the teacher's explainer learns from the student's own steps."""
+        return self.teacher is not None and not self.pilot
 
     def prepared(self, student: ExplainedModel) -> Scaffolding:
         """With explainers for a student, and a teacher's of its own.
@@ -136,7 +148,7 @@ class Scaffolding(Objective):
     @property
     def capture(self) -> Capture:
         """Queries and keys."""
-        return Capture(heads=True)
+        return Capture(heads=True, differentiable_twice=self.behind)
 
     @property
     def learned(self) -> nn.Module | None:
@@ -147,7 +159,7 @@ class Scaffolding(Objective):
     def params(self) -> dict[str, Any]:
         """All but what is learned."""
         names = ("method", "weight", "normaliser", "layers", "source")
-        outer = ("mode", "interval", "rate", "max_norm") if self.teacher is not None else ()
+        outer = ("mode", "pilot", "interval", "rate", "max_norm") if self.teacher is not None else ()
         return {name: getattr(self, name) for name in (*names, *outer)}
 
     def __call__(self, step: Step) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import torch
 from torch import Tensor, nn
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 
+from exegete.errors import ExegeteError
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, ExplainedModel
 from exegete.models.readout import answer_only
 from exegete.objectives import CrossEntropy, Moment, Objective
-from exegete.training.bilevel import Pilot, Student
+from exegete.training.bilevel import Pilot, Student, drawing
 from exegete.training.inner_updates import update_of
 from exegete.training.lessons import Lesson, WithRows, decided, said_of, with_gold
+from exegete.training.retraced import Remembered
 from exegete.training.scaffold import Scaffold, Scaffolding, single
 from exegete.training.trainer import ObjectiveTrainer
 
@@ -25,7 +28,8 @@ class ScaffoldTrainer(ObjectiveTrainer):
     """Trains a student on `lessons.taught` data; with a `Scaffolding` whose teacher learns, that one too.
 
     After every `interval`-th step of the student (eq. 6 and 7) one of the teacher's coefficients (eq. 8 and 9), on a
-    batch of dev data: its epochs follow each other, each in an order of its own. The student is never set back.
+    batch of dev data: its epochs follow each other, each in an order of its own. The student is never set back. Where
+    there is no pilot step, the coefficients' own comes between the student's gradients and its step along them.
     Evaluation has `simulatability` beside the task's figures, which are against people's labels where there are any,
     else against the teacher's answers.
     """
@@ -42,10 +46,13 @@ class ScaffoldTrainer(ObjectiveTrainer):
         self.scaffolding = next((each for each in objectives if isinstance(each, Scaffolding)), None)
         self.lesson: Lesson | None = None
         self.rows = torch.zeros(0, dtype=torch.long)
+        self.before = Remembered()
         self.outer_losses: list[float] = []
         super().__init__(model, args, objectives, masked_share, **({"data_collator": WithRows(model)} | kwargs))
         if self.scaffolding is not None and self.scaffolding.teacher is not None:
             single(self.args.gradient_accumulation_steps, self.args.world_size, masked_share)
+            if self.scaffolding.behind and self.accelerator.scaler is not None:
+                raise ExegeteError("fp16 scales the student's gradients: keep the pilot step, or train in bf16")
             self.add_callback(_AfterTheStudent(self))
 
     @staticmethod
@@ -62,33 +69,55 @@ class ScaffoldTrainer(ObjectiveTrainer):
         batch, self.rows = inputs["batch"], inputs["rows"]
         with torch.no_grad():
             self.lesson = Lesson.of(batch, self.scaffolding.explanation(self.rows, batch.attended))
-        with answer_only(self.explained):
+        self.before = Remembered()
+        with answer_only(self.explained), ExitStack() as stack:
+            if self.scaffolding.behind:
+                stack.enter_context(drawing(self._seed("student")))
+                stack.enter_context(self.before)
             return super().compute_loss(model, {"batch": self.lesson}, return_outputs, num_items_in_batch)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """As ever; without a pilot step, the teacher's explainer learns from the gradients that are there after it."""
+        loss: Tensor = super().training_step(*args, **kwargs)
+        if self.scaffolding is not None and self.scaffolding.behind:
+            self.outer_step(self.state.global_step + 1)
+        return loss
 
     @property
     def scaffold(self) -> Scaffold | None:
         """Both explainers."""
         return None if self.scaffolding is None else self.scaffolding.scaffold
 
-    def outer_step(self) -> None:
-        """One step of the teacher's coefficients, from the student's last batch and the next one held out."""
+    def outer_step(self, number: int) -> None:
+        """One step of the teacher's coefficients, from the student's last batch and the next one held out.
+
+        `number`: of the student's step, the first is 1; none but every `interval`-th has one.
+        """
         scaffolding, scaffold, lesson = self.scaffolding, self.scaffold, self.lesson
         if scaffolding is None or scaffold is None or scaffold.teacher is None or lesson is None:
             return
+        if number % scaffolding.interval:
+            return
         held_out = self._held_out(int(scaffold.teacher.count))
-        moment = Moment(self.args.seed, self.state.global_step, self.args.process_index)
         student = Student(self.explained, scaffold.student, scaffolding.weight)
         update, rate = update_of(self.optimizer, student.weights()), float(self.optimizer.param_groups[0]["lr"])
         pilot = Pilot(student, update, scaffolding.mode, self.args.max_grad_norm, rate)
         with self.compute_loss_context_manager(), scaffold.teacher.wanting_gradients() as coefficients:
             taught = scaffolding.explanation(self.rows, lesson.attended)
-            seed = moment.generator("pilot").initial_seed()
-            slope, loss = pilot.gradient(lesson, taught, held_out, seed)
+            if scaffolding.behind:
+                slope, loss = pilot.behind(lesson, taught, held_out, self._seed("student"), self.before)
+            else:
+                slope, loss = pilot.gradient(lesson, taught, held_out, self._seed("pilot"))
             (gradient,) = torch.autograd.grad(taught, coefficients, slope.to(taught))
         if not torch.isfinite(gradient).all():
             raise self._broken("the gradient of the teacher's explainer is")
         scaffold.teacher.step(gradient, scaffolding.rate, scaffolding.max_norm)
         self.outer_losses.append(float(loss))
+
+    def _seed(self, purpose: str) -> int:
+        """Of what is drawn in this step."""
+        moment = Moment(self.args.seed, self.state.global_step, self.args.process_index)
+        return moment.generator(purpose).initial_seed()
 
     def _held_out(self, number: int) -> Batch:
         """The batch of dev data for outer step `number` (from 0)."""
@@ -131,5 +160,5 @@ class _AfterTheStudent(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Before anything of this step is saved or evaluated."""
         scaffolding = self.trainer.scaffolding
-        if scaffolding is not None and state.global_step % scaffolding.interval == 0:
-            self.trainer.outer_step()
+        if scaffolding is not None and not scaffolding.behind:
+            self.trainer.outer_step(state.global_step)

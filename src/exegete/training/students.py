@@ -46,6 +46,7 @@ class Teaching:
         weight: β; default: 5, for signed methods 0.2.
         normaliser: of the heads' coefficients, of the teacher's and the student's explainer.
         mode: how the outer gradient is found, see `bilevel.Pilot`.
+        pilot: whether it is through a further step of the student, see `Scaffolding`.
         interval: the student's steps for each of the teacher's explainer.
         rate: the outer learning rate.
         retrain: after the teacher's explainer is learned, a new student learns from it as from a static one.
@@ -56,6 +57,7 @@ class Teaching:
     weight: float | None = None
     normaliser: Normaliser = "sparsemax"
     mode: Mode = "forward"
+    pilot: bool = True
     interval: int = 1
     rate: float = 5e-4
     retrain: bool = False
@@ -127,6 +129,7 @@ class Teaching:
             normaliser=self.normaliser,
             layers="last" if _looks_at_last(self.explainer, method) else "all",
             mode=self.mode,
+            pilot=self.pilot,
             interval=self.interval,
             rate=self.rate,
             source=weights_digest(self.teacher.model),

@@ -43,6 +43,11 @@ class UsedRows:
         rows = weights[name].detach()[self.used].requires_grad_()
         return {**weights, name: rows}, update.of_rows(name, self.used)
 
+    def gradients(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What lies in their `.grad`, of the table for the rows."""
+        found = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
+        return {name: grad[self.used] if weights[name] is self.table else grad for name, grad in found.items()}
+
     @contextmanager
     def looked_up(self) -> Iterator[None]:
         """Inside the block the model finds words among the rows, which have to stand in the table's place."""
