@@ -14,7 +14,7 @@ import logging
 import os
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import distribution
 from itertools import product
@@ -43,8 +43,8 @@ from exegete.training.students import MEASURED, Teaching, measured, student_spli
 
 SHARED = Path(__file__).parents[2] / "shared"
 DATA, MODELS = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("data", "models"))
-RETRAINED = "retrained"
-ROWS = ("none", "uniform", "learned", "uniform_last", "input_x_gradient", "integrated_gradients", RETRAINED)
+RETRAINED, OWN_STEP = "retrained", "learned_own_step"
+ROWS = ("none", "uniform", "learned", "uniform_last", "input_x_gradient", "integrated_gradients", RETRAINED, OWN_STEP)
 TRIED = slice(1000, 1250)
 QUIET = {
     "lr_scheduler_type": "constant", "warmup_steps": 0, "max_grad_norm": 5.0, "eval_strategy": "no",
@@ -260,9 +260,15 @@ def trained(task: Task, output: Path, end: float) -> None:
 
 
 def student(task: Task, teaching: Teaching, row: str, size: int, seed: int, data: tuple[Dataset, ...]) -> float:
-    """Its simulatability; `retrained`: a new student, which the explainer of `learned` teaches standing still."""
+    """Its simulatability.
+
+    `retrained`: a new student, which the explainer of `learned` teaches standing still; `learned_own_step`: as
+    `learned`, without a pilot step.
+    """
     if row == RETRAINED:
-        return retrained(task, teaching.fixed(task.runs / f"learned-{size}-{seed}"), size, seed, data)
+        return apart(task, teaching.fixed(task.runs / f"learned-{size}-{seed}"), row, size, seed, data)
+    if row == OWN_STEP:
+        return apart(task, replace(teaching, pilot=False), row, size, seed, data)
     frame = students(
         task.start, teaching, *data, task.runs, explainers=[row], sizes=[size], seeds=[seed],
         arguments=task.arguments, max_length=task.max_length,
@@ -270,14 +276,14 @@ def student(task: Task, teaching: Teaching, row: str, size: int, seed: int, data
     return float(frame["simulatability"][0])
 
 
-def retrained(task: Task, teaching: Teaching, size: int, seed: int, data: tuple[Dataset, ...]) -> float:
-    """In a folder named like the others."""
-    folder, (lesson, exam, last) = task.runs / f"{RETRAINED}-{size}-{seed}", data
+def apart(task: Task, teaching: Teaching, row: str, size: int, seed: int, data: tuple[Dataset, ...]) -> float:
+    """A row that is no explainer's name, in a folder named like the others."""
+    folder, (lesson, exam, last) = task.runs / f"{row}-{size}-{seed}", data
     path = folder / MEASURED
     if not path.exists():
+        terms = teaching.objectives(lesson, task.runs)
         result = teaching.run(
-            task.start, lesson.select(range(size)), exam, folder,
-            seed=seed, arguments=task.arguments, max_length=task.max_length,
+            task.start, lesson.select(range(size)), exam, folder, terms, seed=seed, arguments=task.arguments, max_length=task.max_length,
         )  # fmt: skip
         write_json(path, measured(result.model, last) | {"steps": result.steps})
     return float(json.loads(path.read_text())["simulatability"])
@@ -286,11 +292,11 @@ def retrained(task: Task, teaching: Teaching, size: int, seed: int, data: tuple[
 class Patient(Teaching):
     """Explains the pool once an explainer."""
 
-    kept: ClassVar[dict[tuple[str, str], Any]] = {}
+    kept: ClassVar[dict[tuple[Any, ...], Any]] = {}
 
     def objectives(self, data: Dataset, folder: Path | None = None) -> tuple[Objective, ...]:
         """See `Teaching`."""
-        key = self.explainer, str(folder)
+        key = self.explainer, self.pilot, str(folder)
         if key not in self.kept:
             self.kept[key] = super().objectives(data, folder)
         return self.kept[key]
