@@ -283,7 +283,8 @@ def apart(task: Task, teaching: Teaching, row: str, size: int, seed: int, data: 
     if not path.exists():
         terms = teaching.objectives(lesson, task.runs)
         result = teaching.run(
-            task.start, lesson.select(range(size)), exam, folder, terms, seed=seed, arguments=task.arguments, max_length=task.max_length,
+            task.start, lesson.select(range(size)), exam, folder, terms,
+            seed=seed, arguments=task.arguments, max_length=task.max_length,
         )  # fmt: skip
         write_json(path, measured(result.model, last) | {"steps": result.steps})
     return float(json.loads(path.read_text())["simulatability"])
