@@ -286,6 +286,8 @@ def apart(task: Task, teaching: Teaching, row: str, size: int, seed: int, data: 
             task.start, lesson.select(range(size)), exam, folder, terms,
             seed=seed, arguments=task.arguments, max_length=task.max_length,
         )  # fmt: skip
+        if not result.finished:
+            raise SystemExit("stopped; the same command goes on")
         write_json(path, measured(result.model, last) | {"steps": result.steps})
     return float(json.loads(path.read_text())["simulatability"])
 
