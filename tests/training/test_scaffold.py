@@ -154,6 +154,21 @@ def test_without_a_pilot_the_explainers_step_is_looked_through_the_students_own(
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 * float(other.abs().max()))
 
 
+@pytest.mark.parametrize("pilot", [True, False])
+def test_in_mixed_precision_the_explainers_step_is_mixed_as_well(pilot, tmp_path, monkeypatch):
+    seen = []
+    judged = Student.simulation
+
+    def watched(self, batch):
+        seen.append(torch.is_autocast_enabled("cpu"))
+        return judged(self, batch)
+
+    monkeypatch.setattr(Student, "simulation", watched)
+    steps = {"arguments": {"max_steps": 2, "bf16": True}, "model": config(hidden_dropout_prob=0.1)}
+    assert student(tmp_path, Teaching(teacher_of(), rate=0.05, pilot=pilot), **steps).finished
+    assert seen == [True, True]
+
+
 @pytest.mark.parametrize(("step", "pilot"), [(3, True), (4, True), (6, True), (4, False)])
 def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(step, pilot, tmp_path, monkeypatch):
     """Dropout on, an outer step every second one; step 4 ends an epoch."""

@@ -55,7 +55,7 @@ class CriterionTrainer(ObjectiveTrainer):
         judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
         values: dict[str, list[Tensor]] = {each.name: [] for each in judged}
         for batch in self._batches(data) if judged else ():
-            with self.compute_loss_context_manager():
+            with self.accelerator.autocast():
                 for each in judged:
                     values[each.name].append(self._judged(each, batch).cpu())
         means = {name: figure(name, self.explained.task.name, torch.cat(found)) for name, found in values.items()}

@@ -136,7 +136,7 @@ class MaskingTrainer(ObjectiveTrainer):
         """Every metric's values [B]; the terms are recorded."""
         moment = Moment(self.args.seed, self.state.global_step, self.args.process_index, self.part, training=False)
         self.part += 1
-        with self.compute_loss_context_manager():
+        with self.accelerator.autocast():
             outputs = module(batch, moment)
         self._require_finite(outputs["terms"])
         self._record("evaluation", outputs["terms"], self._sizes(batch).to(outputs["terms"]))

@@ -102,7 +102,7 @@ class ScaffoldTrainer(ObjectiveTrainer):
         student = Student(self.explained, scaffold.student, scaffolding.weight)
         update, rate = update_of(self.optimizer, student.weights()), float(self.optimizer.param_groups[0]["lr"])
         pilot = Pilot(student, update, scaffolding.mode, self.args.max_grad_norm, rate)
-        with self.compute_loss_context_manager(), scaffold.teacher.wanting_gradients() as coefficients:
+        with self.accelerator.autocast(), scaffold.teacher.wanting_gradients() as coefficients:
             taught = scaffolding.explanation(self.rows, lesson.attended)
             if scaffolding.behind:
                 slope, loss = pilot.behind(lesson, taught, held_out, self._seed("student"), self.before)

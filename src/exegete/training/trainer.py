@@ -171,7 +171,7 @@ class ObjectiveTrainer(Trainer):
     ) -> tuple[Tensor, Tensor | None, None]:
         """Loss and predictions of one batch."""
         inputs = self._prepare_inputs(inputs)
-        with torch.no_grad(), self.compute_loss_context_manager():
+        with torch.no_grad(), self.accelerator.autocast():
             loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
         return loss.detach(), None if prediction_loss_only else outputs["prediction"], None
 
