@@ -47,9 +47,12 @@ JUDGES = {
     "important tokens": metric("important_tokens"),
 }
 PLAUSIBILITY = metric("auc")
-ATTENTION: dict[str, dict[str, Any]] = {
-    "simulatability": {"norm": "sparsemax", "mix": "coefs", "special_tokens": False}
-}  # of other criteria: softmax, on coefficients, special tokens included
+UNTRAINED: dict[str, dict[str, Any]] = {
+    "sparsemax": {"norm": "sparsemax"},
+    "softmax": {"norm": "softmax"},
+    "sparsemax on coefficients, of words": {"norm": "sparsemax", "mix": "coefs", "special_tokens": False},
+}
+KIND = {"simulatability": "sparsemax on coefficients, of words"}  # of other criteria: softmax
 SEEDS = (0, 1, 2)
 QUIET = {"disable_tqdm": True, "use_cpu": not torch.cuda.is_available(), "save_only_model": True, "bf16": True}
 QUIET |= {"restore_callback_states_from_checkpoint": False}
@@ -272,8 +275,8 @@ def with_coefficients(
     """Every set of coefficients that was learned on the sources, on the fine-tuned model of a task."""
     model = exegete.load(bench.base(task), device=None, max_length=224)
     chosen: dict[str, Explainer] = {
-        f"untrained {norm}": InterpretableAttention.untrained(model, norm=norm).to(model.device)
-        for norm in ("sparsemax", "softmax")
+        f"untrained {name}": InterpretableAttention.untrained(model, **kind).to(model.device)
+        for name, kind in UNTRAINED.items()
     }
     for source in sources:
         for folder in sorted((bench.folder / "coefficients").glob(f"{source}-*")):
@@ -287,8 +290,8 @@ def plain(bench: Bench, task: str) -> dict[str, Any]:
     model = exegete.load(bench.base(task), device=None, max_length=224)
     test = bench.data(task)[2]
     chosen: dict[str, Explainer] = {
-        f"untrained {norm}": InterpretableAttention.untrained(model, norm=norm).to(model.device)
-        for norm in ("sparsemax", "softmax")
+        f"untrained {name}": InterpretableAttention.untrained(model, **kind).to(model.device)
+        for name, kind in UNTRAINED.items()
     }
     specs = ["attention_all", "attention_last", "input_x_gradient", "random"]
     if task != "squad":
@@ -302,7 +305,7 @@ def plain(bench: Bench, task: str) -> dict[str, Any]:
 def trained(bench: Bench, task: str, criteria: str, seed: int, **switches: bool) -> dict[str, Any]:
     """A model trained for criteria, judged on test; the paper's rates scaled to a run this short."""
     train, dev, test = bench.data(task)
-    size, kind = bench.size(task), ATTENTION.get(criteria, {"norm": "softmax"})
+    size, kind = bench.size(task), UNTRAINED[KIND.get(criteria, "softmax")]
     rate, own = map(min, zip(*(RATES[name] for name in criteria.split(",")), strict=True)) if criteria else (3e-5, 0.0)
     if not switches.get("train_model", True):
         own = ALONE
