@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -146,10 +146,10 @@ class Pilot:
         gradients = rows.gradients(everything)
         factor = clipping(list(gradients.values()), self.max_norm)
         weights, update = rows.of(everything, self.update)
-        scaled = {name: gradients[name] * factor for name in _of_the_model(weights)}
-        taught = taught.detach().requires_grad_()
+        weights = _of_the_model(weights)
+        step = _Looked(weights, update, {name: gradients[name] * factor for name in weights}, factor, before)
         with torch.enable_grad(), rows.looked_up():
-            return self._looked_through(batch, taught, held_out, seed, weights, update, scaled, factor, before)
+            return self._looked_through(step, batch, taught.detach().requires_grad_(), held_out, seed)
 
     def _forward(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
         rows = UsedRows(self.student.explained, batch, held_out)
@@ -157,27 +157,15 @@ class Pilot:
         with rows.looked_up():
             with Remembered() as before:
                 gradients, factor = self._step(batch, taught.detach(), seed, weights)
-            whole = bool(factor == 1)
-            scaled = {
-                name: gradients.pop(name) if whole else gradients.pop(name).mul_(factor)
-                for name in _of_the_model(weights)
-            }
-            return self._looked_through(batch, taught, held_out, seed, weights, update, scaled, factor, before)
+            weights, whole = _of_the_model(weights), bool(factor == 1)
+            scaled = {name: gradients.pop(name) if whole else gradients.pop(name).mul_(factor) for name in weights}
+            return self._looked_through(_Looked(weights, update, scaled, factor, before), batch, taught, held_out, seed)
 
     def _looked_through(
-        self,
-        batch: Batch,
-        taught: Tensor,
-        held_out: Batch,
-        seed: int,
-        weights: Mapping[str, Tensor],
-        update: Update,
-        scaled: dict[str, Tensor],
-        factor: Tensor,
-        before: Remembered,
+        self, step: _Looked, batch: Batch, taught: Tensor, held_out: Batch, seed: int
     ) -> tuple[Tensor, Tensor]:
-        """From the gradients of a step, which are used up, to that at the explanation."""
-        weights = _of_the_model(weights)
+        """From a step, whose gradients are used up, to the gradient at the explanation."""
+        weights, update, scaled, factor, before = step
         after = {name: update.taken(name, weight, scaled[name]) for name, weight in weights.items()}
         uphill, loss = self._judged(after, held_out)
         del after
@@ -247,6 +235,19 @@ class Pilot:
 
         (found,) = meta_gradient(taught, [taught], explained, weights, slopes, float(scale))
         return found
+
+
+class _Looked(NamedTuple):
+    """A step that is looked through: its weights, what it makes of them, their gradients, clipped by a factor.
+
+    `before`: what the pass left that the gradients are of.
+    """
+
+    weights: Mapping[str, Tensor]
+    update: Update
+    scaled: dict[str, Tensor]
+    factor: Tensor
+    before: Remembered
 
 
 def _of_the_model(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
