@@ -78,15 +78,19 @@ def divergence_by_hand(explained, own, batch):
     return total / len(batch)
 
 
-def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was_not_taught():
-    model, objective = scene()
+def classroom(model, objective):
+    """A training step, its explanations, and the halves of its batch with the model's answers."""
     batch = labelled(model)
     model.train()
-    step = step_of(model, batch, objective)
-    explained = objective.scores(step).detach()
-    said = replace(batch, labels=step.outputs.logits.argmax(-1))
-    lesson, exam = said.select(range(2)), said.select(range(2, 4))
     objective.pupil.train()
+    step = step_of(model, batch, objective)
+    said = replace(batch, labels=step.outputs.logits.argmax(-1))
+    return step, objective.scores(step).detach(), said.select(range(2)), said.select(range(2, 4))
+
+
+def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was_not_taught():
+    model, objective = scene()
+    step, explained, lesson, exam = classroom(model, objective)
     after = taught_by_hand(objective, lesson, explained[:2])
     untouched = copy.deepcopy(objective.pupil.student)
     term = objective(step)
@@ -103,13 +107,7 @@ def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was
 
 def test_a_student_with_adamw_keeps_its_moments_also_in_files():
     model, objective = scene(optimizer="adamw", rate=1e-2)
-    batch = labelled(model)
-    model.train()
-    step = step_of(model, batch, objective)
-    explained = objective.scores(step).detach()
-    said = replace(batch, labels=step.outputs.logits.argmax(-1))
-    lesson, exam = said.select(range(2)), said.select(range(2, 4))
-    objective.pupil.train()
+    step, explained, lesson, exam = classroom(model, objective)
     student = copy.deepcopy(objective.pupil.student).requires_grad_(True)
     optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2, weight_decay=0.0)
     objective(step)
