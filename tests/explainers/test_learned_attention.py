@@ -483,6 +483,15 @@ def test_sparsemax_of_several_tensors_with_rows_that_take_many_steps(dtype):
         assert torch.equal(found > 0, sparsemax(values, -1) > 0)
 
 
+def test_what_is_not_a_number_stays_so_and_other_rows_are_what_they_are():
+    rows = torch.randn(4, 8)
+    broken = rows.clone()
+    broken[1, 3] = torch.nan
+    found = short_sparsemax(broken)
+    assert found[1].isnan().all()
+    torch.testing.assert_close(found[[0, 2, 3]], sparsemax(rows, -1)[[0, 2, 3]])
+
+
 def test_sparsemax_without_sorting_has_both_derivatives():
     values = torch.tensor([[0.3, 0.1, -0.4, 0.25], [2.0, -1.0, 0.2, 0.1]], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(short_sparsemax, values)

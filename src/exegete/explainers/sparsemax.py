@@ -70,7 +70,9 @@ def thresholds(blocks: Sequence[Tensor]) -> list[Tensor]:
         left.append(_unfinished(rows, second, support))
     rows, present = (torch.cat([each[own] for each, own in zip(x, left, strict=True)]) for x in (blocks, found))
     last, going = present.clone(), torch.arange(len(rows), device=rows.device)
-    while len(going):
+    for _ in range(rows.shape[1]):
+        if not len(going):
+            break
         after, support = _stepped(rows, present)
         after = torch.maximum(after, present)
         last[going] = after
