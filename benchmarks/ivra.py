@@ -50,9 +50,9 @@ PLAUSIBILITY = metric("auc")
 UNTRAINED: dict[str, dict[str, Any]] = {
     "sparsemax": {"norm": "sparsemax"},
     "softmax": {"norm": "softmax"},
-    "sparsemax on coefficients, of words": {"norm": "sparsemax", "mix": "coefs", "special_tokens": False},
+    "softmax, of words": {"norm": "softmax", "special_tokens": False},
 }
-KIND = {"simulatability": "sparsemax on coefficients, of words"}  # of other criteria: softmax
+KIND = {"simulatability": "softmax, of words"}  # of other criteria: softmax
 SEEDS = (0, 1, 2)
 QUIET = {"disable_tqdm": True, "use_cpu": not torch.cuda.is_available(), "save_only_model": True, "bf16": True}
 QUIET |= {"restore_callback_states_from_checkpoint": False}
@@ -64,7 +64,7 @@ class Part:
     """Data of a task: texts up to `longest` characters, the first rows of a shuffle of each split.
 
     `often`: steps from one look at dev to the next. `base`: rows and epochs of the fine-tuned model, where none is
-    given; its rows begin with those of `train`.
+    given; its rows begin with those of `train`. `students`: for each explanation of a model.
     """
 
     spec: str
@@ -80,10 +80,11 @@ class Part:
     often: int = 6
     base: tuple[int, int] = (0, 0)
     base_rate: float = 1e-4
+    students: int = 4
 
 
 TASKS = {
-    "sst": Part(f"sst:{DATA / 'sst'}", 110),
+    "sst": Part(f"sst:{DATA / 'sst'}", 110, students=8),
     "snli": Part(f"snli:{DATA / 'snli'}", 120, splits=("dev", "dev", "test"), pool=96, base=(5400, 3)),
     "squad": Part(
         f"squad:{DATA / 'squad' / 'dev-subset.json'}", 420, train=192, dev=32, test=62, scored=140, pool=192, batch=16,
@@ -96,9 +97,9 @@ RATES = {"comprehensiveness": (3e-5, 0.01), "sufficiency": (3e-5, 0.005), "consi
 RATES |= {"simulatability": (3e-5, 0.005)}  # of the model and of the coefficients
 TEMPERATURE, ALONE = 1.0, 0.02  # the second: of coefficients on a model that stays what it is
 SEEN = 128  # rows of test that rates were once chosen on: they judge nothing
-PUPIL = {"student_optimizer": "adamw", "student_rate": 1e-4}  # which simulatability learns along with
+WEIGHT = 10.0  # β of students
+PUPIL = {"student_optimizer": "adamw", "student_rate": 1e-4, "student_weight": WEIGHT}  # simulatability learns with
 LONGER = 8  # epochs of simulatability alone, of which the last counts: the older its student the better it does
-STUDENTS = 4  # for each explanation of a model
 STUDENT = QUIET | ONCE | {
     "num_train_epochs": 6, "learning_rate": 1e-4, "lr_scheduler_type": "constant", "warmup_steps": 0,
     "per_device_train_batch_size": 16,
@@ -356,14 +357,15 @@ def trained(bench: Bench, task: str, criteria: str, seed: int, **switches: bool)
 def taught(bench: Bench, task: str, model: ExplainedModel, chosen: dict[str, Explainer], seed: int) -> dict[str, float]:
     """How well new students foretell the model that learned from its answers and one explanation (eq. 6 and 7)."""
     folder, (pool, dev, test) = bench.folder / "work" / "students", bench.lessons(task)
+    count = bench.size(task).students
     specs = {"none": "none", "attention, all layers": "uniform"}
     for name, method in chosen.items():
         assert isinstance(method, InterpretableAttention)
         method.save_pretrained(bench.folder / "work" / name)
         specs[name] = f"interpretable_attention:{bench.folder / 'work' / name}"
     frame = students(
-        backbone(), Teaching(model, weight=1.0), pool, dev, test, folder, explainers=list(specs.values()),
-        sizes=[len(pool)], seeds=range(STUDENTS * seed, STUDENTS * (seed + 1)), arguments=STUDENT, max_length=224,
+        backbone(), Teaching(model, weight=WEIGHT), pool, dev, test, folder, explainers=list(specs.values()),
+        sizes=[len(pool)], seeds=range(count * seed, count * (seed + 1)), arguments=STUDENT, max_length=224,
     )  # fmt: skip
     found = frame.groupby("explainer")["simulatability"].mean()
     return {name: round(float(found[spec]), 5) for name, spec in specs.items()}

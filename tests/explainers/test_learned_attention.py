@@ -248,12 +248,18 @@ def test_coefficients_on_logits_by_hand():
         torch.testing.assert_close(found, mixed.softmax(0), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda model, **own: InterpretableAttention.untrained(model, norm="softmax", **own),
+        ParameterisedAttention.uniform,
+    ],
+)
 @torch.no_grad()
-def test_without_special_tokens_content_shares_what_there_is():
+def test_without_special_tokens_content_shares_what_there_is(made):
     model = shared("bert")
     batch = model.encode(uneven("bert", 3))
-    whole = drawn(InterpretableAttention.untrained(model, norm="softmax"))
-    inside = drawn(InterpretableAttention.untrained(model, norm="softmax", special_tokens=False))
+    whole, inside = drawn(made(model)), drawn(made(model, special_tokens=False))
     expected = whole.attribute(model, batch)
     found = inside.everywhere(model, batch).scores
     torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), rtol=1e-10, atol=1e-12)

@@ -56,6 +56,20 @@ def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
     assert terms[1].explainer is not recipe.terms(started(), generated(), seed=0)[1].explainer
 
 
+@pytest.mark.parametrize("special_tokens", [True, False])
+def test_the_student_looks_where_its_model_explains_and_weighs_explanations_as_it_is_told(special_tokens, tmp_path):
+    tiny("bert").save_pretrained(tmp_path)
+    tokenizer("bert").save_pretrained(tmp_path)
+    own = {"student": str(tmp_path), "student_weight": 7.0, "student_optimizer": "adamw", "student_rate": 1e-4}
+    recipe = RECIPES["ivra"]("simulatability", special_tokens=special_tokens, **own)
+    term = recipe.terms(started(), generated(), seed=0)[1]
+    student = term.pupil.student
+    assert (student.weight, term.pupil.kind, term.rate) == (7.0, "adamw", 1e-4)
+    assert term.explainer.special_tokens == student.explainer.special_tokens == special_tokens
+    pupil = {"model": "bert", "weight": 7.0, "optimizer": "adamw", "special_tokens": special_tokens}
+    assert term.params["pupil"] == pupil
+
+
 def test_softmax_as_printed_is_calibrated_on_training_data():
     recipe = RECIPES["ivra"]("sufficiency", norm="softmax", mix="literal")
     single = recipe.terms(started(), generated(), seed=0)[1].explainer

@@ -16,9 +16,11 @@ from safetensors.torch import load_file
 import exegete
 import families
 from exegete import ExegeteError
+from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.explainers.parameterised_attention import ParameterisedAttention
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Capture, ExplainedModel
+from exegete.objectives import Step, task_losses
 from exegete.training.bilevel import Pilot, Student
 from exegete.training.checkpoints import newest_whole
 from exegete.training.inner_updates import update_of
@@ -390,6 +392,26 @@ def test_the_loss_is_the_sum_of_the_answers_and_beta_times_the_explanations(tmp_
     for entry in logged:
         assert entry["scaffolding"] > 0
         assert entry["loss"] == pytest.approx(entry["cross_entropy"] + 3.0 * entry["scaffolding"], abs=1e-4)
+
+
+@pytest.mark.parametrize("special_tokens", [True, False])
+def test_a_student_that_is_its_teacher_learns_nothing_from_explanations(special_tokens, tmp_path):
+    """Special tokens have a score in the student's where they have one in the teacher's."""
+    teacher = teacher_of()
+    method = InterpretableAttention.untrained(teacher, norm="softmax", special_tokens=special_tokens)
+    method.save_pretrained(tmp_path)
+    data = taught(teacher, sentences(4))
+    scaffolding = Teaching(teacher, f"interpretable_attention:{tmp_path}").objectives(data)[1].prepared(teacher)
+    batch = teacher.encode(list(data))
+    explained = scaffolding.explanation(torch.arange(4), batch.attended)
+    assert bool(explained[batch.attended & ~batch.content].any()) == special_tokens
+    outputs = teacher(batch, capture=scaffolding.capture)
+    step = Step(teacher, Lesson.of(batch, explained), outputs, *task_losses(teacher, batch, outputs.logits))
+    assert scaffolding(step).abs() < 1e-6
+    other = teacher_of(seed=5)
+    outputs = other(batch, capture=scaffolding.capture)
+    step = Step(other, step.batch, outputs, *task_losses(other, batch, outputs.logits))
+    assert scaffolding(step) > 1e-3
 
 
 def test_half_steps_and_masked_texts_are_refused(tmp_path):

@@ -105,6 +105,22 @@ def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was
     torch.testing.assert_close(term.detach(), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("special_tokens", [True, False])
+def test_a_student_that_is_the_model_has_nothing_to_learn_from_its_explanations(special_tokens):
+    model = small("bert", **QUIET, initializer_range=0.3)
+    pupil = Pupil(model, 3.0, special_tokens=special_tokens).double()
+    batch = labelled(model)
+    explained = InterpretableAttention.untrained(model, norm="softmax", special_tokens=special_tokens).double()
+    same, other = explained.everywhere(model, batch).scores, pupil.student.explanation(batch)
+    torch.testing.assert_close(same.detach(), other.detach(), rtol=1e-10, atol=1e-12)
+    beside = pupil.student.loss(batch, same.detach()) - pupil.student.simulation(batch)
+    assert beside.abs() < 1e-10
+    uneven = same.detach() * torch.linspace(1, 2, same.shape[1])
+    uneven = uneven / uneven.sum(1, keepdim=True)
+    found = pupil.student.loss(batch, uneven) - pupil.student.simulation(batch)
+    torch.testing.assert_close(found, 3 * divergence_by_hand(uneven, same.detach(), batch), rtol=1e-8, atol=1e-10)
+
+
 def test_a_student_with_adamw_keeps_its_moments_also_in_files():
     model, objective = scene(optimizer="adamw", rate=1e-2)
     step, explained, lesson, exam = classroom(model, objective)

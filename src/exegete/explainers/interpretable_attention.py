@@ -17,6 +17,7 @@ from exegete.explainers.learned_attention import (
     Norm,
     each_normalised,
     exact,
+    explained_places,
     jointly,
     mean_logits,
     over_positions,
@@ -107,7 +108,7 @@ class InterpretableAttention(LearnedAttention):
     ) -> Tensor:
         """A distribution over real positions; without `special_tokens` over content."""
         self.check(outputs)
-        places = self._places(batch)
+        places = explained_places(batch, self.special_tokens)
         with exact(batch.device):
             if self.mix == "literal":
                 return jointly(self.norm, self._layer_grid(self._head_grid(model, batch, outputs), places), places)
@@ -129,7 +130,7 @@ class InterpretableAttention(LearnedAttention):
         with model.evaluating():
             outputs = model(batch, capture=replace(self.capture, differentiable_twice=False))
         self.check(outputs)
-        grid, places = self._head_grid(model, batch, outputs), self._places(batch)
+        grid, places = self._head_grid(model, batch, outputs), explained_places(batch, self.special_tokens)
         first = _spread(grid.flatten(1, 2), places)
         second = _spread(self._layer_grid(grid / first, places), places)
         self.scales = _two_positive((1 / first, 1 / second))
@@ -143,12 +144,6 @@ class InterpretableAttention(LearnedAttention):
         """τ₂ η_l Ψ_l: [B, N, L]."""
         mixed = jointly(self.norm, heads, places)
         return self.scales[1] * self.layer_coefficients.to(mixed)[:, None] * mixed
-
-    def _places(self, batch: Batch) -> Tensor:
-        """[B, L] bool: where r is; a text without content has it everywhere."""
-        if self.special_tokens:
-            return batch.attended
-        return torch.where(batch.content.any(1, keepdim=True), batch.content, batch.attended)
 
     def _similarities(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
         """ψ, or s for `coefs`: [B, N, H, L]."""

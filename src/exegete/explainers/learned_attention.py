@@ -102,6 +102,13 @@ def _config(name: str, folder: Path) -> dict[str, Any]:
     return dict(config)
 
 
+def explained_places(batch: Batch, special_tokens: bool) -> Tensor:
+    """[B, L] bool: what has a part in an explanation, real positions or content; a text without content has it all."""
+    if special_tokens:
+        return batch.attended
+    return torch.where(batch.content.any(1, keepdim=True), batch.content, batch.attended)
+
+
 def mean_logits(queries: Tensor, keys: Tensor, attended: Tensor, causal: bool, weights: Tensor | None = None) -> Tensor:
     """mean_n ⟨q_n, k_m⟩ over the positions n that can see m, in O(L·d): [B, H, L], anything at padding.
 

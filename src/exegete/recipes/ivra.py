@@ -60,7 +60,8 @@ DEPARTURES = (
     "The clean answer (of sufficiency) and the distances of hidden states are held still.",
     "Epochs of several criteria are chosen by the sum of their metrics, with the rate of the slowest of them.",
     "The student of simulatability sees the model's training data, in halves of a batch: one to learn, one to be judged"
-    " on. Its own explainer has softmax, which has the derivatives it takes. The outer loss has no KL, as in SMaT.",
+    " on. Its own explainer has softmax, which has the derivatives it takes, and is of words alone where"
+    " the model's is. The outer loss has no KL, as in SMaT.",
     "Questions are never taken away, only words of the context. Special tokens are never taken away, either, but have a"
     " part in explanations.",
 )
@@ -72,8 +73,8 @@ class Ivra(Recipe):
 
     `criteria`: which and with what parameters; `attention`: parameters of `InterpretableAttention`; `pace`: see
     `Criterion`; `train_model`: whether the model is trained, too; `lora`: whether adapters are trained instead of all
-    its weights (None: for decoders); `student`: what the student of simulatability starts from; `student_optimizer`:
-    see `Pupil`.
+    its weights (None: for decoders); `student`: what the student of simulatability starts from; `student_optimizer`,
+    `student_weight`: see `Pupil`.
     """
 
     criteria: Mapping[str, Mapping[str, Any]]
@@ -83,6 +84,7 @@ class Ivra(Recipe):
     lora: bool | None = None
     student: str | None = None
     student_optimizer: Inner = "sgd"
+    student_weight: float = 1.0
 
     def train(self, model: Source, *args: Any, **options: Any) -> TrainResult:
         """See `Recipe`; a model that is handed over keeps what of it wants gradients."""
@@ -125,7 +127,8 @@ class Ivra(Recipe):
         if own[0] < own[1]:
             raise ExegeteError(f"the student has {own[0]} tokens, the model {own[1]}: give both the same tokenizer")
         start.model.to(model.device)
-        return Pupil(start, optimizer=self.student_optimizer)
+        special_tokens = bool(self.attention.get("special_tokens", True))
+        return Pupil(start, self.student_weight, self.student_optimizer, special_tokens)
 
 
 def ivra(
@@ -156,6 +159,9 @@ def ivra(
         Inner, "The student's optimizer. The paper has sgd; small models learn little by it in short runs."
     ] = "sgd",
     student_rate: Annotated[float, "The student's learning rate; for adamw try 1e-4."] = 5e-3,
+    student_weight: Annotated[
+        float, "β of explanations in the student's loss. The paper has 1; SMaT 5, and small models learn more from 10."
+    ] = 1.0,
     gamma: Annotated[float | None, "Factor of the learning rate every two epochs. Default: the criterion's."] = None,
     pace: Annotated[float, "How many times the model's learning rate the coefficients have."] = 1.0,
     train_model: Annotated[bool, "Train the model together with the coefficients."] = True,
@@ -199,6 +205,7 @@ def ivra(
         lora=lora,
         student=student,
         student_optimizer=student_optimizer,
+        student_weight=student_weight,
         arguments={
             "learning_rate": slowest.rate,
             "num_train_epochs": 20,

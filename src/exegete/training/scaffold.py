@@ -95,6 +95,7 @@ class Scaffolding(Objective):
         weight: β.
         normaliser: of the coefficients of both explainers.
         layers: whether the student's explainer looks at the heads of `all` layers or of the `last`.
+        special_tokens: whether the student's explainer has a score for them, as the teacher's.
         mode: how the outer gradient is found, see `bilevel.Pilot`.
         pilot: whether it is taken through a further step of the student on the same batch (eq. 8), or through the very
             one that the student takes, whose gradients are there; only `forward` can do that.
@@ -112,6 +113,7 @@ class Scaffolding(Objective):
     weight: float = 5.0
     normaliser: Normaliser = "sparsemax"
     layers: Layers = "all"
+    special_tokens: bool = True
     mode: Mode = "forward"
     pilot: bool = True
     interval: int = 1
@@ -142,7 +144,7 @@ class Scaffolding(Objective):
                 "teacher and student have different vocabularies, so the student cannot learn from the teacher's "
                 "explanations: give both the same tokenizer, or train the student without any (explainer none)"
             )
-        own = ParameterisedAttention.uniform(student, self.layers, self.normaliser)
+        own = ParameterisedAttention.uniform(student, self.layers, self.normaliser, special_tokens=self.special_tokens)
         return replace(self, scaffold=Scaffold(own, deepcopy(self.teacher)))
 
     @property
@@ -158,7 +160,7 @@ class Scaffolding(Objective):
     @property
     def params(self) -> dict[str, Any]:
         """All but what is learned."""
-        names = ("method", "weight", "normaliser", "layers", "source")
+        names = ("method", "weight", "normaliser", "layers", "special_tokens", "source")
         outer = ("mode", "pilot", "interval", "rate", "max_norm") if self.teacher is not None else ()
         return {name: getattr(self, name) for name in (*names, *outer)}
 

@@ -27,16 +27,19 @@ class Pupil(nn.Module):
         model: pretrained, not fine-tuned; it reads the same tokens as the model that is explained.
         weight: β, of the explanations in its loss.
         optimizer: of its steps: `sgd`, without momentum, or `adamw`, without decay, whose moments are buffers here.
+        special_tokens: whether its explanation r* is over them, too; as in those that it learns from.
 
     Raises:
         ExegeteError: another optimizer.
     """
 
-    def __init__(self, model: ExplainedModel, weight: float = 1.0, optimizer: Inner = "sgd") -> None:
+    def __init__(
+        self, model: ExplainedModel, weight: float = 1.0, optimizer: Inner = "sgd", special_tokens: bool = True
+    ) -> None:
         super().__init__()
         if optimizer not in get_args(Inner):
             raise unknown("student's optimizer", optimizer, get_args(Inner))
-        own = InterpretableAttention.untrained(model, norm="softmax").to(model.device)
+        own = InterpretableAttention.untrained(model, norm="softmax", special_tokens=special_tokens).to(model.device)
         self.student = Student(model, own, weight).requires_grad_(False)
         self.kind = optimizer
         self.moments = nn.ModuleList(map(_Moments, self.student.parameters()) if optimizer == "adamw" else ())
@@ -113,7 +116,8 @@ class Simulatability(Criterion):
     def params(self) -> dict[str, Any]:
         """All but the student's weights."""
         pupil = {"model": self.pupil.student.explained.config.model_type, "weight": self.pupil.student.weight}
-        return super().params | {"pupil": pupil | {"optimizer": self.pupil.kind}}
+        own = {"optimizer": self.pupil.kind, "special_tokens": self.pupil.student.explainer.params["special_tokens"]}
+        return super().params | {"pupil": pupil | own}
 
     def __call__(self, step: Step) -> Tensor:
         """A scalar."""

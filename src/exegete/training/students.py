@@ -128,6 +128,7 @@ class Teaching:
             weight=usual_weight(method) if self.weight is None else self.weight,
             normaliser=self.normaliser,
             layers="last" if _looks_at_last(self.explainer, method) else "all",
+            special_tokens=getattr(method, "special_tokens", True),
             mode=self.mode,
             pilot=self.pilot,
             interval=self.interval,
