@@ -64,7 +64,8 @@ class Part:
     """Data of a task: texts up to `longest` characters, the first rows of a shuffle of each split.
 
     `often`: steps from one look at dev to the next. `base`: rows and epochs of the fine-tuned model, where none is
-    given; its rows begin with those of `train`. `students`: for each explanation of a model.
+    given; its rows begin with those of `train`. `simulated`: rows and epochs of simulatability alone, whose student has
+    to grow up. `students`: for each explanation of a model.
     """
 
     spec: str
@@ -80,15 +81,16 @@ class Part:
     often: int = 6
     base: tuple[int, int] = (0, 0)
     base_rate: float = 1e-4
+    simulated: tuple[int, int] = (4800, 1)
     students: int = 4
 
 
 TASKS = {
     "sst": Part(f"sst:{DATA / 'sst'}", 110, students=8),
-    "snli": Part(f"snli:{DATA / 'snli'}", 120, splits=("dev", "dev", "test"), pool=96, base=(5400, 3)),
+    "snli": Part(f"snli:{DATA / 'snli'}", 120, splits=("dev", "dev", "test"), pool=96, base=(5400, 3), students=8),
     "squad": Part(
         f"squad:{DATA / 'squad' / 'dev-subset.json'}", 420, train=192, dev=32, test=62, scored=140, pool=192, batch=16,
-        base=(529, 12), base_rate=2e-4,
+        base=(529, 12), base_rate=2e-4, simulated=(510, 5),
     ),
     "reviews": Part(f"labelled:{DATA / 'reviews' / 'customer-reviews.txt'}?skip_empty=true", 110),
 }  # fmt: skip
@@ -99,7 +101,10 @@ TEMPERATURE, ALONE = 1.0, 0.02  # the second: of coefficients on a model that st
 SEEN = 128  # rows of test that rates were once chosen on: they judge nothing
 WEIGHT = 10.0  # β of students
 PUPIL = {"student_optimizer": "adamw", "student_rate": 1e-4, "student_weight": WEIGHT}  # simulatability learns with
-LONGER = 8  # epochs of simulatability alone, of which the last counts: the older its student the better it does
+GROWING = ONCE | {
+    "lr_scheduler_type": "linear",
+    "lr_scheduler_kwargs": {},
+}  # simulatability alone: the last epoch counts
 STUDENT = QUIET | ONCE | {
     "num_train_epochs": 6, "learning_rate": 1e-4, "lr_scheduler_type": "constant", "warmup_steps": 0,
     "per_device_train_batch_size": 16,
@@ -315,9 +320,11 @@ def trained(bench: Bench, task: str, criteria: str, seed: int, **switches: bool)
     student = {"student": backbone(), **PUPIL} if "simulatability" in criteria else {}
     options = {"pace": own / rate, "temperature": TEMPERATURE, **kind, **student, **switches}
     recipe = RECIPES["ivra"](criteria, **options) if criteria else RECIPES["baseline"]()
-    longer = criteria == "simulatability" and bench.scale == "small"
+    growing = criteria == "simulatability" and bench.scale == "small"
+    rows, epochs = size.simulated if growing else (len(train), size.epochs)
+    train = first(bench.rows(task, "train"), rows)
     arguments = QUIET | {
-        "num_train_epochs": LONGER if longer else size.epochs,
+        "num_train_epochs": epochs,
         "learning_rate": rate,
         "per_device_train_batch_size": size.batch,
         "per_device_eval_batch_size": 32,
@@ -325,7 +332,7 @@ def trained(bench: Bench, task: str, criteria: str, seed: int, **switches: bool)
         "eval_steps": size.often,
         "warmup_steps": 0,
     }
-    arguments |= ONCE if longer else {}
+    arguments |= GROWING if growing else {}
     begun = time.process_time()
     result = recipe.train(
         str(bench.base(task)), train, dev, folder / "model", arguments=arguments, max_length=224, seed=seed
@@ -363,12 +370,20 @@ def taught(bench: Bench, task: str, model: ExplainedModel, chosen: dict[str, Exp
         assert isinstance(method, InterpretableAttention)
         method.save_pretrained(bench.folder / "work" / name)
         specs[name] = f"interpretable_attention:{bench.folder / 'work' / name}"
-    frame = students(
-        backbone(), Teaching(model, weight=WEIGHT), pool, dev, test, folder, explainers=list(specs.values()),
-        sizes=[len(pool)], seeds=range(count * seed, count * (seed + 1)), arguments=STUDENT, max_length=224,
-    )  # fmt: skip
-    found = frame.groupby("explainer")["simulatability"].mean()
-    return {name: round(float(found[spec]), 5) for name, spec in specs.items()}
+    base = exegete.load(bench.base(task), device=None, max_length=224)
+    found = {}
+    for of, teacher, own in (
+        ("own", model, specs),
+        ("fine-tuned", base, {"fine-tuned, untrained": specs["untrained"]}),
+    ):
+        frame = students(
+            backbone(), Teaching(teacher, weight=WEIGHT), pool, dev, test, folder / of,
+            explainers=list(own.values()), sizes=[len(pool)], seeds=range(count * seed, count * (seed + 1)),
+            arguments=STUDENT, max_length=224,
+        )  # fmt: skip
+        means = frame.groupby("explainer")["simulatability"].mean()
+        found |= {name: round(float(means[spec]), 5) for name, spec in own.items()}
+    return found
 
 
 def logged(entry: dict[str, Any]) -> dict[str, Any]:

@@ -102,6 +102,26 @@ def test_a_step_that_is_taken_anyway_is_looked_through_as_if_it_were_a_pilot(kin
         assert slope is weights[name].grad is None or torch.equal(weights[name].grad, slope)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_outer_loss_with_explanations_acts_through_both_explainers_and_on_its_own(kind):
+    scene = Scene(kind, "adamw", max_norm=0.5, steps=1)
+    uneven = torch.arange(1.0, scene.outer.length + 1, dtype=torch.float64)
+    shares = uneven.expand(len(scene.outer), -1).masked_fill(~scene.outer.attended, 0)
+    shares = shares / shares.sum(1, keepdim=True)
+    found = {}
+    for mode in ("forward", "unrolled"):
+        leaf = shares.clone().requires_grad_()
+        slope, loss = scene.pilot(mode).gradient(scene.inner, scene.taught, scene.outer, 3, leaf)
+        found[mode] = (slope, leaf.grad, loss)
+    for one, other in zip(found["forward"], found["unrolled"], strict=True):
+        close(one, other)
+    plain = scene.gradient()
+    assert not torch.allclose(found["forward"][0], plain[0])
+    assert found["forward"][2] > plain[1]
+    implicit = scene.pilot("implicit").gradient(scene.inner, scene.taught, scene.outer, 3, shares.requires_grad_())[0]
+    assert not torch.allclose(implicit, scene.gradient("implicit")[0])
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_both_follow_the_optimizers_own_step(optimizer):
     scene = Scene(optimizer=optimizer, steps=2)

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 import families
 from exegete import ExegeteError
 from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.models import Batch
 from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Moment, Step, Sufficiency, task_losses
 from exegete.training.module import TrainingModule
-from exegete.training.simulatability import Pupil, Simulatability
+from exegete.training.simulatability import Pupil, Simulatability, examined
 from small import PAIRS, small
 
 FAMILIES = ["bert", "gpt2", "llama"]
@@ -85,13 +86,21 @@ def classroom(model, objective):
     objective.pupil.train()
     step = step_of(model, batch, objective)
     said = replace(batch, labels=step.outputs.logits.argmax(-1))
-    return step, objective.scores(step).detach(), said.select(range(2)), said.select(range(2, 4))
+    taught, judged = sides(batch)
+    return step, objective.scores(step).detach()[taught], said.select(taught), said.select(judged)
+
+
+def sides(batch):
+    """Rows that teach and rows that judge; there are some of both."""
+    held_out = examined(batch, 0.5)
+    assert 0 < held_out.sum() < len(batch)
+    return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
 
 
 def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was_not_taught():
     model, objective = scene()
     step, explained, lesson, exam = classroom(model, objective)
-    after = taught_by_hand(objective, lesson, explained[:2])
+    after = taught_by_hand(objective, lesson, explained)
     untouched = copy.deepcopy(objective.pupil.student)
     term = objective(step)
     found = dict(objective.pupil.student.named_parameters())
@@ -99,10 +108,34 @@ def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was
         torch.testing.assert_close(found[name], weight, rtol=1e-10, atol=1e-12)
     assert not any(weight.requires_grad for weight in found.values())
     assert any(not torch.equal(weight, found[name]) for name, weight in untouched.named_parameters())
-    judged = taught_by_hand(objective, lesson, explained[:2])
+    judged = taught_by_hand(objective, lesson, explained)
     with torch.no_grad():
         expected = F.cross_entropy(judged.explained.eval()(exam).logits, exam.labels)
     torch.testing.assert_close(term.detach(), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_what_judges_a_student_never_teaches_it(share):
+    """An example is on one side, whatever stands beside it; of many examples the share judges."""
+    draw = torch.Generator().manual_seed(0)
+    texts = [" ".join("abcdefghij"[i] for i in torch.randint(10, (6,), generator=draw)) for _ in range(2000)]
+    model = small("bert")
+    side = examined(model.encode([{"text": text} for text in texts]), share)
+    assert side.float().mean().item() == pytest.approx(share, abs=0.04)
+    for left in (False, True):
+        padded = model.encode([{"text": text} for text in [*texts[:20], " ".join(texts[20:24])]])
+        if left:
+            gap = (~padded.attended).sum(1, keepdim=True)
+            places = (torch.arange(padded.length) - gap) % padded.length
+            inputs = {name: value.gather(1, places) for name, value in padded.inputs.items()}
+            padded = replace(padded, inputs=inputs, attended=padded.attended.gather(1, places))
+        assert torch.equal(examined(padded, share)[:20], side[:20])
+    everywhere = torch.ones(9, 5, dtype=torch.bool)
+    images = Batch({"pixel_values": torch.rand(9, 3, 8, 8, generator=draw)}, everywhere, everywhere, everywhere.long())
+    side = examined(images, 0.5)
+    assert side.any()
+    assert not side.all()
+    assert torch.equal(examined(images.select([4]), 0.5), side[4:5])
 
 
 @pytest.mark.parametrize("special_tokens", [True, False])
@@ -127,15 +160,15 @@ def test_a_student_with_adamw_keeps_its_moments_also_in_files():
     student = copy.deepcopy(objective.pupil.student).requires_grad_(True)
     optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2, weight_decay=0.0)
     objective(step)
-    stepped_by_hand(student, optimizer, objective, lesson, explained[:2])
+    stepped_by_hand(student, optimizer, objective, lesson, explained)
     _, other = scene(optimizer="adamw", rate=1e-2)
     other.pupil.load_state_dict(objective.pupil.state_dict())
     term = other(step)
-    stepped_by_hand(student, optimizer, objective, lesson, explained[:2])
+    stepped_by_hand(student, optimizer, objective, lesson, explained)
     found = dict(other.pupil.student.named_parameters())
     for name, weight in student.named_parameters():
         torch.testing.assert_close(found[name], weight, rtol=1e-8, atol=1e-10)
-    stepped_by_hand(student, optimizer, objective, lesson, explained[:2])
+    stepped_by_hand(student, optimizer, objective, lesson, explained)
     with torch.no_grad():
         expected = F.cross_entropy(student.explained.eval()(exam).logits, exam.labels)
     torch.testing.assert_close(term.detach(), expected, rtol=1e-8, atol=1e-10)
@@ -143,26 +176,31 @@ def test_a_student_with_adamw_keeps_its_moments_also_in_files():
         Pupil(small("bert"), optimizer="adam")
 
 
-def test_its_gradient_is_that_of_differences_of_the_outer_loss():
-    """At the explanations of the lesson, through the student's second step; those of the exam have none."""
-    model, objective = scene(max_norm=1e6)
+@pytest.mark.parametrize("divergent", [False, True])
+def test_its_gradient_is_that_of_differences_of_the_outer_loss(divergent):
+    """At the lesson's explanations, through the student's second step; at the exam's where the loss has them."""
+    model, objective = scene(norm="softmax", max_norm=1e6, outer_divergence=divergent)
     batch = labelled(model)
     step = step_of(model, batch, objective)
     explained = objective.scores(step).detach().requires_grad_()
     said = replace(batch, labels=step.outputs.logits.argmax(-1))
-    lesson, exam = said.select(range(2)), said.select(range(2, 4))
+    taught, judges = sides(batch)
+    lesson, exam = said.select(taught), said.select(judges)
     fixed = replace(objective)
     object.__setattr__(fixed, "scores", lambda _: explained)
     (slope,) = torch.autograd.grad(fixed(step), explained)
-    assert slope[:2].abs().max() > 1e-8
-    assert not slope[2:].any()
+    assert slope[taught].abs().max() > 1e-8
+    assert bool(slope[judges].any()) is divergent
 
     def outer(value):
-        judged = taught_by_hand(objective, lesson, value[:2])
+        judged = taught_by_hand(objective, lesson, value[taught])
+        judged.explained.eval()
         with torch.no_grad():
-            return F.cross_entropy(judged.explained.eval()(exam).logits, exam.labels)
+            answers = F.cross_entropy(judged.explained(exam).logits, exam.labels)
+            own = divergence_by_hand(value[judges], judged.explanation(exam), exam) if divergent else 0.0
+            return answers + own
 
-    for row, place in ((0, 1), (1, 3)):
+    for row, place in ((int(taught[0]), 1), (int(taught[-1]), 3), *([(int(judges[0]), 2)] if divergent else [])):
         there = torch.zeros_like(explained)
         there[row, place] = 1e-5
         rise = (outer(explained.detach() + there) - outer(explained.detach() - there)) / 2e-5

@@ -59,9 +59,9 @@ DEPARTURES = (
     " the five shares is drawn for each example and step. Metrics delete.",
     "The clean answer (of sufficiency) and the distances of hidden states are held still.",
     "Epochs of several criteria are chosen by the sum of their metrics, with the rate of the slowest of them.",
-    "The student of simulatability sees the model's training data, in halves of a batch: one to learn, one to be judged"
-    " on. Its own explainer has softmax, which has the derivatives it takes, and is of words alone where"
-    " the model's is. The outer loss has no KL, as in SMaT.",
+    "The student of simulatability sees the model's training data: half of the examples to learn, the others, in every"
+    " epoch the same, to be judged on. Its own explainer has softmax, which has the derivatives it takes, and is of"
+    " words alone where the model's is. The outer loss has no KL, as in SMaT; --outer-divergence adds it.",
     "Questions are never taken away, only words of the context. Special tokens are never taken away, either, but have a"
     " part in explanations.",
 )
@@ -162,6 +162,9 @@ def ivra(
     student_weight: Annotated[
         float, "β of explanations in the student's loss. The paper has 1; SMaT 5, and small models learn more from 10."
     ] = 1.0,
+    outer_divergence: Annotated[
+        bool, "The loss after the student's next step has β·KL(r ‖ r*) too, as printed. SMaT's has answers alone."
+    ] = False,
     gamma: Annotated[float | None, "Factor of the learning rate every two epochs. Default: the criterion's."] = None,
     pace: Annotated[float, "How many times the model's learning rate the coefficients have."] = 1.0,
     train_model: Annotated[bool, "Train the model together with the coefficients."] = True,
@@ -182,7 +185,7 @@ def ivra(
     given: dict[str, dict[str, Any]] = {
         "comprehensiveness": {"margin": comprehensiveness_margin, "temperature": temperature},
         "sufficiency": {"margin": sufficiency_margin, "form": sufficiency_form, "temperature": temperature},
-        "simulatability": {"rate": student_rate},
+        "simulatability": {"rate": student_rate, "outer_divergence": outer_divergence},
     }
     if Simulatability.name in chosen and student is None:
         raise ExegeteError("simulatability needs a student: give the pretrained model it starts from as --student")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -111,7 +111,9 @@ class Pilot:
         if self.mode not in get_args(Mode):
             raise unknown("meta-gradient", self.mode, get_args(Mode))
 
-    def gradient(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
+    def gradient(
+        self, batch: Batch, taught: Tensor, held_out: Batch, seed: int, explained: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """∂L_sim(x_v)/∂e_T [B, L], and that loss; both without a graph.
 
         The gradient goes on from there by an ordinary backward pass: `taught.backward(gradient)`, or as a term of a
@@ -122,10 +124,12 @@ class Pilot:
             taught: e_T [B, L], a distribution over real positions; its graph is not looked at.
             held_out: x_v, with the teacher's answers.
             seed: what the student's dropout in its step depends on; the global random state stays what it is.
+            explained: e_T of x_v [B, L], a leaf: the loss is then L_student(x_v) with it, and its gradient is left in
+                its `.grad`.
         """
         taught = taught.detach().requires_grad_()
         with torch.enable_grad():
-            return getattr(self, f"_{self.mode}")(batch, taught, held_out, seed)  # type: ignore[no-any-return]
+            return getattr(self, f"_{self.mode}")(batch, taught, _Exam(held_out, explained), seed)  # type: ignore[no-any-return]
 
     def behind(
         self, batch: Batch, taught: Tensor, held_out: Batch, seed: int, before: Remembered
@@ -149,25 +153,25 @@ class Pilot:
         weights = _of_the_model(weights)
         step = _Looked(weights, update, {name: gradients[name] * factor for name in weights}, factor, before)
         with torch.enable_grad(), rows.looked_up():
-            return self._looked_through(step, batch, taught.detach().requires_grad_(), held_out, seed)
+            return self._looked_through(step, batch, taught.detach().requires_grad_(), _Exam(held_out), seed)
 
-    def _forward(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
-        rows = UsedRows(self.student.explained, batch, held_out)
+    def _forward(self, batch: Batch, taught: Tensor, exam: _Exam, seed: int) -> tuple[Tensor, Tensor]:
+        rows = UsedRows(self.student.explained, batch, exam.batch)
         weights, update = rows.of(self.student.weights(), self.update)
         with rows.looked_up():
             with Remembered() as before:
                 gradients, factor = self._step(batch, taught.detach(), seed, weights)
-            weights, whole = _of_the_model(weights), bool(factor == 1)
+            weights, whole = exam.deciding(weights), bool(factor == 1)
             scaled = {name: gradients.pop(name) if whole else gradients.pop(name).mul_(factor) for name in weights}
-            return self._looked_through(_Looked(weights, update, scaled, factor, before), batch, taught, held_out, seed)
+            return self._looked_through(_Looked(weights, update, scaled, factor, before), batch, taught, exam, seed)
 
     def _looked_through(
-        self, step: _Looked, batch: Batch, taught: Tensor, held_out: Batch, seed: int
+        self, step: _Looked, batch: Batch, taught: Tensor, exam: _Exam, seed: int
     ) -> tuple[Tensor, Tensor]:
         """From a step, whose gradients are used up, to the gradient at the explanation."""
         weights, update, scaled, factor, before = step
         after = {name: update.taken(name, weight, scaled[name]) for name, weight in weights.items()}
-        uphill, loss = self._judged(after, held_out)
+        uphill, loss = self._judged(after, exam)
         del after
         slopes = {
             name: update.pulled(name, weight, scaled.pop(name), uphill.pop(name)) for name, weight in weights.items()
@@ -175,20 +179,21 @@ class Pilot:
         with Retraced(before):
             return self._through(batch, taught, weights, slopes, seed, -factor * self.student.weight), loss
 
-    def _unrolled(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
+    def _unrolled(self, batch: Batch, taught: Tensor, exam: _Exam, seed: int) -> tuple[Tensor, Tensor]:
         weights = self.student.weights()
         gradients, factor = self._step(batch, taught, seed, weights, graph=True)
-        weights = _of_the_model(weights)
+        weights = exam.deciding(weights)
         after = {name: self.update(name, weight.detach(), factor * gradients[name]) for name, weight in weights.items()}
         with self.student.explained.evaluating():
-            loss = functional_call(self.student, after, ("simulation", held_out))
-        (found,) = torch.autograd.grad(loss, taught, materialize_grads=True)
-        return found, loss.detach()
+            loss = functional_call(self.student, after, exam.asked)
+        found = torch.autograd.grad(loss, [taught, *exam.wanting], materialize_grads=True)
+        exam.keep(found[1:])
+        return found[0], loss.detach()
 
-    def _implicit(self, batch: Batch, taught: Tensor, held_out: Batch, seed: int) -> tuple[Tensor, Tensor]:
+    def _implicit(self, batch: Batch, taught: Tensor, exam: _Exam, seed: int) -> tuple[Tensor, Tensor]:
         everything = self.student.weights()
-        weights = _of_the_model(everything)
-        uphill, loss = self._judged(weights, held_out)
+        weights = exam.deciding(everything)
+        uphill, loss = self._judged(weights, exam)
         gradients, _ = self._step(batch, taught.detach(), seed, everything, graph=True)
         reached = [name for name in weights if gradients[name].requires_grad]
         own = [gradients[name] for name in reached]
@@ -209,13 +214,14 @@ class Pilot:
         found = torch.autograd.grad(loss, list(weights.values()), create_graph=graph, materialize_grads=True)
         return dict(zip(weights, found, strict=True)), clipping(found, self.max_norm)
 
-    def _judged(self, weights: Mapping[str, Tensor], held_out: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """∇L_sim at weights, without dropout, by name, and the loss."""
+    def _judged(self, weights: Mapping[str, Tensor], exam: _Exam) -> tuple[dict[str, Tensor], Tensor]:
+        """The outer loss's gradients at weights, without dropout, by name, and that loss."""
         leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
         with self.student.explained.evaluating():
-            loss = functional_call(self.student, leaves, ("simulation", held_out))
-        found = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        return dict(zip(leaves, found, strict=True)), loss.detach()
+            loss = functional_call(self.student, leaves, exam.asked)
+        found = torch.autograd.grad(loss, [*leaves.values(), *exam.wanting], materialize_grads=True)
+        exam.keep(found[len(leaves) :])
+        return dict(zip(leaves, found, strict=False)), loss.detach()
 
     def _through(
         self,
@@ -235,6 +241,32 @@ class Pilot:
 
         (found,) = meta_gradient(taught, [taught], explained, weights, slopes, float(scale))
         return found
+
+
+class _Exam(NamedTuple):
+    """What the student is judged on after its step: x_v, and e_T of it where that is part of the loss."""
+
+    batch: Batch
+    explained: Tensor | None = None
+
+    @property
+    def asked(self) -> tuple[Any, ...]:
+        """The student's method and its arguments."""
+        return ("simulation", self.batch) if self.explained is None else ("loss", self.batch, self.explained)
+
+    @property
+    def wanting(self) -> list[Tensor]:
+        """What of it wants a gradient."""
+        return [] if self.explained is None else [self.explained]
+
+    def keep(self, gradients: Sequence[Tensor]) -> None:
+        """Leaves the gradients where they belong."""
+        for value, gradient in zip(self.wanting, gradients, strict=True):
+            value.grad = gradient
+
+    def deciding(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those that the loss depends on."""
+        return _of_the_model(weights) if self.explained is None else dict(weights)
 
 
 class _Looked(NamedTuple):

@@ -18,6 +18,7 @@ from exegete.training.bilevel import Mode, Pilot, Student, clipping, drawing
 from exegete.training.inner_updates import update_of
 
 Inner = Literal["sgd", "adamw"]
+ODD = 0x9E3779B97F4A7C15 - 2**64  # of 64 bits, about the golden ratio's share of them
 
 
 class Pupil(nn.Module):
@@ -79,10 +80,10 @@ class Simulatability(Criterion):
     """How badly a student foretells the model after a step that the model's explanations shape (IvRA, eq. 7, 14, 15).
 
     In every training step the student first takes a step on CE(S(x), ỹ) + β·KL(r ‖ r*) (the equation prints the
-    first term without its minus sign), x the first part of the batch and ỹ the model's predictions. Then it looks
-    through one more such step to θ', and the term is CE(S_θ'(x'), ỹ') on the rest of the batch, which it never saw
-    explained. The term's gradient reaches the explanations through that step: see `bilevel.Pilot`. As in SMaT the
-    outer loss has no KL. In evaluation the term is the student's loss on the whole batch. A batch of one: 0.
+    first term without its minus sign), x the batch's lessons and ỹ the model's predictions. Then it looks
+    through one more such step to θ', and the term is CE(S_θ'(x'), ỹ') on the others, which it never learns from, in no
+    epoch: see `examined`. The term's gradient reaches the explanations through that step: see `bilevel.Pilot`. In
+    evaluation the term is the student's CE on the whole batch. A batch without lessons or without others: 0.
 
     Args:
         explainer: see `Criterion`, as `weight` and `pace`.
@@ -90,7 +91,9 @@ class Simulatability(Criterion):
         rate: of the student's optimizer.
         max_norm: at which its gradients are clipped.
         mode: of the meta-gradient.
-        held_out: the share of a batch that the outer loss is on.
+        held_out: the share of examples that the outer loss is on.
+        outer_divergence: whether the term is + β·KL(r' ‖ r*') at θ', as printed; SMaT's outer loss has none. With it
+            explanations also come to look like the student's own.
     """
 
     pupil: Pupil = field(kw_only=True, repr=False)
@@ -98,6 +101,7 @@ class Simulatability(Criterion):
     max_norm: float = 5.0
     mode: Mode = "forward"
     held_out: float = 0.5
+    outer_divergence: bool = False
     name: ClassVar[str] = "simulatability"
 
     def __post_init__(self) -> None:
@@ -128,16 +132,26 @@ class Simulatability(Criterion):
         if step.moment.rank:
             raise ExegeteError("a student learns in one process: start one")
         explained = self.scores(step).masked_fill(~batch.attended, 0.0)
-        count = len(batch) - max(1, int(self.held_out * len(batch)))
-        if not count:
+        held_out = examined(batch, self.held_out)
+        if held_out.all() or not held_out.any():
             return explained.sum() * 0
-        lesson, exam = batch.select(range(count)), batch.select(range(count, len(batch)))
-        gradient, loss = self._taught(step, lesson, explained[:count].detach(), exam)
-        through = (explained[:count] * gradient).sum()
+        lesson, exam = (batch.select(rows.nonzero().flatten()) for rows in (~held_out, held_out))
+        taught, judged = explained[~held_out], explained[held_out]
+        own = judged.detach().requires_grad_() if self.outer_divergence else None
+        gradient, loss = self._taught(step, lesson, taught.detach(), exam, own)
+        through = (taught * gradient).sum()
+        if own is not None:
+            assert own.grad is not None
+            through = through + (judged * own.grad).sum()
         return loss + through - through.detach()
 
-    def _taught(self, step: Step, lesson: Batch, taught: Tensor, exam: Batch) -> tuple[Tensor, Tensor]:
-        """The student's step, and the outer loss after one more with its gradient at the explanations [B, L]."""
+    def _taught(
+        self, step: Step, lesson: Batch, taught: Tensor, exam: Batch, own: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The student's step, and the outer loss after one more with its gradient at the explanations [B, L].
+
+        `own`: the exam's explanations, where they are part of that loss; see `Pilot.gradient`.
+        """
         seeds = [step.generator(f"student's {what}").initial_seed() for what in ("step", "pilot")]
         with torch.enable_grad(), self.pupil.wanting_gradients() as student:
             weights, optimizer = student.weights(), self.pupil.optimizer(self.rate)
@@ -150,7 +164,22 @@ class Simulatability(Criterion):
             optimizer.step()
             optimizer.zero_grad()
             pilot = Pilot(student, update_of(optimizer, weights), self.mode, self.max_norm, self.rate)
-            return pilot.gradient(lesson, taught, exam, seeds[1])
+            return pilot.gradient(lesson, taught, exam, seeds[1], own)
+
+
+def examined(batch: Batch, share: float) -> Tensor:
+    """[B] Which examples a student is judged on and never taught: that share of all, drawn by what they are.
+
+    An example, and one like it, is on the same side in every epoch, whatever it is padded to.
+    """
+    inputs = next(iter(batch.inputs.values())).flatten(1)
+    tokens = inputs.view(torch.int32).long() if inputs.is_floating_point() else inputs
+    real = batch.attended if tokens.shape == batch.attended.shape else torch.ones_like(tokens, dtype=torch.bool)
+    powers = torch.full_like(tokens, ODD).masked_fill(~real, 1).cumprod(1)
+    mixed = (powers * (tokens + 1) * real).sum(1)
+    for shift in (33, 29):
+        mixed = (mixed ^ (mixed >> shift)) * ODD
+    return (mixed >> 40) & 0xFFFFFF < share * 2**24
 
 
 def answered(model: ExplainedModel, batch: Batch, logits: Tensor) -> Batch:
