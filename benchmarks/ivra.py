@@ -34,6 +34,7 @@ from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.recipes import RECIPES
 from exegete.studies.runs import performance
+from exegete.training import TrainResult
 from exegete.training.students import Teaching, students
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -101,10 +102,7 @@ TEMPERATURE, ALONE = 1.0, 0.02  # the second: of coefficients on a model that st
 SEEN = 128  # rows of test that rates were once chosen on: they judge nothing
 WEIGHT = 10.0  # β of students
 PUPIL = {"student_optimizer": "adamw", "student_rate": 1e-4, "student_weight": WEIGHT}  # simulatability learns with
-GROWING = ONCE | {
-    "lr_scheduler_type": "linear",
-    "lr_scheduler_kwargs": {},
-}  # simulatability alone: the last epoch counts
+GROWING = ONCE | {"lr_scheduler_type": "linear", "lr_scheduler_kwargs": {}}  # simulatability alone
 STUDENT = QUIET | ONCE | {
     "num_train_epochs": 6, "learning_rate": 1e-4, "lr_scheduler_type": "constant", "warmup_steps": 0,
     "per_device_train_batch_size": 16,
@@ -230,6 +228,8 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     ):
         for seed, task in product(SEEDS, tasks):
             yield from one_at_a_time(bench, task, criteria, seed)
+    for seed, task in product(SEEDS, ("sst", "snli", "squad")):
+        yield f"beside {task} {seed}", partial(beside, bench, task, seed)
     for task in ("snli", "squad", "sst"):
         yield f"control {task}", partial(trained, bench, task, "", 0)
     for criterion in CRITERIA[:3]:
@@ -310,36 +310,12 @@ def plain(bench: Bench, task: str) -> dict[str, Any]:
 
 def trained(bench: Bench, task: str, criteria: str, seed: int, **switches: bool) -> dict[str, Any]:
     """A model trained for criteria, judged on test; the paper's rates scaled to a run this short."""
-    train, dev, test = bench.data(task)
-    size, kind = bench.size(task), UNTRAINED[KIND.get(criteria, "softmax")]
-    rate, own = map(min, zip(*(RATES[name] for name in criteria.split(",")), strict=True)) if criteria else (3e-5, 0.0)
-    if not switches.get("train_model", True):
-        own = ALONE
+    test, kind = bench.data(task)[2], UNTRAINED[KIND.get(criteria, "softmax")]
     folder = bench.folder / "work"
     shutil.rmtree(folder, ignore_errors=True)
-    student = {"student": backbone(), **PUPIL} if "simulatability" in criteria else {}
-    options = {"pace": own / rate, "temperature": TEMPERATURE, **kind, **student, **switches}
-    recipe = RECIPES["ivra"](criteria, **options) if criteria else RECIPES["baseline"]()
-    growing = criteria == "simulatability" and bench.scale == "small"
-    rows, epochs = size.simulated if growing else (len(train), size.epochs)
-    train = first(bench.rows(task, "train"), rows)
-    arguments = QUIET | {
-        "num_train_epochs": epochs,
-        "learning_rate": rate,
-        "per_device_train_batch_size": size.batch,
-        "per_device_eval_batch_size": 32,
-        "logging_steps": size.often,
-        "eval_steps": size.often,
-        "warmup_steps": 0,
-    }
-    arguments |= GROWING if growing else {}
     begun = time.process_time()
-    result = recipe.train(
-        str(bench.base(task)), train, dev, folder / "model", arguments=arguments, max_length=224, seed=seed
-    )
+    result = fitted(bench, task, criteria, seed, **switches)
     seconds = time.process_time() - begun
-    if not result.finished:
-        raise SystemExit("stopped; the same command goes on")
     model = result.model
     untrained = InterpretableAttention.untrained(model, **kind).to(model.device)
     chosen: dict[str, Explainer] = {"untrained": untrained}
@@ -361,6 +337,38 @@ def trained(bench: Bench, task: str, criteria: str, seed: int, **switches: bool)
     return found
 
 
+def beside(bench: Bench, task: str, seed: int) -> dict[str, Any]:
+    """The student that learns along, on the fine-tuned model, from attention that stays untrained."""
+    shutil.rmtree(bench.folder / "work", ignore_errors=True)
+    result = fitted(bench, task, "simulatability", seed, pace=0.0, train_model=False)
+    shutil.rmtree(bench.folder / "work", ignore_errors=True)
+    return {"task": task, "seed": seed, "history": [logged(entry) for entry in result.history]}
+
+
+def fitted(bench: Bench, task: str, criteria: str, seed: int, **switches: Any) -> TrainResult:
+    """The fine-tuned model after the recipe; of simulatability dev is what judges students, and chooses nothing."""
+    train, dev, _ = bench.data(task)
+    size, kind = bench.size(task), UNTRAINED[KIND.get(criteria, "softmax")]
+    rate, own = map(min, zip(*(RATES[name] for name in criteria.split(",")), strict=True)) if criteria else (3e-5, 0.0)
+    own = own if switches.get("train_model", True) else ALONE
+    student = {"student": backbone(), **PUPIL} if "simulatability" in criteria else {}
+    options = {"pace": own / rate, "temperature": TEMPERATURE, **kind, **student, **switches}
+    recipe = RECIPES["ivra"](criteria, **options) if criteria else RECIPES["baseline"]()
+    growing = criteria == "simulatability" and bench.scale == "small"
+    rows, epochs = size.simulated if growing else (len(train), size.epochs)
+    arguments = QUIET | {
+        "num_train_epochs": epochs, "learning_rate": rate, "per_device_train_batch_size": size.batch,
+        "per_device_eval_batch_size": 32, "logging_steps": size.often, "eval_steps": size.often, "warmup_steps": 0,
+    }  # fmt: skip
+    arguments |= GROWING if growing else {}
+    train, dev = first(bench.rows(task, "train"), rows), bench.lessons(task)[2] if growing else dev
+    model, folder = str(bench.base(task)), bench.folder / "work" / "model"
+    result = recipe.train(model, train, dev, folder, arguments=arguments, max_length=224, seed=seed)
+    if not result.finished:
+        raise SystemExit("stopped; the same command goes on")
+    return result
+
+
 def taught(bench: Bench, task: str, model: ExplainedModel, chosen: dict[str, Explainer], seed: int) -> dict[str, float]:
     """How well new students foretell the model that learned from its answers and one explanation (eq. 6 and 7)."""
     folder, (pool, dev, test) = bench.folder / "work" / "students", bench.lessons(task)
@@ -371,7 +379,7 @@ def taught(bench: Bench, task: str, model: ExplainedModel, chosen: dict[str, Exp
         method.save_pretrained(bench.folder / "work" / name)
         specs[name] = f"interpretable_attention:{bench.folder / 'work' / name}"
     base = exegete.load(bench.base(task), device=None, max_length=224)
-    found = {}
+    found: dict[str, float] = {}
     for of, teacher, own in (
         ("own", model, specs),
         ("fine-tuned", base, {"fine-tuned, untrained": specs["untrained"]}),

@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output", type=Path, help="the folder that `ivra.py` wrote into")
     folder = parser.parse_args().output
-    for lines in (alone(folder), others(folder), levels(folder), mixed(folder), moved(folder)):
+    for lines in (alone(folder), simulated(folder), others(folder), levels(folder), mixed(folder), moved(folder)):
         print("\n".join(lines), end="\n\n")
 
 
@@ -49,18 +49,34 @@ def alone(folder: Path) -> Iterator[str]:
             [run["students"][name] if taught else run["judged"][name][criterion] for run in runs]
             for name in ("untrained", "trained")
         )
-        before = None if taught else plain["judged"][f"untrained {runs[0]['norm']}"][criterion]
-        sign = -1 if criterion == "sufficiency" else 1
-        over = [sign * (new - old) > 0 for new, old in zip(trained, own, strict=True)]
-        first_column = ("", "") if before is None else (
-            f"{before:.3f}", f"{sum(sign * (new - before) > 0 for new in trained)} of {len(runs)}"
+        before = [run["students"]["fine-tuned, untrained"] for run in runs] if taught else (
+            [plain["judged"][f"untrained {runs[0]['norm']}"][criterion]] * len(runs)
         )  # fmt: skip
+        sign = -1 if criterion == "sufficiency" else 1
+        over_before, over_own = (
+            f"{sum(sign * (new - old) > 0 for new, old in zip(trained, values, strict=True))} of {len(runs)}"
+            for values in (before, own)
+        )
         main = "exact_match" if task == "squad" else "accuracy"
         price = [100 * (run["figures"][main] - plain["figures"][main]) for run in runs]
         yield (
-            f"| {task} | {criterion} | {first_column[0]} | {spread(own)} | {spread(trained)} | {first_column[1]} | "
-            f"{sum(over)} of {len(runs)} | {spread(price, '+.1f', '.1f')} |"
+            f"| {task} | {criterion} | {spread(list(dict.fromkeys(before)))} | {spread(own)} | {spread(trained)} | {over_before} | "
+            f"{over_own} | {spread(price, '+.1f', '.1f')} |"
         )
+
+
+def simulated(folder: Path) -> Iterator[str]:
+    """Students: new ones of each explanation, and the one that learns along with an explanation that learns or not."""
+    found = parts(folder)
+    new = ("none", "attention, all layers", "fine-tuned, untrained", "untrained", "trained")
+    yield f"| task | seed | {' | '.join(new)} | along, untrained | along, trained |"
+    yield f"| --- | ---: |{' ---: |' * (len(new) + 2)}"
+    for task, seed in product(("sst", "snli", "squad"), SEEDS):
+        runs = [found.get(f"{task} simulatability {seed}"), found.get(f"beside {task} {seed}")]
+        values = [runs[0]["students"].get(name, np.nan) for name in new] if runs[0] else []
+        values += [run["history"][-1].get("eval_criterion", np.nan) if run else np.nan for run in runs[::-1]]
+        if values[:-2]:
+            yield f"| {task} | {seed} | {' | '.join(format(value, '.3f') for value in values)} |"
 
 
 def spread(values: Sequence[float], form: str = ".3f", deviation: str = ".3f") -> str:
