@@ -60,23 +60,22 @@ def alone(folder: Path) -> Iterator[str]:
         main = "exact_match" if task == "squad" else "accuracy"
         price = [100 * (run["figures"][main] - plain["figures"][main]) for run in runs]
         yield (
-            f"| {task} | {criterion} | {spread(list(dict.fromkeys(before)))} | {spread(own)} | {spread(trained)} | {over_before} | "
-            f"{over_own} | {spread(price, '+.1f', '.1f')} |"
+            f"| {task} | {criterion} | {spread(list(dict.fromkeys(before)))} | {spread(own)} | {spread(trained)} | "
+            f"{over_before} | {over_own} | {spread(price, '+.1f', '.1f')} |"
         )
 
 
 def simulated(folder: Path) -> Iterator[str]:
-    """Students: new ones of each explanation, and the one that learns along with an explanation that learns or not."""
+    """How well new students of each explanation foretell its model, seed by seed."""
     found = parts(folder)
-    new = ("none", "attention, all layers", "fine-tuned, untrained", "untrained", "trained")
-    yield f"| task | seed | {' | '.join(new)} | along, untrained | along, trained |"
-    yield f"| --- | ---: |{' ---: |' * (len(new) + 2)}"
+    explanations = ("none", "attention, all layers", "fine-tuned, untrained", "untrained", "trained")
+    yield f"| task | seed | {' | '.join(explanations)} |"
+    yield f"| --- | ---: |{' ---: |' * len(explanations)}"
     for task, seed in product(("sst", "snli", "squad"), SEEDS):
-        runs = [found.get(f"{task} simulatability {seed}"), found.get(f"beside {task} {seed}")]
-        values = [runs[0]["students"].get(name, np.nan) for name in new] if runs[0] else []
-        values += [run["history"][-1].get("eval_criterion", np.nan) if run else np.nan for run in runs[::-1]]
-        if values[:-2]:
-            yield f"| {task} | {seed} | {' | '.join(format(value, '.3f') for value in values)} |"
+        run = found.get(f"{task} simulatability {seed}")
+        if run is not None:
+            values = [format(run["students"].get(name, np.nan), ".3f") for name in explanations]
+            yield f"| {task} | {seed} | {' | '.join(values)} |"
 
 
 def spread(values: Sequence[float], form: str = ".3f", deviation: str = ".3f") -> str:
