@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -43,6 +44,22 @@ def test_servers_that_open_an_empty_database_at_once_migrate_it_once(url):
         assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == ["0001"]
     for storage in opened:
         storage.close()
+
+
+def test_a_file_that_another_program_is_writing_is_waited_for(tmp_path):
+    other = sqlite3.connect(tmp_path / "studies.db", isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE theirs (x)")
+    other.execute("BEGIN IMMEDIATE")
+    with ThreadPoolExecutor(1) as server:
+        opened = server.submit(Storage, f"sqlite:///{tmp_path / 'studies.db'}")
+        with pytest.raises(TimeoutError):
+            opened.result(timeout=1)
+        other.execute("COMMIT")
+        storage = opened.result(timeout=20)
+    with storage.engine.connect() as connection:
+        assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+    storage.close()
+    other.close()
 
 
 def test_a_schema_goes_down_and_up_again(url):

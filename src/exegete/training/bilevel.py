@@ -221,7 +221,7 @@ class Pilot:
             loss = functional_call(self.student, leaves, exam.asked)
         found = torch.autograd.grad(loss, [*leaves.values(), *exam.wanting], materialize_grads=True)
         exam.keep(found[len(leaves) :])
-        return dict(zip(leaves, found, strict=False)), loss.detach()
+        return dict(zip(leaves, found[: len(leaves)], strict=True)), loss.detach()
 
     def _through(
         self,

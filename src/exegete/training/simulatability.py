@@ -173,7 +173,7 @@ def examined(batch: Batch, share: float) -> Tensor:
     An example, and one like it, is on the same side in every epoch, whatever it is padded to.
     """
     inputs = next(iter(batch.inputs.values())).flatten(1)
-    tokens = inputs.view(torch.int32).long() if inputs.is_floating_point() else inputs
+    tokens = inputs.float().view(torch.int32).long() if inputs.is_floating_point() else inputs
     real = batch.attended if tokens.shape == batch.attended.shape else torch.ones_like(tokens, dtype=torch.bool)
     powers = torch.full_like(tokens, ODD).masked_fill(~real, 1).cumprod(1)
     mixed = (powers * (tokens + 1) * real).sum(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ from exegete.errors import ExegeteError
 DEFAULT = "sqlite:///exegete-studies.db"
 WAIT = 30
 """Seconds that a writer waits for another."""
+PAUSE = 0.02
 POOL = 20
 LOCK = 0x45786567
 """PostgreSQL's number for the lock that one migration at a time holds."""
@@ -102,11 +105,25 @@ def _sqlite(address: Any) -> Engine:
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # transactions begin where we say so
-        for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={1000 * WAIT}"):
+        for setting in ("synchronous=FULL", "foreign_keys=ON", f"busy_timeout={1000 * WAIT}"):
             connection.execute(f"PRAGMA {setting}")
+        _write_ahead(connection)
 
     @event.listens_for(engine, "begin")
     def _begun(connection: Connection) -> None:
         connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
 
     return engine
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Keeps a write-ahead log from now on; while another connection writes, SQLite refuses that without waiting."""
+    end = time.monotonic() + WAIT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+            time.sleep(PAUSE)
