@@ -228,6 +228,8 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     ):
         for seed, task in product(SEEDS, tasks):
             yield from one_at_a_time(bench, task, criteria, seed)
+    for seed, task in product(SEEDS, ("sst", "snli", "squad")):
+        yield f"beside {task} {seed}", partial(beside, bench, task, seed)
     for task in ("snli", "squad", "sst"):
         yield f"control {task}", partial(trained, bench, task, "", 0)
     for criterion in CRITERIA[:3]:
@@ -332,6 +334,15 @@ def trained(bench: Bench, task: str, criteria: str, seed: int, **switches: bool)
         found["students"] = taught(bench, task, model, chosen, seed)
     found["history"] = [logged(entry) for entry in result.history]
     shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def beside(bench: Bench, task: str, seed: int) -> dict[str, Any]:
+    """The student that learns along, on the fine-tuned model, from attention that stays untrained."""
+    shutil.rmtree(bench.folder / "work", ignore_errors=True)
+    result = fitted(bench, task, "simulatability", seed, pace=0.0, train_model=False)
+    found = {"task": task, "seed": seed, "history": [logged(entry) for entry in result.history]}
+    shutil.rmtree(bench.folder / "work", ignore_errors=True)
     return found
 
 

@@ -66,16 +66,19 @@ def alone(folder: Path) -> Iterator[str]:
 
 
 def simulated(folder: Path) -> Iterator[str]:
-    """How well new students of each explanation foretell its model, seed by seed."""
+    """Students of each explanation, seed by seed: new ones, and the one that learns along with it."""
     found = parts(folder)
-    explanations = ("none", "attention, all layers", "fine-tuned, untrained", "untrained", "trained")
-    yield f"| task | seed | {' | '.join(explanations)} |"
-    yield f"| --- | ---: |{' ---: |' * len(explanations)}"
+    new = ("none", "attention, all layers", "fine-tuned, untrained", "untrained", "trained")
+    yield f"| task | seed | {' | '.join(new)} | along, untrained | along, trained |"
+    yield f"| --- | ---: |{' ---: |' * (len(new) + 2)}"
     for task, seed in product(("sst", "snli", "squad"), SEEDS):
-        run = found.get(f"{task} simulatability {seed}")
+        run, untrained = found.get(f"{task} simulatability {seed}"), found.get(f"beside {task} {seed}")
         if run is not None:
-            values = [format(run["students"].get(name, np.nan), ".3f") for name in explanations]
-            yield f"| {task} | {seed} | {' | '.join(values)} |"
+            values = [run["students"].get(name, np.nan) for name in new]
+            values += [
+                each["history"][-1].get("eval_criterion", np.nan) if each else np.nan for each in (untrained, run)
+            ]
+            yield f"| {task} | {seed} | {' | '.join(format(value, '.3f') for value in values)} |"
 
 
 def spread(values: Sequence[float], form: str = ".3f", deviation: str = ".3f") -> str:

@@ -173,9 +173,9 @@ def ivra(
     """Train a model together with an attention that explains it (IvRA).
 
     Any criteria, beside the cross-entropy: comprehensiveness and sufficiency mask what the explanation puts first,
-    consistency compares the explanations of a batch, simulatability teaches a student (which wants many examples rather
-    than many epochs). The epoch that is best on dev by the criteria's own metrics is kept. The coefficients lie beside
-    the model: --methods interpretable_attention:runs/ivra.
+    consistency compares the explanations of a batch, simulatability teaches a student. The epoch that is best on dev
+    by the criteria's own metrics is kept. The coefficients lie beside the model:
+    --methods interpretable_attention:runs/ivra.
 
     Example: exegete train ivra --criteria comprehensiveness,consistency --model runs/baseline --data sst:data/sst
     --output-dir runs/ivra
