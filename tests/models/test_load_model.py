@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+import transformers as hf
 from safetensors.torch import load_file, save_file
 
 import exegete
@@ -134,6 +135,14 @@ def test_a_head_that_cannot_be_explained(tmp_path, head):
     with pytest.raises(ExegeteError, match="ForSequenceClassification"):
         exegete.load(tmp_path)
     with pytest.raises(ExegeteError, match="no head to explain"):
+        exegete.load(model)
+
+
+def test_an_encoder_with_a_decoder_is_refused():
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    widths = {"vocab_size": 60, "d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "max_position_embeddings": 20}
+    model = hf.BartForSequenceClassification(hf.BartConfig(**sizes, **widths))
+    with pytest.raises(ExegeteError, match="an encoder and a decoder"):
         exegete.load(model)
 
 

@@ -49,6 +49,10 @@ class ExplainedModel(nn.Module):
         super().__init__()
         if max_length is not None and max_length < 8:
             raise ExegeteError(f"expected a max_length of at least 8 tokens, got {max_length}")
+        if model.config.is_encoder_decoder:
+            raise ExegeteError(
+                f"{type(model).__name__} has an encoder and a decoder: expected a model that is one of both"
+            )
         self.limit = max_length
         self.model = model
         self.processing_class = processing_class
@@ -181,7 +185,7 @@ class ExplainedModel(nn.Module):
     def embed(self, batch: Batch) -> Tensor:
         """The input embeddings [B, L, d], before positions are added; differentiable.
 
-        Texts: word embeddings. Images: patch embeddings, with zeros at the class token, which has no pixels.
+        Texts: word embeddings. Images: patch embeddings, with zeros before them (the class token has no pixels).
         """
         if self.modality == "text":
             words: Tensor = self.embedding(batch.inputs["input_ids"])
