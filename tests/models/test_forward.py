@@ -5,6 +5,7 @@ import torch
 
 import families
 from exegete import Batch, ExegeteError
+from exegete.models import Capture
 from exegete.models.substitute import embeddings_replaced
 from small import FAMILIES, PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
@@ -125,6 +126,8 @@ def test_block_sparse_attention_pads_itself():
             by_ids = model(batch).logits
             assert torch.equal(by_ids, model(batch, model.embed(batch)).logits)
             assert torch.equal(by_ids, model.model(**batch.inputs).logits)
+            for states in model(batch, capture=Capture(hidden_states=True)).hidden_states:
+                assert states.shape == (2, length, 32)
 
 
 @pytest.mark.parametrize("family", SPAN_FAMILIES)

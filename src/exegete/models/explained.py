@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, unknown
 from exegete.models import encode as encoding
 from exegete.models.batch import Batch
 from exegete.models.capture import Capture, Recorded, recording
@@ -37,6 +37,9 @@ class ExplainedModel(nn.Module):
         processing_class: its tokenizer or image processor; without it only batches made with `Batch.from_ids` work.
         task: one of `TASKS`; default: what the model's head and configuration say.
         max_length: tokens that a text may have, where that shall be fewer than the model takes; at least 8.
+
+    Raises:
+        ExegeteError: an unknown task, a model without such a head, with an encoder and a decoder, or XLNet.
     """
 
     def __init__(
@@ -49,14 +52,14 @@ class ExplainedModel(nn.Module):
         super().__init__()
         if max_length is not None and max_length < 8:
             raise ExegeteError(f"expected a max_length of at least 8 tokens, got {max_length}")
-        if model.config.is_encoder_decoder:
-            raise ExegeteError(
-                f"{type(model).__name__} has an encoder and a decoder: expected a model that is one of both"
-            )
+        _require_readable(model)
         self.limit = max_length
         self.model = model
         self.processing_class = processing_class
-        self.task: Task = TASKS[task or _task_of(model)]()
+        task = task or _task_of(model)
+        if task not in TASKS:
+            raise unknown("task", task, TASKS)
+        self.task: Task = TASKS[task]()
         self._arguments = frozenset(inspect.signature(_unwrapped(model).forward).parameters)
         self.memory: dict[bytes, Tensor] | None = None
 
@@ -248,7 +251,7 @@ class ExplainedModel(nn.Module):
             nothing = torch.empty(len(batch), 0, dtype=self.dtype, device=batch.device)
             return Outputs(nothing, embeddings, **recorded)
         if capture.hidden_states:
-            recorded["hidden_states"] = tuple(output.hidden_states)
+            recorded["hidden_states"] = tuple(_unpadded(states, batch.length) for states in output.hidden_states)
         return Outputs(self.task.logits(output, batch), embeddings, **recorded)
 
     def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:
@@ -257,6 +260,8 @@ class ExplainedModel(nn.Module):
             arguments["use_cache"] = False
         if capture.hidden_states:
             arguments["output_hidden_states"] = True
+        if not self.config.return_dict:
+            arguments["return_dict"] = True
         return arguments
 
     @contextmanager
@@ -373,11 +378,24 @@ class ExplainedModel(nn.Module):
         raise ExegeteError(f"the model does not know the label {label!r}. It knows: {valid}")
 
 
+def _require_readable(model: PreTrainedModel) -> None:
+    """Raises ExegeteError for models that read their input in no way that is known here."""
+    if model.config.is_encoder_decoder:
+        raise ExegeteError(f"{type(model).__name__} has an encoder and a decoder: expected a model that is one of both")
+    if model.config.model_type == "xlnet":
+        raise ExegeteError("XLNet reads its answer at the last position of an encoder: such models are not supported")
+
+
 def finite(logits: Tensor) -> Tensor:
     """The logits, unless one is NaN: then the model is broken, and no explanation of it means anything."""
     if torch.isnan(logits).any():
         raise ExegeteError("the model answers NaN: its weights or its floating point type are broken")
     return logits
+
+
+def _unpadded(states: Tensor, length: int) -> Tensor:
+    """Hidden states without what the model padded of its own accord (BigBird, to full blocks)."""
+    return states if states.shape[1] <= length else states[:, :length]
 
 
 def _unwrapped(model: PreTrainedModel) -> PreTrainedModel:
