@@ -105,7 +105,7 @@ def _attention(
     s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention that records itself; a fused kernel does the work unless the weights themselves are wanted."""
+    """Attention that records itself; a fused kernel does the work where it can, unless the weights are wanted."""
     record = _RECORD.get()
     if record is None:
         raise RuntimeError("the attention implementation 'exegete' only works inside ExplainedModel.forward")
@@ -133,7 +133,7 @@ def _attention(
     logits = query @ _per_query_head(key, query).transpose(-1, -2) * scaling
     if softcap is not None:
         logits = (logits / softcap).tanh() * softcap
-    weights = _weights(logits, attention_mask, causal, s_aux)
+    weights = _weights(logits, attention_mask, causal, s_aux).to(query.dtype)
     if wanted:
         record.attentions.append(weights)
     mixed = nn.functional.dropout(weights, dropout, module.training) @ _per_query_head(value, query)
@@ -157,9 +157,9 @@ def _weights(logits: Tensor, mask: Tensor | None, causal: bool, sinks: Tensor | 
         logits = logits.masked_fill(~mask, lowest) if mask.dtype == torch.bool else logits + mask
     precise = torch.promote_types(logits.dtype, torch.float32)
     if sinks is None:
-        return logits.softmax(-1, dtype=precise).to(logits.dtype)
+        return logits.softmax(-1, dtype=precise)
     nowhere = sinks.view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
-    return torch.cat([logits, nowhere], -1).softmax(-1, dtype=precise)[..., :-1].to(logits.dtype)
+    return torch.cat([logits, nowhere], -1).softmax(-1, dtype=precise)[..., :-1]
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError
 from exegete.models import encode as encoding
 from exegete.models.batch import Batch
 from exegete.models.capture import Capture, Recorded, recording
@@ -21,7 +21,7 @@ from exegete.models.outputs import Outputs
 from exegete.models.perturbed import How, perturbed
 from exegete.models.preserve import attention_type_for, evaluating, hooks_removed
 from exegete.models.substitute import embeddings_replaced, last_tokens, read_at
-from exegete.models.tasks import TASKS, Task
+from exegete.models.tasks import Task, task_of
 
 Reference = Literal["mask", "pad", "zero"]
 
@@ -39,7 +39,7 @@ class ExplainedModel(nn.Module):
         max_length: tokens that a text may have, where that shall be fewer than the model takes; at least 8.
 
     Raises:
-        ExegeteError: an unknown task, a model without such a head, with an encoder and a decoder, or XLNet.
+        ExegeteError: an unknown task, a model without such a head, with an encoder and a decoder; XLNet.
     """
 
     def __init__(
@@ -52,14 +52,12 @@ class ExplainedModel(nn.Module):
         super().__init__()
         if max_length is not None and max_length < 8:
             raise ExegeteError(f"expected a max_length of at least 8 tokens, got {max_length}")
-        _require_readable(model)
+        if model.config.is_encoder_decoder or model.config.model_type == "xlnet":
+            raise ExegeteError(f"expected an encoder or a decoder alone, and not XLNet, got {type(model).__name__}")
         self.limit = max_length
         self.model = model
         self.processing_class = processing_class
-        task = task or _task_of(model)
-        if task not in TASKS:
-            raise unknown("task", task, TASKS)
-        self.task: Task = TASKS[task]()
+        self.task: Task = task_of(_unwrapped(model), task)
         self._arguments = frozenset(inspect.signature(_unwrapped(model).forward).parameters)
         self.memory: dict[bytes, Tensor] | None = None
 
@@ -251,7 +249,10 @@ class ExplainedModel(nn.Module):
             nothing = torch.empty(len(batch), 0, dtype=self.dtype, device=batch.device)
             return Outputs(nothing, embeddings, **recorded)
         if capture.hidden_states:
-            recorded["hidden_states"] = tuple(_unpadded(states, batch.length) for states in output.hidden_states)
+            recorded["hidden_states"] = tuple(
+                states if states.shape[1] <= batch.length else states[:, : batch.length]  # BigBird pads to full blocks
+                for states in output.hidden_states
+            )
         return Outputs(self.task.logits(output, batch), embeddings, **recorded)
 
     def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:
@@ -378,14 +379,6 @@ class ExplainedModel(nn.Module):
         raise ExegeteError(f"the model does not know the label {label!r}. It knows: {valid}")
 
 
-def _require_readable(model: PreTrainedModel) -> None:
-    """Raises ExegeteError for models that read their input in no way that is known here."""
-    if model.config.is_encoder_decoder:
-        raise ExegeteError(f"{type(model).__name__} has an encoder and a decoder: expected a model that is one of both")
-    if model.config.model_type == "xlnet":
-        raise ExegeteError("XLNet reads its answer at the last position of an encoder: such models are not supported")
-
-
 def finite(logits: Tensor) -> Tensor:
     """The logits, unless one is NaN: then the model is broken, and no explanation of it means anything."""
     if torch.isnan(logits).any():
@@ -393,26 +386,6 @@ def finite(logits: Tensor) -> Tensor:
     return logits
 
 
-def _unpadded(states: Tensor, length: int) -> Tensor:
-    """Hidden states without what the model padded of its own accord (BigBird, to full blocks)."""
-    return states if states.shape[1] <= length else states[:, :length]
-
-
 def _unwrapped(model: PreTrainedModel) -> PreTrainedModel:
     """The model inside a PEFT wrapper, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def _task_of(model: PreTrainedModel) -> str:
-    name = type(_unwrapped(model)).__name__
-    config = model.config
-    if name.endswith("ForQuestionAnswering"):
-        return "span"
-    if not name.endswith(("ForSequenceClassification", "ForImageClassification")):
-        raise ExegeteError(
-            f"{name} has no head to explain: expected …ForSequenceClassification, …ForQuestionAnswering "
-            "or …ForImageClassification"
-        )
-    if config.problem_type == "multi_label_classification":
-        return "multi_label"
-    return "regression" if config.problem_type == "regression" or config.num_labels == 1 else "classification"
