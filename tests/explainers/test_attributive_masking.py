@@ -258,6 +258,8 @@ def test_tokens_beyond_what_the_masking_model_can_read_score_zero():
     assert made.reader.max_length == 11
     assert (scores[1:10] > 0).all()
     assert scores[10:].abs().sum() == 0
+    with pytest.raises(ExegeteError, match="reads at most 11 tokens"):
+        made.attribute(model, Batch.from_ids(batch.inputs["input_ids"]))
 
 
 def one_at_a_time(made, model, batch, row, steps, rate, fixed=()):

@@ -90,6 +90,23 @@ def test_lime_is_the_ridge_regression_of_scikit_learn(model):
     np.testing.assert_allclose(word_scores(model, method, text, 2, "word"), ridge.coef_, atol=1e-6)
 
 
+def test_lime_without_a_penalty_is_the_same_in_a_batch_and_alone(model):
+    method, batch = Lime(n_samples=256, alpha=0.0), model.encode(TEXTS)
+    together = method.attribute(model, batch, torch.tensor([0, 0, 0]))
+    for row in range(len(TEXTS)):
+        single, columns = batch.select([row]).trimmed()
+        alone = method.attribute(model, single, torch.tensor([0]))[0]
+        torch.testing.assert_close(together[row, columns], alone, rtol=1e-4, atol=1e-6)
+    with pytest.raises(ExegeteError, match="alpha above 0"):
+        Lime(n_samples=4, alpha=0.0).attribute(model, batch, torch.tensor([0, 0, 0]))
+
+
+@pytest.mark.parametrize("wrong", [{"kernel_width": 0.0}, {"kernel_width": -1.0}, {"alpha": -0.1}])
+def test_lime_names_what_its_parameters_may_be(wrong):
+    with pytest.raises(ExegeteError, match="kernel_width above 0 and an alpha of at least 0"):
+        Lime(**wrong)
+
+
 def test_lime_draws_are_fair_coins_after_the_whole():
     drawn = Lime(n_samples=4000).draw(15, np.random.default_rng(0))
     assert drawn.present[0].all()

@@ -3,12 +3,14 @@ import torch
 
 import decomposable
 from decomposable import FAMILIES
+from exegete import Batch
 from exegete.errors import ExegeteError
 from exegete.explainers.decomposition import DecompXClassifier
 from exegete.explainers.decompx_linear import CAPTURE, DecompXLinear
 from exegete.models.anatomy import layers
 from exegete.models.frozen import Factors, frozen
 from exegete.models.inputs import inputs_of
+from small import shared
 
 TARGET = torch.tensor([0, 1, 2])
 
@@ -96,6 +98,19 @@ def test_padding_changes_nothing(family, start):
             kept = batch.attended[row]
             torch.testing.assert_close(together.scores[row, kept], single.scores[0], rtol=0, atol=1e-10)
             torch.testing.assert_close(together.layers[row][:, kept], single.layers[0], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("keep_graph", [True, False])
+@pytest.mark.parametrize("start", ["hidden", "embeddings"])
+def test_blocks_that_the_model_fills_up_itself_get_no_score(start, keep_graph):
+    model = shared("big_bird")
+    batch = Batch.from_ids(torch.randint(5, 200, (2, 37), generator=torch.Generator().manual_seed(0)))
+    with torch.set_grad_enabled(keep_graph):
+        said = DecompXLinear(start=start).explain(model, batch, torch.tensor([0, 1]))
+    assert said.scores.shape == (2, 37)
+    assert said.layers.shape == (2, 2, 37)
+    logits = model(batch).logits[[0, 1], [0, 1]]
+    torch.testing.assert_close(said.scores.sum(1) + said.bias, logits, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("gate", ["value", "both"])

@@ -70,6 +70,24 @@ def test_padding_on_the_right_of_a_decoder(method):
     same_alone(method, model, Batch.from_ids(ids, mask), 1e-10)
 
 
+@pytest.mark.parametrize("method", [*NATIVE, "sequential_integrated_gradients?n_steps=3"])
+def test_a_batch_without_any_content_has_scores_of_zero(method):
+    model = shared("bert")
+    batch = Batch.from_ids(torch.randint(5, 200, (2, 6)), content=torch.zeros(2, 6))
+    assert not made(method).attribute(model, batch).any()
+
+
+@pytest.mark.parametrize("method", NATIVE)
+def test_inference_mode_is_answered_or_refused_by_name(method):
+    model, batch = shared("bert"), shared("bert").encode(uneven("bert", 2))
+    with torch.inference_mode():
+        if made(method).passes(1)[1]:
+            with pytest.raises(ExegeteError, match="inference_mode"):
+                made(method).attribute(model, batch)
+        else:
+            assert made(method).attribute(model, batch).isfinite().all()
+
+
 @pytest.mark.parametrize("method", NATIVE)
 @pytest.mark.parametrize("head", ["regression", "multi_label", "bfloat16", "mean pooling"])
 def test_other_heads_and_types(head, method):

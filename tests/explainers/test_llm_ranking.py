@@ -64,6 +64,17 @@ def test_scores_fall_with_the_rank_and_go_to_every_token_of_the_word(model):
     assert scores[word_of == 0] == scores[word_of == 5]
 
 
+def test_many_words_stay_apart_in_half_precision(model, monkeypatch):
+    tokenizer = model.tokenizer
+    half = exegete.load(tiny("bert", dtype=torch.bfloat16, max_position_embeddings=400), tokenizer)
+    vocabulary = [word for word in tokenizer.get_vocab() if word.isalpha()]
+    words = [word for word in vocabulary if tokenizer(word, add_special_tokens=False)["input_ids"][1:] == []]
+    monkeypatch.setattr(llm_ranking, "ask", lambda *arguments: ", ".join(words))
+    batch = half.encode([" ".join(words)])
+    scores = exegete.explainer("llm_ranking", ranker="x").attribute(half, batch, torch.tensor([0]))
+    torch.testing.assert_close(scores[batch.content], 1 - torch.arange(len(words)) / len(words), rtol=0, atol=1e-6)
+
+
 def test_without_a_word_that_fits_all_positions_get_one(model):
     batch = model.encode(["two women"])
     scores = rank_scores(model.tokenizer, [], batch.inputs["input_ids"][0], batch.content[0])

@@ -9,6 +9,7 @@ import torch
 
 import exegete
 from exegete.errors import ExegeteError
+from exegete.explainers import solvex
 from exegete.explainers.solvex import Objective, _shifted
 from exegete.explainers.units import units
 from families import SENTENCES, processor, tiny
@@ -113,3 +114,14 @@ def test_bad_choices_are_errors(model):
     regression = exegete.load(tiny("bert", num_labels=1), processor("bert"))
     with pytest.raises(ExegeteError, match="a regression has none"):
         exegete.explainer("solvex", objective="log_odds").attribute(regression, batch)
+
+
+def test_many_ranks_stay_apart_in_half_precision(monkeypatch):
+    model = exegete.load(tiny("bert", dtype=torch.bfloat16), processor("bert"))
+    weights = torch.linspace(0.1, 1, 300, dtype=torch.float64)
+    monkeypatch.setattr(solvex, "coalition_values", lambda m, b, t, present, unit, how: present.double() @ weights)
+    batch = exegete.Batch.from_ids(torch.full((1, 300), 7))
+    method = exegete.explainer("solvex", beam=1, objective="comprehensiveness")
+    scores = method.attribute(model, batch, torch.tensor([0]))[0]
+    assert scores.argsort().tolist() == list(range(300))
+    assert len(scores.unique()) == 300

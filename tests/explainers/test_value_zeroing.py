@@ -68,3 +68,9 @@ def test_the_score_is_the_product_of_the_layers_maps_where_the_answer_is_read():
     explanation = exegete.explainer("value_zeroing").explain(model, batch)
     torch.testing.assert_close(explanation.layers[0, 0], first[0])
     torch.testing.assert_close(explanation.scores[0], (second @ first)[0].masked_fill(~batch.content[0], 0))
+
+
+def test_block_sparse_attention_is_refused():
+    model = exegete.load(tiny("big_bird"), processor("big_bird"))
+    with pytest.raises(exegete.ExegeteError, match="block-sparse"):
+        exegete.explainer("value_zeroing").attribute(model, exegete.Batch.from_ids(torch.randint(5, 200, (1, 36))))

@@ -175,6 +175,17 @@ def test_batching_changes_nothing_and_the_model_stays_as_it_was():
     assert len(model.embedding._forward_hooks) == hooks
 
 
+def test_what_was_remembered_of_the_words_as_they_are_is_not_said_of_moved_ones():
+    model = bert()
+    batch = model.encode(TEXTS[:2])
+    expected = max_sensitivity(model, batch, "occlusion", samples=2, radius=0.1)
+    with model.remember():
+        before = exegete.explainer("occlusion").attribute(model, batch)
+        assert torch.equal(max_sensitivity(model, batch, "occlusion", samples=2, radius=0.1), expected)
+        assert torch.equal(exegete.explainer("occlusion").attribute(model, batch), before)
+    assert (expected > 0).all()
+
+
 class Broken(type(exegete.explainer("saliency"))):
     """Fails when the words have moved."""
 

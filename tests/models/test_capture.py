@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+import transformers as hf
 
 import families
-from exegete import Batch, ExegeteError
-from exegete.models import Capture
+from exegete import Batch, ExegeteError, explainer
+from exegete.models import Capture, ExplainedModel
+from exegete.models.capture import recording
 from small import FAMILIES, alone, shared, small, uneven
 
 LAYERS = 2
@@ -153,6 +155,70 @@ def test_block_sparse_attention_has_no_matrix_to_capture():
     with model.evaluating():
         twice = model(batch, capture=Capture(differentiable_twice=True)).logits
         assert torch.equal(twice, model(batch).logits)
+
+
+def of_another_family(family, **changes):
+    """A tiny random model of a family that is not among those of all tests, and two examples, one padded."""
+    torch.manual_seed(0)
+    sizes = families.SIZE | {"pad_token_id": 1, "initializer_range": 0.3} | changes
+    config = hf.AutoConfig.for_model(family, **sizes)
+    model = ExplainedModel(hf.AutoModelForSequenceClassification.from_config(config).eval())
+    mask = torch.tensor([[1] * 9, [1] * 4 + [0] * 5])
+    ids = torch.randint(5, 200, mask.shape).where(mask.bool(), 1)
+    return model, Batch.from_ids(ids, mask)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [("mpnet", {}), ("roformer", {}), ("falcon", {}), ("falcon", {"alibi": True}), ("gptj", {"rotary_dim": 4})],
+)
+def test_attention_outside_the_interface_stays_itself_in_second_derivatives(family, changes):
+    model, batch = of_another_family(family, **changes)
+    before = model.config._attn_implementation
+    twice = model(batch, capture=Capture(differentiable_twice=True)).logits
+    torch.testing.assert_close(twice, model(batch).logits, rtol=1e-5, atol=1e-6)
+    scores = explainer("input_x_gradient").attribute(model, batch)
+    with torch.no_grad():
+        torch.testing.assert_close(scores, explainer("input_x_gradient").attribute(model, batch), rtol=1e-4, atol=1e-6)
+    (second,) = torch.autograd.grad(scores.square().sum(), model.embedding.weight)
+    assert second.abs().sum() > 0
+    for capture in (Capture(attentions=True), Capture(heads=True)):
+        with pytest.raises(ExegeteError, match="interface"):
+            model(batch, capture=capture)
+    assert model.config._attn_implementation == before
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt_oss"])
+def test_soft_caps_and_sinks_are_part_of_the_weights(family):
+    changes = {
+        "gemma2": {"attn_logit_softcapping": 0.5, "query_pre_attn_scalar": 1},
+        "gpt_oss": {"num_local_experts": 2, "num_experts_per_tok": 1},
+    }[family]
+    model, batch = of_another_family(family, num_key_value_heads=2, head_dim=8, sliding_window=6, **changes)
+    plain = model(batch)
+    for capture in (Capture(heads=True), Capture(differentiable_twice=True), Capture(attentions=True)):
+        captured = model(batch, capture=capture)
+        torch.testing.assert_close(captured.logits, plain.logits, rtol=1e-6, atol=1e-7)
+    for row, real in enumerate(batch.attended):
+        own, _ = alone(model, batch, row)
+        expected = model.model(**own.inputs, output_attentions=True).attentions
+        for ours, theirs in zip(captured.attentions, expected, strict=True):
+            torch.testing.assert_close(ours[row][:, real][:, :, real], theirs[0], rtol=0, atol=1e-6)
+
+
+def test_attention_with_a_bias_of_its_own_is_not_captured():
+    model = shared("bert")
+    layer = model.model.bert.encoder.layer[0].attention.self
+    hidden = torch.zeros(1, 3, 32, dtype=torch.float64)
+    bias = torch.zeros(1, 1, 3, 3, dtype=torch.float64)
+    with recording(model.model, Capture(attentions=True)), pytest.raises(ExegeteError, match="position_bias"):
+        layer(hidden, position_bias=bias)
+
+
+def test_a_pass_in_which_nothing_was_dispatched_is_no_answer():
+    model = shared("bert")
+    with pytest.raises(ExegeteError, match="cannot be captured"), recording(model.model, Capture()):
+        pass
 
 
 def test_both_wishes_together():

@@ -5,6 +5,8 @@ import torch
 
 import families
 from exegete import Batch, ExegeteError
+from exegete.models import Capture
+from exegete.models.substitute import embeddings_replaced
 from small import FAMILIES, PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -44,6 +46,15 @@ def test_embeddings_give_bit_equal_logits(family, dtype):
         assert torch.equal(by_ids, by_embeddings), form
         elsewhere = model(batch, model.embed(batch) + torch.randn(model.embed(batch).shape, dtype=dtype)).logits
         assert not torch.equal(by_ids, elsewhere), f"{form}: the embeddings given are not used"
+
+
+def test_embeddings_that_the_model_does_not_read_are_an_error():
+    model = shared("bert")
+    with (
+        pytest.raises(ExegeteError, match="did not read"),
+        embeddings_replaced(torch.nn.Embedding(300, 32), torch.zeros(4, 9, 32)),
+    ):
+        model(model.encode(uneven("bert")))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -115,6 +126,8 @@ def test_block_sparse_attention_pads_itself():
             by_ids = model(batch).logits
             assert torch.equal(by_ids, model(batch, model.embed(batch)).logits)
             assert torch.equal(by_ids, model.model(**batch.inputs).logits)
+            for states in model(batch, capture=Capture(hidden_states=True)).hidden_states:
+                assert states.shape == (2, length, 32)
 
 
 @pytest.mark.parametrize("family", SPAN_FAMILIES)

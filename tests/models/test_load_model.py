@@ -4,11 +4,13 @@ import json
 
 import pytest
 import torch
+import transformers as hf
 from safetensors.torch import load_file, save_file
 
 import exegete
 import families
 from exegete import Batch, ExegeteError, ExplainedModel
+from exegete.models.labels import label_map
 from small import PAIRS, uneven
 
 
@@ -137,6 +139,14 @@ def test_a_head_that_cannot_be_explained(tmp_path, head):
         exegete.load(model)
 
 
+def test_an_encoder_with_a_decoder_is_refused():
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    widths = {"vocab_size": 60, "d_model": 8, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "max_position_embeddings": 20}
+    model = hf.BartForSequenceClassification(hf.BartConfig(**sizes, **widths))
+    with pytest.raises(ExegeteError, match="alone, and not XLNet, got Bart"):
+        exegete.load(model)
+
+
 def test_missing_weights_of_the_head(tmp_path):
     saved(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -153,3 +163,38 @@ def test_weights_of_another_shape(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ExegeteError, match="weights"):
         exegete.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "known", "expected"),
+    [
+        (["insurance", "insurance_change"], ("insurance", "insurance_change"), {0: 0, 1: 1}),
+        (["Insurance_Change"], ("insurance", "insurance_change"), {0: 1}),
+        (["neg", "pos"], ("POSITIVE", "NEGATIVE"), {0: 1, 1: 0}),
+        (["pos"], ("positive", "possible"), {}),
+        (["no"], ("nothing",), {}),
+        (["b", "a"], ("LABEL_0", "LABEL_1"), {0: 0, 1: 1}),
+    ],
+)
+def test_labels_find_their_likes(names, known, expected):
+    assert label_map(names, known) == expected
+
+
+def test_an_unknown_task_names_the_known_ones():
+    with pytest.raises(ExegeteError, match="Valid choices: classification"):
+        ExplainedModel(families.tiny("bert"), task="classify")
+
+
+def test_xlnet_is_refused():
+    config = hf.XLNetConfig(vocab_size=60, d_model=8, n_layer=1, n_head=2, d_inner=8)
+    with pytest.raises(ExegeteError, match="got XLNetForSequenceClassification"):
+        ExplainedModel(hf.XLNetForSequenceClassification(config))
+
+
+@torch.no_grad()
+def test_a_model_that_answers_with_tuples_by_default():
+    model = ExplainedModel(families.tiny("bert"), families.processor("bert"))
+    batch = model.encode(uneven("bert"))
+    expected = model(batch).logits
+    model.config.return_dict = False
+    assert torch.equal(model(batch).logits, expected)

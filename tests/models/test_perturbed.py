@@ -4,10 +4,12 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+import transformers as hf
 
 import families
-from exegete import Batch, ExegeteError, ExplainedModel
+from exegete import Batch, ExegeteError, ExplainedModel, attribute
 from exegete.models import perturbed as engine
+from exegete.models.images import only_patches
 from small import PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -181,6 +183,39 @@ def test_patches_are_taken_out_of_pictures():
                 hidden = hidden[0] if isinstance(hidden, tuple) else hidden
             logits = model.model.classifier(vit.layernorm(hidden)[:, 0])
             torch.testing.assert_close(answers[version, row], logits[0].softmax(-1), **EXACT)
+
+
+@pytest.mark.parametrize(("family", "leading"), [("DeiT", 2), ("Dinov2WithRegisters", 5), ("Dinov2", 1)])
+@torch.no_grad()
+def test_all_that_stands_before_the_patches_stays(family, leading):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.3}
+    config = getattr(hf, f"{family}Config")(image_size=8, patch_size=2, num_channels=1, **sizes)
+    loaded = getattr(hf, f"{family}ForImageClassification")(config).double().eval()
+    model = ExplainedModel(loaded, families.processor("vit"))
+    batch = model.encode(uneven("vit", 2))
+    assert batch.content.tolist() == [[False] * leading + [True] * 16] * 2
+    keep = masks(batch)
+    keep[..., -1] = True  # DINOv2 also reads the mean of the patches, which has to be one of something
+    answers = model.perturbed(batch, keep)
+    for version, mask in enumerate(keep):
+        for row, real in enumerate(mask | ~batch.content):
+            hook = loaded.base_model.embeddings.register_forward_hook(lambda _, i, out, real=real: out[:, real])
+            expected = loaded(batch.inputs["pixel_values"][row : row + 1]).logits[0].softmax(-1)
+            hook.remove()
+            torch.testing.assert_close(answers[version, row], expected, **EXACT)
+    item = attribute(model, uneven("vit", 1), "attention_last")[0]
+    assert item.tokens[leading:] == tuple(f"patch {number}" for number in range(16))
+
+
+def test_patches_that_cannot_be_told_apart_are_not_removed():
+    model = shared("vit")
+    batch = model.encode(uneven("vit", 1))
+    with (
+        pytest.raises(ExegeteError, match="cannot be removed"),
+        only_patches(model.model, torch.arange(batch.length)[None], batch.length + 1),
+    ):
+        model(batch)
 
 
 @pytest.mark.parametrize("how", ["mask", "pad", "zero"])

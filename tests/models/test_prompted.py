@@ -5,6 +5,7 @@ import torch
 import transformers as hf
 
 import exegete
+from exegete import Batch
 from exegete.errors import ExegeteError
 from exegete.models.prompted import PromptedModel, few_shot
 from families import SENTENCES, SIZE, TEXT, processor, tokenizer
@@ -119,6 +120,15 @@ def test_too_long_a_text_is_cut_and_the_prompt_is_not(caplog):
     crowded = exegete.load(model.model, processor("gpt2"), task="prompt", template=many, labels=LABELS)
     with pytest.raises(ExegeteError, match="use a shorter template or fewer shots"):
         crowded.encode(["short"])
+
+
+def test_padding_after_the_prompt_is_refused(model):
+    ids = torch.randint(5, 200, (2, 8))
+    right = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])
+    with pytest.raises(ExegeteError, match="on their left"):
+        model.probabilities(Batch.from_ids(ids, right))
+    left = model.probabilities(Batch.from_ids(ids.flip(1), right.flip(1)))
+    torch.testing.assert_close(left[1:], model.probabilities(Batch.from_ids(ids.flip(1)[1:, 3:])))
 
 
 def test_pairs_have_two_places():

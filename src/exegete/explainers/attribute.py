@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -172,7 +173,9 @@ def _unnamed(batch: Batch, row: int, real: Tensor) -> list[str]:
     """Names for positions that have no text: patches of an image, or token ids made elsewhere."""
     if batch.image_shape is None:
         return [str(token) for token in batch.inputs["input_ids"][row].cpu()[real].tolist()]
-    return ["class", *(f"patch {number}" for number in range(int(real.sum()) - 1))]
+    patches = prod(batch.image_shape)
+    others = [f"token {number}" for number in range(1, int(real.sum()) - patches)]
+    return ["class", *others, *(f"patch {number}" for number in range(patches))]
 
 
 def _label(model: ExplainedModel, batch: Batch, row: int, target: Tensor) -> str:

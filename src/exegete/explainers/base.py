@@ -63,6 +63,10 @@ class Explainer(ABC):
         """Forward and backward passes for an example with `length` content positions, its target given."""
         return 1.0, 0.0
 
+    @property
+    def _needs_gradient(self) -> bool:
+        return self.passes(1)[1] > 0
+
     def attribute(self, model: ExplainedModel, batch: Batch, target: Any = None) -> Tensor:
         """Scores [B, L], zero outside content.
 
@@ -85,6 +89,8 @@ class Explainer(ABC):
 
         Explanation regularisation and its analyses look at these: there, special tokens are part of the input.
         """
+        if torch.is_inference_mode_enabled() and self._needs_gradient:
+            raise ExegeteError(f"{self.name} takes gradients: call it outside torch.inference_mode(), or in no_grad()")
         keep_graph = torch.is_grad_enabled() and self.differentiable
         with model.evaluating():
             target = model.target(batch, target)
@@ -144,10 +150,6 @@ class SinglePass(Explainer):
             outputs = model(batch, embeddings_with_gradient(model, batch, keep_graph=keep_graph), capture)
             scores = self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
         return scores if keep_graph else scores.detach()
-
-    @property
-    def _needs_gradient(self) -> bool:
-        return self.passes(1)[1] > 0
 
 
 def embeddings_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Tensor:

@@ -66,8 +66,9 @@ class DecompXLinear(Explainer):
             points = inputs if embeddings is None else [embeddings, *inputs]
             score = model.task.score(logits, target)
             slopes = torch.autograd.grad(score.sum(), points, create_graph=keep_graph)
-        contributions = [(slope * point).sum(-1).detach() for slope, point in zip(slopes, points, strict=True)]
-        scores = contributions[0] if true is None else (slopes[0] * true).sum(-1)
+        real = slice(batch.length)  # BigBird pads to full blocks, and nothing comes from there
+        contributions = [(slope * point).sum(-1).detach()[:, real] for slope, point in zip(slopes, points, strict=True)]
+        scores = contributions[0] if true is None else (slopes[0] * true).sum(-1)[:, real]
         bias = score.detach() - contributions[0].sum(1)
         return Explanation(scores, layers=torch.stack(contributions[-len(inputs) :], 1), bias=bias)
 

@@ -51,8 +51,8 @@ class KernelShap(CoalitionMethod):
 
     def solve(self, present: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         """Shares of v(all) − v(∅) alike, plus the least-squares solution among what adds up to nothing."""
-        nobody, everybody = values[:, 0], values[:, 1]
-        real = present[:, 1]
+        nobody, everybody = values[:, 0], values[:, :2][:, -1]
+        real = present.amax(1)
         count = real.sum(1, keepdim=True).clamp(min=1)
         alike = real * (everybody - nobody)[:, None] / count
         balanced = torch.diag_embed(real) - real[:, :, None] * real[:, None, :] / count[..., None]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
+from exegete.errors import ExegeteError
 from exegete.explainers.coalitions import CoalitionMethod, Drawn
 
 
@@ -31,6 +32,13 @@ class Lime(CoalitionMethod):
     alpha: float = 1.0
     card: ClassVar = MethodCard("lime", "perturbation", True, False, "min(n_samples, 2^words) F", "Ribeiro et al. 2016")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel_width <= 0 or self.alpha < 0:
+            raise ExegeteError(
+                f"lime needs a kernel_width above 0 and an alpha of at least 0, got {self.kernel_width}, {self.alpha}"
+            )
+
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:
         """All coalitions stand for as many draws as there would have been, so the penalty means the same."""
         return np.full(len(present), self.n_samples / len(present))
@@ -42,7 +50,11 @@ class Lime(CoalitionMethod):
         return Drawn(present, np.ones(len(present)))
 
     def solve(self, present: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-        """(Xᵀ W X + α I)⁻¹ Xᵀ W y, with X and y centred at their weighted means."""
+        """(Xᵀ W X + α I)⁻¹ Xᵀ W y, with X and y centred at their weighted means.
+
+        Raises:
+            ExegeteError: without a penalty, samples that leave coefficients open.
+        """
         size = present.amax(1).sum(1, keepdim=True).clamp(min=1)
         distance = 1 - (present.sum(2) / size).sqrt()
         weights = weights * torch.exp(-(distance**2) / (2 * self.kernel_width**2))
@@ -50,6 +62,9 @@ class Lime(CoalitionMethod):
         centred = present - (share * present).sum(1, keepdim=True)
         answers = values[..., None] - (share * values[..., None]).sum(1, keepdim=True)
         weighted = (weights[..., None] * centred).transpose(1, 2)
-        penalty = self.alpha * torch.eye(present.shape[2], dtype=present.dtype, device=present.device)
-        coefficients: Tensor = torch.linalg.solve(weighted @ centred + penalty, weighted @ answers)
-        return coefficients[..., 0]
+        penalty = torch.where(present.any(1), self.alpha, present.new_ones(())).diag_embed()
+        coefficients, singular = torch.linalg.solve_ex(weighted @ centred + penalty, weighted @ answers)
+        if singular.any():
+            raise ExegeteError("lime needs an alpha above 0 here: the samples do not tell all units apart")
+        solved: Tensor = coefficients[..., 0]
+        return solved

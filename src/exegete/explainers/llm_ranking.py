@@ -54,7 +54,7 @@ class LlmRanking(Explainer):
             raise ExegeteError("llm_ranking needs a causal language model: give its folder or name as ranker=")
         if batch.alignments is None:
             raise ExegeteError("llm_ranking reads words: it needs texts, not images or token ids")
-        scores = torch.zeros(batch.content.shape, dtype=model.dtype)
+        scores = torch.zeros(batch.content.shape, dtype=torch.promote_types(model.dtype, torch.float32))
         for row, alignment in enumerate(batch.alignments):
             label = "" if model.task.name == "span" else model.labels[int(target[row])]
             answer = ask(self.ranker, str(model.device), question(alignment, label, model.labels), len(alignment.words))

@@ -34,7 +34,7 @@ class Occlusion(Explainer):
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """p_c(x) − p_c(x without the unit)."""
         unit = units(batch, self.granularity)
-        number = torch.arange(-1, int(unit.max()) + 1, device=batch.device)
+        number = torch.arange(-1, max(int(unit.max()), 0) + 1, device=batch.device)
         keep = unit != number[:, None, None]
         keep[0] = True
         probability = model.task.probability(model.perturbed(batch, keep, self.perturbation), target)

@@ -98,6 +98,8 @@ def _packed(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Iterator
 
     Points of shorter examples join a pass only where their padding costs less than a pass of their own would.
     """
+    if not len(rows):
+        return
     sizes, order = batch.attended.sum(1)[rows].sort(descending=True, stable=True)
     if points_per_pass:
         yield from order.split(points_per_pass)

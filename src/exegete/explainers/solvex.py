@@ -73,7 +73,7 @@ class Solvex(Explainer):
                     beam.keep(gain[: len(one)])
             drops = self._drops(model, batch, target, unit, width)
         ranks = [_shifted(beam.ranks(), drop[: beam.count]) for beam, drop in zip(beams, drops, strict=True)]
-        grid = torch.zeros(len(batch), width, dtype=model.dtype)
+        grid = torch.zeros(len(batch), width, dtype=torch.promote_types(model.dtype, torch.float32))
         for row, rank in zip(grid, ranks, strict=True):
             row[: len(rank)] = torch.from_numpy(rank)
         return spread(grid.to(batch.device), unit)

@@ -1,4 +1,8 @@
-"""The metrics of each paper, with its parameters, so that tables can be compared with the published ones."""
+"""The metrics of each paper, with its parameters, so that tables can be compared with the published ones.
+
+The token metrics of `er` see what special tokens hold in studies with `special_tokens` only: called directly, a metric
+takes scores outside content for 0.
+"""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def _outside(item: Attribution, start: int, end: int) -> NDArray[np.float64]:
 
 @contextmanager
 def _words_moved(model: ExplainedModel, radius: float, draw: str) -> Iterator[None]:
-    """Inside the block every word vector is another one, at most `radius` away in each dimension."""
+    """Inside the block every word vector is another one, at most `radius` away; what was remembered does not count."""
     special = torch.tensor(sorted(model.special_ids | {model.pad_id, model.mask_id}), device=model.device)
 
     def shift(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -144,9 +144,11 @@ def _words_moved(model: ExplainedModel, radius: float, draw: str) -> Iterator[No
         return output + moves[where]
 
     handle = model.embedding.register_forward_hook(shift)
+    remembered, model.memory = model.memory, None
     try:
         yield
     finally:
+        model.memory = remembered
         handle.remove()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -99,15 +101,18 @@ def _attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention that records itself; a fused kernel does the work unless the weights themselves are wanted."""
+    """Attention that records itself; a fused kernel does the work where it can, unless the weights are wanted."""
     record = _RECORD.get()
     if record is None:
         raise RuntimeError("the attention implementation 'exegete' only works inside ExplainedModel.forward")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     wanted = record.wants_attention()
-    fused = not (wanted or record.capture.differentiable_twice)
+    plain = softcap is None and s_aux is None and kwargs.get("sinks") is None
+    fused = plain and not (wanted or record.capture.differentiable_twice)
     if record.zeroed is not None:
         value = value.masked_fill(record.zeroed[:, None, :, None], 0)
     if record.capture.heads:
@@ -120,9 +125,15 @@ def _attention(
     if fused:
         mixed, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
         return mixed, None
+    foreign = [name for name in ("position_bias", "sinks") if kwargs.get(name) is not None]
+    if foreign:
+        raise ExegeteError(f"{type(module).__name__} attends by {foreign[0]!r} too: its weights cannot be captured")
     causal = kwargs.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
-    weights = _weights(query, _per_query_head(key, query), attention_mask, scaling, causal)
+    logits = query @ _per_query_head(key, query).transpose(-1, -2) * scaling
+    if softcap is not None:
+        logits = (logits / softcap).tanh() * softcap
+    weights = _weights(logits, attention_mask, causal, s_aux).to(query.dtype)
     if wanted:
         record.attentions.append(weights)
     mixed = nn.functional.dropout(weights, dropout, module.training) @ _per_query_head(value, query)
@@ -134,16 +145,21 @@ def _per_query_head(heads: Tensor, query: Tensor) -> Tensor:
     return heads if repeats == 1 else heads.repeat_interleave(repeats, dim=1)
 
 
-def _weights(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float, causal: bool) -> Tensor:
-    """softmax(q·k·scaling), in float32 at least; positions that may not be attended get exactly no weight."""
-    logits = query @ key.transpose(-1, -2) * scaling
-    if mask is None and causal and query.shape[2] > 1:
+def _weights(logits: Tensor, mask: Tensor | None, causal: bool, sinks: Tensor | None) -> Tensor:
+    """softmax(logits), in float32 at least; positions that may not be attended get exactly no weight.
+
+    `sinks` [H]: a logit for each head that takes its share of the weight and leads nowhere.
+    """
+    if mask is None and causal and logits.shape[2] > 1:
         mask = logits.new_ones(logits.shape[-2:], dtype=torch.bool).tril()
     if mask is not None:
         lowest = torch.finfo(logits.dtype).min
         logits = logits.masked_fill(~mask, lowest) if mask.dtype == torch.bool else logits + mask
     precise = torch.promote_types(logits.dtype, torch.float32)
-    return logits.softmax(-1, dtype=precise).to(query.dtype)
+    if sinks is None:
+        return logits.softmax(-1, dtype=precise)
+    nowhere = sinks.view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
+    return torch.cat([logits, nowhere], -1).softmax(-1, dtype=precise)[..., :-1]
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)
@@ -155,11 +171,21 @@ def recording(model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = 
     """Record what attention does in the forward passes inside the block; the model's own kernels come back after it.
 
     `zeroed` [B, L]: positions that contribute a zero vector where they are attended to.
+
+    Raises:
+        ExegeteError: attention that goes neither through the interface nor through an adapter, of which more is wanted
+            than second derivatives; a block in which nothing came through the interface.
     """
     record = Record(capture, model.config.num_hidden_layers, zeroed)
     family = model.config.model_type
     if family in ADAPTERS:
         with hooked(model, record):
+            yield record
+        return
+    if not _dispatches(model):
+        if capture.attentions or capture.heads or zeroed is not None:
+            raise _uncapturable(family)
+        with sdpa_kernel(SDPBackend.MATH):
             yield record
         return
     before = model.config._attn_implementation
@@ -170,9 +196,21 @@ def recording(model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = 
     finally:
         model.config._attn_implementation = before
         _RECORD.reset(token)
-    wanted = capture.attentions or capture.heads
-    if wanted and not (record.attentions or record.queries):
-        raise ExegeteError(
-            f"the attention of model type {family!r} cannot be captured: it does not go through transformers' "
-            "attention interface, and there is no adapter for it"
-        )
+    if not record.calls:
+        raise _uncapturable(family)
+
+
+def _dispatches(model: nn.Module) -> bool:
+    """Whether a part of the model was written for transformers' attention interface.
+
+    Our kernel's name also decides how masks are made: attention that does not ask the interface would add them as
+    numbers, so that padding and later positions were seen.
+    """
+    return any(hasattr(sys.modules.get(type(part).__module__), "ALL_ATTENTION_FUNCTIONS") for part in model.modules())
+
+
+def _uncapturable(family: str) -> ExegeteError:
+    return ExegeteError(
+        f"the attention of model type {family!r} cannot be captured: it does not go through transformers' "
+        "attention interface, and there is no adapter for it"
+    )

@@ -12,6 +12,7 @@ from torch import Tensor
 from exegete.data.alignment import Alignment, align, token_mask
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
+from exegete.models.images import leading_tokens
 
 if TYPE_CHECKING:
     from exegete.models.explained import ExplainedModel
@@ -184,9 +185,10 @@ def _images(model: ExplainedModel, rows: Sequence[Mapping[str, Any]]) -> Batch:
     pictures = [row["image"].convert("RGB" if model.config.num_channels == 3 else "L") for row in rows]
     pixels = model.processing_class(images=pictures, return_tensors="pt")["pixel_values"].to(model.dtype)
     height, width = (size // model.config.patch_size for size in pixels.shape[-2:])
-    attended = torch.ones(len(rows), height * width + 1, dtype=torch.bool)
+    leading = leading_tokens(model.model)
+    attended = torch.ones(len(rows), leading + height * width, dtype=torch.bool)
     content = attended.clone()
-    content[:, 0] = False
+    content[:, :leading] = False
     labels = _labels(model, rows) if all(row.get("label") is not None for row in rows) else None
     word_of = torch.where(content, content.long().cumsum(1) - 1, -1)
     return Batch({"pixel_values": pixels}, attended, content, word_of, labels=labels, image_shape=(height, width))

@@ -21,7 +21,7 @@ from exegete.models.outputs import Outputs
 from exegete.models.perturbed import How, perturbed
 from exegete.models.preserve import attention_type_for, evaluating, hooks_removed
 from exegete.models.substitute import embeddings_replaced, last_tokens, read_at
-from exegete.models.tasks import TASKS, Task
+from exegete.models.tasks import Task, task_of
 
 Reference = Literal["mask", "pad", "zero"]
 
@@ -37,6 +37,9 @@ class ExplainedModel(nn.Module):
         processing_class: its tokenizer or image processor; without it only batches made with `Batch.from_ids` work.
         task: one of `TASKS`; default: what the model's head and configuration say.
         max_length: tokens that a text may have, where that shall be fewer than the model takes; at least 8.
+
+    Raises:
+        ExegeteError: an unknown task, a model without such a head, with an encoder and a decoder; XLNet.
     """
 
     def __init__(
@@ -49,10 +52,12 @@ class ExplainedModel(nn.Module):
         super().__init__()
         if max_length is not None and max_length < 8:
             raise ExegeteError(f"expected a max_length of at least 8 tokens, got {max_length}")
+        if model.config.is_encoder_decoder or model.config.model_type == "xlnet":
+            raise ExegeteError(f"expected an encoder or a decoder alone, and not XLNet, got {type(model).__name__}")
         self.limit = max_length
         self.model = model
         self.processing_class = processing_class
-        self.task: Task = TASKS[task or _task_of(model)]()
+        self.task: Task = task_of(_unwrapped(model), task)
         self._arguments = frozenset(inspect.signature(_unwrapped(model).forward).parameters)
         self.memory: dict[bytes, Tensor] | None = None
 
@@ -181,7 +186,7 @@ class ExplainedModel(nn.Module):
     def embed(self, batch: Batch) -> Tensor:
         """The input embeddings [B, L, d], before positions are added; differentiable.
 
-        Texts: word embeddings. Images: patch embeddings, with zeros at the class token, which has no pixels.
+        Texts: word embeddings. Images: patch embeddings, with zeros before them (the class token has no pixels).
         """
         if self.modality == "text":
             words: Tensor = self.embedding(batch.inputs["input_ids"])
@@ -244,7 +249,10 @@ class ExplainedModel(nn.Module):
             nothing = torch.empty(len(batch), 0, dtype=self.dtype, device=batch.device)
             return Outputs(nothing, embeddings, **recorded)
         if capture.hidden_states:
-            recorded["hidden_states"] = tuple(output.hidden_states)
+            recorded["hidden_states"] = tuple(
+                states if states.shape[1] <= batch.length else states[:, : batch.length]  # BigBird pads to full blocks
+                for states in output.hidden_states
+            )
         return Outputs(self.task.logits(output, batch), embeddings, **recorded)
 
     def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:
@@ -253,6 +261,8 @@ class ExplainedModel(nn.Module):
             arguments["use_cache"] = False
         if capture.hidden_states:
             arguments["output_hidden_states"] = True
+        if not self.config.return_dict:
+            arguments["return_dict"] = True
         return arguments
 
     @contextmanager
@@ -379,18 +389,3 @@ def finite(logits: Tensor) -> Tensor:
 def _unwrapped(model: PreTrainedModel) -> PreTrainedModel:
     """The model inside a PEFT wrapper, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def _task_of(model: PreTrainedModel) -> str:
-    name = type(_unwrapped(model)).__name__
-    config = model.config
-    if name.endswith("ForQuestionAnswering"):
-        return "span"
-    if not name.endswith(("ForSequenceClassification", "ForImageClassification")):
-        raise ExegeteError(
-            f"{name} has no head to explain: expected …ForSequenceClassification, …ForQuestionAnswering "
-            "or …ForImageClassification"
-        )
-    if config.problem_type == "multi_label_classification":
-        return "multi_label"
-    return "regression" if config.problem_type == "regression" or config.num_labels == 1 else "classification"

@@ -17,8 +17,8 @@ GENERIC = re.compile(r"(?i)(label_?)?\d+")
 def in_model_labels(model: ExplainedModel, data: Dataset) -> list[dict[str, Any]]:
     """The rows with `label` as the model numbers it; rows without labels, with values or spans as they are.
 
-    Names are matched in any case, and one may be the beginning of the other (NEG, negative). Where either side has
-    only numbers for names, the numbers count.
+    Names are matched in any case; one that has no equal may be the beginning of the other, or begin with it (NEG,
+    negative). Where either side has only numbers for names, the numbers count.
 
     Raises:
         ExegeteError: a label that the model does not know.
@@ -41,10 +41,16 @@ def label_map(names: list[str], known: tuple[str, ...]) -> Mapping[int, int]:
     """From the number of each name to the number of its like among the known ones; without those that have none."""
     if all(GENERIC.fullmatch(name) for name in names) or all(GENERIC.fullmatch(name) for name in known):
         return {number: number for number in range(min(len(names), len(known)))}
-    found = {number: [i for i, other in enumerate(known) if _alike(name, other)] for number, name in enumerate(names)}
+    found = {number: _likes(name, known) for number, name in enumerate(names)}
     return {number: alike[0] for number, alike in found.items() if len(alike) == 1}
 
 
-def _alike(one: str, other: str) -> bool:
-    one, other = one.strip().lower(), other.strip().lower()
-    return one == other or (min(len(one), len(other)) >= 3 and (one.startswith(other) or other.startswith(one)))
+def _likes(name: str, known: tuple[str, ...]) -> list[int]:
+    """The numbers of the known names that are this one, else of those that begin like it."""
+    name, others = name.strip().casefold(), [other.strip().casefold() for other in known]
+    equal = [number for number, other in enumerate(others) if other == name]
+    return equal or [number for number, other in enumerate(others) if _one_begins_the_other(name, other)]
+
+
+def _one_begins_the_other(one: str, other: str) -> bool:
+    return min(len(one), len(other)) >= 3 and (one.startswith(other) or other.startswith(one))

@@ -36,10 +36,10 @@ def hooked(model: PreTrainedModel, record: Record) -> Iterator[None]:
     """Record by hooks on the query, key and value layers and on the attention dropout; none is left after the block."""
     names = ADAPTERS[model.config.model_type]
     layers = [module for module in model.modules() if all(hasattr(module, name) for name in (names.query, names.key))]
-    wanted = record.capture.attentions or record.capture.heads
+    wanted = record.capture.attentions or record.capture.heads or record.zeroed is not None
     if wanted and any(not hasattr(layer, names.dropout) for layer in layers):
         raise ExegeteError(
-            "BigBird's block-sparse attention has no attention matrix to capture; "
+            "BigBird's block-sparse attention has no attention matrix to capture or to take values out of; "
             "load the model with attention_type='original_full' or use shorter texts"
         )
     with ExitStack() as hooks:

@@ -83,7 +83,13 @@ class LabelTokens(Classification):
         self.ids = list(ids)
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
-        """[B, C] The logits of the labels' tokens, after everything else."""
+        """[B, C] The logits of the labels' tokens, after everything else.
+
+        Raises:
+            ExegeteError: padding comes last.
+        """
+        if not batch.attended[:, -1].all():
+            raise ExegeteError("a prompted model answers at the last position: pad the prompts on their left")
         logits: Tensor = output.logits[:, -1, self.ids]
         return logits
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 
 NO_ID = -1
@@ -19,11 +20,16 @@ NO_ID = -1
 def embeddings_replaced(layer: nn.Module, embeddings: Tensor) -> Iterator[None]:
     """The embedding layer's first answer is these [B, L, d]; later ones (GPT-2 looks token types up too) stay.
 
-    What the model pads of its own accord stays its own (BigBird, to full blocks); a class token, which stands before
-    an image's patches, is left out.
+    What the model pads of its own accord stays its own (BigBird, to full blocks); a class token and what else stands
+    before an image's patches is left out.
+
+    Raises:
+        ExegeteError: the layer was not called, so that these embeddings were never read.
     """
+    asked: list[None] = []
 
     def answer(output: Tensor) -> Tensor:
+        asked.append(None)
         own, given = output.shape[1], embeddings.shape[1]
         if own > given:
             return torch.cat([embeddings.to(output.dtype), output[:, given:]], 1)
@@ -32,6 +38,8 @@ def embeddings_replaced(layer: nn.Module, embeddings: Tensor) -> Iterator[None]:
     first = _first_only(answer)
     with layer.register_forward_hook(lambda _, inputs, output: first(output)):
         yield
+    if not asked:
+        raise ExegeteError("the model did not read the input embeddings given to it: it looks words up somewhere else")
 
 
 def last_tokens(batch: Batch, pad_id: int | None) -> Tensor:

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
 
 
@@ -138,3 +139,28 @@ def _precise(logits: Tensor) -> Tensor:
 
 
 TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Span)}
+
+
+def task_of(model: PreTrainedModel, name: str | None = None) -> Task:
+    """The task of this name; default: what the model's head and configuration say.
+
+    Raises:
+        ExegeteError: an unknown task, or no head that can be explained.
+    """
+    if name is not None and name not in TASKS:
+        raise unknown("task", name, TASKS)
+    return TASKS[name or _named_by_head(model)]()
+
+
+def _named_by_head(model: PreTrainedModel) -> str:
+    name, config = type(model).__name__, model.config
+    if name.endswith("ForQuestionAnswering"):
+        return "span"
+    if not name.endswith(("ForSequenceClassification", "ForImageClassification")):
+        raise ExegeteError(
+            f"{name} has no head to explain: expected …ForSequenceClassification, …ForQuestionAnswering "
+            "or …ForImageClassification"
+        )
+    if config.problem_type == "multi_label_classification":
+        return "multi_label"
+    return "regression" if config.problem_type == "regression" or config.num_labels == 1 else "classification"

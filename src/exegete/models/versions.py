@@ -59,7 +59,7 @@ class Deleted:
         columns = slice(self.width - longest, None) if self.model.is_decoder else slice(0, longest)
         if self.model.modality == "image":
             chosen = self.batch.select(self.example[rows])
-            with only_patches(self.model.model, self.columns[rows, columns]):
+            with only_patches(self.model.model, self.columns[rows, columns], chosen.length):
                 return _answers(self.model, chosen)
         real = self.real[rows, columns]
         inputs = {name: self._gathered(name, rows)[:, columns] for name in self._per_position()}

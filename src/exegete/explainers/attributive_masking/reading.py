@@ -54,16 +54,21 @@ class Reader:
         """The batch's texts, on the batch's device.
 
         Raises:
-            ExegeteError: images, or token ids of another tokenizer without their texts.
+            ExegeteError: images, or token ids of another tokenizer, or too many, without their texts.
         """
         if model.modality != "text":
             raise ExegeteError("attributive_masking reads words: it does not apply to images")
-        if self._same(model) and batch.length <= self.reader.max_length:
+        same, limit = self._same(model), self.reader.max_length
+        if same and batch.length <= limit:
             return Reading(batch)
         if batch.alignments is None:
+            reason = (
+                f"reads at most {limit} tokens, not {batch.length}"
+                if same
+                else "tokenizes otherwise than the explained one"
+            )
             raise ExegeteError(
-                "the masking model has another tokenizer than the explained one, and token ids alone do not say what "
-                "the text was: encode texts instead"
+                f"the masking model {reason}, and token ids alone do not say what the text was: encode texts instead"
             )
         texts = [each.texts if len(each.texts) > 1 else each.texts[0] for each in batch.alignments]
         own = self.reader.encode(texts)
