@@ -66,7 +66,8 @@ class Part:
 
     `often`: steps from one look at dev to the next. `base`: rows and epochs of the fine-tuned model, where none is
     given; its rows begin with those of `train`. `simulated`: rows and epochs of simulatability alone, whose student has
-    to grow up. `students`: for each explanation of a model.
+    to grow up; `again`: of the student that learns along on a model that stays what it is. `students`: for each
+    explanation of a model.
     """
 
     spec: str
@@ -83,6 +84,7 @@ class Part:
     base: tuple[int, int] = (0, 0)
     base_rate: float = 1e-4
     simulated: tuple[int, int] = (4800, 1)
+    again: tuple[int, int] = (384, 8)
     students: int = 4
 
 
@@ -91,7 +93,7 @@ TASKS = {
     "snli": Part(f"snli:{DATA / 'snli'}", 120, splits=("dev", "dev", "test"), pool=96, base=(5400, 3), students=8),
     "squad": Part(
         f"squad:{DATA / 'squad' / 'dev-subset.json'}", 420, train=192, dev=32, test=62, scored=140, pool=192, batch=16,
-        base=(529, 12), base_rate=2e-4, simulated=(510, 5),
+        base=(529, 12), base_rate=2e-4, simulated=(510, 5), again=(510, 5),
     ),
     "reviews": Part(f"labelled:{DATA / 'reviews' / 'customer-reviews.txt'}?skip_empty=true", 110),
 }  # fmt: skip
@@ -100,7 +102,7 @@ RATES = {"comprehensiveness": (3e-5, 0.01), "sufficiency": (3e-5, 0.005), "consi
 RATES |= {"simulatability": (3e-5, 0.005)}  # of the model and of the coefficients
 TEMPERATURE, ALONE = 1.0, 0.02  # the second: of coefficients on a model that stays what it is
 SEEN = 128  # rows of test that rates were once chosen on: they judge nothing
-WEIGHT = 10.0  # β of students
+WEIGHT, NO_WEIGHT = 10.0, 1e-6  # β of students, and of those that learn from answers alone
 PUPIL = {"student_optimizer": "adamw", "student_rate": 1e-4, "student_weight": WEIGHT}  # simulatability learns with
 GROWING = ONCE | {"lr_scheduler_type": "linear", "lr_scheduler_kwargs": {}}  # simulatability alone
 STUDENT = QUIET | ONCE | {
@@ -230,6 +232,7 @@ def parts(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
             yield from one_at_a_time(bench, task, criteria, seed)
     for seed, task in product(SEEDS, ("sst", "snli", "squad")):
         yield f"beside {task} {seed}", partial(beside, bench, task, seed)
+        yield f"along {task} {seed}", partial(along, bench, task, seed)
     for task in ("snli", "squad", "sst"):
         yield f"control {task}", partial(trained, bench, task, "", 0)
     for criterion in CRITERIA[:3]:
@@ -346,8 +349,29 @@ def beside(bench: Bench, task: str, seed: int) -> dict[str, Any]:
     return found
 
 
-def fitted(bench: Bench, task: str, criteria: str, seed: int, **switches: Any) -> TrainResult:
-    """The fine-tuned model after the recipe; of simulatability dev is what judges students, and chooses nothing."""
+def along(bench: Bench, task: str, seed: int) -> dict[str, Any]:
+    """The student that learns along from few data, on one model: without attention, and with it untrained or trained."""
+    found: dict[str, Any] = {"task": task, "seed": seed}
+    for name, rates in (
+        ("none", {"pace": 0.0, "student_weight": NO_WEIGHT}),
+        ("untrained", {"pace": 0.0}),
+        ("trained", {}),
+    ):
+        shutil.rmtree(bench.folder / "work", ignore_errors=True)
+        options: dict[str, Any] = {"train_model": False, "growing": bench.size(task).again, **rates}
+        result = fitted(bench, task, "simulatability", seed, **options)
+        found[name] = [logged(entry) for entry in result.history]
+    shutil.rmtree(bench.folder / "work", ignore_errors=True)
+    return found
+
+
+def fitted(
+    bench: Bench, task: str, criteria: str, seed: int, growing: tuple[int, int] | None = None, **switches: Any
+) -> TrainResult:
+    """The fine-tuned model after the recipe; of simulatability dev is what judges students, and chooses nothing.
+
+    `growing`: rows and epochs of simulatability alone.
+    """
     train, dev, _ = bench.data(task)
     size, kind = bench.size(task), UNTRAINED[KIND.get(criteria, "softmax")]
     rate, own = map(min, zip(*(RATES[name] for name in criteria.split(",")), strict=True)) if criteria else (3e-5, 0.0)
@@ -355,8 +379,9 @@ def fitted(bench: Bench, task: str, criteria: str, seed: int, **switches: Any) -
     student = {"student": backbone(), **PUPIL} if "simulatability" in criteria else {}
     options = {"pace": own / rate, "temperature": TEMPERATURE, **kind, **student, **switches}
     recipe = RECIPES["ivra"](criteria, **options) if criteria else RECIPES["baseline"]()
-    growing = criteria == "simulatability" and bench.scale == "small"
-    rows, epochs = size.simulated if growing else (len(train), size.epochs)
+    simulated = criteria == "simulatability" and bench.scale == "small"
+    growing = (growing or size.simulated) if simulated else None
+    rows, epochs = growing or (len(train), size.epochs)
     arguments = QUIET | {
         "num_train_epochs": epochs, "learning_rate": rate, "per_device_train_batch_size": size.batch,
         "per_device_eval_batch_size": 32, "logging_steps": size.often, "eval_steps": size.often, "warmup_steps": 0,

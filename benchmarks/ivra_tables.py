@@ -23,8 +23,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output", type=Path, help="the folder that `ivra.py` wrote into")
     folder = parser.parse_args().output
-    for lines in (alone(folder), simulated(folder), others(folder), levels(folder), mixed(folder), moved(folder)):
-        print("\n".join(lines), end="\n\n")
+    for table in (alone, simulated, along, others, levels, mixed, moved):
+        print("\n".join(table(folder)), end="\n\n")
 
 
 def parts(folder: Path) -> dict[str, dict[str, Any]]:
@@ -79,6 +79,18 @@ def simulated(folder: Path) -> Iterator[str]:
                 each["history"][-1].get("eval_criterion", np.nan) if each else np.nan for each in (untrained, run)
             ]
             yield f"| {task} | {seed} | {' | '.join(format(value, '.3f') for value in values)} |"
+
+
+def along(folder: Path) -> Iterator[str]:
+    """The student that learns along from few data, on a model that stays what it is."""
+    found, arms = parts(folder), ("none", "untrained", "trained")
+    yield f"| task | seed | {' | '.join(arms)} |"
+    yield f"| --- | ---: |{' ---: |' * len(arms)}"
+    for task, seed in product(("sst", "snli", "squad"), SEEDS):
+        run = found.get(f"along {task} {seed}")
+        if run is not None:
+            values = [format(run[arm][-1]["eval_criterion"], ".3f") for arm in arms]
+            yield f"| {task} | {seed} | {' | '.join(values)} |"
 
 
 def spread(values: Sequence[float], form: str = ".3f", deviation: str = ".3f") -> str:

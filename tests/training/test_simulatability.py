@@ -174,6 +174,8 @@ def test_a_student_with_adamw_keeps_its_moments_also_in_files():
     torch.testing.assert_close(term.detach(), expected, rtol=1e-8, atol=1e-10)
     with pytest.raises(ExegeteError, match="adamw, sgd"):
         Pupil(small("bert"), optimizer="adam")
+    with pytest.raises(ExegeteError, match="by more than 0"):
+        Pupil(small("bert"), weight=0.0)
 
 
 @pytest.mark.parametrize("divergent", [False, True])

@@ -26,12 +26,12 @@ class Pupil(nn.Module):
 
     Args:
         model: pretrained, not fine-tuned; it reads the same tokens as the model that is explained.
-        weight: β, of the explanations in its loss.
+        weight: β, of the explanations in its loss; above 0.
         optimizer: of its steps: `sgd`, without momentum, or `adamw`, without decay, whose moments are buffers here.
         special_tokens: whether its explanation r* is over them, too; as in those that it learns from.
 
     Raises:
-        ExegeteError: another optimizer.
+        ExegeteError: another optimizer, or a weight of 0.
     """
 
     def __init__(
@@ -40,6 +40,8 @@ class Pupil(nn.Module):
         super().__init__()
         if optimizer not in get_args(Inner):
             raise unknown("student's optimizer", optimizer, get_args(Inner))
+        if weight <= 0:
+            raise ExegeteError(f"a student that learns from explanations weighs them by more than 0, got {weight}")
         own = InterpretableAttention.untrained(model, norm="softmax", special_tokens=special_tokens).to(model.device)
         self.student = Student(model, own, weight).requires_grad_(False)
         self.kind = optimizer
