@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import replace
 from operator import index
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, Self, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -47,9 +48,7 @@ class ExplainedModel(nn.Module):
         max_length: int | None = None,
     ) -> None:
         super().__init__()
-        if max_length is not None and max_length < 8:
-            raise ExegeteError(f"expected a max_length of at least 8 tokens, got {max_length}")
-        self.limit = max_length
+        self.limit = _enough(max_length)
         self.model = model
         self.processing_class = processing_class
         self.task: Task = TASKS[task or _task_of(model)]()
@@ -155,21 +154,28 @@ class ExplainedModel(nn.Module):
     def _reads_last_token(self) -> bool:
         return self.is_decoder and self.task.name != "span"
 
+    def with_max_length(self, max_length: int) -> Self:
+        """The same model, sharing all that it holds, for texts of so many tokens."""
+        other = copy(self)
+        other.limit = _enough(max_length)
+        return other
+
     def takes(self, argument: str) -> bool:
         """Whether the model's forward has this argument."""
         return argument in self._arguments
 
     # -- inputs ------------------------------------------------------------------------------------------------------
 
-    def encode(self, examples: Sequence[Any]) -> Batch:
-        """Texts, pairs (text, text), images or rows of canonical columns as one padded batch on the model's device.
+    def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
+        """Texts, pairs (text, text), images or rows of canonical columns as one padded batch.
 
-        Texts longer than the model takes are truncated, and a warning says how many. Labels are the model's own ids.
+        It is on the model's device unless another is given. Texts longer than the model takes are truncated, and a
+        warning says how many. Labels are the model's own ids.
 
         Raises:
             ExegeteError: an empty text, a text without content tokens, a missing column, no tokenizer.
         """
-        return encoding.encode(self, examples)
+        return encoding.encode(self, examples, device=device)
 
     def with_positions(self, batch: Batch) -> Batch:
         """The batch with explicit positions where left padding would shift the model's own."""
@@ -374,6 +380,12 @@ def finite(logits: Tensor) -> Tensor:
     if torch.isnan(logits).any():
         raise ExegeteError("the model answers NaN: its weights or its floating point type are broken")
     return logits
+
+
+def _enough(max_length: int | None) -> int | None:
+    if max_length is not None and max_length < 8:
+        raise ExegeteError(f"expected a max_length of at least 8 tokens, got {max_length}")
+    return max_length
 
 
 def _unwrapped(model: PreTrainedModel) -> PreTrainedModel:

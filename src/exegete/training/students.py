@@ -102,11 +102,7 @@ class Teaching:
 
     def cutting(self, max_length: int | None) -> Teaching:
         """With a teacher that cuts texts where the student does."""
-        teacher = self.teacher
-        if max_length is None:
-            return self
-        alike = ExplainedModel(teacher.model, teacher.processing_class, teacher.task.name, max_length)
-        return replace(self, teacher=alike)
+        return self if max_length is None else replace(self, teacher=self.teacher.with_max_length(max_length))
 
     def taught(self, data: Dataset) -> Dataset:
         """The data as a student sees it, see `lessons.taught`; what is so already stays."""
