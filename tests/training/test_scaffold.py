@@ -20,6 +20,7 @@ from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.explainers.parameterised_attention import ParameterisedAttention
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Capture, ExplainedModel
+from exegete.models.digest import weights_digest
 from exegete.objectives import Step, task_losses
 from exegete.training.bilevel import Pilot, Student
 from exegete.training.checkpoints import newest_whole
@@ -449,6 +450,15 @@ def test_a_student_for_every_explainer_size_and_seed_and_what_is_finished_is_kep
     assert float(row["simulatability"].iloc[0]) == pytest.approx(agreed)
     record = json.loads((tmp_path / "learned-8-1" / "exegete_run.json").read_text())
     assert record["config"]["data"]["train"]["rows"] == 8
+
+
+def test_all_students_of_one_model_object_start_from_its_weights(tmp_path):
+    data, start = sentences(12), families.tiny("bert")
+    settings = {"explainers": ["none"], "sizes": [8], "seeds": [0, 1], "arguments": ARGUMENTS | SCHEDULE}
+    settings["processing_class"] = families.tokenizer("bert")
+    students(start, Teaching(teacher_of()), data, data, data, tmp_path, **settings)
+    records = [json.loads((tmp_path / f"none-8-{seed}" / "exegete_run.json").read_text()) for seed in (0, 1)]
+    assert [record["config"]["model"]["weights"] for record in records] == [weights_digest(families.tiny("bert"))] * 2
 
 
 def test_the_summary_has_medians_quartiles_and_what_lies_above_the_baseline():

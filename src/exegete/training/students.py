@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -76,7 +77,7 @@ class Teaching:
         """
         folder = Path(output_dir)
         if self.retrain and self.explainer == LEARNED:
-            first = replace(self, retrain=False).student(model, train, dev, beside(folder), **options)
+            first = replace(self, retrain=False).student(deepcopy(model), train, dev, beside(folder), **options)
             if not first.finished:
                 raise ExegeteError("learning the explainer was stopped: the same call goes on from there")
             return self.fixed(first.folder).student(model, train, dev, folder, **options)
@@ -208,7 +209,7 @@ def students(
             if not (folder / MEASURED).exists():
                 Path(output_dir).mkdir(parents=True, exist_ok=True)
                 terms = terms or one.objectives(lesson, Path(output_dir))
-                result = one.run(model, lesson.select(range(size)), exam, folder, terms, seed=seed, **options)
+                result = one.run(deepcopy(model), lesson.select(range(size)), exam, folder, terms, seed=seed, **options)
                 if not result.finished:
                     raise ExegeteError("the students' training was stopped: the same call goes on from there")
                 write_json(folder / MEASURED, measured(result.model, last) | {"steps": result.steps})
