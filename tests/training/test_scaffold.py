@@ -28,7 +28,7 @@ from exegete.training.inner_updates import update_of
 from exegete.training.lessons import GOLD, Lesson, answers, encoded, lessons, said_of, taught
 from exegete.training.scaffold import Teacher, projected, static
 from exegete.training.scaffold_trainer import ScaffoldTrainer
-from exegete.training.students import Teaching, _explanations, _head_logits, student_splits, students, summary
+from exegete.training.students import Teaching, _explanations, _head_logits, measured, student_splits, students, summary
 from exegete.training.trainer import LEARNED
 from runs import ARGUMENTS, difference, generated, sentences, weights
 from runs import answers as questions
@@ -459,6 +459,21 @@ def test_all_students_of_one_model_object_start_from_its_weights(tmp_path):
     students(start, Teaching(teacher_of()), data, data, data, tmp_path, **settings)
     records = [json.loads((tmp_path / f"none-8-{seed}" / "exegete_run.json").read_text()) for seed in (0, 1)]
     assert [record["config"]["model"]["weights"] for record in records] == [weights_digest(families.tiny("bert"))] * 2
+
+
+def test_a_student_that_knows_the_classes_in_another_order_is_compared_by_their_names(tmp_path):
+    teacher, data, start = teacher_of(), sentences(12), families.tiny("bert", seed=5, initializer_range=0.4)
+    teacher.config.id2label = {0: "no", 1: "maybe", 2: "yes"}
+    start.config.id2label = {0: "yes", 1: "no", 2: "maybe"}
+    still = {"learning_rate": 1e-30, "num_train_epochs": 1}
+    options = {"model": start, "arguments": still, "processing_class": teacher.processing_class}
+    result = student(tmp_path / "run", Teaching(teacher, "none"), data, **options)
+    assert result.model.labels == ("yes", "no", "maybe")
+    said, own = ([model.labels[i] for i in answers(model, data).argmax(-1)] for model in (teacher, result.model))
+    agreed = np.mean([one == other for one, other in zip(said, own, strict=True)])
+    right = np.mean([data.features["label"].names[row["label"]] == name for row, name in zip(data, own, strict=True)])
+    for figures in (result.metrics, measured(result.model, taught(teacher, data))):
+        assert (figures["simulatability"], figures["accuracy"]) == (pytest.approx(agreed), pytest.approx(right))
 
 
 def test_the_summary_has_medians_quartiles_and_what_lies_above_the_baseline():

@@ -32,7 +32,7 @@ from exegete.training.lessons import ROW, answers, decided, lessons, said_of, ta
 from exegete.training.run import vocabulary_digest
 from exegete.training.scaffold import LAST, LEARNED, NONE, Scaffolding, projected, static, usual_weight
 from exegete.training.scaffold_trainer import ScaffoldTrainer
-from exegete.training.start import Source, is_new
+from exegete.training.start import Source, as_numbered, is_new
 
 MEASURED = "student.json"
 
@@ -147,7 +147,8 @@ def beside(folder: Path) -> Path:
 
 def measured(model: ExplainedModel, data: Dataset) -> dict[str, float]:
     """A student's figures on taught data, without explanations: `simulatability`, and the task's against people's."""
-    predicted, task = answers(model, data), model.task.name
+    data, task = as_numbered(model, data), model.task.name
+    predicted = answers(model, data)
     gold = with_gold(data)
     figures = {} if gold is None else evaluation.score(task, predicted, gold)
     return {"simulatability": simulatability(task, decided(task, predicted), said_of(data))} | figures
