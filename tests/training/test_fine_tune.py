@@ -159,6 +159,11 @@ def test_a_finished_run_is_not_redone_and_another_configuration_needs_overwritin
     assert {"torch", "transformers", "exegete"} <= record["versions"].keys()
 
 
+def test_a_run_that_is_reused_reads_as_many_tokens_as_when_it_was_trained(tmp_path):
+    lengths = [run(tmp_path, max_length=16).model.max_length for _ in range(2)]
+    assert lengths == [16, 16]
+
+
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         run(tmp_path / name, seed=seed)

@@ -145,7 +145,8 @@ def fine_tune(
     done = run.finished() if resume and not overwrite else None
     if done is not None:
         logger.warning("%s holds the finished run of this configuration: nothing to do", run.folder)
-        return TrainResult(run.folder, load(run.folder, device=args.device), done, reused=True)
+        kept = load(run.folder, device=args.device, max_length=max_length)
+        return TrainResult(run.folder, kept, done, reused=True)
     with args.main_process_first(local=False):
         checkpoint = run.begin(resume=resume, overwrite=overwrite, writes=args.should_save)
     stop = StopAfterStep()
