@@ -350,7 +350,7 @@ def beside(bench: Bench, task: str, seed: int) -> dict[str, Any]:
 
 
 def along(bench: Bench, task: str, seed: int) -> dict[str, Any]:
-    """The student that learns along from few data, on one model: without attention, and with it untrained or trained."""
+    """The student that learns along from few data, on one model: without attention, with untrained, with trained."""
     found: dict[str, Any] = {"task": task, "seed": seed}
     for name, rates in (
         ("none", {"pace": 0.0, "student_weight": NO_WEIGHT}),

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import exegete
+import families
 from exegete import ExegeteError
 from exegete.cli import main
 from exegete.data import words_of
+from exegete.models.digest import weights_digest
 from exegete.objectives import CrossEntropy, ExplanationGuided, ExplanationLoss, GradientPenalty, VirtualAdversarial
 from exegete.recipes import RECIPES, find_bounds, rationales
 from exegete.recipes.fresh import choose
@@ -104,6 +106,23 @@ def test_bounds_are_the_lowest_losses_of_runs_on_the_explanation_loss_alone(tmp_
             values.append(min(entry[name] for entry in history if name in entry))
     assert found.train == pytest.approx(1.5 * np.mean(lowest["explanation"]))
     assert found.dev == pytest.approx(np.mean(lowest["eval_explanation"]))
+
+
+@pytest.mark.parametrize(
+    ("train", "runs"),
+    [
+        (lambda *args, **options: find_bounds(*args, guide="rollout", seeds=(0, 1), **options), ("seed-0", "seed-1")),
+        (RECIPES["fresh"]("attention_last").train, ("", "-support")),
+        (RECIPES["smat"](retrain_student=True).train, ("", "-teacher", "-learned")),
+    ],
+    ids=["er_bound", "fresh", "smat"],
+)
+def test_runs_that_start_from_one_model_object_start_from_the_same_weights(train, runs, tmp_path):
+    start = families.tiny("bert", num_labels=2)
+    train(start, *data(), tmp_path / "run", processing_class=families.tokenizer("bert"), arguments=QUICK)
+    folders = [tmp_path / "run" / run if "seed" in run else tmp_path / f"run{run}" for run in runs]
+    configs = [json.loads((folder / "exegete_run.json").read_text())["config"] for folder in folders]
+    assert {config["model"]["weights"] for config in configs} == {weights_digest(families.tiny("bert", num_labels=2))}
 
 
 def test_robust_and_guided_training_has_the_papers_values():

@@ -148,6 +148,35 @@ def test_decoders_learn_adapters_that_become_part_of_the_model(kind, tmp_path):
     torch.testing.assert_close(scores.sum(1), torch.ones(2))
 
 
+@pytest.mark.parametrize(("kind", "lora"), [("gpt2", None), ("roberta", True)])
+def test_a_handed_over_model_is_without_adapters_unless_they_became_part_of_it(kind, lora, tmp_path):
+    """Not after a stop, not where the run is finished already: the same call with the same object goes on."""
+
+    def train(folder, start, trainer=CriterionTrainer):
+        recipe = RECIPES["ivra"]("comprehensiveness", lora=lora)
+        recipe = type(recipe)(**{**vars(recipe), "trainer": trainer})
+        data = generated(size=48), generated(split="dev", size=24)
+        options = {"processing_class": processor(kind), "arguments": ARGUMENTS | {"num_train_epochs": 2}}
+        return recipe.train(start, *data, folder, **options)
+
+    def parts(model):
+        return {name: type(module) for name, module in model.named_modules()}, vars(model).keys()
+
+    start, untouched = (tiny(kind, num_labels=2) for _ in range(2))
+    assert not train(tmp_path / "run", start, interrupted(signal.SIGTERM, 3, CriterionTrainer)).finished
+    assert parts(start) == parts(untouched)
+    assert all(torch.equal(value, start.state_dict()[name]) for name, value in untouched.state_dict().items())
+    result = train(tmp_path / "run", start)
+    assert result.finished
+    assert result.model.model is start
+    assert parts(start) == parts(untouched)
+    train(tmp_path / "whole", tiny(kind, num_labels=2))
+    assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
+    assert train(tmp_path / "run", untouched).reused
+    assert parts(start) == parts(untouched)
+    assert all(weight.requires_grad for weight in untouched.parameters())
+
+
 def test_adapters_can_be_chosen_for_encoders_and_left_out_of_decoders(tmp_path):
     ivra(tmp_path / "encoder", lora=True, arguments={"num_train_epochs": 1})
     start = saved(tmp_path / "start", "gpt2", num_labels=2)

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from datasets import ClassLabel
+from datasets import ClassLabel, Dataset, Features, List, Value
 from transformers import BertForSequenceClassification
 
 import exegete
@@ -77,6 +77,40 @@ def test_labels_are_named_as_the_data_names_them_in_its_order(tmp_path):
     assert exegete.load(tmp_path).labels == ("zebra", "ant", "mole")
 
 
+def turned(as_folder, folder):
+    """A model that knows the classes of the data, in another order, and the data."""
+    model = families.tiny("bert", seed=3, initializer_range=0.4)
+    model.config.id2label = {0: "YES", 1: "NO", 2: "MAYBE"}
+    model.config.label2id = {name: number for number, name in model.config.id2label.items()}
+    if as_folder:
+        model.save_pretrained(folder / "start")
+        families.tokenizer("bert").save_pretrained(folder / "start")
+    return str(folder / "start") if as_folder else model, sentences(32)
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_classes_that_a_model_knows_by_name_are_its_own_in_whatever_order_the_data_has_them(as_folder, tmp_path):
+    start, data = turned(as_folder, tmp_path)
+    names = data.features["label"].names
+    before = exegete.load(turned(False, tmp_path)[0], families.tokenizer("bert"))
+    said = before.predict(before.encode(data["text"][:])).tolist()
+    right = [before.labels[number].lower() == names[row["label"]] for number, row in zip(said, data, strict=True)]
+    assert 0 < np.mean(right) < 1
+    quiet = {"learning_rate": 1e-12}
+    result = run(tmp_path / "run", model=start, processing_class=families.tokenizer("bert"), arguments=quiet)
+    assert result.metrics["accuracy"] == np.mean(right)
+    assert result.model.labels == exegete.load(tmp_path / "run", device="cpu").labels == ("yes", "no", "maybe")
+
+
+def test_classes_that_a_model_does_not_know_take_the_places_of_those_it_knows(tmp_path):
+    start, data = turned(False, tmp_path)
+    features = data.features.copy()
+    features["label"] = ClassLabel(names=["no", "yes", "perhaps"])
+    data = data.cast(features)
+    result = run(tmp_path / "run", model=start, data=data, processing_class=families.tokenizer("bert"))
+    assert result.model.labels == ("no", "yes", "perhaps")
+
+
 def test_a_pretrained_body_keeps_its_weights_and_gets_the_head_that_the_data_needs(tmp_path):
     families.tiny("bert", num_labels=5).save_pretrained(tmp_path / "body")
     families.tokenizer("bert").save_pretrained(tmp_path / "body")
@@ -125,6 +159,11 @@ def test_a_finished_run_is_not_redone_and_another_configuration_needs_overwritin
     assert {"torch", "transformers", "exegete"} <= record["versions"].keys()
 
 
+def test_a_run_that_is_reused_reads_as_many_tokens_as_when_it_was_trained(tmp_path):
+    lengths = [run(tmp_path, max_length=16).model.max_length for _ in range(2)]
+    assert lengths == [16, 16]
+
+
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         run(tmp_path / name, seed=seed)
@@ -165,6 +204,13 @@ def test_early_stopping_stops_early(tmp_path):
     assert run(tmp_path, early_stopping_patience=2, arguments=arguments).steps == 3 * 2
 
 
+def labelled(feature, *labels):
+    """A text for each label, the first of all without a fault."""
+    first = [0] if isinstance(feature, List) else 0
+    types = Features({"text": Value("string"), "label": feature})
+    return Dataset.from_dict({"text": ["a film"] * (len(labels) + 1), "label": [first, *labels]}, features=types)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -174,6 +220,11 @@ def test_early_stopping_stops_early(tmp_path):
         ({"model": "./nowhere"}, "no model at"),
         ({"model": "tiny", "arguments": {"learning_ratio": 1}}, "unusable training arguments"),
         ({"model": families.tiny("bert", num_labels=2)}, "2 outputs, the data 3 classes"),
+        ({"model": families.tiny("bert", num_labels=2), "data": labelled(Value("float32"), 0.5)}, "2 outputs, a regr"),
+        ({"data": labelled(Value("float32"), None)}, "row 1 has no label"),
+        ({"data": labelled(Value("float64"), float("nan"))}, "row 1 has no label"),
+        ({"data": labelled(ClassLabel(names=["a", "b"]), -1)}, "row 1 has no label"),
+        ({"data": labelled(List(ClassLabel(names=["a", "b"])), [0, 1], [1])}, "List.*: expected one ClassLabel a row"),
         ({"max_length": 4}, "max_length of at least 8"),
     ],
 )

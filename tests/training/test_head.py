@@ -15,6 +15,7 @@ from exegete.objectives import CrossEntropy
 from exegete.recipes import RECIPES
 from exegete.training import ObjectiveTrainer, fine_tune
 from exegete.training.head import split_head
+from exegete.training.lora import with_lora
 from runs import ARGUMENTS, difference, generated, trainer, weights
 from test_resume import interrupted
 
@@ -44,6 +45,20 @@ def test_the_head_is_what_stands_on_the_encoder(family):
     assert not {name.split(".")[0] for name in slow} & HEADS[family]
     assert sum(len(group["params"]) for _, group in groups) == len(names)
     assert {group["weight_decay"] for _, group in groups} == {0.5, 0.01}
+
+
+@pytest.mark.parametrize("family", ["roberta", "gpt2"])
+def test_the_head_beside_adapters_is_the_head(family):
+    model = exegete.load(families.tiny(family), families.processor(family))
+    with_lora(model)
+    names = {id(weight): name for name, weight in model.model.named_parameters() if weight.requires_grad}
+    optimizer = torch.optim.SGD([weight for weight in model.model.parameters() if weight.requires_grad], lr=0.01)
+    split_head(optimizer, model.model, 7.0)
+    slow, fast = ([names[id(weight)] for weight in group["params"]] for group in optimizer.param_groups)
+    (head,) = HEADS[family]
+    assert all("lora_" in name and f".{head}." not in name for name in slow)
+    assert fast
+    assert all(f".{head}." in name for name in fast)
 
 
 def test_a_step_moves_the_head_so_many_times_as_far(tmp_path):

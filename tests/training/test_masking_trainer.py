@@ -26,11 +26,13 @@ from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, Moment
 from exegete.objectives.masking import PredictionPreservation
 from exegete.recipes import RECIPES
+from exegete.training.batches import Collator
 from exegete.training.masking_data import stratified, without
 from exegete.training.masking_run import masking_arguments, train_masking
 from exegete.training.masking_search import WeightSearch, opened
 from exegete.training.masking_trainer import MaskingTrainer
 from exegete.training.module import TrainingModule
+from exegete.training.students import Teaching
 from left_behind import mixed_modes, state
 
 QUICK = {"disable_tqdm": True, "use_cpu": True, "per_device_train_batch_size": 4, "logging_steps": 1}
@@ -290,27 +292,53 @@ def test_bad_input(tmp_path):
         module(batch, Moment())
 
 
-def test_a_prompted_causal_model_is_explained_from_training_to_comparison(tmp_path):
-    """A decoder with a byte-level tokenizer, explained by an encoder with WordPiece; by the recipe, search included."""
+def prompted():
+    """A decoder with a byte-level tokenizer."""
     torch.manual_seed(1)
     causal = hf.AutoModelForCausalLM.from_config(hf.AutoConfig.for_model("llama", **families.TEXT["llama"]))
     with torch.no_grad():
         for weight in causal.parameters():
             weight.add_(0.3 * torch.randn_like(weight))
     template = "Is it good ?\n\nText:{text}\nLabel:"
-    model = exegete.load(
+    return exegete.load(
         causal.eval(), families.tokenizer("gpt2"), task="prompt", template=template, labels={"no": "N", "yes": "P"}
     )
+
+
+def test_batches_of_a_prompted_model_have_its_prompt_also_where_texts_are_cut_shorter():
+    model, rows = prompted(), list(texts(4))
+    for one in (model, Teaching(model).cutting(60).teacher):
+        expected, found = one.encode(rows), Collator(one)(rows)["batch"]
+        assert torch.equal(found.inputs["input_ids"], expected.inputs["input_ids"])
+        assert "Is it good" in one.tokenizer.decode(found.inputs["input_ids"][0])
+        assert torch.equal(found.content, expected.content)
+    assert found.length == 60
+    assert model.encode(rows).length > 60
+
+
+def test_a_model_that_is_handed_over_reads_as_many_tokens_as_asked_for_with_its_own_tokenizer(tmp_path):
+    model, recipe = bert(), RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, inverse_weight=0.5)
+    arguments = QUICK | {"max_steps": 1}
+    result = recipe.train(model, texts(8), texts(4, start=8), tmp_path, max_length=12, arguments=arguments)
+    assert result.model.model is model.model
+    assert (result.model.max_length, model.limit) == (12, None)
+    with pytest.raises(ExegeteError, match="has its tokenizer already"):
+        recipe.train(model, texts(8), texts(4, start=8), tmp_path, processing_class=families.tokenizer("bert"))
+
+
+def test_a_prompted_causal_model_is_explained_from_training_to_comparison(tmp_path):
+    """Explained by an encoder with WordPiece; by the recipe, search included."""
+    model = prompted()
     families.tiny("bert").base_model.save_pretrained(tmp_path / "encoder")
     families.tokenizer("bert").save_pretrained(tmp_path / "encoder")
     recipe = RECIPES["aml"](
         "comprehensiveness", backbone=str(tmp_path / "encoder"), trials=1, train_rows=12, dev_rows=4
     )
-    bits = {name: value.clone() for name, value in causal.state_dict().items()}
+    bits = {name: value.clone() for name, value in model.model.state_dict().items()}
     arguments = QUICK | {"num_train_epochs": 1, "learning_rate": 5e-3, "eval_steps": 2}
     result = recipe.train(model, texts(16), texts(6, start=16), tmp_path / "masking", arguments=arguments)
     assert result.finished
-    assert all(torch.equal(value, bits[name]) for name, value in causal.state_dict().items())
+    assert all(torch.equal(value, bits[name]) for name, value in model.model.state_dict().items())
     methods = [
         f"attributive_masking:{tmp_path / 'masking'}",
         f"attributive_masking:{tmp_path / 'masking'}?refine_steps=3&refine_rate=0.05",

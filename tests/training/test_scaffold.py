@@ -20,6 +20,7 @@ from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.explainers.parameterised_attention import ParameterisedAttention
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Capture, ExplainedModel
+from exegete.models.digest import weights_digest
 from exegete.objectives import Step, task_losses
 from exegete.training.bilevel import Pilot, Student
 from exegete.training.checkpoints import newest_whole
@@ -27,7 +28,7 @@ from exegete.training.inner_updates import update_of
 from exegete.training.lessons import GOLD, Lesson, answers, encoded, lessons, said_of, taught
 from exegete.training.scaffold import Teacher, projected, static
 from exegete.training.scaffold_trainer import ScaffoldTrainer
-from exegete.training.students import Teaching, _explanations, _head_logits, student_splits, students, summary
+from exegete.training.students import Teaching, _explanations, _head_logits, measured, student_splits, students, summary
 from exegete.training.trainer import LEARNED
 from runs import ARGUMENTS, difference, generated, sentences, weights
 from runs import answers as questions
@@ -449,6 +450,30 @@ def test_a_student_for_every_explainer_size_and_seed_and_what_is_finished_is_kep
     assert float(row["simulatability"].iloc[0]) == pytest.approx(agreed)
     record = json.loads((tmp_path / "learned-8-1" / "exegete_run.json").read_text())
     assert record["config"]["data"]["train"]["rows"] == 8
+
+
+def test_all_students_of_one_model_object_start_from_its_weights(tmp_path):
+    data, start = sentences(12), families.tiny("bert")
+    settings = {"explainers": ["none"], "sizes": [8], "seeds": [0, 1], "arguments": ARGUMENTS | SCHEDULE}
+    settings["processing_class"] = families.tokenizer("bert")
+    students(start, Teaching(teacher_of()), data, data, data, tmp_path, **settings)
+    records = [json.loads((tmp_path / f"none-8-{seed}" / "exegete_run.json").read_text()) for seed in (0, 1)]
+    assert [record["config"]["model"]["weights"] for record in records] == [weights_digest(families.tiny("bert"))] * 2
+
+
+def test_a_student_that_knows_the_classes_in_another_order_is_compared_by_their_names(tmp_path):
+    teacher, data, start = teacher_of(), sentences(12), families.tiny("bert", seed=5, initializer_range=0.4)
+    teacher.config.id2label = {0: "no", 1: "maybe", 2: "yes"}
+    start.config.id2label = {0: "yes", 1: "no", 2: "maybe"}
+    still = {"learning_rate": 1e-30, "num_train_epochs": 1}
+    options = {"model": start, "arguments": still, "processing_class": teacher.processing_class}
+    result = student(tmp_path / "run", Teaching(teacher, "none"), data, **options)
+    assert result.model.labels == ("yes", "no", "maybe")
+    said, own = ([model.labels[i] for i in answers(model, data).argmax(-1)] for model in (teacher, result.model))
+    agreed = np.mean([one == other for one, other in zip(said, own, strict=True)])
+    right = np.mean([data.features["label"].names[row["label"]] == name for row, name in zip(data, own, strict=True)])
+    for figures in (result.metrics, measured(result.model, taught(teacher, data))):
+        assert (figures["simulatability"], figures["accuracy"]) == (pytest.approx(agreed), pytest.approx(right))
 
 
 def test_the_summary_has_medians_quartiles_and_what_lies_above_the_baseline():

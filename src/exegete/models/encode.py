@@ -39,9 +39,12 @@ def as_row(example: Any) -> Mapping[str, Any]:
 
 
 def encode(
-    model: ExplainedModel, examples: Sequence[Any], tokenize: Callable[[Any, Rows], Tokenized] | None = None
+    model: ExplainedModel,
+    examples: Sequence[Any],
+    tokenize: Callable[[Any, Rows], Tokenized] | None = None,
+    device: str | torch.device | None = None,
 ) -> Batch:
-    """The examples as one batch on the model's device; see `ExplainedModel.encode`.
+    """The examples as one batch; see `ExplainedModel.encode`.
 
     `tokenize`: rows to encodings and alignments, for models that put texts into something else.
     """
@@ -49,7 +52,7 @@ def encode(
         raise ExegeteError("there is no example to encode")
     rows = [as_row(example) for example in examples]
     batch = _images(model, rows) if model.modality == "image" else _texts(model, rows, tokenize or _tokenize)
-    return batch.to(model.device)
+    return batch.to(device or model.device)
 
 
 def _texts(model: ExplainedModel, rows: Rows, tokenize: Callable[[Any, Rows], Tokenized]) -> Batch:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import replace
 from operator import index
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, Self, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -50,15 +51,13 @@ class ExplainedModel(nn.Module):
         max_length: int | None = None,
     ) -> None:
         super().__init__()
-        if max_length is not None and max_length < 8:
-            raise ExegeteError(f"expected a max_length of at least 8 tokens, got {max_length}")
         if model.config.is_encoder_decoder or model.config.model_type == "xlnet":
             raise ExegeteError(f"expected an encoder or a decoder alone, and not XLNet, got {type(model).__name__}")
-        self.limit = max_length
+        self.limit = _enough(max_length)
         self.model = model
         self.processing_class = processing_class
-        self.task: Task = task_of(_unwrapped(model), task)
-        self._arguments = frozenset(inspect.signature(_unwrapped(model).forward).parameters)
+        self.task: Task = task_of(unwrapped(model), task)
+        self._arguments = frozenset(inspect.signature(unwrapped(model).forward).parameters)
         self.memory: dict[bytes, Tensor] | None = None
 
     # -- what the model is -------------------------------------------------------------------------------------------
@@ -82,7 +81,7 @@ class ExplainedModel(nn.Module):
     @property
     def modality(self) -> Literal["text", "image"]:
         """What the model reads."""
-        return "image" if _unwrapped(self.model).main_input_name == "pixel_values" else "text"
+        return "image" if unwrapped(self.model).main_input_name == "pixel_values" else "text"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -160,21 +159,28 @@ class ExplainedModel(nn.Module):
     def _reads_last_token(self) -> bool:
         return self.is_decoder and self.task.name != "span"
 
+    def with_max_length(self, max_length: int) -> Self:
+        """The same model, sharing all that it holds, for texts of so many tokens."""
+        other = copy(self)
+        other.limit = _enough(max_length)
+        return other
+
     def takes(self, argument: str) -> bool:
         """Whether the model's forward has this argument."""
         return argument in self._arguments
 
     # -- inputs ------------------------------------------------------------------------------------------------------
 
-    def encode(self, examples: Sequence[Any]) -> Batch:
-        """Texts, pairs (text, text), images or rows of canonical columns as one padded batch on the model's device.
+    def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
+        """Texts, pairs (text, text), images or rows of canonical columns as one padded batch.
 
-        Texts longer than the model takes are truncated, and a warning says how many. Labels are the model's own ids.
+        It is on the model's device unless another is given. Texts longer than the model takes are truncated, and a
+        warning says how many. Labels are the model's own ids.
 
         Raises:
             ExegeteError: an empty text, a text without content tokens, a missing column, no tokenizer.
         """
-        return encoding.encode(self, examples)
+        return encoding.encode(self, examples, device=device)
 
     def with_positions(self, batch: Batch) -> Batch:
         """The batch with explicit positions where left padding would shift the model's own."""
@@ -386,6 +392,12 @@ def finite(logits: Tensor) -> Tensor:
     return logits
 
 
-def _unwrapped(model: PreTrainedModel) -> PreTrainedModel:
+def _enough(max_length: int | None) -> int | None:
+    if max_length is not None and max_length < 8:
+        raise ExegeteError(f"expected a max_length of at least 8 tokens, got {max_length}")
+    return max_length
+
+
+def unwrapped(model: PreTrainedModel) -> PreTrainedModel:
     """The model inside a PEFT wrapper, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from tokenizers import Encoding
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -141,13 +142,13 @@ class PromptedModel(ExplainedModel):
         prompt = {"pieces": list(self.template.pieces), "sides": list(self.template.sides)}
         return super().settings | {"prompt": prompt, "labels": self._answers}
 
-    def encode(self, examples: Sequence[Any]) -> Batch:
+    def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
         """Texts (or pairs, where the template has a place for two) in their prompts, as one left-padded batch.
 
         Raises:
             ExegeteError: an empty text, a prompt that leaves no room for it, no tokenizer.
         """
-        return encoding.encode(self, examples, type(self)._tokenized)
+        return encoding.encode(self, examples, type(self)._tokenized, device)
 
     def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:
         only_last = {"logits_to_keep": 1} if self.takes("logits_to_keep") else {}

@@ -100,7 +100,9 @@ class Aml(Recipe):
     ) -> ExplainedModel:
         """The model that is explained, where training happens."""
         if isinstance(model, ExplainedModel):
-            return model
+            if tokenizer not in (None, model.processing_class):
+                raise ExegeteError("the explained model has its tokenizer already: processing_class does not apply")
+            return model if max_length is None else model.with_max_length(max_length)
         if is_new(model):
             raise ExegeteError("aml explains a model that is fine-tuned already: give its folder as the model")
         if isinstance(tokenizer, str | Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any, NamedTuple
@@ -79,7 +80,8 @@ def find_bounds(
     """
     recipe = er_bound(guide, score)
     results = [
-        recipe.train(model, train, dev, Path(output_dir) / f"seed-{seed}", seed=seed, **options) for seed in seeds
+        recipe.train(deepcopy(model), train, dev, Path(output_dir) / f"seed-{seed}", seed=seed, **options)
+        for seed in seeds
     ]
     return bounds(results)
 

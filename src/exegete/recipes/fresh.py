@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,7 +41,7 @@ class Fresh(Recipe):
 
     def train(self, model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any) -> TrainResult:
         """Trains the predictor on rationales; its dev figures are on rationales too. See `Recipe.train`."""
-        support = self.support or self.supported(model, train, dev, beside(output_dir), **options)
+        support = self.support or self.supported(deepcopy(model), train, dev, beside(output_dir), **options)
         cut = [rationales(support, data, self.explainer, self.ratio, self.contiguous) for data in (train, dev)]
         return super().train(model, cut[0], cut[1], Path(output_dir), **options)
 

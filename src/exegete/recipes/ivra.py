@@ -26,7 +26,7 @@ from exegete.objectives.criterion import TEMPERATURE
 from exegete.objectives.sufficiency import Form
 from exegete.recipes.base import Recipe
 from exegete.training import CriterionTrainer, TrainResult
-from exegete.training.lora import with_lora
+from exegete.training.lora import with_lora, without_lora
 from exegete.training.simulatability import Inner, Pupil, Simulatability
 from exegete.training.start import Source, starting_model
 
@@ -87,13 +87,14 @@ class Ivra(Recipe):
     student_weight: float = 1.0
 
     def train(self, model: Source, *args: Any, **options: Any) -> TrainResult:
-        """See `Recipe`; a model that is handed over keeps what of it wants gradients."""
-        wanting = (
-            [weight for weight in model.parameters() if weight.requires_grad] if isinstance(model, nn.Module) else []
-        )
+        """See `Recipe`; a handed-over model keeps what of it wants gradients, and no adapters but as part of it."""
+        if not isinstance(model, nn.Module):
+            return super().train(model, *args, **options)
+        wanting = [weight for weight in model.parameters() if weight.requires_grad]
         try:
             return super().train(model, *args, **options)
         finally:
+            without_lora(model)
             for weight in wanting:
                 weight.requires_grad_(True)
 

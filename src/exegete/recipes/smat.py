@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,9 @@ class Smat(Recipe):
         teacher = self.teacher
         if teacher is None:
             own = {name: value for name, value in (arguments or {}).items() if name not in STUDENTS}
-            teacher = self.taught(model, train, dev, Path(output_dir), arguments=own, max_length=length, **options)
+            teacher = self.taught(
+                deepcopy(model), train, dev, Path(output_dir), arguments=own, max_length=length, **options
+            )
         return self.teaching(teacher).student(
             model,
             train if self.size is None else train.select(range(min(self.size, len(train)))),

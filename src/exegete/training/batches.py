@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 from datasets import Dataset
 from torch.utils.data import Sampler
 from transformers.trainer_pt_utils import get_length_grouped_indices
@@ -21,20 +20,11 @@ class Collator:
     """Rows become {"batch": a `Batch` in main memory}, encoded the way the model encodes everything."""
 
     def __init__(self, model: ExplainedModel) -> None:
-        self.model = _InMainMemory(model.model, model.processing_class, model.task.name, model.limit)
+        self.model = model
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Batch]:
-        """What a data loader hands to the Trainer."""
-        return {"batch": self.model.encode(rows)}
-
-
-class _InMainMemory(ExplainedModel):
-    """Encodes for a model wherever that model is; loader processes must not touch an accelerator."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where batches are put."""
-        return torch.device("cpu")
+        """What a data loader hands to the Trainer; loader processes must not touch an accelerator."""
+        return {"batch": self.model.encode(rows, device="cpu")}
 
 
 class InOrder(Sampler[int]):

@@ -23,7 +23,7 @@ from exegete.objectives import CrossEntropy, Objective
 from exegete.training.batches import said_once
 from exegete.training.evaluation import BEST_BY
 from exegete.training.run import HISTORY, Run, vocabulary_digest
-from exegete.training.start import Source, is_new, label_names, require_labels, starting_model
+from exegete.training.start import Source, as_numbered, is_new, label_names, require_labels, starting_model
 from exegete.training.stop import StopAfterStep
 from exegete.training.trainer import ObjectiveTrainer
 
@@ -131,6 +131,7 @@ def fine_tune(
     """
     _require_alike(train, dev)
     start = starting_model(model, train, processing_class, max_length=max_length, seed=seed)
+    train, dev = as_numbered(start, train), as_numbered(start, dev)
     terms = objectives(start) if callable(objectives) else objectives
     usual = {**DEFAULTS, **(FROM_SCRATCH if is_new(model) else {})}
     args = _arguments(arguments, usual, Path(output_dir), start.task.name, seed)
@@ -144,7 +145,8 @@ def fine_tune(
     done = run.finished() if resume and not overwrite else None
     if done is not None:
         logger.warning("%s holds the finished run of this configuration: nothing to do", run.folder)
-        return TrainResult(run.folder, load(run.folder, device=args.device), done, reused=True)
+        kept = load(run.folder, device=args.device, max_length=max_length)
+        return TrainResult(run.folder, kept, done, reused=True)
     with args.main_process_first(local=False):
         checkpoint = run.begin(resume=resume, overwrite=overwrite, writes=args.should_save)
     stop = StopAfterStep()

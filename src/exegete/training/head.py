@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
+from exegete.models.explained import unwrapped
 
 
 def split_head(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: float) -> None:
@@ -19,7 +20,7 @@ def split_head(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: f
     """
     if rate <= 0:
         raise ExegeteError(f"the head's learning rate is a positive multiple of the encoder's, got {rate}")
-    encoder = {id(weight) for weight in model.base_model.parameters()}
+    encoder = {id(weight) for weight in unwrapped(model).base_model.parameters()}
     head = {id(weight) for weight in model.parameters()} - encoder
     if not head:
         raise ExegeteError(f"{type(model).__name__} has no head apart from its encoder")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
 
@@ -32,3 +34,18 @@ def with_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: fl
         lora_dropout=dropout,
     )
     model.model = get_peft_model(model.model, config)
+
+
+def without_lora(model: nn.Module) -> None:
+    """Takes adapters out of a model again, and the copy of the head that learned beside them."""
+    if not hasattr(model, "peft_config"):
+        return
+    from peft.tuners.tuners_utils import BaseTunerLayer  # noqa: PLC0415
+    from peft.utils import ModulesToSaveWrapper  # noqa: PLC0415
+
+    for name, module in reversed(list(model.named_modules())):
+        if isinstance(module, BaseTunerLayer):
+            model.set_submodule(name, module.get_base_layer())
+        elif isinstance(module, ModulesToSaveWrapper):
+            model.set_submodule(name, module.original_module)
+    del model.peft_config

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +20,7 @@ from transformers import (
 from exegete.data import generated_tokenizer
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
+from exegete.models.labels import label_map
 from exegete.models.load import HEADS
 from exegete.training.scratch import SIZES, image_processor, sized, words_tokenizer
 
@@ -32,7 +35,8 @@ def starting_model(
     Args:
         model: a Hugging Face model, a folder or hub name of one, or a configuration to train from scratch (an object,
             a .json file, or one of `SIZES`).
-        data: rows in canonical form; they decide the head and name its outputs.
+        data: rows in canonical form; they decide the head and name its outputs. Where a fine-tuned model's outputs have
+            these names already, they keep their order, and data has to be renumbered, see `as_numbered`.
         processing_class: tokenizer or image processor, or the path of one; default: what was saved with the model, and
             from scratch one made from the data.
         max_length: tokens that a text may have in training; the saved tokenizer does not keep it.
@@ -70,11 +74,15 @@ def require_labels(data: Dataset) -> None:
     label = data.features.get("label")
     if label is None:
         raise ExegeteError(f"training needs a column 'label' or 'answer'; there are: {', '.join(data.column_names)}")
-    if not isinstance(label, ClassLabel) and not str(label.dtype).startswith("float"):
-        raise ExegeteError(f"the column 'label' is {label.dtype}: expected ClassLabel, or float for a regression")
-    missing = next((i for i, value in enumerate(data["label"][:]) if value is None or value == -1), None)
-    if missing is not None and isinstance(label, ClassLabel):
-        raise ExegeteError(f"row {missing} has no label: leave such rows out of training")
+    kind = str(getattr(label, "dtype", label))
+    if not isinstance(label, ClassLabel) and not kind.startswith("float"):
+        raise ExegeteError(
+            f"the column 'label' is {kind}: expected one ClassLabel a row, or one float for a regression"
+        )
+    no_label = (None, -1) if isinstance(label, ClassLabel) else (None,)
+    for row, value in enumerate(data["label"][:]):
+        if value in no_label or math.isnan(value):
+            raise ExegeteError(f"row {row} has no label: leave such rows out of training")
 
 
 def label_names(data: Dataset) -> list[str] | None:
@@ -83,10 +91,30 @@ def label_names(data: Dataset) -> list[str] | None:
     return list(label.names) if isinstance(label, ClassLabel) else None
 
 
+def as_numbered(model: ExplainedModel, data: Dataset) -> Dataset:
+    """The data, its classes in the order of the model's outputs where those are named alike; else as it is."""
+    places = _places(label_names(data) or [], model.labels)
+    if all(number == place for number, place in places.items()):
+        return data
+    for column in [name for name, feature in data.features.items() if feature == data.features["label"]]:
+        values = [places.get(value, value) for value in data[column][:]]
+        data = data.remove_columns(column).add_column(column, values, feature=ClassLabel(names=list(model.labels)))
+    return data
+
+
+def _places(names: list[str], known: tuple[str, ...]) -> Mapping[int, int]:
+    """Where each name is among the known ones, if they are the same one by one; else each where it is."""
+    places = label_map(names, known)
+    same = len(names) == len(known) == len(set(places.values()))
+    return places if same else {number: number for number in range(len(names))}
+
+
 def _require_outputs(model: PreTrainedModel, data: Dataset) -> None:
-    names = label_names(data)
-    if names is not None and len(names) != model.config.num_labels:
-        raise ExegeteError(f"the model has {model.config.num_labels} outputs, the data {len(names)} classes")
+    names, outputs = label_names(data), model.config.num_labels
+    if names is not None and len(names) != outputs:
+        raise ExegeteError(f"the model has {outputs} outputs, the data {len(names)} classes")
+    if names is None and "answer" not in data.column_names and outputs != 1:
+        raise ExegeteError(f"the model has {outputs} outputs, a regression has one")
     _label(model.config, data)
 
 
@@ -110,9 +138,11 @@ def _head(data: Dataset) -> Any:
 
 
 def _label(config: PretrainedConfig, data: Dataset) -> None:
-    """The head's outputs, named as the data names them."""
+    """The head's outputs, named as the data names them; where they were named so already, they keep their order."""
     names = label_names(data)
     if names is not None:
+        places = _places(names, tuple(str(name) for _, name in sorted(config.id2label.items())))
+        names = [names[number] for number in sorted(places, key=places.__getitem__)]
         config.id2label, config.label2id = dict(enumerate(names)), {name: index for index, name in enumerate(names)}
         config.problem_type = "single_label_classification"
     elif "answer" not in data.column_names:

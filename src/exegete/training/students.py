@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from exegete.training.lessons import ROW, answers, decided, lessons, said_of, ta
 from exegete.training.run import vocabulary_digest
 from exegete.training.scaffold import LAST, LEARNED, NONE, Scaffolding, projected, static, usual_weight
 from exegete.training.scaffold_trainer import ScaffoldTrainer
-from exegete.training.start import Source, is_new
+from exegete.training.start import Source, as_numbered, is_new
 
 MEASURED = "student.json"
 
@@ -76,7 +77,7 @@ class Teaching:
         """
         folder = Path(output_dir)
         if self.retrain and self.explainer == LEARNED:
-            first = replace(self, retrain=False).student(model, train, dev, beside(folder), **options)
+            first = replace(self, retrain=False).student(deepcopy(model), train, dev, beside(folder), **options)
             if not first.finished:
                 raise ExegeteError("learning the explainer was stopped: the same call goes on from there")
             return self.fixed(first.folder).student(model, train, dev, folder, **options)
@@ -102,11 +103,7 @@ class Teaching:
 
     def cutting(self, max_length: int | None) -> Teaching:
         """With a teacher that cuts texts where the student does."""
-        teacher = self.teacher
-        if max_length is None:
-            return self
-        alike = ExplainedModel(teacher.model, teacher.processing_class, teacher.task.name, max_length)
-        return replace(self, teacher=alike)
+        return self if max_length is None else replace(self, teacher=self.teacher.with_max_length(max_length))
 
     def taught(self, data: Dataset) -> Dataset:
         """The data as a student sees it, see `lessons.taught`; what is so already stays."""
@@ -150,7 +147,8 @@ def beside(folder: Path) -> Path:
 
 def measured(model: ExplainedModel, data: Dataset) -> dict[str, float]:
     """A student's figures on taught data, without explanations: `simulatability`, and the task's against people's."""
-    predicted, task = answers(model, data), model.task.name
+    data, task = as_numbered(model, data), model.task.name
+    predicted = answers(model, data)
     gold = with_gold(data)
     figures = {} if gold is None else evaluation.score(task, predicted, gold)
     return {"simulatability": simulatability(task, decided(task, predicted), said_of(data))} | figures
@@ -212,7 +210,7 @@ def students(
             if not (folder / MEASURED).exists():
                 Path(output_dir).mkdir(parents=True, exist_ok=True)
                 terms = terms or one.objectives(lesson, Path(output_dir))
-                result = one.run(model, lesson.select(range(size)), exam, folder, terms, seed=seed, **options)
+                result = one.run(deepcopy(model), lesson.select(range(size)), exam, folder, terms, seed=seed, **options)
                 if not result.finished:
                     raise ExegeteError("the students' training was stopped: the same call goes on from there")
                 write_json(folder / MEASURED, measured(result.model, last) | {"steps": result.steps})
