@@ -103,6 +103,36 @@ def test_killed_half_way_it_goes_on_where_it_stopped(saved, data, tmp_path):
     pd.testing.assert_frame_equal(resumed.results.drop(columns=measured), whole.drop(columns=measured))
 
 
+def stopped(model, data, folder, after, **options):
+    """A comparison that ends after so many batches."""
+    left = iter(range(after))
+    encode = model.encode
+    model.encode = lambda rows: (next(left), encode(rows))[1]
+    with pytest.raises(StopIteration):
+        exegete.compare(model, data, METHODS, METRICS, output_dir=folder, **options)
+    model.encode = encode
+
+
+@pytest.mark.parametrize(("first", "then"), [(4, None), (None, 4), (4, 6)])
+def test_stopped_it_goes_on_in_batches_of_another_size(saved, data, tmp_path, first, then):
+    model = exegete.load(saved)
+    stopped(model, data, tmp_path, 1, batch_size=first)
+    found = exegete.compare(model, data, METHODS, METRICS, output_dir=tmp_path, batch_size=then)
+    whole = exegete.compare(model, data, METHODS, METRICS, batch_size=then)
+    measured = ["seconds", "peak_memory"]
+    pd.testing.assert_frame_equal(found.results.drop(columns=measured), whole.results.drop(columns=measured))
+    assert list(found.attributions) == list(whole.attributions)
+
+
+def test_the_size_of_batches_belongs_to_a_metric_that_compares_examples(saved, data, tmp_path):
+    model, few = exegete.load(saved), data.select(range(6))
+    exegete.compare(model, few, ["random"], ["consistency"], output_dir=tmp_path / "c", batch_size=3)
+    with pytest.raises(exegete.ExegeteError, match="something else"):
+        exegete.compare(model, few, ["random"], ["consistency"], output_dir=tmp_path / "c")
+    exegete.compare(model, few, ["random"], ["sufficiency"], output_dir=tmp_path / "s", batch_size=3)
+    exegete.compare(model, few, ["random"], ["sufficiency"], output_dir=tmp_path / "s")
+
+
 def test_one_metric_with_two_settings_has_two_columns(saved, data):
     metrics = ["sufficiency", "sufficiency?k=0.5", "auc"]
     found = exegete.compare(exegete.load(saved), data.select(range(4)), ["random"], metrics)

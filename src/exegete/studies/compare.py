@@ -73,7 +73,8 @@ def compare(
             quick among them.
         metrics: ids or metrics; default: the usual ones that apply, those on rationales where the data has some.
         target: what is explained, see `exegete.attribute`.
-        batch_size: examples judged together; default: up to 32 of similar length.
+        batch_size: examples judged together; default: up to 32 of similar length. What was stopped may go on with
+            another one, unless a metric compares the examples of a batch with each other.
         seed: of the bootstrap and of every method that has a seed.
         special_tokens: whether special tokens keep the scores that methods give them; else these are 0. Only metrics
             with `specials` look at them.
@@ -87,19 +88,21 @@ def compare(
     chosen, judges = _methods(methods, seed), _metrics(model, metrics, rows)
     config = _config(model, rows, chosen, judges) | {"target": str(target), "seed": seed}
     config |= {"special_tokens": True} if special_tokens else {}
+    if batch_size and any(judge.compares_examples for judge in judges.values()):
+        config["batch_size"] = batch_size
     folder = None if output_dir is None else Path(output_dir)
     whole = None if folder is None else finished(folder, config)
     parts = None
     if whole is None:
-        parts = Parts(folder, config)
+        parts, shards = Parts(folder, config), list(_shards(model, rows, batch_size))
         with tqdm(total=len(rows), desc="compare", disable=not show_progress, unit="example") as progress:
-            for number, indices in enumerate(_shards(model, rows, batch_size)):
-                if number not in parts:
+            for indices in shards:
+                if indices not in parts:
                     batch = model.encode([rows[index] for index in indices])
                     wanted = targets_of(target, indices, len(rows))
-                    parts[number] = judge(model, batch, indices, chosen, judges, wanted, special_tokens=special_tokens)
+                    parts[indices] = judge(model, batch, indices, chosen, judges, wanted, special_tokens=special_tokens)
                 progress.update(len(indices))
-        whole = parts.whole()
+        whole = parts.whole(shards)
     cards = [*(replace(judge.card, name=column) for column, judge in judges.items()), SECONDS, PEAK_MEMORY]
     attributions = Attributions(whole.attributions, config)
     comparison = Comparison(whole.results, whole.curves, attributions, cards, with_label_names(model, rows), config)

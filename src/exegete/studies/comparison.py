@@ -106,9 +106,8 @@ class Comparison:
 
     def _views(self) -> list[ExampleView]:
         by_method: dict[int, dict[str, Attribution]] = {}
-        methods = list(dict.fromkeys(self.results["method"]))
-        for position, item in enumerate(self.attributions):
-            by_method.setdefault(item.index, {})[methods[position // len(self.examples)]] = item
+        for method, item in zip(self.results["method"], self.attributions, strict=False):
+            by_method.setdefault(item.index, {})[method] = item
         return [self._view(index, by_method[index]) for index in sorted(by_method)[:SHOWN]]
 
     def _view(self, index: int, attributions: dict[str, Attribution]) -> ExampleView:
