@@ -11,9 +11,11 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import exegete
 import families
+from exegete.explainers import EXPLAINERS
 from exegete.reports.attributions import Attributions
 
 METHODS = ["random", "input_x_gradient", "occlusion"]
@@ -138,6 +140,32 @@ def test_one_metric_with_two_settings_has_two_columns(saved, data):
     found = exegete.compare(exegete.load(saved), data.select(range(4)), ["random"], metrics)
     assert [card.name for card in found.cards[:3]] == metrics
     assert not found.results["sufficiency"].equals(found.results["sufficiency?k=0.5"])
+
+
+def test_one_name_for_two_is_no_name(saved, data):
+    model, few = exegete.load(saved), data.select(range(4))
+    two = [exegete.explainer("integrated_gradients", n_steps=n) for n in (2, 3)]
+    with pytest.raises(exegete.ExegeteError, match=r"two methods are called integrated_gradients.*ID\?NAME=VALUE"):
+        exegete.compare(model, few, two, ["sufficiency"])
+    with pytest.raises(exegete.ExegeteError, match="two metrics are called sufficiency"):
+        exegete.compare(model, few, ["random"], [exegete.metric("sufficiency", k=k) for k in (0.1, 0.5)])
+    found = exegete.compare(model, few, {"few": two[0], "more": two[1]}, ["sufficiency"] * 2)
+    assert list(found.to_pandas().index) == ["few", "more"]
+    assert len(exegete.compare(model, few, ["random", "random"], ["sufficiency"]).results) == 4
+
+
+def test_an_explainer_that_was_trained_again_is_another_one(saved, data, tmp_path):
+    model, few = exegete.load(saved), data.select(range(4))
+    learned = EXPLAINERS["interpretable_attention"].untrained(model)
+    learned.save_pretrained(tmp_path / "learned")
+    spec = f"interpretable_attention:{tmp_path / 'learned'}"
+    exegete.compare(model, few, [spec], ["sufficiency"], output_dir=tmp_path / "out")
+    exegete.compare(model, few, [spec], ["sufficiency"], output_dir=tmp_path / "out")
+    with torch.no_grad():
+        next(learned.parameters()).mul_(2)
+    learned.save_pretrained(tmp_path / "learned")
+    with pytest.raises(exegete.ExegeteError, match="something else"):
+        exegete.compare(model, few, [spec], ["sufficiency"], output_dir=tmp_path / "out")
 
 
 def test_plausibility_by_layer_ends_in_that_of_the_method(saved, data):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from datasets import Dataset
+from torch import nn
 from tqdm.auto import tqdm
 
+from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer, explainer
 from exegete.explainers.attribute import batches, listed, targets_of
 from exegete.metrics import Metric, metric
@@ -24,6 +26,8 @@ from exegete.reports.attributions import Attributions
 from exegete.studies.comparison import Comparison
 from exegete.studies.judge import judge
 from exegete.studies.parts import Parts, finished
+
+T = TypeVar("T")
 
 EXAMPLES_PER_PART = 32
 USUAL_METHODS = (
@@ -82,7 +86,8 @@ def compare(
         show_progress: a progress bar on stderr.
 
     Raises:
-        ExegeteError: unknown names, a label that the model does not know, or results of something else in `output_dir`.
+        ExegeteError: unknown names, one name for two, a label that the model does not know, or results of something
+            else in `output_dir`.
     """
     rows = in_model_labels(model, data) if isinstance(data, Dataset) else [dict(as_row(row)) for row in listed(data)]
     chosen, judges = _methods(methods, seed), _metrics(model, metrics, rows)
@@ -144,8 +149,8 @@ def _methods(
         methods = USUAL_METHODS
     elif list(methods) == ["all"]:
         methods = native_methods()
-    named = [(each if isinstance(each, str) else each.name, each) for each in methods]
-    return {name: seeded(each, seed) for name, each in named}
+    named = _named("methods", [(each if isinstance(each, str) else each.name, each) for each in methods])
+    return {name: seeded(each, seed) for name, each in named.items()}
 
 
 def _metrics(
@@ -158,7 +163,16 @@ def _metrics(
         return {m.name: m for m in usual if m.applies(model) and (marked or not m.card.needs_rationale)}
     made = [(each, each if isinstance(each, Metric) else metric(each)) for each in metrics]
     count = Counter(each.name for _, each in made)
-    return {spec if isinstance(spec, str) and count[m.name] > 1 else m.name: m for spec, m in made}
+    return _named("metrics", [(spec if isinstance(spec, str) and count[m.name] > 1 else m.name, m) for spec, m in made])
+
+
+def _named(what: str, given: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """By name. Raises ExegeteError where different ones have the same, since the table could show only one."""
+    found = dict[str, T]()
+    for name, each in given:
+        if found.setdefault(name, each) != each:
+            raise ExegeteError(f"two {what} are called {name}: give them by id and parameters, as 'ID?NAME=VALUE'")
+    return found
 
 
 def with_label_names(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -181,9 +195,15 @@ def _config(
         "settings": model.settings,
         "examples": len(rows),
         "data": _contents(rows),
-        "methods": {name: {"method": method.name, **method.params} for name, method in methods.items()},
+        "methods": {name: _facts(method) for name, method in methods.items()},
         "metrics": {column: {"metric": metric.name, **metric.params} for column, metric in metrics.items()},
     }
+
+
+def _facts(method: Explainer) -> dict[str, Any]:
+    """A method's parameters; what one has learned, by its digest."""
+    learned = {"digest": weights_digest(method)} if isinstance(method, nn.Module) else {}
+    return {"method": method.name, **method.params, **learned}
 
 
 def _contents(rows: Sequence[dict[str, Any]]) -> str:
