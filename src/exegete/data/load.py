@@ -38,6 +38,8 @@ def load_data(
     if limit is not None and limit < 1:
         raise ExegeteError(f"expected a limit of at least 1 row, got {limit}")
     reader = open_spec(spec, **options, **({} if seed is None else {"seed": seed}))
+    if reader.seed < 0:
+        raise ExegeteError(f"expected a seed of at least 0, got {reader.seed}")
     features, rows = reader.table(choose(split, reader.splits()))
     data = list(rows)
     if limit is not None and limit < len(data):
