@@ -9,6 +9,7 @@ import pytest
 from datasets import ClassLabel, Value
 
 from exegete.data import READERS, load_data
+from exegete.data.splits import belongs
 from exegete.errors import ExegeteError
 
 REVIEWS = [
@@ -304,6 +305,14 @@ def test_other_bad_tables(tmp_path, name, content, message):
 def test_bad_specs_say_what_is_valid(arguments, message):
     with pytest.raises(ExegeteError, match=message):
         load_data(**arguments)
+
+
+def test_a_split_without_rows_names_those_that_have_some(tmp_path):
+    path = write(tmp_path / "t.csv", "text,label\na film,1\n")
+    there = [split for split in ("train", "dev", "test") if belongs("a film", split, 0)]
+    empty = "dev" if there != ["dev"] else "test"
+    with pytest.raises(ExegeteError, match=f"no rows in its split {empty}; there are some in: {there[0]}, all"):
+        load_data(path, empty)
 
 
 def test_labelled_lines(tmp_path):

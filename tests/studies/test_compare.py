@@ -16,7 +16,10 @@ import torch
 import exegete
 import families
 from exegete.explainers import EXPLAINERS
+from exegete.explainers.attribute import batches
 from exegete.reports.attributions import Attributions
+from exegete.studies.judge import Judged
+from exegete.studies.parts import Parts
 
 METHODS = ["random", "input_x_gradient", "occlusion"]
 METRICS = ["aopc_comprehensiveness", "aopc_sufficiency", "auc"]
@@ -129,7 +132,7 @@ def test_stopped_it_goes_on_in_batches_of_another_size(saved, data, tmp_path, fi
 def test_the_size_of_batches_belongs_to_a_metric_that_compares_examples(saved, data, tmp_path):
     model, few = exegete.load(saved), data.select(range(6))
     exegete.compare(model, few, ["random"], ["consistency"], output_dir=tmp_path / "c", batch_size=3)
-    with pytest.raises(exegete.ExegeteError, match="something else"):
+    with pytest.raises(exegete.ExegeteError, match=r"something else \(see batch_size in exegete_run.json\)"):
         exegete.compare(model, few, ["random"], ["consistency"], output_dir=tmp_path / "c")
     exegete.compare(model, few, ["random"], ["sufficiency"], output_dir=tmp_path / "s", batch_size=3)
     exegete.compare(model, few, ["random"], ["sufficiency"], output_dir=tmp_path / "s")
@@ -164,8 +167,52 @@ def test_an_explainer_that_was_trained_again_is_another_one(saved, data, tmp_pat
     with torch.no_grad():
         next(learned.parameters()).mul_(2)
     learned.save_pretrained(tmp_path / "learned")
-    with pytest.raises(exegete.ExegeteError, match="something else"):
+    with pytest.raises(exegete.ExegeteError, match=r"something else \(see methods in"):
         exegete.compare(model, few, [spec], ["sufficiency"], output_dir=tmp_path / "out")
+
+
+def test_what_another_process_has_done_meanwhile_stays(saved, data, tmp_path):
+    model, few = exegete.load(saved), data.select(range(4))
+    encode, begun = model.encode, []
+
+    def slow(rows):
+        if not begun:
+            begun.append(exegete.compare(exegete.load(saved), few, ["random"], ["auc"], output_dir=tmp_path / "other"))
+            parts = Parts(tmp_path / "out", begun[0].config)
+            parts[[int(index) for index in order]] = Judged(begun[0].results, begun[0].curves, begun[0].attributions)
+        return encode(rows)
+
+    order = next(batches(model, list(few)))
+    model.encode = slow
+    found = exegete.compare(model, few, ["random"], ["auc"], output_dir=tmp_path / "out")
+    measured = ["seconds", "peak_memory"]
+    pd.testing.assert_frame_equal(found.results.drop(columns=measured), begun[0].results.drop(columns=measured))
+
+
+def test_damaged_results_are_named(saved, data, tmp_path):
+    model, few = exegete.load(saved), data.select(range(4))
+    exegete.compare(model, few, ["random"], ["sufficiency"], output_dir=tmp_path)
+    (tmp_path / "results.parquet").write_bytes(b"PA")
+    with pytest.raises(exegete.ExegeteError, match="is damaged"):
+        exegete.compare(model, few, ["random"], ["sufficiency"], output_dir=tmp_path)
+    with pytest.raises(exegete.ExegeteError, match="is damaged"):
+        exegete.Comparison.load(tmp_path)
+
+
+@pytest.mark.parametrize("label", [7, -1])
+def test_a_label_that_the_model_does_not_have(saved, tmp_path, label):
+    with pytest.raises(exegete.ExegeteError, match=r"does not know the label.*1 \(positive\)"):
+        exegete.compare(exegete.load(saved), [{"text": "a film", "label": label}], ["random"], output_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_to_compare(saved, data, tmp_path):
+    model = exegete.load(saved)
+    with pytest.raises(exegete.ExegeteError, match="no method"):
+        exegete.compare(model, data, [], output_dir=tmp_path)
+    with pytest.raises(exegete.ExegeteError, match="no example"):
+        exegete.compare(model, data.select([]), METHODS, output_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_plausibility_by_layer_ends_in_that_of_the_method(saved, data):

@@ -89,7 +89,9 @@ def compare(
         ExegeteError: unknown names, one name for two, a label that the model does not know, or results of something
             else in `output_dir`.
     """
-    rows = in_model_labels(model, data) if isinstance(data, Dataset) else [dict(as_row(row)) for row in listed(data)]
+    given = listed(data)
+    rows = in_model_labels(model, data) if isinstance(data, Dataset) else [dict(as_row(row)) for row in given]
+    examples = with_label_names(model, rows)
     chosen, judges = _methods(methods, seed), _metrics(model, metrics, rows)
     config = _config(model, rows, chosen, judges) | {"target": str(target), "seed": seed}
     config |= {"special_tokens": True} if special_tokens else {}
@@ -110,7 +112,7 @@ def compare(
         whole = parts.whole(shards)
     cards = [*(replace(judge.card, name=column) for column, judge in judges.items()), SECONDS, PEAK_MEMORY]
     attributions = Attributions(whole.attributions, config)
-    comparison = Comparison(whole.results, whole.curves, attributions, cards, with_label_names(model, rows), config)
+    comparison = Comparison(whole.results, whole.curves, attributions, cards, examples, config)
     if folder is not None:
         comparison.save(folder)
     if parts is not None:
@@ -143,6 +145,8 @@ def _methods(
     methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int
 ) -> dict[str, Explainer]:
     """Explainers by the name that the table shows; those with a seed get this one unless they name their own."""
+    if methods is not None and not methods:
+        raise ExegeteError("there is nothing to compare: no method was given")
     if isinstance(methods, Mapping):
         return {name: seeded(each, seed) for name, each in methods.items()}
     if methods is None:
@@ -177,9 +181,10 @@ def _named(what: str, given: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 def with_label_names(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with the name of their label, where they have a class."""
-    known = model.labels if model.task.name in ("classification", "multi_label") else ()
+    if model.task.name not in ("classification", "multi_label"):
+        return list(rows)
     return [
-        row | {"label_name": known[row["label"]]} if known and isinstance(row.get("label"), int) else row
+        row | {"label_name": model.labels[model.label_id(row["label"])]} if isinstance(row.get("label"), int) else row
         for row in rows
     ]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
-from exegete.data.provenance import digest, versions, whole_folder, write_json
+from exegete.data.provenance import TAKEN, digest, plain, versions, whole_folder, write_json
 from exegete.errors import ExegeteError
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.studies.judge import Judged
@@ -49,11 +50,16 @@ class Parts:
 
     def __setitem__(self, indices: Sequence[int], part: Judged) -> None:
         self.done[tuple(indices)] = part
-        if self.folder is not None:
+        if self.folder is None:
+            return
+        try:
             with whole_folder(self.hidden / f"{indices[0]}-{len(indices)}") as fresh:
                 part.results.to_parquet(fresh / "results.parquet", index=False)
                 part.curves.to_parquet(fresh / "curves.parquet", index=False)
                 Attributions(part.attributions).save(fresh / "attributions")
+        except OSError as error:
+            if error.errno not in TAKEN:
+                raise
 
     def whole(self, shards: Sequence[Sequence[int]]) -> Judged:
         """The parts of these examples as one, sorted by method as asked for and then by example."""
@@ -91,17 +97,30 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> Judged:
-    results, curves = (pd.read_parquet(folder / f"{name}.parquet") for name in ("results", "curves"))
+    results, curves = read_frames(folder)
     items: list[Attribution] = list(Attributions.load(folder / "attributions"))
     return Judged(results, curves, items)
 
 
+def read_frames(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Results and curves. Raises ExegeteError where they are missing or damaged."""
+    try:
+        results, curves = (pd.read_parquet(folder / f"{name}.parquet") for name in ("results", "curves"))
+    except (OSError, pa.ArrowException) as error:
+        raise ExegeteError(f"{folder} is damaged: {error}; remove it, or choose another one") from error
+    return results, curves
+
+
 def _same_run(path: Path, config: dict[str, Any]) -> None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["digest"]
+        found = json.loads(path.read_text(encoding="utf-8"))
+        same, there = found["digest"] == digest(config), found["config"]
     except (OSError, ValueError, KeyError) as error:
         raise ExegeteError(f"{path} is damaged: choose another output directory or remove this one") from error
-    if found != digest(config):
+    if not same:
+        here = plain(config)
+        other = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
         raise OtherComparisonError(
-            f"{path.parent} holds a comparison of something else (see {path.name}): choose another output directory"
+            f"{path.parent} holds a comparison of something else (see {', '.join(other)} in {path.name}): "
+            "choose another output directory"
         )
