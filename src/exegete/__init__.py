@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from exegete.data import load_data
     from exegete.errors import ExegeteError
     from exegete.explainers import Explainer, attribute, explainer, methods
-    from exegete.metrics import Metric, metric, metrics
+    from exegete.metrics import Metric, metric
     from exegete.models import Batch, ExplainedModel, load
     from exegete.reports.attributions import Attribution, Attributions
     from exegete.studies import Comparison, compare
@@ -18,7 +18,7 @@ _ROOMS = {
     "exegete.data": ("load_data",),
     "exegete.errors": ("ExegeteError",),
     "exegete.explainers": ("Explainer", "attribute", "explainer", "methods"),
-    "exegete.metrics": ("Metric", "metric", "metrics"),
+    "exegete.metrics": ("Metric", "metric"),
     "exegete.models": ("Batch", "ExplainedModel", "load"),
     "exegete.reports.attributions": ("Attribution", "Attributions"),
     "exegete.studies": ("Comparison", "compare"),
@@ -41,7 +41,6 @@ __all__ = [
     "load_data",
     "methods",
     "metric",
-    "metrics",
 ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from types import ModuleType
 
 import pytest
 import torch
@@ -116,6 +118,46 @@ def test_an_output_directory_of_another_comparison(model, data, tmp_path, capsys
     assert_one_clear_line(*run(*comparing(model, f"csv:{data}", tmp_path / "o", *other), capsys=capsys), "output")
 
 
+@pytest.mark.parametrize("place", ["a file", "below a file", "/proc/nowhere"])
+def test_where_nothing_can_be_written_nothing_is_begun(place, model, data, tmp_path, capsys):
+    (tmp_path / "a file").touch()
+    folder = tmp_path / {"below a file": "a file/below"}.get(place, place)
+    commands = (
+        comparing(model, f"csv:{data}", folder),
+        ("explain", "a film", "--model", model, "--output-dir", folder),
+        ("demo", "--output-dir", folder),
+        ("train", "baseline", "--config", "tiny", "--data", "generated", "--output-dir", folder),
+    )
+    for command in commands:
+        assert_one_clear_line(*run(*command, capsys=capsys), "nothing can be written", str(folder))
+
+
+def test_a_page_that_cannot_be_written(model, tmp_path, capsys):
+    page = tmp_path / "nowhere" / "page.html"
+    code, err = run("explain", "a film", "--model", model, "--methods", "random", "--html", page, capsys=capsys)
+    assert_one_clear_line(code, err, "No such file", str(page))
+
+
+@pytest.mark.parametrize("option", ["--methods", "--metrics"])
+def test_a_list_of_nothing(option, model, data, tmp_path, capsys):
+    code, err = run(*comparing(model, f"csv:{data}", tmp_path / "o", option, " ,"), capsys=capsys)
+    assert_one_clear_line(code, err, "expected ids between commas")
+
+
+@pytest.mark.parametrize("target", ["²", "--5", "5", "-1", "nobody"])
+def test_no_such_target(target, model, capsys):
+    code, err = run("explain", "a film", "--model", model, "--methods", "random", f"--target={target}", capsys=capsys)
+    assert_one_clear_line(code, err, target, "0 (bad), 1 (mixed), 2 (good)")
+
+
+@pytest.mark.parametrize(("target", "explained"), [("2", "2"), ("3", "3"), ("0", "1")])
+def test_a_target_is_a_name_before_it_is_a_number(target, explained, tmp_path, capsys):
+    families.tiny("bert", id2label={0: "1", 1: "2", 2: "3"}).save_pretrained(tmp_path)
+    families.tokenizer("bert").save_pretrained(tmp_path)
+    assert main(["explain", "a film", "-m", str(tmp_path), "--methods", "random", "--target", target, "--json"]) == 0
+    assert f'"target_label": "{explained}"' in capsys.readouterr().out
+
+
 def test_every_command_has_help_with_an_example(capsys):
     for command in (
         [],
@@ -145,6 +187,13 @@ def test_the_version(capsys):
     assert capsys.readouterr().out[0].isdigit()
 
 
+def test_what_there_is_can_be_listed_after_everything_was_used(capsys):
+    assert importlib.import_module("exegete.metrics.robustness")
+    for command, name in (("methods", "saliency"), ("metrics", "log_odds"), ("datasets", "sst")):
+        assert main([command]) == 0
+        assert name in capsys.readouterr().out
+
+
 def test_public_names_are_all_there():
     for name in exegete.__all__:
-        assert getattr(exegete, name) is not None
+        assert not isinstance(getattr(exegete, name), ModuleType), name

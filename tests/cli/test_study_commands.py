@@ -52,6 +52,14 @@ def test_what_there_is_nothing_of_is_said(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_where_nothing_can_be_written_nothing_is_run(tmp_path, capsys):
+    path = tmp_path / "study.yaml"
+    path.write_text(GOOD)
+    for folder in ("/proc/nowhere", str(path)):
+        assert main(["study", "run", str(path), "--output-dir", folder]) == 2
+        assert f"nothing can be written to the folder {folder}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["run", "status", "table", "report", "leaderboard"])
 def test_help_has_an_example(command, capsys):
     assert main(["study", command, "--help"]) == 0

@@ -9,6 +9,7 @@ import pytest
 from datasets import ClassLabel, Value
 
 from exegete.data import READERS, load_data
+from exegete.data.splits import belongs
 from exegete.errors import ExegeteError
 
 REVIEWS = [
@@ -95,6 +96,36 @@ def test_question_answering_columns(tmp_path):
         load_data(write(tmp_path / "a.jsonl", as_jsonl([row | {"answers": [[2, 99]]}])), "all")
     data = load_data(write(tmp_path / "t.jsonl", as_jsonl(rows)), "all")
     assert data["answer"][:] == [[], [[6, 9], [2, 9]]]
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ({"text": ["tin"], "answer_start": [2]}, "'tin' does not stand at character 2"),
+        ({"text": ["tin"], "answer_start": ["6"]}, "'tin' does not stand at character 6"),
+        ({"text": ["tin"], "answer_start": 6}, "expected a list in 'answer_start', got int"),
+        ({"text": ["tin", "old"], "answer_start": [6]}, "expected a start for each answer, got 1 for 2"),
+    ],
+)
+def test_answers_stand_where_a_table_says(tmp_path, answers, message):
+    rows = [{"question": "of what?", "context": "a old tin", "answers": answers}]
+    with pytest.raises(ExegeteError, match=f"line 1: .*{message}"):
+        load_data(write(tmp_path / "t.jsonl", as_jsonl(rows)), "all")
+
+
+def test_what_only_later_rows_have_is_read(tmp_path):
+    rows = [{"text": "a kettle", "label": 1}, {"text": "a lid", "label": 0, "rationale": [[2, 5]]}]
+    data = load_data(write(tmp_path / "t.jsonl", as_jsonl(rows)), "all")
+    assert data["rationale"][:] == [None, [[2, 5]]]
+    with pytest.raises(ExegeteError, match="line 1 has no field 'label'"):
+        load_data(write(tmp_path / "l.jsonl", as_jsonl([{"text": "a"}, *rows])), "all")
+
+
+def test_the_number_one_is_one_class_however_it_is_written(tmp_path):
+    rows = [{"text": "a", "label": 1}, {"text": "b", "label": 1.0}, {"text": "c", "label": 0.0}]
+    data = load_data(write(tmp_path / "t.jsonl", as_jsonl(rows)), "all")
+    assert data.features["label"].names == ["0", "1"]
+    assert data["label"][:] == [1, 1, 0]
 
 
 def test_labels_with_a_fraction_make_a_regression(tmp_path):
@@ -196,6 +227,10 @@ BAD = {
     "no_column": ("body,label\na,1\n", r"it has: body, label; set text_column"),
     "wide_row": ("text,label\na,1\nb,1,2\n", r"line 3: expected 2 cells, got 3"),
     "quote": ('text,label\n"a,1\n', "not valid csv"),
+    "two_of_a_name": ("text,label,label\na,1,2\n", "several columns 'label'"),
+    "no_number": ("text,label\na,0\nb,nan\nc,1\n", r"line 3: expected a label in 'label', got 'nan'"),
+    "no_class": ("text,label\na,pos\nb,nan\nc,neg\n", r"line 3: expected a label in 'label', got 'nan'"),
+    "infinite": ("text,label\na,0.5\nb,1e999\n", r"line 3: expected a label in 'label', got '1e999'"),
     "no_label": ("text,label\na,1\nb,\n", r"line 3: expected a label"),
     "no_text": ("text,label\na,1\n ,0\n", r"line 3: the text in 'text' is empty"),
     "bad_spans": ('text,label,rationale\nab,1,"[[0, 9]]"\n', r"line 2: expected a list of \[start, end\]"),
@@ -233,6 +268,11 @@ def test_bad_csv_files_say_what_is_wrong(tmp_path, case):
         ("t.jsonl", "[1]\n", "line 1: expected a JSON object, got list"),
         ("t.jsonl", '{"text": "a"}\n{"body": "a"}\n', "line 2 has no field 'text'; it has: body"),
         ("t.jsonl", '{"text": 3}\n', "line 1: expected text in 'text', got int"),
+        ("t.jsonl", '{"text": "a", "label": 0}\n{"text": "b", "label": NaN}\n', "line 2: expected a label.*nan"),
+        ("t.jsonl", '{"text": "a \\ud800"}\n', "line 1 is no JSON that can be read.*surrogate"),
+        ("t.jsonl", "[" * 100_000, "line 1 is no JSON that can be read.*recursion"),
+        ("t.jsonl", '{"text": "a", "label": ' + "9" * 5000 + "}", "line 1 is no JSON that can be read.*digits"),
+        ("t.jsonl", '{"text": "a", "label": ' + "9" * 500 + ', "x": 0.5}', "line 1: expected a label"),
         ("t.parquet", "not parquet", "cannot be read as Parquet"),
     ],
 )
@@ -253,6 +293,7 @@ def test_other_bad_tables(tmp_path, name, content, message):
         ({"spec": "digits?shortcut=1"}, "unknown option of digits 'shortcut'"),
         ({"spec": "digits?seed=one"}, "expected int for the option seed, got 'one'"),
         ({"spec": "digits", "limit": 0}, "at least 1 row"),
+        ({"spec": "digits", "limit": 9, "seed": -1}, "seed of at least 0, got -1"),
         ({"spec": "generated?task=translation"}, "unknown task 'translation'"),
         ({"spec": "generated?domain=film"}, "Did you mean 'films'"),
         ({"spec": "generated?shortcut=2"}, "from 0 to 1"),
@@ -264,6 +305,14 @@ def test_other_bad_tables(tmp_path, name, content, message):
 def test_bad_specs_say_what_is_valid(arguments, message):
     with pytest.raises(ExegeteError, match=message):
         load_data(**arguments)
+
+
+def test_a_split_without_rows_names_those_that_have_some(tmp_path):
+    path = write(tmp_path / "t.csv", "text,label\na film,1\n")
+    there = [split for split in ("train", "dev", "test") if belongs("a film", split, 0)]
+    empty = "dev" if there != ["dev"] else "test"
+    with pytest.raises(ExegeteError, match=f"no rows in its split {empty}; there are some in: {there[0]}, all"):
+        load_data(path, empty)
 
 
 def test_labelled_lines(tmp_path):

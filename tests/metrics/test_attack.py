@@ -176,6 +176,8 @@ def test_changed_words_are_those_that_a_swap_touches(model):
 
 def test_inputs_that_cannot_be_attacked_are_named(model):
     row = {"text": "Mary", "label": 0}
+    with pytest.raises(ExegeteError, match="row 0 has no label that is a class"):
+        attack(model, [{"text": "a film", "label": 0.5}])
     with pytest.raises(ExegeteError, match="row 1 has no label"):
         attack(model, [row, {"text": "Mary"}])
     with pytest.raises(ExegeteError, match="at least 1 query"):

@@ -71,6 +71,21 @@ def test_dtype(tmp_path, dtype):
     assert exegete.load(tmp_path, device="cpu", dtype=dtype).dtype == expected
 
 
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"device": "gpu"}, "expected a device that is here, as cpu, cuda or cuda:1, got gpu"),
+        ({"device": "cuda:99"}, "expected a device that is here.*got cuda:99"),
+        ({"dtype": "foo"}, "unknown floating point type 'foo'.*bfloat16"),
+        ({"dtype": "int8"}, "unknown floating point type 'int8'"),
+    ],
+)
+def test_no_such_device_or_type(tmp_path, argument, message):
+    saved(tmp_path)
+    with pytest.raises(ExegeteError, match=message):
+        exegete.load(tmp_path, **argument)
+
+
 def test_without_a_tokenizer_ids_still_work(tmp_path):
     saved(tmp_path, with_processor=False)
     model = exegete.load(tmp_path, device="cpu")

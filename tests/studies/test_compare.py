@@ -11,10 +11,15 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import exegete
 import families
+from exegete.explainers import EXPLAINERS
+from exegete.explainers.attribute import batches
 from exegete.reports.attributions import Attributions
+from exegete.studies.judge import Judged
+from exegete.studies.parts import Parts
 
 METHODS = ["random", "input_x_gradient", "occlusion"]
 METRICS = ["aopc_comprehensiveness", "aopc_sufficiency", "auc"]
@@ -103,11 +108,111 @@ def test_killed_half_way_it_goes_on_where_it_stopped(saved, data, tmp_path):
     pd.testing.assert_frame_equal(resumed.results.drop(columns=measured), whole.drop(columns=measured))
 
 
+def stopped(model, data, folder, after, **options):
+    """A comparison that ends after so many batches."""
+    left = iter(range(after))
+    encode = model.encode
+    model.encode = lambda rows: (next(left), encode(rows))[1]
+    with pytest.raises(StopIteration):
+        exegete.compare(model, data, METHODS, METRICS, output_dir=folder, **options)
+    model.encode = encode
+
+
+@pytest.mark.parametrize(("first", "then"), [(4, None), (None, 4), (4, 6)])
+def test_stopped_it_goes_on_in_batches_of_another_size(saved, data, tmp_path, first, then):
+    model = exegete.load(saved)
+    stopped(model, data, tmp_path, 1, batch_size=first)
+    found = exegete.compare(model, data, METHODS, METRICS, output_dir=tmp_path, batch_size=then)
+    whole = exegete.compare(model, data, METHODS, METRICS, batch_size=then)
+    measured = ["seconds", "peak_memory"]
+    pd.testing.assert_frame_equal(found.results.drop(columns=measured), whole.results.drop(columns=measured))
+    assert list(found.attributions) == list(whole.attributions)
+
+
+def test_the_size_of_batches_belongs_to_a_metric_that_compares_examples(saved, data, tmp_path):
+    model, few = exegete.load(saved), data.select(range(6))
+    exegete.compare(model, few, ["random"], ["consistency"], output_dir=tmp_path / "c", batch_size=3)
+    with pytest.raises(exegete.ExegeteError, match=r"something else \(see batch_size in exegete_run.json\)"):
+        exegete.compare(model, few, ["random"], ["consistency"], output_dir=tmp_path / "c")
+    exegete.compare(model, few, ["random"], ["sufficiency"], output_dir=tmp_path / "s", batch_size=3)
+    exegete.compare(model, few, ["random"], ["sufficiency"], output_dir=tmp_path / "s")
+
+
 def test_one_metric_with_two_settings_has_two_columns(saved, data):
     metrics = ["sufficiency", "sufficiency?k=0.5", "auc"]
     found = exegete.compare(exegete.load(saved), data.select(range(4)), ["random"], metrics)
     assert [card.name for card in found.cards[:3]] == metrics
     assert not found.results["sufficiency"].equals(found.results["sufficiency?k=0.5"])
+
+
+def test_one_name_for_two_is_no_name(saved, data):
+    model, few = exegete.load(saved), data.select(range(4))
+    two = [exegete.explainer("integrated_gradients", n_steps=n) for n in (2, 3)]
+    with pytest.raises(exegete.ExegeteError, match=r"two methods are called integrated_gradients.*ID\?NAME=VALUE"):
+        exegete.compare(model, few, two, ["sufficiency"])
+    with pytest.raises(exegete.ExegeteError, match="two metrics are called sufficiency"):
+        exegete.compare(model, few, ["random"], [exegete.metric("sufficiency", k=k) for k in (0.1, 0.5)])
+    found = exegete.compare(model, few, {"few": two[0], "more": two[1]}, ["sufficiency"] * 2)
+    assert list(found.to_pandas().index) == ["few", "more"]
+    assert len(exegete.compare(model, few, ["random", "random"], ["sufficiency"]).results) == 4
+
+
+def test_an_explainer_that_was_trained_again_is_another_one(saved, data, tmp_path):
+    model, few = exegete.load(saved), data.select(range(4))
+    learned = EXPLAINERS["interpretable_attention"].untrained(model)
+    learned.save_pretrained(tmp_path / "learned")
+    spec = f"interpretable_attention:{tmp_path / 'learned'}"
+    exegete.compare(model, few, [spec], ["sufficiency"], output_dir=tmp_path / "out")
+    exegete.compare(model, few, [spec], ["sufficiency"], output_dir=tmp_path / "out")
+    with torch.no_grad():
+        next(learned.parameters()).mul_(2)
+    learned.save_pretrained(tmp_path / "learned")
+    with pytest.raises(exegete.ExegeteError, match=r"something else \(see methods in"):
+        exegete.compare(model, few, [spec], ["sufficiency"], output_dir=tmp_path / "out")
+
+
+def test_what_another_process_has_done_meanwhile_stays(saved, data, tmp_path):
+    model, few = exegete.load(saved), data.select(range(4))
+    encode, begun = model.encode, []
+
+    def slow(rows):
+        if not begun:
+            begun.append(exegete.compare(exegete.load(saved), few, ["random"], ["auc"], output_dir=tmp_path / "other"))
+            parts = Parts(tmp_path / "out", begun[0].config)
+            parts[[int(index) for index in order]] = Judged(begun[0].results, begun[0].curves, begun[0].attributions)
+        return encode(rows)
+
+    order = next(batches(model, list(few)))
+    model.encode = slow
+    found = exegete.compare(model, few, ["random"], ["auc"], output_dir=tmp_path / "out")
+    measured = ["seconds", "peak_memory"]
+    pd.testing.assert_frame_equal(found.results.drop(columns=measured), begun[0].results.drop(columns=measured))
+
+
+def test_damaged_results_are_named(saved, data, tmp_path):
+    model, few = exegete.load(saved), data.select(range(4))
+    exegete.compare(model, few, ["random"], ["sufficiency"], output_dir=tmp_path)
+    (tmp_path / "results.parquet").write_bytes(b"PA")
+    with pytest.raises(exegete.ExegeteError, match="is damaged"):
+        exegete.compare(model, few, ["random"], ["sufficiency"], output_dir=tmp_path)
+    with pytest.raises(exegete.ExegeteError, match="is damaged"):
+        exegete.Comparison.load(tmp_path)
+
+
+@pytest.mark.parametrize("label", [7, -1])
+def test_a_label_that_the_model_does_not_have(saved, tmp_path, label):
+    with pytest.raises(exegete.ExegeteError, match=r"does not know the label.*1 \(positive\)"):
+        exegete.compare(exegete.load(saved), [{"text": "a film", "label": label}], ["random"], output_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_to_compare(saved, data, tmp_path):
+    model = exegete.load(saved)
+    with pytest.raises(exegete.ExegeteError, match="no method"):
+        exegete.compare(model, data, [], output_dir=tmp_path)
+    with pytest.raises(exegete.ExegeteError, match="no example"):
+        exegete.compare(model, data.select([]), METHODS, output_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_plausibility_by_layer_ends_in_that_of_the_method(saved, data):

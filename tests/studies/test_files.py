@@ -85,7 +85,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, old, new, line, message)
     assert str(raised.value).startswith(f"{path}:{line}: ")
 
 
-@pytest.mark.parametrize("content", ["", "just words", "- a list\n", "a: &a [*a]\n", "\x00"])
+@pytest.mark.parametrize("content", ["", "just words", "- a list\n", "a: &a [*a]\n", "\x00", "name: 2020-13-45\n"])
 def test_what_is_no_study_is_said_to_be_none(tmp_path, content):
     with pytest.raises(ExegeteError, match=re.escape(str(tmp_path / "none.yaml"))):
         load_study(written(tmp_path / "none.yaml", content))

@@ -49,11 +49,14 @@ def _options(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command. Returns 0, 2 for bad input (one line on standard error), or what a stopped command says."""
+    """Runs a command. Returns 0, 2 for bad input (one line on standard error), or what a stopped command says.
+
+    A file that cannot be read or written counts as bad input, too.
+    """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     try:
         app(args=None if argv is None else list(argv))
-    except ExegeteError as error:
+    except (ExegeteError, OSError) as error:
         say(f"exegete: {' '.join(str(error).split())}")
         return 2
     except SystemExit as stop:

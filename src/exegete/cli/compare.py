@@ -66,7 +66,7 @@ def compare(
         examples,
         split_ids(methods),
         chosen,
-        target=target_of(target),
+        target=target_of(target, explained.labels),
         batch_size=batch_size,
         seed=seed,
         output_dir=output_dir,

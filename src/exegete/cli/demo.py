@@ -14,7 +14,9 @@ SIZE = 8000
 
 
 def demo(
-    output_dir: Annotated[Path, typer.Option("--output-dir", "-o", help="Where model and report go.")] = Path("demo"),
+    output_dir: Annotated[
+        Path, typer.Option("--output-dir", "-o", callback=options.writable, help="Where model and report go.")
+    ] = Path("demo"),
     methods: options.Methods = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Texts to explain.")] = 200,
     seed: options.Seed = 0,

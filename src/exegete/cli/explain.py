@@ -22,7 +22,8 @@ def explain(
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the highlighted text here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of coloured text.")] = False,
     output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="Keep the attributions here, as Parquet.")
+        Path | None,
+        typer.Option("--output-dir", "-o", callback=options.writable, help="Keep the attributions here, as Parquet."),
     ] = None,
     seed: options.Seed = 0,
     device: options.Device = None,
@@ -51,7 +52,7 @@ def explain(
     example = text if pair is None else (text, pair)
     found = Attributions()
     for method in split_ids(methods) or []:
-        found = found + exegete.attribute(explained, example, seeded(method, seed), target_of(target))
+        found = found + exegete.attribute(explained, example, seeded(method, seed), target_of(target, explained.labels))
     if output_dir is not None:
         found.save(output_dir)
     if html is not None:

@@ -30,9 +30,9 @@ def metrics() -> None:
 
     Example: exegete metrics
     """
-    import exegete
+    from exegete import metrics
 
-    _show(exegete.metrics())
+    _show(metrics.metrics())
 
 
 def datasets() -> None:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated, Any
 
 import typer
 
 from exegete.errors import ExegeteError
+
+
+def writable(folder: Path | None) -> Path | None:
+    """The folder. Raises ExegeteError where nothing can be written into it, or it cannot be made."""
+    if folder is None:
+        return None
+    try:
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        with TemporaryFile(dir=there):
+            return folder
+    except OSError as error:
+        raise ExegeteError(f"nothing can be written to the folder {folder}: {error.strerror}") from error
+
 
 Model = Annotated[str, typer.Option("--model", "-m", help="Folder or hub name of a fine-tuned model.")]
 Data = Annotated[
@@ -23,7 +39,7 @@ Methods = Annotated[
     ),
 ]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many examples, drawn by the seed.")]
-OutputDir = Annotated[Path, typer.Option("--output-dir", "-o", help="Where results go.")]
+OutputDir = Annotated[Path, typer.Option("--output-dir", "-o", callback=writable, help="Where results go.")]
 Seed = Annotated[int, typer.Option("--seed", help="Decides all that is left to chance.")]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1. Default: the GPU if there is one.")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16. Default: the checkpoint's.")]
@@ -89,7 +105,11 @@ def _typed_or_read(template: str) -> str:
 
 
 def split_ids(names: str | None) -> list[str] | None:
-    """Ids between commas; a comma inside parameters (after ?) belongs to them as long as no id follows."""
+    """Ids between commas; a comma inside parameters (after ?) belongs to them as long as no id follows.
+
+    Raises:
+        ExegeteError: there is no id.
+    """
     if names is None:
         return None
     found: list[str] = []
@@ -98,9 +118,11 @@ def split_ids(names: str | None) -> list[str] | None:
             found[-1] += f",{part}"
         elif part:
             found.append(part)
+    if not found:
+        raise ExegeteError(f"expected ids between commas, got {names!r}")
     return found
 
 
-def target_of(text: str) -> str | int:
-    """A class index where the text is a number, else the word itself."""
-    return int(text) if text.lstrip("-").isdigit() else text
+def target_of(text: str, labels: Sequence[str]) -> str | int:
+    """The word itself where a label is called so, or it is no number; else the index of a class."""
+    return int(text) if text not in labels and re.fullmatch("-?[0-9]{1,9}", text) else text

@@ -119,6 +119,7 @@ def run(
         raise ExegeteError(
             f"{output_dir} holds finished runs of this study: choose another folder, or drop --no-resume"
         )
+    options.writable(output_dir)
     outcome = drive(grid.cells, output_dir, _workers(engine, output_dir, workers, threads, address), _Talk(grid, quiet))
     _write(grid, store)
     _require_finished(grid, outcome, output_dir)

@@ -33,13 +33,18 @@ def load_data(
         options: as behind the question mark of the spec; these win.
 
     Raises:
-        ExegeteError: unknown name, option or split; what is missing, unreadable, or malformed, and where.
+        ExegeteError: unknown name, option or split; no rows; what is missing, unreadable, or malformed, and where.
     """
     if limit is not None and limit < 1:
         raise ExegeteError(f"expected a limit of at least 1 row, got {limit}")
     reader = open_spec(spec, **options, **({} if seed is None else {"seed": seed}))
+    if reader.seed < 0:
+        raise ExegeteError(f"expected a seed of at least 0, got {reader.seed}")
     features, rows = reader.table(choose(split, reader.splits()))
     data = list(rows)
+    if not data:
+        there = [name for name in reader.splits() if any(True for _ in reader.table(name).rows)]
+        raise ExegeteError(f"{spec} has no rows in its split {split}; there are some in: {', '.join(there) or 'none'}")
     if limit is not None and limit < len(data):
         drawn = np.random.default_rng(reader.seed).permutation(len(data))[:limit]
         data = [data[i] for i in sorted(drawn)]

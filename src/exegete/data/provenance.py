@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -18,6 +19,8 @@ from typing import Any
 import pyarrow as pa
 from datasets import Dataset
 
+TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
+"""How `whole_folder` fails where the folder is there at the end: another process has written it meanwhile."""
 LIBRARIES = ("exegete", "torch", "transformers", "accelerate", "captum", "numpy", "datasets", "pyarrow")
 
 

@@ -236,9 +236,10 @@ def _require_attackable(model: ExplainedModel, rows: Sequence[Any], budget: int 
         raise ExegeteError(f"the budget is at least 1 query an example, got {budget}")
     if not len(rows):
         raise ExegeteError("there is nothing to attack: no example was given")
-    missing = next((number for number, row in enumerate(rows) if as_row(row).get("label") is None), None)
+    classes = (hasattr(as_row(row).get("label"), "__index__") for row in rows)
+    missing = next((number for number, known in enumerate(classes) if not known), None)
     if missing is not None:
-        raise ExegeteError(f"row {missing} has no label: an attack changes predictions that are right")
+        raise ExegeteError(f"row {missing} has no label that is a class: an attack changes predictions that are right")
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from datasets import ClassLabel, Dataset
@@ -11,14 +11,16 @@ from datasets import ClassLabel, Dataset
 from exegete.errors import ExegeteError
 from exegete.models.explained import ExplainedModel
 
-GENERIC = re.compile(r"(?i)(label_?)?\d+")
+NUMBER = re.compile(r"(?i)(?:label_?)?(\d{1,9})")
 
 
 def in_model_labels(model: ExplainedModel, data: Dataset) -> list[dict[str, Any]]:
     """The rows with `label` as the model numbers it; rows without labels, with values or spans as they are.
 
-    Names are matched in any case; one that has no equal may be the beginning of the other, or begin with it (NEG,
-    negative). Where either side has only numbers for names, the numbers count.
+    Names are matched in any case; one may be the beginning of the other (NEG, negative) unless there is the very same.
+    Where no name is known, numbers count, whether or not the data has all of them: those that the model's names begin
+    with, else 0 and LABEL_0 are its first class; 1 is, where they run from 1 to as many as it has. A model with
+    numbers for names takes as many names in their order.
 
     Raises:
         ExegeteError: a label that the model does not know.
@@ -37,20 +39,34 @@ def in_model_labels(model: ExplainedModel, data: Dataset) -> list[dict[str, Any]
     return [row if row["label"] is None else row | {"label": numbers[row["label"]]} for row in rows]
 
 
-def label_map(names: list[str], known: tuple[str, ...]) -> Mapping[int, int]:
+def label_map(names: Sequence[str], known: Sequence[str]) -> Mapping[int, int]:
     """From the number of each name to the number of its like among the known ones; without those that have none."""
-    if all(GENERIC.fullmatch(name) for name in names) or all(GENERIC.fullmatch(name) for name in known):
-        return {number: number for number in range(min(len(names), len(known)))}
-    found = {number: _likes(name, known) for number, name in enumerate(names)}
-    return {number: alike[0] for number, alike in found.items() if len(alike) == 1}
+    found = {number: _alike(name, known) for number, name in enumerate(names)}
+    by_name = {number: alike[0] for number, alike in found.items() if len(alike) == 1}
+    if by_name:
+        return by_name
+    numbers, size, as_many = _numbers(names), len(known), len(names) == len(known)
+    theirs = _numbers([name.partition(" ")[0] for name in known])
+    for order in (theirs, range(size), range(1, size + 1) if as_many else ()):
+        if numbers and set(numbers) <= set(order):
+            return {place: order.index(number) for place, number in enumerate(numbers)}
+    return {place: place for place in range(size)} if as_many and _numbers(known) else {}
 
 
-def _likes(name: str, known: tuple[str, ...]) -> list[int]:
-    """The numbers of the known names that are this one, else of those that begin like it."""
-    name, others = name.strip().casefold(), [other.strip().casefold() for other in known]
-    equal = [number for number, other in enumerate(others) if other == name]
-    return equal or [number for number, other in enumerate(others) if _one_begins_the_other(name, other)]
+def _numbers(names: Sequence[str]) -> list[int]:
+    """Their numbers, 3 of LABEL_3; none unless all are numbers."""
+    found = [NUMBER.fullmatch(name.strip()) for name in names]
+    return [int(match[1]) for match in found if match] if all(found) else []
 
 
-def _one_begins_the_other(one: str, other: str) -> bool:
-    return min(len(one), len(other)) >= 3 and (one.startswith(other) or other.startswith(one))
+def _alike(name: str, known: Sequence[str]) -> list[int]:
+    """The numbers of the known ones that are the name, else of those that begin with it or that it begins with."""
+    one, others = name.strip().casefold(), [other.strip().casefold() for other in known]
+    same = [number for number, other in enumerate(others) if other == one]
+    if same or NUMBER.fullmatch(one):
+        return same
+    return [
+        number
+        for number, other in enumerate(others)
+        if min(len(one), len(other)) >= 3 and (one.startswith(other) or other.startswith(one))
+    ]

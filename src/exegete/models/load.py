@@ -67,7 +67,8 @@ def load(
         trust_remote_code: run modelling code that comes with the checkpoint.
 
     Raises:
-        ExegeteError: nothing there, no head that can be explained, or weights of the head missing.
+        ExegeteError: nothing there, a device or type that there is not, no head that can be explained, or weights of
+            the head missing.
     """
     if isinstance(model, ExplainedModel):
         return model
@@ -83,10 +84,12 @@ def load(
         name = os.path.expanduser(model)
         if isinstance(model, Path) and not Path(name).exists():
             raise ExegeteError(f"there is no model at {name}")
+        place = _device(device)
+        _check_dtype(dtype)
         base = adapted(name)
         names = (name,) if base is None else (name, base)
         loaded = _pretrained(names[-1], dtype, trust_remote_code, prompted=task == "prompt", adapter=names[:-1])
-        loaded.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+        loaded.to(place).eval()
     for name in names:
         processing_class = processing_class or _beside(name, loaded, trust_remote_code)
     if template is not None and labels is not None:
@@ -99,6 +102,20 @@ def _check_task(task: str | None, template: str | None, labels: Sequence[str] | 
         raise unknown("task", task, (*TASKS, "prompt"))
     if (task == "prompt") != (template is not None) or (task == "prompt") != (labels is not None):
         raise ExegeteError("task='prompt', template= and labels= go together: give all three or none")
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    try:
+        return torch.empty(0, device=device or ("cuda" if torch.cuda.is_available() else "cpu")).device
+    except (RuntimeError, AssertionError) as error:
+        reason = _first_line(error)
+        raise ExegeteError(f"expected a device that is here, as cpu, cuda or cuda:1, got {device}: {reason}") from error
+
+
+def _check_dtype(dtype: str | torch.dtype | None) -> None:
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype not in (None, "auto") and not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise unknown("floating point type", str(dtype), ("float64", "float32", "bfloat16", "float16"))
 
 
 def _pretrained(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from datasets import Dataset
+from torch import nn
 from tqdm.auto import tqdm
 
+from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer, explainer
 from exegete.explainers.attribute import batches, listed, targets_of
 from exegete.metrics import Metric, metric
@@ -24,6 +26,8 @@ from exegete.reports.attributions import Attributions
 from exegete.studies.comparison import Comparison
 from exegete.studies.judge import judge
 from exegete.studies.parts import Parts, finished
+
+T = TypeVar("T")
 
 EXAMPLES_PER_PART = 32
 USUAL_METHODS = (
@@ -73,7 +77,8 @@ def compare(
             quick among them.
         metrics: ids or metrics; default: the usual ones that apply, those on rationales where the data has some.
         target: what is explained, see `exegete.attribute`.
-        batch_size: examples judged together; default: up to 32 of similar length.
+        batch_size: examples judged together; default: up to 32 of similar length. What was stopped may go on with
+            another one, unless a metric compares the examples of a batch with each other.
         seed: of the bootstrap and of every method that has a seed.
         special_tokens: whether special tokens keep the scores that methods give them; else these are 0. Only metrics
             with `specials` look at them.
@@ -81,28 +86,33 @@ def compare(
         show_progress: a progress bar on stderr.
 
     Raises:
-        ExegeteError: unknown names, a label that the model does not know, or results of something else in `output_dir`.
+        ExegeteError: unknown names, one name for two, a label that the model does not know, or results of something
+            else in `output_dir`.
     """
-    rows = in_model_labels(model, data) if isinstance(data, Dataset) else [dict(as_row(row)) for row in listed(data)]
+    given = listed(data)
+    rows = in_model_labels(model, data) if isinstance(data, Dataset) else [dict(as_row(row)) for row in given]
+    examples = with_label_names(model, rows)
     chosen, judges = _methods(methods, seed), _metrics(model, metrics, rows)
     config = _config(model, rows, chosen, judges) | {"target": str(target), "seed": seed}
     config |= {"special_tokens": True} if special_tokens else {}
+    if batch_size and any(judge.compares_examples for judge in judges.values()):
+        config["batch_size"] = batch_size
     folder = None if output_dir is None else Path(output_dir)
     whole = None if folder is None else finished(folder, config)
     parts = None
     if whole is None:
-        parts = Parts(folder, config)
+        parts, shards = Parts(folder, config), list(_shards(model, rows, batch_size))
         with tqdm(total=len(rows), desc="compare", disable=not show_progress, unit="example") as progress:
-            for number, indices in enumerate(_shards(model, rows, batch_size)):
-                if number not in parts:
+            for indices in shards:
+                if indices not in parts:
                     batch = model.encode([rows[index] for index in indices])
                     wanted = targets_of(target, indices, len(rows))
-                    parts[number] = judge(model, batch, indices, chosen, judges, wanted, special_tokens=special_tokens)
+                    parts[indices] = judge(model, batch, indices, chosen, judges, wanted, special_tokens=special_tokens)
                 progress.update(len(indices))
-        whole = parts.whole()
+        whole = parts.whole(shards)
     cards = [*(replace(judge.card, name=column) for column, judge in judges.items()), SECONDS, PEAK_MEMORY]
     attributions = Attributions(whole.attributions, config)
-    comparison = Comparison(whole.results, whole.curves, attributions, cards, with_label_names(model, rows), config)
+    comparison = Comparison(whole.results, whole.curves, attributions, cards, examples, config)
     if folder is not None:
         comparison.save(folder)
     if parts is not None:
@@ -135,14 +145,16 @@ def _methods(
     methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int
 ) -> dict[str, Explainer]:
     """Explainers by the name that the table shows; those with a seed get this one unless they name their own."""
+    if methods is not None and not methods:
+        raise ExegeteError("there is nothing to compare: no method was given")
     if isinstance(methods, Mapping):
         return {name: seeded(each, seed) for name, each in methods.items()}
     if methods is None:
         methods = USUAL_METHODS
     elif list(methods) == ["all"]:
         methods = native_methods()
-    named = [(each if isinstance(each, str) else each.name, each) for each in methods]
-    return {name: seeded(each, seed) for name, each in named}
+    named = _named("methods", [(each if isinstance(each, str) else each.name, each) for each in methods])
+    return {name: seeded(each, seed) for name, each in named.items()}
 
 
 def _metrics(
@@ -155,14 +167,24 @@ def _metrics(
         return {m.name: m for m in usual if m.applies(model) and (marked or not m.card.needs_rationale)}
     made = [(each, each if isinstance(each, Metric) else metric(each)) for each in metrics]
     count = Counter(each.name for _, each in made)
-    return {spec if isinstance(spec, str) and count[m.name] > 1 else m.name: m for spec, m in made}
+    return _named("metrics", [(spec if isinstance(spec, str) and count[m.name] > 1 else m.name, m) for spec, m in made])
+
+
+def _named(what: str, given: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """By name. Raises ExegeteError where different ones have the same, since the table could show only one."""
+    found = dict[str, T]()
+    for name, each in given:
+        if found.setdefault(name, each) != each:
+            raise ExegeteError(f"two {what} are called {name}: give them by id and parameters, as 'ID?NAME=VALUE'")
+    return found
 
 
 def with_label_names(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with the name of their label, where they have a class."""
-    known = model.labels if model.task.name in ("classification", "multi_label") else ()
+    if model.task.name not in ("classification", "multi_label"):
+        return list(rows)
     return [
-        row | {"label_name": known[row["label"]]} if known and isinstance(row.get("label"), int) else row
+        row | {"label_name": model.labels[model.label_id(row["label"])]} if isinstance(row.get("label"), int) else row
         for row in rows
     ]
 
@@ -178,9 +200,15 @@ def _config(
         "settings": model.settings,
         "examples": len(rows),
         "data": _contents(rows),
-        "methods": {name: {"method": method.name, **method.params} for name, method in methods.items()},
+        "methods": {name: _facts(method) for name, method in methods.items()},
         "metrics": {column: {"metric": metric.name, **metric.params} for column, metric in metrics.items()},
     }
+
+
+def _facts(method: Explainer) -> dict[str, Any]:
+    """A method's parameters; what one has learned, by its digest."""
+    learned = {"digest": weights_digest(method)} if isinstance(method, nn.Module) else {}
+    return {"method": method.name, **method.params, **learned}
 
 
 def _contents(rows: Sequence[dict[str, Any]]) -> str:

@@ -21,7 +21,7 @@ from exegete.reports.latex import latex
 from exegete.reports.leaderboard import Leaderboard, intervals, leaderboard, resamples
 from exegete.studies.examples import EXAMPLES, read_examples, write_examples
 from exegete.studies.judge import BY_LAYER
-from exegete.studies.parts import read_config
+from exegete.studies.parts import read_config, read_frames
 
 SHOWN = 20
 
@@ -83,7 +83,7 @@ class Comparison:
         """
         folder = Path(directory)
         config = read_config(folder)
-        results, curves = (pd.read_parquet(folder / f"{name}.parquet") for name in ("results", "curves"))
+        results, curves = read_frames(folder)
         cards = [replace(CARDS[made["metric"]], name=column) for column, made in config["metrics"].items()]
         examples = read_examples(folder / EXAMPLES, results["example"].nunique())
         attributions = Attributions.load(folder / "attributions")
@@ -106,9 +106,8 @@ class Comparison:
 
     def _views(self) -> list[ExampleView]:
         by_method: dict[int, dict[str, Attribution]] = {}
-        methods = list(dict.fromkeys(self.results["method"]))
-        for position, item in enumerate(self.attributions):
-            by_method.setdefault(item.index, {})[methods[position // len(self.examples)]] = item
+        for method, item in zip(self.results["method"], self.attributions, strict=False):
+            by_method.setdefault(item.index, {})[method] = item
         return [self._view(index, by_method[index]) for index in sorted(by_method)[:SHOWN]]
 
     def _view(self, index: int, attributions: dict[str, Attribution]) -> ExampleView:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
-from exegete.data.provenance import digest, versions, whole_folder, write_json
+from exegete.data.provenance import TAKEN, digest, plain, versions, whole_folder, write_json
 from exegete.errors import ExegeteError
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.studies.judge import Judged
@@ -22,7 +24,7 @@ class OtherComparisonError(ExegeteError):
 
 
 class Parts:
-    """Finished parts by number, in a folder (or in memory without one).
+    """Finished parts by the examples in them, in a folder (or in memory without one).
 
     A part's folder has its name only when everything in it is written. The folder belongs to one configuration.
 
@@ -31,7 +33,7 @@ class Parts:
     """
 
     def __init__(self, folder: Path | None, config: dict[str, Any]) -> None:
-        self.folder, self.done = folder, dict[int, Judged]()
+        self.folder, self.done = folder, dict[tuple[int, ...], Judged]()
         if folder is None:
             return
         self.hidden = folder / ".parts"
@@ -40,25 +42,31 @@ class Parts:
             _same_run(run, config)
         else:
             write_json(run, {"digest": digest(config), "config": config, "versions": versions()})
-        for part in sorted(self.hidden.glob("[0-9]*")):
-            self.done[int(part.name)] = _read(part)
+        for part in map(_read, self.hidden.glob("[0-9]*")):
+            self.done[tuple(part.results["example"].unique())] = part
 
-    def __contains__(self, number: int) -> bool:
-        return number in self.done
+    def __contains__(self, indices: Sequence[int]) -> bool:
+        return tuple(indices) in self.done
 
-    def __setitem__(self, number: int, part: Judged) -> None:
-        self.done[number] = part
-        if self.folder is not None:
-            with whole_folder(self.hidden / f"{number:06d}") as fresh:
+    def __setitem__(self, indices: Sequence[int], part: Judged) -> None:
+        self.done[tuple(indices)] = part
+        if self.folder is None:
+            return
+        try:
+            with whole_folder(self.hidden / f"{indices[0]}-{len(indices)}") as fresh:
                 part.results.to_parquet(fresh / "results.parquet", index=False)
                 part.curves.to_parquet(fresh / "curves.parquet", index=False)
                 Attributions(part.attributions).save(fresh / "attributions")
+        except OSError as error:
+            if error.errno not in TAKEN:
+                raise
 
-    def whole(self) -> Judged:
-        """All parts as one, sorted by method as asked for and then by example."""
-        results = pd.concat([part.results for part in self.done.values()], ignore_index=True)
-        curves = pd.concat([part.curves for part in self.done.values()], ignore_index=True)
-        items = [item for part in self.done.values() for item in part.attributions]
+    def whole(self, shards: Sequence[Sequence[int]]) -> Judged:
+        """The parts of these examples as one, sorted by method as asked for and then by example."""
+        parts = [self.done[tuple(indices)] for indices in shards]
+        results = pd.concat([part.results for part in parts], ignore_index=True)
+        curves = pd.concat([part.curves for part in parts], ignore_index=True)
+        items = [item for part in parts for item in part.attributions]
         methods = {name: place for place, name in enumerate(dict.fromkeys(results["method"]))}
         order = sorted(results.index, key=lambda row: (methods[results["method"][row]], results["example"][row]))
         return Judged(results.loc[order].reset_index(drop=True), curves, [items[row] for row in order])
@@ -89,17 +97,30 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> Judged:
-    results, curves = (pd.read_parquet(folder / f"{name}.parquet") for name in ("results", "curves"))
+    results, curves = read_frames(folder)
     items: list[Attribution] = list(Attributions.load(folder / "attributions"))
     return Judged(results, curves, items)
 
 
+def read_frames(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Results and curves. Raises ExegeteError where they are missing or damaged."""
+    try:
+        results, curves = (pd.read_parquet(folder / f"{name}.parquet") for name in ("results", "curves"))
+    except (OSError, pa.ArrowException) as error:
+        raise ExegeteError(f"{folder} is damaged: {error}; remove it, or choose another one") from error
+    return results, curves
+
+
 def _same_run(path: Path, config: dict[str, Any]) -> None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["digest"]
+        found = json.loads(path.read_text(encoding="utf-8"))
+        same, there = found["digest"] == digest(config), found["config"]
     except (OSError, ValueError, KeyError) as error:
         raise ExegeteError(f"{path} is damaged: choose another output directory or remove this one") from error
-    if found != digest(config):
+    if not same:
+        here = plain(config)
+        other = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
         raise OtherComparisonError(
-            f"{path.parent} holds a comparison of something else (see {path.name}): choose another output directory"
+            f"{path.parent} holds a comparison of something else (see {', '.join(other)} in {path.name}): "
+            "choose another output directory"
         )

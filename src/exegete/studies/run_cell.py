@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from exegete.data.provenance import TAKEN
 from exegete.errors import ExegeteError
 from exegete.studies.cell import Cell, Store, describe
 from exegete.studies.claims import BEAT, STALE, claim
@@ -58,7 +59,7 @@ def run_cell(cell: Cell, root: Path, *, threads: int = 1, beat: float = BEAT, st
                 cell.run(cell, space)
                 describe(space.fresh, cell, time.monotonic() - begun, threads)
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not store.done(cell.key):
+            if error.errno not in TAKEN or not store.done(cell.key):
                 raise
             logger.warning("%s was finished by another process meanwhile", cell.title)
     return True

@@ -73,7 +73,10 @@ def _lined(loader: _Loader, path: Path) -> Lined:
     if node is None:
         raise ExegeteError(f"{path} is empty: expected a study")
     lines = dict(_lines(loader, node, (), str(path)))
-    return Lined(loader.construct_document(node), lines)
+    try:
+        return Lined(loader.construct_document(node), lines)
+    except ValueError as error:
+        raise ExegeteError(f"{path}: no YAML: {error}") from error
 
 
 def _lines(loader: _Loader, node: yaml.Node, place: Place, path: str) -> Iterator[tuple[Place, str]]:

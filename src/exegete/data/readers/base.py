@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from exegete.errors import ExegeteError
 
 Row = dict[str, Any]
 Names = Sequence[str]
+
+_SURROGATE = re.compile(r"(?i)\\ud[89a-f]")
 
 
 class Table(NamedTuple):
@@ -106,13 +109,24 @@ def lines(text: str, where: str) -> Iterator[tuple[str, str]]:
 def json_lines(path: Path) -> Iterator[tuple[str, Row]]:
     """(place for errors, object) of a jsonl file. Raises ExegeteError for a line that is no JSON object."""
     for where, line in lines(read(path), str(path)):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ExegeteError(f"{where} is not JSON: {error.msg}") from None
+        row = from_json(line, where)
         if not isinstance(row, dict):
             raise ExegeteError(f"{where}: expected a JSON object, got {type(row).__name__}")
         yield where, row
+
+
+def from_json(text: str, where: str) -> Any:
+    """What a JSON text says. Raises ExegeteError for none, for one nested too deep, and for half a character."""
+    try:
+        value = json.loads(text)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        line = f", line {error.lineno}" if "\n" in text else ""
+        raise ExegeteError(f"{where}{line} is not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise ExegeteError(f"{where} is no JSON that can be read: {error}") from None
+    return value
 
 
 def field(row: Any, name: str, where: str) -> Any:
@@ -158,6 +172,13 @@ def need_spans(value: Any, text: str, where: str) -> list[list[int]]:
     if not isinstance(value, list | tuple) or not all(_is_span(span, len(text)) for span in value):
         raise ExegeteError(f"{where}: expected a list of [start, end] within {len(text)} characters, got {value!r}")
     return [[int(span[0]), int(span[1])] for span in value]
+
+
+def need_answer(answer: Any, start: Any, text: str, where: str) -> list[int]:
+    """The [start, end] of an answer. Raises ExegeteError unless it stands there in the text."""
+    if not isinstance(answer, str) or type(start) is not int or start < 0 or not text.startswith(answer, start):
+        raise ExegeteError(f"{where}: the answer {answer!r} does not stand at character {start} of its paragraph")
+    return [start, start + len(answer)]
 
 
 def _is_span(span: Any, length: int) -> bool:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from datasets import ClassLabel, Value
 
-from exegete.data.readers.base import Row, Table, field, is_blank, need_spans, need_text, text_features
+from exegete.data.readers.base import (
+    Row,
+    Table,
+    field,
+    is_blank,
+    listed,
+    need_answer,
+    need_spans,
+    need_text,
+    text_features,
+)
 from exegete.errors import ExegeteError, unknown
 
 Records = list[tuple[str, Row]]
@@ -33,8 +44,9 @@ class ColumnOptions:
 
     `rationale_column`, `rationale_pair_column` and `answer_column` hold lists of [start, end] in characters (in a csv
     file as JSON); an answer may also be SQuAD's {"text": [...], "answer_start": [...]}. `task` is classification or
-    regression; by default labels that are numbers with a fraction make a regression. `skip_empty` leaves out rows with
-    an empty text; by default they are an error.
+    regression; by default labels that are numbers with a fraction make a regression, also 1.0 where it is text (in a
+    csv file); the number 1.0 is the class 1. `skip_empty` leaves out rows with an empty text; by default they are an
+    error.
     """
 
     text_column: str = ""
@@ -62,9 +74,13 @@ class Columns(NamedTuple):
     answer: str | None
 
 
-def resolve(options: ColumnOptions, there: Iterable[str], where: str) -> Columns:
-    """The columns to read. Raises ExegeteError when a named one or any text is missing, with those there are."""
-    names = list(there)
+def resolve(options: ColumnOptions, records: Records, where: str) -> Columns:
+    """The columns to read, of all that any row has.
+
+    Raises:
+        ExegeteError: a named one or any text is missing; the message names those there are.
+    """
+    names = list(dict.fromkeys(name for _, row in records for name in row))
     wanted = {key: value for key, value in vars(options).items() if key.endswith("_column") and value}
     for option, name in wanted.items():
         if name not in names:
@@ -86,7 +102,7 @@ def resolve(options: ColumnOptions, there: Iterable[str], where: str) -> Columns
 
 def tabulate(options: ColumnOptions, everything: Records, chosen: Records, where: str) -> Table:
     """The chosen records as a canonical table; `everything` decides which labels there are."""
-    columns = resolve(options, everything[0][1], where)
+    columns = resolve(options, everything, where)
     labels = Labels.of(everything, columns.label, options.task) if columns.label else None
     features = text_features(
         labels.feature if labels else None, pair=columns.text_pair is not None, answer=columns.answer is not None
@@ -106,7 +122,7 @@ class Labels(NamedTuple):
         values = [_label(row, column, where) for where, row in records]
         if task == "regression" or (not task and any(_is_fraction(value) for value in values)):
             return cls(None)
-        return cls(sorted({str(value) for value in values}, key=_order))
+        return cls(sorted({_class_name(value) for value in values}, key=_order))
 
     @property
     def feature(self) -> ClassLabel | Value:
@@ -116,7 +132,7 @@ class Labels(NamedTuple):
     def encode(self, value: Any, where: str) -> int | float:
         """A label as the column holds it. Raises ExegeteError for what is no number in a regression."""
         if self.names is not None:
-            return self.names.index(str(value))
+            return self.names.index(_class_name(value))
         try:
             return float(value)
         except (TypeError, ValueError):
@@ -141,18 +157,28 @@ def _is_empty(record: Row, columns: Columns) -> bool:
 
 def _label(row: Row, column: str, where: str) -> Any:
     value = field(row, column, where)
-    if value is None or value == "" or isinstance(value, list | dict):
+    if value is None or value == "" or isinstance(value, list | dict) or not math.isfinite(_number(value)):
         raise ExegeteError(f"{where}: expected a label in {column!r}, got {value!r}")
     return value
 
 
 def _is_fraction(value: Any) -> bool:
-    if not isinstance(value, float | str):
-        return False
+    return not _number(value).is_integer() or (isinstance(value, str) and "." in value)
+
+
+def _number(value: Any) -> float:
+    """A label as a number; 0 for what is none."""
     try:
-        return not float(value).is_integer() or (isinstance(value, str) and "." in value)
-    except (ValueError, OverflowError):
-        return False
+        return float(value)
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _class_name(value: Any) -> str:
+    """What a class is called; the number 1.0 as 1."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _order(name: str) -> tuple[int, float, str]:
@@ -178,15 +204,17 @@ def _rows(records: Records, columns: Columns, labels: Labels | None) -> Iterator
 
 
 def _spans(record: Row, column: str | None, text: str, where: str) -> list[list[int]] | None:
-    value = _parsed(field(record, column, where), where) if column else None
+    value = _parsed(record.get(column), where) if column else None
     return None if value is None else need_spans(value, text, where)
 
 
 def _answers(value: Any, text: str, where: str) -> list[list[int]]:
     value = _parsed(value, where)
     if isinstance(value, dict):
-        starts, texts = field(value, "answer_start", where), field(value, "text", where)
-        value = [[start, start + len(answer)] for start, answer in zip(starts, texts, strict=True)]
+        starts, texts = listed(value, "answer_start", where), listed(value, "text", where)
+        if len(starts) != len(texts):
+            raise ExegeteError(f"{where}: expected a start for each answer, got {len(starts)} for {len(texts)}")
+        value = [need_answer(answer, start, text, where) for answer, start in zip(texts, starts, strict=True)]
     return [list(span) for span in dict.fromkeys(map(tuple, need_spans(value or [], text, where)))]
 
 
@@ -195,5 +223,5 @@ def _parsed(value: Any, where: str) -> Any:
         return value
     try:
         return json.loads(value) if value.strip() else None
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         raise ExegeteError(f"{where}: expected spans as JSON, [[start, end], ...], got {value[:60]!r}") from None

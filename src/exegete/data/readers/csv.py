@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,9 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[str, Row]]:
     cells = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         head = next(cells)
+        twice = [name for name, count in Counter(head).items() if name and count > 1]
+        if twice:
+            raise ExegeteError(f"{path} has several columns {twice[0]!r}: rename all but one in its head line")
         for row in cells:
             where = f"{path}, line {cells.line_num}"
             if row and len(row) != len(head):

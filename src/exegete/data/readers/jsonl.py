@@ -14,7 +14,7 @@ from exegete.data.readers.tabular import Tabular, some
 
 @dataclass(frozen=True, kw_only=True)
 class Jsonl(Tabular):
-    """Objects with the same fields; the first one names the columns."""
+    """Objects with the same fields; an optional one may be missing here and there."""
 
     suffix: ClassVar[str] = ".jsonl"
     card: ClassVar[DataCard] = DataCard(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,8 @@ from exegete.data.argilla import read_records
 from exegete.data.cards import DataCard
 from exegete.data.label_studio import read_tasks
 from exegete.data.marked import MAJORITY, Marked, marked_table
-from exegete.data.readers.base import Reader, Table, read
+from exegete.data.readers.base import Reader, Table, from_json, read
 from exegete.data.splits import DIVIDED, belongs
-from exegete.errors import ExegeteError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +30,7 @@ class MarkedJson(Reader):
 
     def table(self, split: str) -> Table:
         """One row an example."""
-        try:
-            content = json.loads(read(Path(self.path)))
-        except ValueError as error:
-            raise (
-                error if isinstance(error, ExegeteError) else ExegeteError(f"{self.path} is not JSON: {error}")
-            ) from None
-        examples = self.parsed(content)
+        examples = self.parsed(from_json(read(Path(self.path)), self.path))
         whole = marked_table(examples, self.share)
         chosen = [e for e in examples if split == "all" or belongs(e.texts[0], split, self.seed)]
         texts = {id(example) for example in chosen}

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Reader, Row, Table, field, listed, need_text, read, text_features
+from exegete.data.readers.base import (
+    Reader,
+    Row,
+    Table,
+    field,
+    from_json,
+    listed,
+    need_answer,
+    need_text,
+    read,
+    text_features,
+)
 from exegete.data.splits import DIVIDED, belongs
-from exegete.errors import ExegeteError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +56,7 @@ class Squad(Reader):
 
 
 def _paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        content = json.loads(read(path))
-    except json.JSONDecodeError as error:
-        raise ExegeteError(f"{path}, line {error.lineno} is not JSON: {error.msg}") from None
+    content = from_json(read(path), str(path))
     for i, article in enumerate(listed(content, "data", str(path)), start=1):
         for j, paragraph in enumerate(listed(article, "paragraphs", f"{path}, article {i}"), start=1):
             yield f"{path}, article {i}, paragraph {j}", paragraph
@@ -62,14 +68,12 @@ def _row(question: Any, context: str, where: str) -> Row:
     return {
         "text": text,
         "text_pair": context,
-        "answer": [list(span) for span in dict.fromkeys(spans)],
+        "answer": [list(span) for span in dict.fromkeys(map(tuple, spans))],
         "rationale": None,
         "rationale_pair": None,
     }
 
 
-def _answer(answer: Any, context: str, where: str) -> tuple[int, int]:
-    text, start = need_text(field(answer, "text", where), "text", where), field(answer, "answer_start", where)
-    if not isinstance(start, int) or start < 0 or context[start : start + len(text)] != text:
-        raise ExegeteError(f"{where}: the answer {text!r} does not stand at character {start} of its paragraph")
-    return start, start + len(text)
+def _answer(answer: Any, context: str, where: str) -> list[int]:
+    text = need_text(field(answer, "text", where), "text", where)
+    return need_answer(text, field(answer, "answer_start", where), context, where)

@@ -51,7 +51,7 @@ class Tabular(ColumnOptions, Reader):
             return records
         if self.split_column:
             return [(where, row) for where, row in records if canonical(str(row[self.split_column])) == split]
-        text = resolve(self, records[0][1], self.path).text
+        text = resolve(self, records, self.path).text
         return [(where, row) for where, row in records if belongs(str(row.get(text)), split, self.seed)]
 
     def _files(self) -> dict[str, Path]:
