@@ -179,7 +179,7 @@ def _study(
     """Makes the study if there is none of its name."""
     from sqlalchemy import select
 
-    from exegete.web.study.cases import Case, cases, explained
+    from exegete.web.study.cases import Case, compared, explained
     from exegete.web.study.projects import create
     from exegete.web.study.tables import Project
 
@@ -191,7 +191,7 @@ def _study(
     found: list[Case]
     kept = next((each for each in results.values() if each.explained), None)
     if kept is not None:
-        found = cases(kept.comparison.attributions, kept.comparison.examples)[:limit]
+        found = compared(kept.comparison, limit)
     elif models and rows:
         model = next(iter(models.values()))
         say(f"explaining {len(rows)} examples for the study {name}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -18,7 +17,7 @@ from exegete.web import guard
 from exegete.web.pages import download, page
 from exegete.web.site import Site, site_of
 from exegete.web.study import projects
-from exegete.web.study.cases import Case, cases, marked_cases
+from exegete.web.study.cases import compared, marked_cases
 from exegete.web.study.exports import exported, offered
 from exegete.web.study.kinds import KINDS
 from exegete.web.study.results import findings
@@ -47,8 +46,7 @@ def create(request: Request, form: guard.CheckedForm) -> Response:
     if source not in sources:
         raise unknown("result", source, sources)
     limit, seed = _count(form, "limit", 20, MOST_EXAMPLES), _count(form, "seed", 0, 2**31 - 1, least=0)
-    comparison = site.results[source].comparison
-    chosen = _drawn(cases(comparison.attributions, comparison.examples), limit)
+    chosen = compared(site.results[source].comparison, limit)
     with site.studies.writing() as session:
         projects.create(
             session, name, chosen, guard.one(form, "kind"), question=guard.one(form, "question")[:2000], seed=seed
@@ -152,13 +150,6 @@ def _progress(session: Session, project: Project) -> dict[str, int]:
 def _sources(site: Site) -> list[str]:
     """The results that have attributions to make a study of."""
     return [name for name, result in site.results.items() if result.explained]
-
-
-def _drawn(found: Sequence[Case], limit: int) -> list[Case]:
-    """At most so many, evenly spaced."""
-    if len(found) <= limit:
-        return list(found)
-    return [found[index * len(found) // limit] for index in range(limit)]
 
 
 def _count(form: guard.Form, name: str, default: int, most: int, least: int = 1) -> int:
