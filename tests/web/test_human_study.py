@@ -232,6 +232,18 @@ def test_people_guess_first_without_then_with_an_explanation_and_the_first_guess
     assert client.post("/annotate/2", data={"csrf": csrf(page), "phase": "other", "guess": "0"}).status_code == 422
 
 
+def test_people_choose_among_all_that_the_model_can_answer(whole, chief):
+    data = {"csrf": csrf(chief.get("/studies")), "name": "guessed", "source": "reviews", "kind": "simulate"}
+    assert chief.post("/studies", data=data).status_code == 200
+    with whole.studies.reading() as session:
+        assert find(session, "guessed").labels == list(model().labels)
+    sure = [Case((text,), {"saliency": None}, prediction="good") for text in TEXTS]
+    with whole.studies.writing() as session:
+        for labels in ((), ("good",), ("bad", "fair")):
+            with pytest.raises(ExegeteError, match="2 labels or more"):
+                create(session, "sure", sure, "simulate", labels=labels)
+
+
 def test_a_guess_is_right_when_it_is_the_models_answer(whole):
     project(whole, kind="simulate", people=["Ada"])
     with whole.studies.writing() as session:

@@ -191,7 +191,7 @@ def _study(
     found: list[Case]
     kept = next((each for each in results.values() if each.explained), None)
     if kept is not None:
-        found = compared(kept.comparison, limit)
+        found, labels = compared(kept.comparison, limit), kept.comparison.config.get("labels", ())
     elif models and rows:
         model = next(iter(models.values()))
         say(f"explaining {len(rows)} examples for the study {name}")

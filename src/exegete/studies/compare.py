@@ -176,6 +176,7 @@ def _config(
         "model_type": model.config.model_type,
         "weights": weights_digest(model.model),
         "settings": model.settings,
+        "labels": list(model.labels),
         "examples": len(rows),
         "data": _contents(rows),
         "methods": {name: {"method": method.name, **method.params} for name, method in methods.items()},

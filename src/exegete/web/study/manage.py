@@ -46,10 +46,17 @@ def create(request: Request, form: guard.CheckedForm) -> Response:
     if source not in sources:
         raise unknown("result", source, sources)
     limit, seed = _count(form, "limit", 20, MOST_EXAMPLES), _count(form, "seed", 0, 2**31 - 1, least=0)
-    chosen = compared(site.results[source].comparison, limit)
+    comparison = site.results[source].comparison
+    chosen = compared(comparison, limit)
     with site.studies.writing() as session:
         projects.create(
-            session, name, chosen, guard.one(form, "kind"), question=guard.one(form, "question")[:2000], seed=seed
+            session,
+            name,
+            chosen,
+            guard.one(form, "kind"),
+            question=guard.one(form, "question")[:2000],
+            labels=comparison.config.get("labels", ()),
+            seed=seed,
         )
     return RedirectResponse(f"/studies/{name}", 303)
 

@@ -42,7 +42,7 @@ def create(
         seed: of the orders in which annotators see things.
 
     Raises:
-        ExegeteError: a name that is taken or unusable, no cases, or cases without what the kind needs.
+        ExegeteError: a name that is taken or unusable, no cases, or cases or labels that are not what the kind needs.
     """
     if not NAME.fullmatch(name):
         raise ExegeteError(f"expected a name of letters, digits, spaces, dots and dashes, got {name!r:.90}")
@@ -50,8 +50,11 @@ def create(
         raise ExegeteError(f"there is a study named {name!r} already: choose another name")
     if kind not in KINDS:
         raise unknown("kind of study", kind, KINDS)
+    predicted = {case.prediction for case in cases if case.prediction is not None}
+    answers = list(labels) or sorted(predicted)
     _check(cases, kind)
-    answers = list(labels) or sorted({case.prediction for case in cases if case.prediction is not None})
+    if kind == "simulate" and not (predicted <= set(answers) and len(answers) > 1):
+        raise ExegeteError(f"the kind simulate needs a model that says one of 2 labels or more, found {answers!r:.90}")
     project = Project(
         name=name, kind=kind, question=question.strip() or KINDS[kind].question, seed=seed, labels=answers
     )
