@@ -45,14 +45,14 @@ def test_worst_best_and_most_disputed_examples_are_one_click_away(opened):
 
     page.get_by_role("link", name="Worst of saliency").click()
     page.wait_for_url("**order=ascending*")
-    worst = column(4)
+    worst = column(5)
     assert worst == sorted(worst)
     page.get_by_role("link", name="Best of saliency").click()
     page.wait_for_url("**order=descending*")
-    assert column(4) == worst[::-1]
+    assert column(5) == worst[::-1]
     page.get_by_role("link", name="Most disagreement").click()
     page.wait_for_url("**sort=disagreement*")
-    assert column(5) == sorted(column(5), reverse=True)
+    assert column(6) == sorted(column(6), reverse=True)
 
 
 def test_the_report_opens_in_its_own_sandbox(opened):

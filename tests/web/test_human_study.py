@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -237,7 +238,8 @@ def test_people_choose_among_all_that_the_model_can_answer(whole, chief):
     assert chief.post("/studies", data=data).status_code == 200
     with whole.studies.reading() as session:
         assert find(session, "guessed").labels == list(model().labels)
-    sure = [Case((text,), {"saliency": None}, prediction="good") for text in TEXTS]
+    item = exegete.attribute(model(), TEXTS[0], "saliency")[0]
+    sure = [Case((TEXTS[0],), {"saliency": replace(item, target_label="good", prediction_label="good")}, None, "good")]
     with whole.studies.writing() as session:
         for labels in ((), ("good",), ("bad", "fair")):
             with pytest.raises(ExegeteError, match="2 labels or more"):

@@ -74,6 +74,11 @@ def _check(cases: Sequence[Case], kind: str) -> None:
     if len(methods) < KINDS[kind].fewest:
         fewest, found = KINDS[kind].fewest, len(methods)
         raise ExegeteError(f"a study of the kind {kind} needs explanations by at least {fewest} methods, found {found}")
+    shown = [item for case in cases for item in case.explanations.values()] if KINDS[kind].fewest else []
+    other = next((item for item in shown if item.target_label != item.prediction_label), None)
+    if other is not None:
+        told = f"{other.target_label} where the model predicts {other.prediction_label}"
+        raise ExegeteError(f"a study of the kind {kind} needs explanations of predictions, these explain {told}")
     if kind == "highlight" and any(not case.texts for case in cases):
         raise ExegeteError("evidence can be marked in texts only: choose the kind rank or simulate for images")
 
