@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
+from itertools import chain, count
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -18,6 +19,8 @@ from exegete.web.study.tables import Annotator, Answer, Project, now
 NAME = re.compile(r"[\w][\w .-]{0,79}")
 TOKEN_BYTES = 32
 MOST_INVITATIONS = 200
+LONGEST = 80
+"""Characters of an annotator's name."""
 
 
 def create(
@@ -89,11 +92,19 @@ def _keep_marks(session: Session, project: Project, cases: Sequence[Case]) -> No
     for item, case in zip(project.items, cases, strict=True):
         for person, marks in case.marks.items():
             if person not in people:
-                people[person] = Annotator(project_id=project.id, name=person[:80], joined=now())
+                name = _free(person, {annotator.name for annotator in people.values()})
+                people[person] = Annotator(project_id=project.id, name=name, joined=now())
                 session.add(people[person])
                 session.flush()
             content = {"marks": [list(mark) for mark in marks]}
             session.add(Answer(annotator_id=people[person].id, item_id=item.id, phase=ONLY, content=content))
+
+
+def _free(person: str, taken: Collection[str]) -> str:
+    """The person's name, cut to what is kept of one, with a number where somebody else's is cut to the same."""
+    ends = chain([""], (f" {number}" for number in count(2)))
+    names = (f"{person[: LONGEST - len(end)]}{end}" for end in ends)
+    return next(name for name in names if name not in taken)
 
 
 def find(session: Session, name: str) -> Project:
@@ -111,8 +122,8 @@ def invite(session: Session, project: Project, names: Sequence[str]) -> dict[str
     taken = {annotator.name for annotator in project.annotators}
     tokens = {}
     for name in names:
-        if not 1 <= len(name) <= 80:
-            raise ExegeteError(f"expected a name of 1 to 80 characters, got {len(name)}")
+        if not 1 <= len(name) <= LONGEST:
+            raise ExegeteError(f"expected a name of 1 to {LONGEST} characters, got {len(name)}")
         if name in taken or name in tokens:
             raise ExegeteError(f"somebody named {name!r} is invited already: choose another name")
         tokens[name] = secrets.token_urlsafe(TOKEN_BYTES)
