@@ -100,10 +100,8 @@ class Explorer:
 
     def picture(self, key: str) -> bytes:
         """A PNG: uploaded, or one of the examples."""
-        number = key.removeprefix(EXAMPLE)
-        if key.startswith(EXAMPLE) and number.isdecimal() and int(number) < len(self.examples):
-            return png(self.examples[int(number)]["image"])
-        return self.pictures.get(key)
+        pictures = {f"{EXAMPLE}{place}": row["image"] for place, row in enumerate(self.examples) if "image" in row}
+        return png(pictures[key]) if key in pictures else self.pictures.get(key)
 
     def labels(self, asked: Question) -> list[str]:
         """What can be explained besides the prediction: nothing where there is only one output, or a span."""

@@ -15,6 +15,7 @@ from exegete.data.label_studio import read_tasks
 from exegete.errors import ExegeteError, unknown
 from exegete.web import guard
 from exegete.web.pages import download, page
+from exegete.web.settings import DIGITS
 from exegete.web.site import Site, site_of
 from exegete.web.study import projects
 from exegete.web.study.cases import compared, marked_cases
@@ -161,6 +162,6 @@ def _sources(site: Site) -> list[str]:
 
 def _count(form: guard.Form, name: str, default: int, most: int, least: int = 1) -> int:
     text: Any = guard.one(form, name, str(default)) or str(default)
-    if not text.isdigit() or not least <= int(text) <= most:
+    if not text.isdecimal() or len(text) > DIGITS or not least <= int(text) <= most:
         raise ExegeteError(f"expected a number from {least} to {most} as {name}, got {text!r:.40}")
     return int(text)

@@ -47,12 +47,9 @@ def create(
     Raises:
         ExegeteError: a name that is taken or unusable, no cases, or cases or labels that are not what the kind needs.
     """
-    if not NAME.fullmatch(name):
-        raise ExegeteError(f"expected a name of letters, digits, spaces, dots and dashes, got {name!r:.90}")
+    check_new(name, kind)
     if session.scalar(select(Project.id).where(Project.name == name)) is not None:
         raise ExegeteError(f"there is a study named {name!r} already: choose another name")
-    if kind not in KINDS:
-        raise unknown("kind of study", kind, KINDS)
     predicted = {case.prediction for case in cases if case.prediction is not None}
     answers = list(labels) or sorted(predicted)
     _check(cases, kind)
@@ -66,6 +63,14 @@ def create(
     session.flush()
     _keep_marks(session, project, cases)
     return project
+
+
+def check_new(name: str, kind: str) -> None:
+    """Raises ExegeteError for a name or kind that no study can have."""
+    if not NAME.fullmatch(name):
+        raise ExegeteError(f"expected a name of letters, digits, spaces, dots and dashes, got {name!r:.90}")
+    if kind not in KINDS:
+        raise unknown("kind of study", kind, KINDS)
 
 
 def _check(cases: Sequence[Case], kind: str) -> None:
@@ -133,8 +138,8 @@ def invite(session: Session, project: Project, names: Sequence[str]) -> dict[str
 
 def revoke(session: Session, project: Project, annotator_id: int) -> None:
     """Ends an invitation at once; what was answered is kept."""
-    annotator = session.get(Annotator, annotator_id)
-    if annotator is None or annotator.project_id != project.id:
+    annotator = next((each for each in project.annotators if each.id == annotator_id), None)
+    if annotator is None:
         raise ExegeteError("this study has no such invitation")
     annotator.revoked = annotator.revoked or now()
 
