@@ -122,7 +122,7 @@ def test_what_is_no_argilla_record_is_refused(content):
         '[{"data": {"text": null}, "annotations": []}]',
         '[{"data": {"text": "a", "text_pair": 3}, "annotations": []}]',
         '[{"data": {"text": "a"}, "annotations": [1]}]',
-        '[{"data": {"text": "a"}, "annotations": [{"result": [{"value": {"start": Infinity, "end": 1, "text": ""}}]}]}]',
+        '[{"data": {"text": "a"}, "annotations": [{"result": [{"value": {"start": Infinity, "end": 1, "text": 0}}]}]}]',
     ],
 )
 def test_what_is_no_label_studio_task_is_refused(content):
