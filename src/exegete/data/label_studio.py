@@ -78,9 +78,9 @@ def _task(task: Any, where: str) -> Marked:
     texts = tuple(need_text(data[name], name, where) for name in names)
     marks, label = dict[str, tuple[Mark, ...]](), data.get("label")
     for annotation in listed(task, "annotations", where):
-        results = listed(annotation, "result", where)
-        if annotation.get("was_cancelled"):
+        if isinstance(annotation, dict) and annotation.get("was_cancelled"):
             continue
+        results = listed(annotation, "result", where)
         person = _person(annotation.get("completed_by"))
         marks[person] = marks.get(person, ()) + tuple(_marks(results, names, texts, where))
         label = _choice(results) if label is None else label
