@@ -103,13 +103,39 @@ def test_argillas_drafts_do_not_count():
         '[{"fields": {}}]',
         '[{"fields": 1}]',
         "[1]",
+        '[{"fields": {"text": null}}]',
+        '[{"fields": {"text": "a"}, "metadata": [1]}]',
+        '[{"fields": {"text": "a"}, "responses": [1]}]',
         '[{"fields": {"text": "a"}, "responses": {"q": [1]}}]',
+        '[{"fields": {"text": "a"}, "responses": {"q": [{"value": [{"start": Infinity, "end": 1}]}]}}]',
         '[{"fields": {"text": "a"}, "responses": {"q": [{"value": [{"start": "x"}]}]}}]',
     ],
 )
 def test_what_is_no_argilla_record_is_refused(content):
     with pytest.raises(ExegeteError, match="the file"):
         read_records(json.loads(content))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '[{"data": {"text": null}, "annotations": []}]',
+        '[{"data": {"text": "a", "text_pair": 3}, "annotations": []}]',
+        '[{"data": {"text": "a"}, "annotations": [1]}]',
+        '[{"data": {"text": "a"}, "annotations": [{"result": [{"value": {"start": Infinity, "end": 1, "text": 0}}]}]}]',
+    ],
+)
+def test_what_is_no_label_studio_task_is_refused(content):
+    with pytest.raises(ExegeteError, match="the file"):
+        read_tasks(json.loads(content))
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "person"), [("a \ud83d", None, "x"), ("a", "\ud83d", "x"), ("a", None, "\udc00")]
+)
+def test_half_a_character_is_refused(text, label, person):
+    with pytest.raises(ExegeteError, match="lone surrogate"):
+        Marked((text,), label, {person: ()})
 
 
 def test_the_share_of_people_is_an_option_of_the_spec(tmp_path):

@@ -73,3 +73,4 @@ def test_html_escapes_everything_and_needs_nothing_from_outside():
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert 'src="data:image/png;base64,QUJD"' in page
+    assert page.count('aria-labelledby="meta-head"') == 1  # what scrolls has a name of its own

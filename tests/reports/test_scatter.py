@@ -35,3 +35,4 @@ def test_a_page_holds_tables_and_figures_and_escapes_what_it_is_given():
     assert page.count("data:image/svg+xml;base64,") == 1
     assert page.count("<section") == 2
     assert page.count("<table") == 1
+    assert page.count('aria-labelledby="head-1"') == 1  # what scrolls has a name of its own

@@ -77,10 +77,10 @@ def csrf(page):
 
 def project(made, name="first", kind="rank", people=("Ada", "Ben"), texts=TEXTS, methods=METHODS, **options):
     """A study of these texts; by name the invitations' tokens."""
-    items = [item for method in methods for item in exegete.attribute(model(), list(texts), method)]
+    items = [(method, item) for method in methods for item in exegete.attribute(model(), list(texts), method)]
     labels = [{"label_name": ("good", "bad")[index % 2]} for index in range(len(texts))]
     with made.studies.writing() as session:
-        create(session, name, cases(items, labels), kind, **options)
+        create(session, name, cases(items, labels), kind, labels=model().labels, **options)
     with made.studies.writing() as session:
         return invite(session, find(session, name), list(people))
 

@@ -19,6 +19,7 @@ ADMIN = {
     "results": "/browse",
     "a result": "/browse/reviews",
     "an example": "/browse/reviews/examples/0",
+    "its report": "/browse/reviews/report",
     "studies": "/studies",
     "a study": "/studies/first",
     "its results": "/studies/first/results",

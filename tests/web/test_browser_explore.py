@@ -10,7 +10,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from browsing import PHONE, fits, served, tab_to, visitor
-from exegete.web.explore.service import Explorer
+from exegete.web.explore.service import Answer, Explorer
 from sites import MARKUP, METHODS, SCRIPT, TEXTS, model, site
 from small import shared
 
@@ -71,6 +71,36 @@ def test_words_are_deleted_and_put_back_and_the_prediction_follows(opened):
         page.get_by_role("button", name="Put all back").click()
     expect(page.locator("#removed")).to_have_text("")
     assert values(page) == pytest.approx(whole, abs=1.1e-3)
+
+
+def test_of_many_labels_those_are_shown_that_are_likely_now(opened, monkeypatch):
+    def answers(_, asked, removed=()):
+        likely = 11 if removed else 0
+        return [Answer(f"label {number}", 0.9 if number == likely else number / 1000) for number in range(12)]
+
+    monkeypatch.setattr(Explorer, "answers", answers)
+    page = opened(FILM, admin=True)
+    shown, everything = page.locator("#bars li:visible"), page.get_by_role("button", name="Show all 12 labels")
+    names = shown.locator(".name")
+    assert names.all_inner_texts() == ["label 0", *(f"label {number}" for number in range(11, 4, -1))]
+    card(page, "saliency").locator("[data-unit]").get_by_text("film").click()
+    expect(names.first).to_have_text("label 11")
+    assert [value.inner_text() for value in shown.locator(".value").all()][:2] == ["0.900", "0.010"]
+    expect(shown).to_have_count(8)
+    everything.click()
+    expect(shown).to_have_count(12)
+    expect(everything).to_be_hidden()
+    page.get_by_role("button", name="Put all back").click()
+    expect(names.first).to_have_text("label 0")
+    expect(shown).to_have_count(12)
+
+
+def test_a_server_that_is_gone_is_said_to_be(opened):
+    page = opened(FILM, admin=True)
+    words = card(page, "saliency").locator("[data-unit]")
+    page.evaluate("() => { fetch = () => Promise.reject(new TypeError('gone')) }")
+    words.get_by_text("film").click()
+    expect(page.locator("#removed")).to_have_text("No answer came, the bars are those from before.")
 
 
 def test_the_strongest_words_go_first(opened):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from browsing import PHONE, fits
-from sites import METHODS, TEXTS
+import exegete
+from browsing import PHONE, fits, served, visitor
+from sites import METHODS, TEXTS, model, site
 
 pytestmark = pytest.mark.browser
 
@@ -45,14 +46,24 @@ def test_worst_best_and_most_disputed_examples_are_one_click_away(opened):
 
     page.get_by_role("link", name="Worst of saliency").click()
     page.wait_for_url("**order=ascending*")
-    worst = column(4)
+    worst = column(5)
     assert worst == sorted(worst)
     page.get_by_role("link", name="Best of saliency").click()
     page.wait_for_url("**order=descending*")
-    assert column(4) == worst[::-1]
+    assert column(5) == worst[::-1]
     page.get_by_role("link", name="Most disagreement").click()
     page.wait_for_url("**sort=disagreement*")
-    assert column(5) == sorted(column(5), reverse=True)
+    assert column(6) == sorted(column(6), reverse=True)
+
+
+def test_a_long_name_of_a_method_fits_a_phone(browser, tmp_path):
+    name = "parameterised_attention:/somewhere/far/away/in/a/folder/with/a/long/name/seed0/teacher_explainer"
+    exegete.compare(model(), TEXTS[:1], {name: "saliency"}, ["aopc_sufficiency"], output_dir=tmp_path / "long")
+    made = site(tmp_path, results=[tmp_path / "long"])
+    with served(made) as address, visitor(browser, address) as opened:
+        for path in ("/browse/long", "/browse/long/examples/0"):
+            assert fits(opened(path, admin=True, size={"width": 360, "height": 740}))
+    made.studies.close()
 
 
 def test_the_report_opens_in_its_own_sandbox(opened):

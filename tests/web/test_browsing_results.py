@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+import exegete
 from exegete.errors import ExegeteError
 from exegete.web.browse.listing import PER_PAGE, View, listing, values_at, view_of
 from exegete.web.browse.stored import open_results
 from exegete.web.cells import grid, layer_map
-from sites import METHODS, TEXTS, admin, site
+from exegete.web.study.cases import compared
+from exegete.web.study.projects import create
+from sites import METHODS, TEXTS, admin, model, site
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +78,21 @@ def test_layers_come_last_first_each_in_its_own_shades(result):
 def test_the_strongest_of_all_has_the_strongest_shade():
     drawn = grid(["a", "b"], ["x", "y"], [[1.0, -4.0], [float("nan"), 0.0]], signed=True)
     assert [[cell.color for cell in cells] for _, cells in drawn.rows] == [["p2", "n8"], ["", ""]]
+
+
+def test_a_probability_stands_with_what_it_is_of(tmp_path):
+    good, bad = (model().probabilities(model().encode([TEXTS[1]]))[0, label] for label in (1, 2))
+    assert good < bad
+    exegete.compare(model(), [TEXTS[1]], METHODS[:2], ["aopc_sufficiency"], target="good", output_dir=tmp_path / "of")
+    made = site(tmp_path, results=[tmp_path / "of"])
+    pages = [admin(made).get(f"/browse/of{path}").text for path in ("", "/examples/0")]
+    for page in pages:
+        shown = " ".join(re.sub(r"<[^>]*>", " ", page).split())
+        assert f"good ({good:.3f}) " in shown
+        assert not re.search(r"bad \(", shown)
+    assert "prediction <strong>bad</strong>" in pages[1]
+    with pytest.raises(ExegeteError, match="explain good"), made.studies.writing() as session:
+        create(session, "other", compared(open_results([tmp_path / "of"])["of"].comparison, 1))
 
 
 def test_a_folder_without_results_is_refused(tmp_path):

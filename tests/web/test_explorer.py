@@ -79,6 +79,20 @@ def test_a_method_that_cannot_says_why_and_the_others_go_on(tmp_path):
     assert right.attribution is not None
 
 
+def test_two_learned_methods_of_one_folder_name_are_two(tmp_path):
+    specs = []
+    for scale in (1.0, 5.0):
+        learned = EXPLAINERS["parameterised_attention"].uniform(model())
+        learned.coefficients.data[0, 0] = scale
+        learned.save_pretrained(tmp_path / f"seed{scale:.0f}" / "teacher_explainer")
+        specs.append(f"parameterised_attention:{tmp_path}/seed{scale:.0f}/teacher_explainer")
+    both = Explorer({"tiny": model()}, specs)
+    assert both.usual == [f"parameterised_attention:seed{seed}/teacher_explainer" for seed in (1, 5)]
+    scales = [both.methods[name].coefficients[0, 0].item() for name in both.usual]
+    assert scales == [1.0, 5.0]
+    assert admin(site(tmp_path, explorer=both)).get(f"/explore/heads/{both.usual[1]}").status_code == 200
+
+
 def test_a_question_is_answered_by_a_span_of_the_context():
     asked = Question("qa", text="who laughs", pair="nobody laughs at the film")
     spans = Explorer({"qa": shared("bert", "QuestionAnswering")})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from sqlalchemy import select
 
 import exegete
 from exegete.errors import ExegeteError
+from exegete.explainers import EXPLAINERS
 from exegete.web.study import answers
 from exegete.web.study.blind import assigned, blinded, item_order, letter_of
-from exegete.web.study.cases import Case, cases, restored
+from exegete.web.study.cases import Case, cases, compared, restored
 from exegete.web.study.projects import create, find, invite, invited
 from exegete.web.study.results import answers_of, findings, guesses
 from exegete.web.study.tables import Annotator, Answer, Item
@@ -231,6 +233,19 @@ def test_people_guess_first_without_then_with_an_explanation_and_the_first_guess
     assert client.post("/annotate/2", data={"csrf": csrf(page), "phase": "other", "guess": "0"}).status_code == 422
 
 
+def test_people_choose_among_all_that_the_model_can_answer(whole, chief):
+    data = {"csrf": csrf(chief.get("/studies")), "name": "guessed", "source": "reviews", "kind": "simulate"}
+    assert chief.post("/studies", data=data).status_code == 200
+    with whole.studies.reading() as session:
+        assert find(session, "guessed").labels == list(model().labels)
+    item = exegete.attribute(model(), TEXTS[0], "saliency")[0]
+    sure = [Case((TEXTS[0],), {"saliency": replace(item, target_label="good", prediction_label="good")}, None, "good")]
+    with whole.studies.writing() as session:
+        for labels in ((), ("good",), ("bad", "fair")):
+            with pytest.raises(ExegeteError, match="2 labels or more"):
+                create(session, "sure", sure, "simulate", labels=labels)
+
+
 def test_a_guess_is_right_when_it_is_the_models_answer(whole):
     project(whole, kind="simulate", people=["Ada"])
     with whole.studies.writing() as session:
@@ -279,8 +294,8 @@ def test_a_study_is_made_of_a_result_in_the_browser(whole, chief):
 
 
 def test_examples_that_differ_in_their_methods_make_no_study(whole):
-    items = [exegete.attribute(model(), TEXTS[:2], "saliency"), exegete.attribute(model(), TEXTS[:1], "globenc")]
-    found = cases([item for each in items for item in each])
+    explained = (("saliency", TEXTS[:2]), ("globenc", TEXTS[:1]))
+    found = cases((method, item) for method, texts in explained for item in exegete.attribute(model(), texts, method))
     with whole.studies.writing() as session:
         with pytest.raises(ExegeteError, match="same methods"):
             create(session, "uneven", found)
@@ -292,11 +307,24 @@ def test_examples_that_differ_in_their_methods_make_no_study(whole):
             create(session, "picture", [Case((), picture=b"x")], "highlight")
 
 
-def test_one_method_with_two_settings_is_two_methods():
-    items = [exegete.attribute(model(), TEXTS[0], f"integrated_gradients?n_steps={n}")[0] for n in (2, 3)]
-    names = list(cases(items)[0].explanations)
-    assert len(names) == 2
-    assert all("n_steps=" in name for name in names)
+def test_a_study_of_a_comparison_has_every_method_of_its_table(tmp_path):
+    learned = EXPLAINERS["parameterised_attention"].uniform(model())
+    specs = []
+    for layer in (0, 1):
+        learned.coefficients.data[layer] += 5.0
+        learned.save_pretrained(tmp_path / f"seed{layer}" / "teacher_explainer")
+        specs.append(f"parameterised_attention:{tmp_path}/seed{layer}/teacher_explainer")
+    specs += [f"integrated_gradients?n_steps={steps}" for steps in (2, 3)]
+    comparison = exegete.compare(model(), TEXTS, specs, ["aopc_sufficiency"])
+    found = compared(comparison, 2)
+    assert [case.texts for case in found] == [(TEXTS[0],), (TEXTS[2],)]
+    assert list(found[1].explanations) == [
+        "parameterised_attention:seed0/teacher_explainer",
+        "parameterised_attention:seed1/teacher_explainer",
+        *specs[2:],
+    ]
+    for place, item in enumerate(found[1].explanations.values()):
+        assert item == comparison.attributions[len(TEXTS) * place + 2]
 
 
 def test_pictures_are_shown_with_their_explanations(tmp_path):
@@ -307,7 +335,7 @@ def test_pictures_are_shown_with_their_explanations(tmp_path):
     made = site(tmp_path, with_model=False)
     vit = shared("vit", dtype=torch.float32)
     rows = [{"image": image} for image in uneven("vit", 3)]
-    items = [i for m in ("saliency", "attention_all") for i in exegete.attribute(vit, rows, m)]
+    items = [(m, i) for m in ("saliency", "attention_all") for i in exegete.attribute(vit, rows, m)]
     with made.studies.writing() as session:
         create(session, "pictures", cases(items, rows))
     with made.studies.writing() as session:

@@ -28,7 +28,7 @@ ATTEMPTS = 5000
 def study(url):
     """A storage with a study, and its invitations by name."""
     storage = Storage(url)
-    items = [item for method in METHODS for item in exegete.attribute(model(), TEXTS, method)]
+    items = [(method, item) for method in METHODS for item in exegete.attribute(model(), TEXTS, method)]
     with storage.writing() as session:
         create(session, "load", cases(items))
     with storage.writing() as session:

@@ -38,6 +38,8 @@ def test_a_study_is_made_of_a_result_once_and_gone_on_with(started, comparison):
     again = started(*options)
     assert "going on with the study films" in again["printed"]
     assert "0 of 0 answers, 2 examples" in pages(again).get("/studies/films").text
+    with pytest.raises(ExegeteError, match="of the kind rank"):
+        started(*options, "--kind", "highlight")
 
 
 def test_a_study_is_made_of_a_model_and_data(started, folder):
@@ -48,6 +50,23 @@ def test_a_study_is_made_of_a_model_and_data(started, folder):
     client = pages(start)
     assert "3 examples, explained by attention_all, saliency" in client.get("/studies/said").text
     assert client.get("/explore/example").status_code == 200
+
+
+def test_an_address_of_ipv6_has_brackets(started):
+    start = started("--name", "fd00::5", "--name", "[fd00::6]")
+    assert "open: http://[fd00::5]:" in start["printed"]
+    for host in ("fd00::5", "fd00::6"):
+        assert pages(start).get("/sign-in", headers={"host": f"[{host}]:8000"}).status_code == 200
+
+
+def test_other_machines_need_a_name(started):
+    start = started("--host", "0.0.0.0")
+    assert "say with --name" in start["printed"]
+    reply = pages(start).get("/sign-in", headers={"host": "192.168.1.5:8000"})
+    assert (reply.status_code, "--name" in reply.text) == (421, True)
+    named = started("--host", "0.0.0.0", "--name", "192.168.1.5")
+    assert "say with --name" not in named["printed"]
+    assert pages(named).get("/sign-in", headers={"host": "192.168.1.5:8000"}).status_code == 200
 
 
 def test_a_room_without_anything_in_it_stays_shut(started, comparison, folder):
@@ -64,7 +83,9 @@ def test_a_room_without_anything_in_it_stays_shut(started, comparison, folder):
     [
         (("--study", "new"), "no study new yet"),
         (("--data", "generated", "--study", "new"), "needs a --model"),
-        (("--study", "new", "--kind", "sing"), "no study new yet"),
+        (("--study", "new", "--kind", "sing"), "Valid choices: highlight, rank, simulate"),
+        (("--study", "a/b"), "expected a name"),
+        (("--study", ""), "expected a name"),
     ],
 )
 def test_what_is_missing_is_said(started, options, told):

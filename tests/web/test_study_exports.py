@@ -111,7 +111,19 @@ def test_marks_from_elsewhere_become_a_study_and_leave_it_unchanged(whole, chief
     ]
 
 
+def test_people_whose_long_names_begin_alike_stay_apart(whole, chief):
+    people = ["x" * 80, "x" * 90, "x" * 79 + "y", "x" * 80 + "z"]
+    given = [Marked(("a bad film",), None, {person: ((0, place, place + 1),) for place, person in enumerate(people)})]
+    data = {"csrf": csrf(chief.get("/studies")), "name": "first", "format": "label-studio"}
+    chief.post("/studies/import", data=data, files={"file": ("x.json", json.dumps(write_tasks(given)))})
+    (back,) = read_tasks(json.loads(export(whole, "label-studio.json")))
+    assert list(back.marks.values()) == list(given[0].marks.values())
+    assert list(back.marks) == ["x" * 80, "x" * 78 + " 2", people[2], "x" * 78 + " 3"]
+    assert len({row["annotator"] for row in pd.read_csv(BytesIO(export(whole, "answers.csv"))).to_dict("records")}) == 4
+
+
 WRONG = [
+    '[{"data": {"text": "half \\ud83d"}, "annotations": []}]',
     "{",
     pytest.param("[" * 100_000, id="deep"),
     "{}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -111,6 +112,22 @@ def test_sqlite_syncs_every_commit_to_disk(tmp_path):
 def test_an_address_that_cannot_keep_answers_is_refused(url):
     with pytest.raises(ExegeteError):
         Storage(url)
+
+
+@pytest.mark.parametrize("name", ["text.db", "text.db/s.db"])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, name):
+    (tmp_path / "text.db").write_text("no database, " * 100)
+    with pytest.raises(ExegeteError, match="cannot be used as storage: ") as told:
+        Storage(f"sqlite:///{tmp_path}/{name}")
+    assert "\n" not in str(told.value)
+    assert (tmp_path / "text.db").read_text() == "no database, " * 100
+
+
+def test_a_driver_that_is_missing_is_named(monkeypatch):
+    for url, module, told in (("mysql://a@b/c", "MySQLdb", "MySQLdb$"), ("postgresql://a@b/c", "psycopg", "postgres")):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(ExegeteError, match=told):
+            Storage(url)
 
 
 def test_a_database_that_is_not_there_is_told_without_the_password():

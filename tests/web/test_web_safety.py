@@ -172,7 +172,14 @@ def test_a_form_without_the_pages_own_token_changes_nothing(whole, chief):
 
 
 @pytest.mark.parametrize(
-    "headers", [{"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}]
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"sec-fetch-site": "cross-site"},
+        {"origin": "null"},
+        {"origin": "http://["},
+        {"origin": "127.0.0.1"},
+    ],
 )
 def test_a_request_from_another_site_is_refused_even_with_the_right_form(whole, chief, headers):
     project(whole)
@@ -354,6 +361,19 @@ def test_names_and_numbers_of_studies_are_checked(whole, chief):
         create(session, "new", [Case(("a",))], "highlight")
     with whole.studies.writing() as session, pytest.raises(ExegeteError, match="1 to 200"):
         invite(session, find(session, "new"), [str(number) for number in range(201)])
+
+
+def test_numbers_that_cannot_be_meant_are_refused(whole, chief):
+    project(whole)
+    data = {"csrf": csrf(chief.get("/studies")), "name": "new", "source": "reviews", "kind": "rank"}
+    for count in ("\N{SUPERSCRIPT TWO}", "9" * 5000):
+        assert chief.post("/studies", data=data | {"limit": count}).status_code == 422
+        assert chief.get(f"/explore/picture/example-{count}").status_code == 422
+        assert chief.post("/studies", data=data, headers={"content-length": count.encode("latin-1")}).status_code == 413
+    for number in ("0", "9" * 30, "9" * 5000):
+        assert chief.get(f"/explore/picture/example-{number}").status_code == 422
+        assert chief.get(f"/browse/reviews/examples/{number}").status_code in (200, 404, 422)
+        assert chief.post(f"/studies/first/invitations/{number}/revoke", data=data).status_code == 422
 
 
 def test_nothing_to_serve_is_said_so():

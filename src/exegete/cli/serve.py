@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 TOKEN = "EXEGETE_ADMIN_TOKEN"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (names, nothing is bound)
+"""Addresses that stand for all of a machine's, and how the machine itself gets there."""
 
 
 def serve(
@@ -39,9 +41,12 @@ def serve(
         ),
     ] = None,
     kind: Annotated[
-        str,
-        typer.Option("--kind", help="Of a new study: rank explanations, highlight evidence, or simulate the model."),
-    ] = "rank",
+        str | None,
+        typer.Option(
+            "--kind",
+            help="Of a new study: rank explanations, highlight evidence, or simulate the model. Default: rank.",
+        ),
+    ] = None,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -56,7 +61,8 @@ def serve(
     limit: Annotated[int, typer.Option("--limit", min=1, help="Examples of a new study.")] = 20,
     methods: options.Methods = None,
     host: Annotated[
-        str, typer.Option("--host", help="The address to listen at; 0.0.0.0 lets other machines in.")
+        str,
+        typer.Option("--host", help="The address to listen at; 0.0.0.0 lets other machines in that use a --name."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="The port; 0: a free one.")] = 8000,
     name: Annotated[
@@ -89,23 +95,29 @@ def serve(
     from exegete.web.server import configuration
 
     hush()
-    if not (model or result or study or storage):
+    if not (model or result or storage) and study is None:
         raise ExegeteError("there is nothing to serve: give --model, --result or --study")
     explained, specs = _models(model or [], device, dtype, max_length), options.split_ids(methods) or []
     specs = native_methods() if specs == ["all"] else specs
-    rows = _examples(data, split, limit if study else None, seed, explained)
+    rows = _examples(data, split, None if study is None else limit, seed, explained)
     results = open_results(result or [])
-    kept = _storage(storage) if study or storage else None
-    if study and kept is not None:
+    kept = _storage(storage) if study is not None or storage else None
+    if study is not None and kept is not None:
         _study(kept, study, kind, explained, specs, rows, results, limit, seed)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
-    hosts = (*LOOPBACK, *([] if host == "0.0.0.0" else [host]), *(name or []))  # noqa: S104  (a comparison)
-    site = Site(token, _explorer(explained, specs, rows, seed), results, kept, hosts=hosts)
+    names = [_in_address(each) for each in (*(name or []), EVERYWHERE.get(host, host))]
+    site = Site(token, _explorer(explained, specs, rows, seed), results, kept, hosts=(*LOOPBACK, *names))
     config = configuration(site, host, port)
     socket = config.bind_socket()
-    shown = (name or [host if host != "0.0.0.0" else "127.0.0.1"])[0]  # noqa: S104
-    say(f"open: http://{shown}:{socket.getsockname()[1]}/sign-in?token={token}")
+    if host in EVERYWHERE and not name:
+        say("other machines are refused: say with --name by which name or address their browsers reach this one")
+    say(f"open: http://{names[0]}:{socket.getsockname()[1]}/sign-in?token={token}")
     uvicorn.Server(config).run(sockets=[socket])
+
+
+def _in_address(host: str) -> str:
+    """The host as it stands in an address, where IPv6 has brackets."""
+    return f"[{host.strip('[]')}]" if host.count(":") > 1 else host
 
 
 def _require_web() -> None:
@@ -168,7 +180,7 @@ def _storage(url: str | None) -> Storage:
 def _study(
     storage: Storage,
     name: str,
-    kind: str,
+    kind: str | None,
     models: Mapping[str, ExplainedModel],
     methods: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
@@ -179,19 +191,24 @@ def _study(
     """Makes the study if there is none of its name."""
     from sqlalchemy import select
 
-    from exegete.web.study.cases import Case, cases, explained
-    from exegete.web.study.projects import create
+    from exegete.web.study.cases import Case, compared, explained
+    from exegete.web.study.projects import check_new, create
     from exegete.web.study.tables import Project
 
     with storage.reading() as session:
-        if session.scalar(select(Project.id).where(Project.name == name)) is not None:
-            say(f"going on with the study {name}")
-            return
+        there = session.scalar(select(Project).where(Project.name == name))
+    if there is not None:
+        if kind not in (None, there.kind):
+            raise ExegeteError(f"the study {name} is of the kind {there.kind}: choose another name for one of {kind}")
+        say(f"going on with the study {name}")
+        return
+    kind = kind or "rank"
+    check_new(name, kind)
     labels: Sequence[str] = ()
     found: list[Case]
     kept = next((each for each in results.values() if each.explained), None)
     if kept is not None:
-        found = cases(kept.comparison.attributions, kept.comparison.examples)[:limit]
+        found, labels = compared(kept.comparison, limit), kept.comparison.config.get("labels", ())
     elif models and rows:
         model = next(iter(models.values()))
         say(f"explaining {len(rows)} examples for the study {name}")

@@ -8,7 +8,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from exegete.data.label_studio import FIELDS, LABEL, PAIR, SINGLE, TEXT
 from exegete.data.marked import Mark, Marked
-from exegete.data.readers.base import field
+from exegete.data.readers.base import field, need_text
 from exegete.errors import ExegeteError
 
 QUESTIONS = ("rationale", "rationale_pair")
@@ -52,22 +52,30 @@ def _response(person: str, marks: Sequence[Mark], side: int) -> dict[str, Any]:
 
 
 def _record(record: Any, where: str) -> Marked:
-    fields = field(record, "fields", where)
-    if not isinstance(fields, dict):
-        raise ExegeteError(f"{where}: expected an object in 'fields', got {type(fields).__name__}")
+    field(record, "fields", where)
+    fields = _object(record, "fields", where)
     names = next((pair for pair in FIELDS if pair[0] in fields and pair[1] in fields), None)
     names = names or tuple(name for name in SINGLE if name in fields)[:1]  # type: ignore[assignment]
     if not names:
         raise ExegeteError(f"{where}: expected a text in 'fields', found {', '.join(map(str, fields)) or 'nothing'}")
-    marks, label = dict[str, tuple[Mark, ...]](), (record.get("metadata") or {}).get("label")
-    for question, responses in (record.get("responses") or {}).items():
+    marks, label = dict[str, tuple[Mark, ...]](), _object(record, "metadata", where).get("label")
+    for question, responses in _object(record, "responses", where).items():
         side = 1 if len(names) == 2 and (question.endswith("_pair") or question == names[1]) else 0
         for person, value in _answers(responses, where):
             if isinstance(value, list):
                 marks[person] = marks.get(person, ()) + tuple(_marks(value, side, where))
             elif isinstance(value, str) and label is None:
                 label = value
-    return Marked(tuple(str(fields[name]) for name in names), label, marks)
+    texts = tuple(need_text(fields[name], name, where) for name in names)
+    return Marked(texts, None if isinstance(label, list | dict) else label, marks)
+
+
+def _object(record: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    """What a record has under a name; nothing where it is missing or null."""
+    value = record.get(name) or {}
+    if not isinstance(value, dict):
+        raise ExegeteError(f"{where}: expected an object in {name!r}, got {type(value).__name__}")
+    return value
 
 
 def _answers(responses: Any, where: str) -> Iterator[tuple[str, Any]]:
@@ -86,7 +94,7 @@ def _marks(spans: Sequence[Any], side: int, where: str) -> Iterator[Mark]:
             continue
         try:
             yield side, int(field(span, "start", where)), int(field(span, "end", where))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             if isinstance(error, ExegeteError):
                 raise
             raise ExegeteError(f"{where}: expected numbers as start and end, got {dict(span)!r:.60}") from None

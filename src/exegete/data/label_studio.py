@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from exegete.data.marked import Mark, Marked
-from exegete.data.readers.base import field, listed
+from exegete.data.readers.base import field, listed, need_text
 from exegete.errors import ExegeteError
 
 TAG, LABEL = "rationale", "evidence"
@@ -75,10 +75,10 @@ def _result(texts: Sequence[str], mark: Mark, place: int) -> dict[str, Any]:
 def _task(task: Any, where: str) -> Marked:
     data = field(task, "data", where)
     names = _fields(data, where)
-    texts = tuple(str(data[name]) for name in names)
+    texts = tuple(need_text(data[name], name, where) for name in names)
     marks, label = dict[str, tuple[Mark, ...]](), data.get("label")
     for annotation in listed(task, "annotations", where):
-        if annotation.get("was_cancelled"):
+        if isinstance(annotation, dict) and annotation.get("was_cancelled"):
             continue
         results = listed(annotation, "result", where)
         person = _person(annotation.get("completed_by"))
@@ -126,7 +126,7 @@ def _characters(text: str, value: Mapping[str, Any], where: str) -> tuple[int, i
     """Start and end in characters. Browsers count in UTF-16 units; the marked text, where given, tells which it is."""
     try:
         start, end = int(value["start"]), int(value["end"])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ExegeteError(f"{where}: expected numbers as start and end, got {value['start']!r:.40}") from None
     said = value.get("text")
     if not isinstance(said, str) or text[start:end].split() == said.split():

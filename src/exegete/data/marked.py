@@ -26,7 +26,7 @@ class Marked:
     `texts`: one, or the two of a pair. `label`: its name, None where unknown. `marks`: what each person marked, by the
     person's name; somebody who looked and marked nothing has no marks.
 
-    Raises `ExegeteError` for a mark outside its text.
+    Raises `ExegeteError` for a mark outside its text, and for half a character (a lone surrogate) in a text or name.
     """
 
     texts: tuple[str, ...]
@@ -36,6 +36,11 @@ class Marked:
     def __post_init__(self) -> None:
         if not 1 <= len(self.texts) <= 2 or any(is_blank(text) for text in self.texts):
             raise ExegeteError("expected one text or two, and none of them empty")
+        try:
+            "".join((*self.texts, str(self.label), *self.marks)).encode()
+        except UnicodeEncodeError as error:
+            found = error.object[error.start]
+            raise ExegeteError(f"expected whole characters, got half of one (a lone surrogate): {found!r}") from None
         for side, start, end in (mark for marks in self.marks.values() for mark in marks):
             if not 0 <= side < len(self.texts) or not 0 <= start < end <= len(self.texts[side]):
                 raise ExegeteError(f"expected marks inside the texts, got [{start}, {end}] of text {side + 1}")

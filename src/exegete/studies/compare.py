@@ -198,6 +198,7 @@ def _config(
         "model_type": model.config.model_type,
         "weights": weights_digest(model.model),
         "settings": model.settings,
+        "labels": list(model.labels),
         "examples": len(rows),
         "data": _contents(rows),
         "methods": {name: _facts(method) for name, method in methods.items()},

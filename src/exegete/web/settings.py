@@ -25,5 +25,7 @@ class Limits:
 
 UPLOADS = frozenset({"/picture", "/studies/import"})
 """The addresses to which files go."""
+DIGITS = 18
+"""Digits of a number that is read: more have no meaning anywhere here, and thousands cannot be read at all."""
 EVENTS = 256 << 10
 """Bytes that a request's first line and headers may have: a text travels in a permalink."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from exegete.web.settings import UPLOADS, Limits
+from exegete.web.settings import DIGITS, UPLOADS, Limits
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -55,11 +53,12 @@ class Shield:
     def _refusal(self, scope: Scope, headers: Headers, limit: int) -> PlainTextResponse | None:
         host = headers.get("host", "")
         if _name(host) not in self.hosts:
-            return PlainTextResponse("This server is not known by that name.\n", 421)
+            told = "This server is not known by that name. Whoever starts it can give it the name with --name.\n"
+            return PlainTextResponse(told, 421)
         if scope["method"] not in SAFE and not _from_here(headers, host):
             return PlainTextResponse("This request comes from another site.\n", 403)
         size = headers.get("content-length", "0")
-        if not size.isdigit() or int(size) > limit:
+        if not size.isdecimal() or len(size) > DIGITS or int(size) > limit:
             return PlainTextResponse(f"A request here may have at most {limit} bytes.\n", 413)
         return None
 
@@ -69,7 +68,7 @@ def _from_here(headers: Headers, host: str) -> bool:
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc.lower() == host.lower()
+    return origin is None or origin.lower().partition("://")[2] == host.lower()
 
 
 def _name(host: str) -> str:

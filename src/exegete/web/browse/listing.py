@@ -44,10 +44,14 @@ class View:
 
 @dataclass(frozen=True)
 class Line:
-    """An example in the list. `value`: of the chosen metric; `item`: explained by the chosen method, where kept."""
+    """An example in the list.
+
+    `probability`: of the target; `value`: of the chosen metric; `item`: explained by the chosen method, where kept.
+    """
 
     example: int
     text: str
+    target: str
     prediction: str
     label: str | None
     probability: float
@@ -111,6 +115,7 @@ def _line(result: Result, view: View, row: Mapping[Any, Any]) -> Line:
     return Line(
         example,
         " / ".join(texts),
+        str(row["target"]),
         str(row["prediction"]),
         given.get("label_name"),
         float(row["probability"]),

@@ -117,7 +117,7 @@ def export(request: Request, kind: str) -> Response:
     return download(found.to_json().encode(), "attributions.json", "application/json")
 
 
-@router.get("/explore/heads/{name}")
+@router.get("/explore/heads/{name:path}")
 def heads(request: Request, name: str) -> Response:
     """What a learned explainer weighs heads by."""
     method = _asked(request)[0].methods.get(name)

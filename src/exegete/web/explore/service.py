@@ -22,6 +22,7 @@ from exegete.reports.attributions import Attribution
 from exegete.studies.compare import native_methods, seeded
 from exegete.web.explore.progress import Report, counted
 from exegete.web.explore.question import PREDICTED, Question
+from exegete.web.names import shown
 from exegete.web.pictures import Pictures, png
 from exegete.web.settings import Limits
 
@@ -72,8 +73,9 @@ class Explorer:
         if not models:
             raise ExegeteError("there is no model to explain: give one with --model")
         self.models, self.examples = dict(models), examples
-        self.methods = {_shown(spec): seeded(spec, seed) for spec in dict.fromkeys((*methods, *native_methods()))}
-        self.usual = [_shown(spec) for spec in methods] or [name for name in USUAL if name in self.methods]
+        names = shown((*methods, *native_methods()))
+        self.methods = {name: seeded(spec, seed) for spec, name in names.items()}
+        self.usual = [names[spec] for spec in methods] or [name for name in USUAL if name in self.methods]
         self.judges = [metric(name) for name in JUDGES]
         self.pictures = Pictures(limits)
         self._busy, self._kept = Lock(), OrderedDict[tuple[str, ...], Answered]()
@@ -98,10 +100,8 @@ class Explorer:
 
     def picture(self, key: str) -> bytes:
         """A PNG: uploaded, or one of the examples."""
-        number = key.removeprefix(EXAMPLE)
-        if key.startswith(EXAMPLE) and number.isdecimal() and int(number) < len(self.examples):
-            return png(self.examples[int(number)]["image"])
-        return self.pictures.get(key)
+        pictures = {f"{EXAMPLE}{place}": row["image"] for place, row in enumerate(self.examples) if "image" in row}
+        return png(pictures[key]) if key in pictures else self.pictures.get(key)
 
     def labels(self, asked: Question) -> list[str]:
         """What can be explained besides the prediction: nothing where there is only one output, or a span."""
@@ -179,12 +179,6 @@ class Explorer:
     def _alone(self, model: ExplainedModel) -> Iterator[None]:
         with self._busy, model.remember():
             yield
-
-
-def _shown(spec: str) -> str:
-    """A method's name on pages: its spec, of a learned one's folder only the last part."""
-    name, colon, path = spec.partition(":")
-    return f"{name}:{path.rstrip('/').rpartition('/')[2]}" if colon else name
 
 
 def _numbered(batch: Batch) -> torch.Tensor:

@@ -2,8 +2,11 @@
 // Cards arrive as they get done; parts can be deleted and the model asked again. Text from the server is already
 // escaped HTML (cards) or goes in through textContent.
 const answers = document.getElementById("answers");
+const list = document.getElementById("bars");
+const all = document.getElementById("all");
 const gone = new Set();
 let asking = 0;
+let most = list && list.querySelectorAll("li:not([hidden])").length;
 
 function upgrade(card) {
   const parts = [...card.querySelectorAll("[data-unit]")];
@@ -46,14 +49,15 @@ async function ask() {
   const form = new URLSearchParams(answers.dataset.query);
   form.set("removed", [...gone].join(","));
   const csrf = document.querySelector("meta[name=csrf]").content;
-  const reply = await fetch("/explore/without", { method: "POST", body: form, headers: { "x-csrf-token": csrf, accept: "application/json" } });
-  const found = await reply.json();
+  const headers = { "x-csrf-token": csrf, accept: "application/json" };
+  const reply = await fetch("/explore/without", { method: "POST", body: form, headers }).catch(() => null);
+  const found = await reply?.json().catch(() => null);
   if (mine !== asking) return;
-  if (!reply.ok) {
-    document.getElementById("removed").textContent = found.error;
+  if (!reply?.ok || !found) {
+    document.getElementById("removed").textContent = found?.error || "No answer came, the bars are those from before.";
     return;
   }
-  const bars = new Map([...document.querySelectorAll("#bars li")].map((bar) => [bar.dataset.label, bar]));
+  const bars = new Map([...list.children].map((bar) => [bar.dataset.label, bar]));
   found.forEach(({ label, value }, place) => {
     const bar = bars.get(label) || [...bars.values()][place];
     const drawn = bar.querySelector("rect:not(.was)");
@@ -66,6 +70,14 @@ async function ask() {
     bar.querySelector(".name").textContent = label;
     bar.querySelector(".value").textContent = value.toFixed(3);
   });
+  if (all) rank(found);
+}
+
+function rank(found) {
+  const values = new Map(found.map(({ label, value }) => [label, value]));
+  const ranked = [...list.children].sort((a, b) => values.get(b.dataset.label) - values.get(a.dataset.label));
+  ranked.forEach((bar, place) => (bar.hidden = place >= most));
+  list.append(...ranked);
 }
 
 function toggle(part) {
@@ -117,6 +129,14 @@ if (answers) {
     for (const range of answers.querySelectorAll("[data-strongest]")) range.value = "0";
     ask();
   });
+  if (all) {
+    all.hidden = false;
+    all.addEventListener("click", () => {
+      most = list.children.length;
+      for (const bar of list.children) bar.hidden = false;
+      all.hidden = true;
+    });
+  }
   const waiting = new Map([...answers.querySelectorAll(".waiting")].map((card) => [card.dataset.method, card]));
   answers.querySelectorAll("article:not(.waiting)").forEach(upgrade);
   if (waiting.size) {

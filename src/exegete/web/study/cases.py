@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +11,9 @@ from exegete.data.marked import Marked
 from exegete.explainers import attribute
 from exegete.models import ExplainedModel
 from exegete.reports.attributions import Attribution, Attributions
+from exegete.studies import Comparison
 from exegete.studies.compare import seeded
+from exegete.web.names import shown
 from exegete.web.pictures import png
 from exegete.web.study.tables import Item, StoredExplanation
 
@@ -39,16 +40,13 @@ class Case:
         return Item(number=number, content=content, picture=self.picture, explanations=kept)
 
 
-def cases(attributions: Iterable[Attribution], rows: Sequence[Mapping[str, Any]] = ()) -> list[Case]:
-    """The examples of these attributions, in order; `rows` are the examples themselves, where they are known.
-
-    Methods go by their id, or by id and parameters where one comes with several.
-    """
+def cases(explanations: Iterable[tuple[str, Attribution]], rows: Sequence[Mapping[str, Any]] = ()) -> list[Case]:
+    """The examples of what methods, by their specs, say of them; `rows` are the examples, where they are known."""
     by_example: dict[int, dict[str, Attribution]] = {}
-    given = list(attributions)
-    names = _names(given)
-    for item in given:
-        by_example.setdefault(item.index, {})[names[_identity(item)]] = item
+    given = list(explanations)
+    names = shown(dict.fromkeys(method for method, _ in given))
+    for method, item in given:
+        by_example.setdefault(item.index, {})[names[method]] = item
     return [_case(found, rows[index] if index < len(rows) else {}) for index, found in sorted(by_example.items())]
 
 
@@ -59,9 +57,17 @@ def explained(
 
     The learned explainer of that table needs a folder: give it among `methods`.
     """
-    chosen = [seeded(spec, seed) for spec in methods or USUAL]
-    found = [item for method in chosen for item in attribute(model, list(rows), method)]
+    chosen = {spec: seeded(spec, seed) for spec in methods or USUAL}
+    found = ((spec, item) for spec, method in chosen.items() for item in attribute(model, list(rows), method))
     return cases(found, rows)
+
+
+def compared(comparison: Comparison, limit: int) -> list[Case]:
+    """At most so many examples of a comparison, evenly spaced, explained by the methods of its table."""
+    explanations = zip(comparison.results["method"], comparison.attributions, strict=True)
+    found = cases(explanations, comparison.examples)
+    count = min(limit, len(found))
+    return [found[place * len(found) // count] for place in range(count)]
 
 
 def marked_cases(examples: Sequence[Marked]) -> list[Case]:
@@ -79,23 +85,6 @@ def restored(explanation: StoredExplanation) -> Attribution:
 def _plain(item: Attribution) -> dict[str, Any]:
     plain: dict[str, Any] = json.loads(Attributions([replace(item, layers=None)]).to_json())[0]
     return plain
-
-
-def _identity(item: Attribution) -> tuple[str, str]:
-    return item.method, json.dumps(item.params, sort_keys=True)
-
-
-def _names(items: Iterable[Attribution]) -> dict[tuple[str, str], str]:
-    found = dict.fromkeys(_identity(item) for item in items)
-    count = Counter(method for method, _ in found)
-    return {
-        (method, params): method if count[method] == 1 else _spec(method, json.loads(params))
-        for method, params in found
-    }
-
-
-def _spec(method: str, params: Mapping[str, Any]) -> str:
-    return f"{method}?{'&'.join(f'{name}={value}' for name, value in params.items())}"
 
 
 def _case(explanations: Mapping[str, Attribution], row: Mapping[str, Any]) -> Case:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -16,9 +15,10 @@ from exegete.data.label_studio import read_tasks
 from exegete.errors import ExegeteError, unknown
 from exegete.web import guard
 from exegete.web.pages import download, page
+from exegete.web.settings import DIGITS
 from exegete.web.site import Site, site_of
 from exegete.web.study import projects
-from exegete.web.study.cases import Case, cases, marked_cases
+from exegete.web.study.cases import compared, marked_cases
 from exegete.web.study.exports import exported, offered
 from exegete.web.study.kinds import KINDS
 from exegete.web.study.results import findings
@@ -48,10 +48,16 @@ def create(request: Request, form: guard.CheckedForm) -> Response:
         raise unknown("result", source, sources)
     limit, seed = _count(form, "limit", 20, MOST_EXAMPLES), _count(form, "seed", 0, 2**31 - 1, least=0)
     comparison = site.results[source].comparison
-    chosen = _drawn(cases(comparison.attributions, comparison.examples), limit)
+    chosen = compared(comparison, limit)
     with site.studies.writing() as session:
         projects.create(
-            session, name, chosen, guard.one(form, "kind"), question=guard.one(form, "question")[:2000], seed=seed
+            session,
+            name,
+            chosen,
+            guard.one(form, "kind"),
+            question=guard.one(form, "question")[:2000],
+            labels=comparison.config.get("labels", ()),
+            seed=seed,
         )
     return RedirectResponse(f"/studies/{name}", 303)
 
@@ -154,15 +160,8 @@ def _sources(site: Site) -> list[str]:
     return [name for name, result in site.results.items() if result.explained]
 
 
-def _drawn(found: Sequence[Case], limit: int) -> list[Case]:
-    """At most so many, evenly spaced."""
-    if len(found) <= limit:
-        return list(found)
-    return [found[index * len(found) // limit] for index in range(limit)]
-
-
 def _count(form: guard.Form, name: str, default: int, most: int, least: int = 1) -> int:
     text: Any = guard.one(form, name, str(default)) or str(default)
-    if not text.isdigit() or not least <= int(text) <= most:
+    if not text.isdecimal() or len(text) > DIGITS or not least <= int(text) <= most:
         raise ExegeteError(f"expected a number from {least} to {most} as {name}, got {text!r:.40}")
     return int(text)

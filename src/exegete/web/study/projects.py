@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
+from itertools import chain, count
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -18,6 +19,8 @@ from exegete.web.study.tables import Annotator, Answer, Project, now
 NAME = re.compile(r"[\w][\w .-]{0,79}")
 TOKEN_BYTES = 32
 MOST_INVITATIONS = 200
+LONGEST = 80
+"""Characters of an annotator's name."""
 
 
 def create(
@@ -42,16 +45,16 @@ def create(
         seed: of the orders in which annotators see things.
 
     Raises:
-        ExegeteError: a name that is taken or unusable, no cases, or cases without what the kind needs.
+        ExegeteError: a name that is taken or unusable, no cases, or cases or labels that are not what the kind needs.
     """
-    if not NAME.fullmatch(name):
-        raise ExegeteError(f"expected a name of letters, digits, spaces, dots and dashes, got {name!r:.90}")
+    check_new(name, kind)
     if session.scalar(select(Project.id).where(Project.name == name)) is not None:
         raise ExegeteError(f"there is a study named {name!r} already: choose another name")
-    if kind not in KINDS:
-        raise unknown("kind of study", kind, KINDS)
+    predicted = {case.prediction for case in cases if case.prediction is not None}
+    answers = list(labels) or sorted(predicted)
     _check(cases, kind)
-    answers = list(labels) or sorted({case.prediction for case in cases if case.prediction is not None})
+    if kind == "simulate" and not (predicted <= set(answers) and len(answers) > 1):
+        raise ExegeteError(f"the kind simulate needs a model that says one of 2 labels or more, found {answers!r:.90}")
     project = Project(
         name=name, kind=kind, question=question.strip() or KINDS[kind].question, seed=seed, labels=answers
     )
@@ -60,6 +63,14 @@ def create(
     session.flush()
     _keep_marks(session, project, cases)
     return project
+
+
+def check_new(name: str, kind: str) -> None:
+    """Raises ExegeteError for a name or kind that no study can have."""
+    if not NAME.fullmatch(name):
+        raise ExegeteError(f"expected a name of letters, digits, spaces, dots and dashes, got {name!r:.90}")
+    if kind not in KINDS:
+        raise unknown("kind of study", kind, KINDS)
 
 
 def _check(cases: Sequence[Case], kind: str) -> None:
@@ -71,6 +82,11 @@ def _check(cases: Sequence[Case], kind: str) -> None:
     if len(methods) < KINDS[kind].fewest:
         fewest, found = KINDS[kind].fewest, len(methods)
         raise ExegeteError(f"a study of the kind {kind} needs explanations by at least {fewest} methods, found {found}")
+    shown = [item for case in cases for item in case.explanations.values()] if KINDS[kind].fewest else []
+    other = next((item for item in shown if item.target_label != item.prediction_label), None)
+    if other is not None:
+        told = f"{other.target_label} where the model predicts {other.prediction_label}"
+        raise ExegeteError(f"a study of the kind {kind} needs explanations of predictions, these explain {told}")
     if kind == "highlight" and any(not case.texts for case in cases):
         raise ExegeteError("evidence can be marked in texts only: choose the kind rank or simulate for images")
 
@@ -81,11 +97,19 @@ def _keep_marks(session: Session, project: Project, cases: Sequence[Case]) -> No
     for item, case in zip(project.items, cases, strict=True):
         for person, marks in case.marks.items():
             if person not in people:
-                people[person] = Annotator(project_id=project.id, name=person[:80], joined=now())
+                name = _free(person, {annotator.name for annotator in people.values()})
+                people[person] = Annotator(project_id=project.id, name=name, joined=now())
                 session.add(people[person])
                 session.flush()
             content = {"marks": [list(mark) for mark in marks]}
             session.add(Answer(annotator_id=people[person].id, item_id=item.id, phase=ONLY, content=content))
+
+
+def _free(person: str, taken: Collection[str]) -> str:
+    """The person's name, cut to what is kept of one, with a number where somebody else's is cut to the same."""
+    ends = chain([""], (f" {number}" for number in count(2)))
+    names = (f"{person[: LONGEST - len(end)]}{end}" for end in ends)
+    return next(name for name in names if name not in taken)
 
 
 def find(session: Session, name: str) -> Project:
@@ -103,8 +127,8 @@ def invite(session: Session, project: Project, names: Sequence[str]) -> dict[str
     taken = {annotator.name for annotator in project.annotators}
     tokens = {}
     for name in names:
-        if not 1 <= len(name) <= 80:
-            raise ExegeteError(f"expected a name of 1 to 80 characters, got {len(name)}")
+        if not 1 <= len(name) <= LONGEST:
+            raise ExegeteError(f"expected a name of 1 to {LONGEST} characters, got {len(name)}")
         if name in taken or name in tokens:
             raise ExegeteError(f"somebody named {name!r} is invited already: choose another name")
         tokens[name] = secrets.token_urlsafe(TOKEN_BYTES)
@@ -114,8 +138,8 @@ def invite(session: Session, project: Project, names: Sequence[str]) -> dict[str
 
 def revoke(session: Session, project: Project, annotator_id: int) -> None:
     """Ends an invitation at once; what was answered is kept."""
-    annotator = session.get(Annotator, annotator_id)
-    if annotator is None or annotator.project_id != project.id:
+    annotator = next((each for each in project.annotators if each.id == annotator_id), None)
+    if annotator is None:
         raise ExegeteError("this study has no such invitation")
     annotator.revoked = annotator.revoked or now()
 

@@ -13,7 +13,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
 from sqlalchemy.orm import Session
 
 from exegete.errors import ExegeteError
@@ -37,7 +37,7 @@ class Storage:
         url: as SQLAlchemy writes it: `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/DATABASE`.
 
     Raises:
-        ExegeteError: a URL that cannot be used, a missing driver, or a database of a later version.
+        ExegeteError: a URL or file that cannot be used, a missing driver, or a database of a later version.
     """
 
     def __init__(self, url: str = DEFAULT) -> None:
@@ -46,7 +46,7 @@ class Storage:
         try:
             with self._write.begin() as connection:
                 upgrade(connection)
-        except (OperationalError, CommandError) as error:
+        except (DatabaseError, CommandError) as error:
             reason = str(getattr(error, "orig", error)).splitlines()[0]
             raise ExegeteError(f"{self.engine.url!r} cannot be used as storage: {reason}") from error
 
@@ -93,13 +93,17 @@ def _engine(url: str) -> Engine:
     except (ArgumentError, NoSuchModuleError) as error:
         raise ExegeteError("expected a storage as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME") from error
     except ModuleNotFoundError as error:
-        raise ExegeteError(f"the storage needs the package {error.name}: pip install 'exegete[postgres]'") from error
+        hint = ": pip install 'exegete[postgres]'" if error.name == "psycopg" else ""
+        raise ExegeteError(f"the storage needs the package {error.name}{hint}") from error
 
 
 def _sqlite(address: Any) -> Engine:
     if address.database in (None, "", ":memory:"):
         raise ExegeteError("expected a file for SQLite, as sqlite:///studies.db: memory would lose every answer")
-    Path(address.database).absolute().parent.mkdir(parents=True, exist_ok=True)
+    try:
+        Path(address.database).absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExegeteError(f"{address!r} cannot be used as storage: {error}") from error
     engine = create_engine(address, pool_size=POOL, max_overflow=POOL, pool_timeout=WAIT)
 
     @event.listens_for(engine, "connect")
