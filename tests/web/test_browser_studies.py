@@ -11,7 +11,7 @@ import exegete
 from browsing import PHONE, fits, tab_to
 from exegete.web.study.projects import find
 from exegete.web.study.results import answers_of
-from sites import METHODS, TEXTS, model, project
+from sites import METHODS, TEXTS, project
 
 pytestmark = pytest.mark.browser
 
@@ -147,7 +147,7 @@ def test_words_are_marked_by_clicking_drawing_and_keys_and_become_a_corpus(opene
 
 
 def test_people_guess_without_and_with_an_explanation(opened, whole):
-    page = opened(f"/join/{project(whole, kind='simulate', labels=model().labels)['Ada']}", size=PHONE)
+    page = opened(f"/join/{project(whole, kind='simulate')['Ada']}", size=PHONE)
     begin(page)
     assert page.locator(".words").count() == 0
     page.get_by_label("bad").check()
