@@ -320,6 +320,8 @@ def test_a_model_that_is_handed_over_reads_as_many_tokens_as_asked_for_with_its_
     model, recipe = bert(), RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, inverse_weight=0.5)
     arguments = QUICK | {"max_steps": 1}
     result = recipe.train(model, texts(8), texts(4, start=8), tmp_path, max_length=12, arguments=arguments)
+    with pytest.raises(ExegeteError, match="configuration"):
+        recipe.train(model, texts(8), texts(4, start=8), tmp_path, max_length=14, arguments=arguments)
     assert result.model.model is model.model
     assert (result.model.max_length, model.limit) == (12, None)
     with pytest.raises(ExegeteError, match="has its tokenizer already"):

@@ -18,7 +18,7 @@ from exegete.explainers.base import Explainer, Explanation
 from exegete.explainers.registry import explainer
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encode import as_row
-from exegete.models.explained import finite
+from exegete.models.outputs import finite
 from exegete.reports.attributions import Attribution, Attributions
 
 TOKENS_PER_BATCH = 4096

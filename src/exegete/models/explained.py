@@ -18,7 +18,7 @@ from exegete.errors import ExegeteError
 from exegete.models import encode as encoding
 from exegete.models.batch import Batch
 from exegete.models.capture import Capture, Recorded, recording
-from exegete.models.outputs import Outputs
+from exegete.models.outputs import Outputs, finite
 from exegete.models.perturbed import How, perturbed
 from exegete.models.preserve import attention_type_for, evaluating, hooks_removed
 from exegete.models.substitute import embeddings_replaced, last_tokens, read_at
@@ -383,13 +383,6 @@ class ExplainedModel(nn.Module):
             return index(label)
         valid = ", ".join(f"{number} ({name})" for number, name in enumerate(self.labels))
         raise ExegeteError(f"the model does not know the label {label!r}. It knows: {valid}")
-
-
-def finite(logits: Tensor) -> Tensor:
-    """The logits, unless one is NaN: then the model is broken, and no explanation of it means anything."""
-    if torch.isnan(logits).any():
-        raise ExegeteError("the model answers NaN: its weights or its floating point type are broken")
-    return logits
 
 
 def _enough(max_length: int | None) -> int | None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from exegete.errors import ExegeteError
 
 
 @dataclass(frozen=True)
@@ -24,3 +27,10 @@ class Outputs:
     values: tuple[Tensor, ...] = ()
     scalings: tuple[float, ...] = ()
     hidden_states: tuple[Tensor, ...] = ()
+
+
+def finite(logits: Tensor) -> Tensor:
+    """The logits, unless one is NaN: then the model is broken, and no explanation of it means anything."""
+    if torch.isnan(logits).any():
+        raise ExegeteError("the model answers NaN: its weights or its floating point type are broken")
+    return logits

@@ -16,7 +16,7 @@ from exegete.metrics import Metric
 from exegete.metrics.cost import measured
 from exegete.metrics.plausibility import Auc
 from exegete.models import Batch, ExplainedModel
-from exegete.models.explained import finite
+from exegete.models.outputs import finite
 from exegete.reports.attributions import Attribution
 
 BY_LAYER = "auc by layer"

@@ -15,8 +15,8 @@ from exegete.explainers.attention import AttentionLast, AttentionRollout, from_r
 from exegete.explainers.attribute import batches, targets_of
 from exegete.metrics import metric
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.explained import finite
 from exegete.models.labels import in_model_labels
+from exegete.models.outputs import finite
 from exegete.studies.compare import seeded
 from exegete.studies.judge import looked_at
 

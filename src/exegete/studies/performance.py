@@ -11,8 +11,8 @@ from datasets import Dataset
 
 from exegete.explainers.attribute import batches
 from exegete.models import ExplainedModel
-from exegete.models.explained import finite
 from exegete.models.labels import in_model_labels
+from exegete.models.outputs import finite
 from exegete.training import evaluation
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from exegete.errors import ExegeteError
 from exegete.explainers.attribute import batches
 from exegete.models import Batch, ExplainedModel
-from exegete.models.explained import finite
 from exegete.models.labels import in_model_labels
+from exegete.models.outputs import finite
 from exegete.training import evaluation
 from exegete.training.batches import Collator
 

@@ -173,7 +173,7 @@ def _resolved(
     changed = {name: value for name, value in settled.items() if value != usual.get(name) and name not in IRRELEVANT}
     return {
         "trainer": MaskingTrainer.__name__,
-        "model": {"source": model.config._name_or_path, "weights": weights_digest(model.model)},
+        "model": {"source": model.config._name_or_path, "weights": weights_digest(model.model), **model.settings},
         "backbone": weights_digest(masking.reader.model),
         "settings": plain(asdict(masking.settings)),
         "metrics": {judge.name: plain(judge.params) for judge in judges},

@@ -134,7 +134,7 @@ class _Case:
     def name(self) -> str:
         """The study's, from all that a trial's outcome depends on but its weights."""
         facts = {
-            "model": weights_digest(self.model.model),
+            "model": [weights_digest(self.model.model), self.model.settings],
             "data": [data_digest(self.train), data_digest(self.dev)],
             "metric": {self.judge.name: self.judge.params},
             "backbone": self.backbone if isinstance(self.backbone, str | None) else weights_digest(self.backbone),

@@ -17,7 +17,7 @@ from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.learned_attention import WEIGHTS
 from exegete.metrics import Metric
 from exegete.models import Batch, ExplainedModel
-from exegete.models.explained import finite
+from exegete.models.outputs import finite
 from exegete.models.readout import answer_only
 from exegete.objectives import Moment, Objective
 from exegete.objectives.masking import MaskingStep, both, masking_objectives, twice

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from exegete.errors import ExegeteError
 from exegete.explainers.base import embeddings_with_gradient
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.explained import finite
+from exegete.models.outputs import finite
 from exegete.objectives import Moment, Objective, Step, task_losses
 from exegete.training.masking import masked
 

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from exegete.errors import ExegeteError
 
 DEFAULT = "sqlite:///exegete-studies.db"
-WAIT = 30
+WAIT = 60
 """Seconds that a writer waits for another."""
 PAUSE = 0.02
 POOL = 20
