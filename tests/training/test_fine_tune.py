@@ -14,6 +14,7 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.objectives import OBJECTIVES, CrossEntropy
+from exegete.recipes import RECIPES
 from exegete.training import train_baseline
 from exegete.training.scratch import words_tokenizer
 from runs import ARGUMENTS, answers, difference, generated, pairs, sentences, weights
@@ -158,6 +159,19 @@ def test_images_get_their_best_weights_back_whatever_names_they_are_saved_under(
     assert difference(weights(best), weights(tmp_path)) == 0.0
     predicted = torch.cat([result.model.predict(result.model.encode([row])) for row in dev])
     assert float((predicted == torch.tensor(dev["label"][:])).double().mean()) == result.metrics["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "best"),
+    [("regex", "regression", "pearson"), ("regex", "span", "f1"), ("fresh", "regression", "pearson")],
+)
+def test_where_there_are_no_classes_the_tasks_own_figure_chooses(name, kind, best, tmp_path):
+    """Also where terms take gradients at the input, in evaluation too."""
+    train, dev = (data.select(range(16)) for data in KINDS[kind][0]())
+    result = RECIPES[name]().train("tiny", train, dev, tmp_path, arguments=ARGUMENTS | {"num_train_epochs": 1})
+    record = json.loads((tmp_path / "exegete_run.json").read_text())
+    assert record["config"]["arguments"]["metric_for_best_model"] == best
+    assert best in result.metrics
 
 
 def test_early_stopping_stops_early(tmp_path):

@@ -266,11 +266,20 @@ def test_draws_are_spread_over_classes_and_no_text_is_on_both_sides():
 def test_evaluations_come_every_third_of_an_epoch():
     for rows, steps in ((1000, 16), (20, 1), (450, 7)):
         args = masking_arguments(
-            QUICK | {"per_device_train_batch_size": 20}, exegete.metric("log_odds"), rows, Path("x"), 0
+            QUICK | {"per_device_train_batch_size": 20}, [exegete.metric("log_odds")], rows, Path("x"), 0
         )
         assert args.eval_steps == steps
         assert (args.learning_rate, args.num_train_epochs, args.max_grad_norm) == (4e-5, 10, 0.0)
         assert (args.metric_for_best_model, args.greater_is_better) == ("log_odds", False)
+
+
+def test_another_figure_that_chooses_is_better_in_its_own_direction():
+    judges = [exegete.metric("aopc_comprehensiveness"), exegete.metric("sufficiency")]
+    for best, higher in (("aopc_comprehensiveness", True), ("sufficiency", False), ("mask_sparsity", False)):
+        args = masking_arguments(QUICK | {"metric_for_best_model": best}, judges, 20, Path("x"), 0)
+        assert (args.metric_for_best_model, args.greater_is_better) == (best, higher)
+    with pytest.raises(ExegeteError, match="unknown figure to choose the best model by 'accuracy'"):
+        masking_arguments(QUICK | {"metric_for_best_model": "accuracy"}, judges, 20, Path("x"), 0)
 
 
 def test_bad_input(tmp_path):

@@ -216,7 +216,6 @@ def ivra(
             "lr_scheduler_kwargs": {"gamma": slowest.gamma if gamma is None else gamma, "epochs": 2},
             "warmup_steps": 0,
             "metric_for_best_model": "criterion",
-            "greater_is_better": True,
         },
         departures=DEPARTURES,
     )

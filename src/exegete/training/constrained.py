@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -159,6 +159,11 @@ class ConstrainedTrainer(ObjectiveTrainer):
     def stopping(patience: int, threshold: float) -> TrainerCallback:
         """See `FeasibleStopping`; the threshold does not matter."""
         return FeasibleStopping(patience)
+
+    @classmethod
+    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+        """With the two figures."""
+        return super().directions(task, objectives) | {"feasible": True, "feasible_cross_entropy": False}
 
     def judged(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Feasibility, and the cross-entropy of what is feasible."""

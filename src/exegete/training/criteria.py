@@ -16,7 +16,7 @@ from exegete.explainers.learned_attention import LearnedAttention
 from exegete.metrics import Metric, metric
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, ExplainedModel
-from exegete.objectives import Criterion
+from exegete.objectives import Criterion, Objective
 from exegete.training.batches import lengths, longest_first
 from exegete.training.simulatability import Simulatability
 from exegete.training.trainer import ObjectiveTrainer
@@ -42,6 +42,14 @@ class CriterionTrainer(ObjectiveTrainer):
     """
 
     lr_scheduler: Any
+
+    @classmethod
+    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+        """With the criteria's figures."""
+        own = {
+            f"criterion_{each.name}": _higher_is_better(each.name) for each in objectives if isinstance(each, Criterion)
+        }
+        return super().directions(task, objectives) | own | {"criterion": True}
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
@@ -129,9 +137,14 @@ def overall(means: Mapping[str, float]) -> float:
     """The sum of criteria's figures, higher is better: the sign is turned for metrics of which lower is better."""
     total = 0.0
     for name, value in means.items():
-        sign = -1 if name in JUDGES and not JUDGES[name].card.higher_is_better else 1
+        sign = 1 if _higher_is_better(name) else -1
         total += -1.0 if math.isnan(value) else sign * value
     return total
+
+
+def _higher_is_better(name: str) -> bool:
+    """Of a criterion's metric; a student's success has none."""
+    return name not in JUDGES or JUDGES[name].card.higher_is_better
 
 
 def _answer(model: ExplainedModel, batch: Batch) -> Tensor:

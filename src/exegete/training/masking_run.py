@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from exegete.models import ExplainedModel
 from exegete.models import encode as encoding
 from exegete.models.digest import weights_digest
 from exegete.models.preserve import unchanged_random_state, weights_fixed
+from exegete.objectives.masking import masking_objectives
 from exegete.training.batches import said_once
 from exegete.training.fine_tune import DEFAULTS, IRRELEVANT, TrainResult, _arguments, _lasting
 from exegete.training.masking_data import only_texts, without
@@ -89,7 +90,7 @@ def train_masking(
     train, dev = only_texts(without(train, dev)), only_texts(dev)
     if not len(train) or not len(dev):
         raise ExegeteError(f"there are {len(train)} texts to train on that are not among the {len(dev)} to choose on")
-    args = masking_arguments(arguments, judges[0], len(train), Path(output_dir), seed)
+    args = masking_arguments(arguments, judges, len(train), Path(output_dir), seed)
     spec = selection if isinstance(selection, str) else selection.name
     settings = {
         "metric": spec,
@@ -124,14 +125,16 @@ def new_masking(
 
 
 def masking_arguments(
-    given: Mapping[str, Any] | None, selection: Metric, rows: int, folder: Path, seed: int
+    given: Mapping[str, Any] | None, judges: Sequence[Metric], rows: int, folder: Path, seed: int
 ) -> TrainingArguments:
-    """The Trainer's arguments: what is given, on top of the paper's."""
+    """The Trainer's arguments: what is given, on top of the paper's; the first metric chooses unless told otherwise."""
     chosen = {**USUAL, **(given or {})}
     together = chosen["per_device_train_batch_size"] * chosen.get("gradient_accumulation_steps", 1)
     steps = max(1, round(EVALUATIONS * -(-rows // together)))
-    best = {"metric_for_best_model": selection.name, "greater_is_better": selection.card.higher_is_better}
-    return _arguments({"eval_steps": steps, **best, **chosen}, DEFAULTS, folder, "classification", seed)
+    lower = dict.fromkeys(("loss", *(term.name for term in masking_objectives(Weights()))), False)
+    directions = lower | {judge.name: judge.card.higher_is_better for judge in judges}
+    usual = {**DEFAULTS, "eval_steps": steps, "metric_for_best_model": judges[0].name}
+    return _arguments(chosen, usual, folder, directions, seed)
 
 
 def _trained(loop: MaskingTrainer, run: Run, checkpoint: Path | None, stop: StopAfterStep) -> TrainResult:

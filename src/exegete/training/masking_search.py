@@ -152,7 +152,7 @@ class _Case:
         with tempfile.TemporaryDirectory() as folder, weights_fixed(self.model), unchanged_random_state():
             quiet = {"save_strategy": "no", "load_best_model_at_end": False, "disable_tqdm": True}
             args = masking_arguments(
-                self.arguments | quiet, self.judge, len(self.train), Path(folder), self.search.seed
+                self.arguments | quiet, [self.judge], len(self.train), Path(folder), self.search.seed
             )
             settings = self.choices | {"weights": replace(self.search.weights, **drawn)}
             masking = new_masking(self.model, self.backbone, self.tokenizer, settings, self.search.seed)

@@ -60,6 +60,11 @@ class ScaffoldTrainer(ObjectiveTrainer):
         """The run ends when evaluations without an improvement exceed `patience`."""
         return EarlyStoppingCallback(patience + 1, threshold)
 
+    @classmethod
+    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+        """With `simulatability`."""
+        return super().directions(task, objectives) | {"simulatability": True}
+
     def compute_loss(
         self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:

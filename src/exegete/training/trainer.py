@@ -104,6 +104,12 @@ class ObjectiveTrainer(Trainer):
         """What stops a run after `patience` evaluations without an improvement of more than `threshold`."""
         return EarlyStoppingCallback(patience, threshold)
 
+    @classmethod
+    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+        """Whether higher is better, of every figure of an evaluation; for subclasses that have more of them."""
+        lower = dict.fromkeys(("loss", *(objective.name for objective in objectives)), False)
+        return lower | evaluation.HIGHER_IS_BETTER[task]
+
     # -- a step ------------------------------------------------------------------------------------------------------
 
     def compute_loss(
@@ -129,7 +135,7 @@ class ObjectiveTrainer(Trainer):
         loss = (terms * weights * (sizes / self.usual_size.clamp(min=1e-9) if training else 1)).sum()
         if not return_outputs:
             return loss
-        return loss, {"prediction": evaluation.predictions(self.explained, batch, outputs["logits"])}
+        return loss, {"prediction": evaluation.predictions(self.explained, batch, outputs["logits"].detach())}
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """The batches of one optimizer step; a smaller one among them, in any process, gets a smaller share of it."""
