@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 
 import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel
+from tokenizers import normalizers
 from transformers import BertForSequenceClassification
 
 import exegete
@@ -18,6 +21,7 @@ from exegete.recipes import RECIPES
 from exegete.training import train_baseline
 from exegete.training.scratch import words_tokenizer
 from runs import ARGUMENTS, answers, difference, generated, pairs, sentences, weights
+from test_scaffold import pictures
 
 
 def digits(split, count):
@@ -124,6 +128,22 @@ def test_a_finished_run_is_not_redone_and_another_configuration_needs_overwritin
     assert record["status"] == "finished"
     assert record["config"]["seed"] == 1
     assert {"torch", "transformers", "exegete"} <= record["versions"].keys()
+
+
+def test_a_run_with_a_processor_that_reads_otherwise_is_another_one(tmp_path):
+    """The same vocabulary with and without capitals, the same pictures around another mean."""
+    for kind, data in (("bert", sentences(16)), ("vit", pictures(16))):
+        tiny = families.tiny(kind)
+        for changed in (False, False, True):
+            processor = copy.deepcopy(families.processor(kind))
+            if changed and kind == "bert":
+                processor.backend_tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+            elif changed:
+                processor.image_mean = (0.1,)
+            options = {"data": data, "model": copy.deepcopy(tiny), "processing_class": processor}
+            with pytest.raises(ExegeteError, match=r"\(processor") if changed else contextlib.nullcontext():
+                run(tmp_path / kind, **options)
+    assert json.loads((tmp_path / "bert" / "exegete_run.json").read_text())["status"] == "finished"
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):

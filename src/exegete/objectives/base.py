@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from exegete.explainers import Explainer
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
+from exegete.models.digest import weights_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,12 @@ class Objective(ABC):
         are what one large batch would give.
         """
         return torch.tensor(float(len(batch)), device=batch.device)
+
+
+def recorded(explainer: Explainer) -> dict[str, Any]:
+    """A method for the record of a run: its name, its parameters, and a digest of its weights where it has some."""
+    weights = {"digest": weights_digest(explainer)} if isinstance(explainer, nn.Module) else {}
+    return {"method": explainer.name, **explainer.params, **weights}
 
 
 class Adaptive(Objective):

@@ -12,7 +12,7 @@ from torch import Tensor
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import Explainer, SinglePass
 from exegete.models import Batch, Capture
-from exegete.objectives.base import Objective, Step
+from exegete.objectives.base import Objective, Step, recorded
 
 Score = Literal["mae", "mse", "bce", "kl"]
 Normalisation = Literal["softmax", "none", "l2", "sum"]
@@ -92,8 +92,7 @@ class ExplanationLoss(Objective):
     @property
     def params(self) -> dict[str, Any]:
         """Its parameters and the method's."""
-        method = {"method": self.explainer.name, **self.explainer.params}
-        return super().params | {"explainer": method, "normalisation": self.how}
+        return super().params | {"explainer": recorded(self.explainer), "normalisation": self.how}
 
     def size(self, batch: Batch) -> Tensor:
         """Positions of the examples that count; with `kl` those examples."""

@@ -11,7 +11,7 @@ from exegete.errors import ExegeteError, unknown
 from exegete.explainers import Explainer
 from exegete.explainers.attention import from_readout
 from exegete.models import Batch, Capture, Outputs
-from exegete.objectives.base import Objective, Step
+from exegete.objectives.base import Objective, Step, recorded
 from exegete.objectives.teacher import Aggregation, contributions_of, distribution, importance, least_important
 from exegete.objectives.teacher_memory import TeacherMemory
 
@@ -78,9 +78,8 @@ class ExplanationGuided(Objective):
     @property
     def params(self) -> dict[str, Any]:
         """Its parameters and the teacher's."""
-        method = {"method": self.explainer.name, **self.explainer.params}
         own = {name: value for name, value in super().params.items() if name != "memory"}
-        return own | {"explainer": method, "aggregation": self.how}
+        return own | {"explainer": recorded(self.explainer), "aggregation": self.how}
 
     @property
     def learned(self) -> TeacherMemory | None:

@@ -18,11 +18,11 @@ from exegete.data.provenance import data_digest, write_json
 from exegete.errors import ExegeteError, unknown
 from exegete.models import ExplainedModel, load
 from exegete.models import encode as encoding
-from exegete.models.digest import weights_digest
+from exegete.models.digest import processor_digest, weights_digest
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.batches import said_once
 from exegete.training.evaluation import HIGHER_IS_BETTER
-from exegete.training.run import HISTORY, Run, vocabulary_digest
+from exegete.training.run import HISTORY, Run
 from exegete.training.start import Source, is_new, label_names, require_labels, starting_model
 from exegete.training.stop import StopAfterStep
 from exegete.training.trainer import ObjectiveTrainer
@@ -115,7 +115,7 @@ def fine_tune(
             put adapters into.
         processing_class: tokenizer or image processor.
         arguments: the Trainer's arguments by name, on top of `DEFAULTS` (and `FROM_SCRATCH`); or an object, as it is.
-            Names alone say of each `metric_for_best_model` whether higher is better.
+            By name, `greater_is_better` follows from `metric_for_best_model`.
         early_stopping_patience: evaluations without improvement after which training stops.
         early_stopping_threshold: how much counts as an improvement.
         max_length: tokens that a text may have.
@@ -238,7 +238,7 @@ def _resolved(
     changed = {name: value for name, value in args.to_dict().items() if value != usual.get(name)}
     return {
         "model": {"source": source, "kind": type(model.model).__name__, "weights": weights_digest(model.model)},
-        "vocabulary": vocabulary_digest(model.processing_class),
+        "processor": processor_digest(model.processing_class),
         "max_length": model.max_length,
         "labels": list(model.labels),
         "data": {

@@ -19,7 +19,7 @@ from exegete.explainers.attributive_masking.losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models import encode as encoding
-from exegete.models.digest import weights_digest
+from exegete.models.digest import processor_digest, weights_digest
 from exegete.models.preserve import unchanged_random_state, weights_fixed
 from exegete.objectives.masking import masking_objectives
 from exegete.training.batches import said_once
@@ -176,7 +176,8 @@ def _resolved(
     changed = {name: value for name, value in settled.items() if value != usual.get(name) and name not in IRRELEVANT}
     return {
         "trainer": MaskingTrainer.__name__,
-        "model": {"source": model.config._name_or_path, "weights": weights_digest(model.model)},
+        "model": {"source": model.config._name_or_path, "weights": weights_digest(model.model), **model.settings},
+        "processors": [processor_digest(each.processing_class) for each in (model, masking.reader)],
         "backbone": weights_digest(masking.reader.model),
         "settings": plain(asdict(masking.settings)),
         "metrics": {judge.name: plain(judge.params) for judge in judges},

@@ -20,7 +20,7 @@ from exegete.explainers.attributive_masking.losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models import encode as encoding
-from exegete.models.digest import weights_digest
+from exegete.models.digest import processor_digest, weights_digest
 from exegete.models.preserve import unchanged_random_state, weights_fixed
 from exegete.training.batches import said_once
 from exegete.training.masking_data import only_texts, stratified, without
@@ -134,7 +134,8 @@ class _Case:
     def name(self) -> str:
         """The study's, from all that a trial's outcome depends on but its weights."""
         facts = {
-            "model": weights_digest(self.model.model),
+            "model": {"weights": weights_digest(self.model.model), **self.model.settings},
+            "processors": [processor_digest(each) for each in (self.model.processing_class, self.tokenizer)],
             "data": [data_digest(self.train), data_digest(self.dev)],
             "metric": {self.judge.name: self.judge.params},
             "backbone": self.backbone if isinstance(self.backbone, str | None) else weights_digest(self.backbone),
