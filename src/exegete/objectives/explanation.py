@@ -12,7 +12,7 @@ from torch import Tensor
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import Explainer, SinglePass
 from exegete.models import Batch, Capture
-from exegete.objectives.base import Objective, Step, recorded
+from exegete.objectives.base import Objective, Step, recorded, usable
 
 Score = Literal["mae", "mse", "bce", "kl"]
 Normalisation = Literal["softmax", "none", "l2", "sum"]
@@ -107,8 +107,8 @@ class ExplanationLoss(Objective):
             counting = marked(batch).any(1)
         else:
             counting = torch.zeros_like(batch.attended[:, 0]) if batch.has_rationale is None else batch.has_rationale
-        if self.target == "label" and batch.answerable is not None and batch.labels is not None:
-            counting = counting & (batch.labels >= 0).all(1)
+        if self.target == "label":
+            counting = counting & usable(batch)
         return counting
 
     def __call__(self, step: Step) -> Tensor:
