@@ -86,6 +86,15 @@ def test_a_guide_without_a_bound_in_the_paper_needs_one():
     assert RECIPES["er_constrained"]("alti", bound=0.05).objectives[1].bound == 0.05
 
 
+def test_a_bound_or_rate_of_zero_is_none_and_no_wish_for_the_papers():
+    for given in ({"bound": 0.0}, {"dev_bound": 0.0}, {"multiplier_rate": 0.0}, {"multiplier_rate": -1.0}):
+        with pytest.raises(ExegeteError, match="above 0, got"):
+            RECIPES["er_constrained"](**given)
+    with pytest.raises(ExegeteError, match="weight of explanation is at least 0, got -1"):
+        RECIPES["er_joint"](weight=-1.0)
+    assert RECIPES["er_constrained"](bound=0.5).objectives[1].dev_bound is None
+
+
 def test_runs_of_one_recipe_do_not_share_a_multiplier(tmp_path):
     recipe = RECIPES["er_constrained"]("rollout", bound=1e-4, multiplier_rate=3.0)
     recipe.train("tiny", *data(), tmp_path, arguments=QUICK)

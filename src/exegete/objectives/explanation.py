@@ -45,7 +45,8 @@ class ExplanationLoss(Objective):
     off) do not count.
 
     Raises:
-        ExegeteError: a method that is not differentiable, an unknown choice, or a gold target where there is none.
+        ExegeteError: a method that is not differentiable, an unknown choice, a weight below 0, or a gold target where
+            there is none.
     """
 
     explainer: Explainer
@@ -58,6 +59,8 @@ class ExplanationLoss(Objective):
     def __post_init__(self) -> None:
         if not self.explainer.differentiable:
             raise ExegeteError(f"{self.explainer.name} cannot guide a model: it is not differentiable")
+        if self.weight < 0:
+            raise ExegeteError(f"the weight of {self.name} is at least 0, got {self.weight}")
         for what, value, valid in (
             ("score", self.score, DISTANCES),
             ("normalisation", self.how, NORMALISATIONS),

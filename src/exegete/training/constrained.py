@@ -61,6 +61,8 @@ class Constrained(Adaptive):
     def __post_init__(self) -> None:
         if self.bound <= 0 or (self.dev_bound is not None and self.dev_bound <= 0):
             raise ExegeteError(f"expected bounds above 0, got {self.bound} and {self.dev_bound}")
+        if self.learning_rate <= 0:
+            raise ExegeteError(f"the multiplier's learning rate is above 0, got {self.learning_rate}")
         if isinstance(self.objective, Adaptive) or self.objective.learned is not None:
             raise ExegeteError(f"{self.objective.name} learns something itself: it cannot be bounded")
         object.__setattr__(self, "name", self.objective.name)
