@@ -87,7 +87,13 @@ class Ivra(Recipe):
     student_weight: float = 1.0
 
     def train(self, model: Source, *args: Any, **options: Any) -> TrainResult:
-        """See `Recipe`; a model that is handed over keeps what of it wants gradients."""
+        """See `Recipe`; a model that is handed over keeps what of it wants gradients.
+
+        A schedule that `arguments` name takes the place of the steps by `gamma`.
+        """
+        arguments = options.get("arguments") or {}
+        if "lr_scheduler_type" in arguments:
+            options["arguments"] = {"lr_scheduler_kwargs": {}, **arguments}
         wanting = (
             [weight for weight in model.parameters() if weight.requires_grad] if isinstance(model, nn.Module) else []
         )
@@ -165,7 +171,10 @@ def ivra(
     outer_divergence: Annotated[
         bool, "The loss after the student's next step has β·KL(r ‖ r*) too, as printed. SMaT's has answers alone."
     ] = False,
-    gamma: Annotated[float | None, "Factor of the learning rate every two epochs. Default: the criterion's."] = None,
+    gamma: Annotated[
+        float | None,
+        "Factor of the learning rate every two epochs, unless --set names a schedule. Default: the criterion's.",
+    ] = None,
     pace: Annotated[float, "How many times the model's learning rate the coefficients have."] = 1.0,
     train_model: Annotated[bool, "Train the model together with the coefficients."] = True,
     lora: Annotated[bool | None, "Train LoRA adapters instead of all weights. Default: for decoders."] = None,
@@ -189,6 +198,8 @@ def ivra(
     }
     if Simulatability.name in chosen and student is None:
         raise ExegeteError("simulatability needs a student: give the pretrained model it starts from as --student")
+    if lora and not train_model:
+        raise ExegeteError("adapters are a way of training the model: leave lora out, or train_model on")
     return Ivra(
         name="ivra",
         paper="Xie et al. 2024",

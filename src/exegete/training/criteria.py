@@ -36,7 +36,8 @@ class CriterionTrainer(ObjectiveTrainer):
     their sum with the sign turned where lower is better: with `metric_for_best_model="criterion"` the best epoch by
     that is kept. Where a metric is undefined for all of dev, the worst value there is counts.
 
-    The learning rate is multiplied by `gamma` of `lr_scheduler_kwargs` every `epochs` of them, where `gamma` is there.
+    The learning rate is multiplied by `gamma` of `lr_scheduler_kwargs` every `epochs` of them, where `gamma` is there,
+    and rises to its height over the warm-up.
     Parameters that objectives learn have a rate of `pace` times the model's, and no weight decay. Trained coefficients
     lie in a folder of their name beside the model, where `ID:FOLDER` finds them.
     """
@@ -106,7 +107,12 @@ class CriterionTrainer(ObjectiveTrainer):
             together = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
             every = steps.get("epochs", 2) * math.ceil(len(self.train_dataset) / together)
             gamma, optimizer = float(steps["gamma"]), self.optimizer if optimizer is None else optimizer
-            self.lr_scheduler = LambdaLR(optimizer, lambda step: gamma ** (step // every))
+            rising = self.args.get_warmup_steps(num_training_steps)
+
+            def factor(step: int) -> float:
+                return float((step / rising if step < rising else 1.0) * gamma ** (step // every))
+
+            self.lr_scheduler = LambdaLR(optimizer, factor)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
