@@ -497,6 +497,11 @@ def test_batches_of_a_teacher_are_all_its_rows():
     assert Capture(heads=True, heads_only=True).in_attention
 
 
+def test_gradient_checkpointing_is_refused(tmp_path):
+    with pytest.raises(ExegeteError, match="set gradient_checkpointing=False"):
+        student(tmp_path, Teaching(teacher_of()), arguments={"gradient_checkpointing": True})
+
+
 def test_an_explainer_that_was_trained_anew_in_its_folder_is_another_one(tmp_path):
     teacher, found = teacher_of(), []
     for value in (1.0, 1.0, 2.0):

@@ -13,19 +13,23 @@ from torch import nn
 
 import families
 from exegete import ExegeteError, explainer
+from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.objectives import (
     OBJECTIVES,
     CrossEntropy,
     ExplanationGuided,
+    ExplanationLoss,
     GradientPenalty,
     Moment,
     Objective,
+    Sufficiency,
+    VirtualAdversarial,
     task_losses,
 )
 from exegete.training.batches import lengths, longest_first, shuffled
 from exegete.training.module import TrainingModule
-from runs import answers, bert, difference, sentences, trainer
+from runs import answers, bert, difference, generated, sentences, trainer
 
 TEXTS = families.examples("bert")
 
@@ -226,3 +230,30 @@ def test_two_objectives_of_one_name_are_refused():
 def test_label_smoothing_is_refused_rather_than_ignored(tmp_path):
     with pytest.raises(ExegeteError, match="label smoothing"):
         trainer(tmp_path, bert(), sentences(), label_smoothing_factor=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "works"),
+    [
+        (GradientPenalty, False),
+        (lambda: ExplanationGuided(explainer("input_x_gradient")), False),
+        (lambda: ExplanationLoss(explainer("attention_rollout")), False),
+        (lambda: ExplanationLoss(explainer("input_x_gradient")), False),
+        (lambda: ExplanationLoss(explainer("alti")), True),
+        (VirtualAdversarial, True),
+        (lambda: Sufficiency(InterpretableAttention.untrained(bert())), True),
+    ],
+)
+def test_with_gradient_checkpointing_a_step_is_the_same_or_refused(kind, works, tmp_path):
+    data, found = generated(size=8), []
+    for checkpointing in (False, True):
+        model = bert(num_labels=2)
+        parts = {"objectives": [CrossEntropy(), kind()], "gradient_checkpointing": checkpointing, "max_steps": 1}
+        if checkpointing and not works:
+            with pytest.raises(ExegeteError, match="set gradient_checkpointing=False"):
+                trainer(tmp_path, model, data, **parts)
+            return
+        loop = trainer(tmp_path, model, data, **parts)
+        loop.train()
+        found.append(loop.state.log_history[0]["grad_norm"])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)

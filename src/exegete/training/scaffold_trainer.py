@@ -44,6 +44,8 @@ class ScaffoldTrainer(ObjectiveTrainer):
     ) -> None:
         objectives = [each.prepared(model) if isinstance(each, Scaffolding) else each for each in objectives]
         self.scaffolding = next((each for each in objectives if isinstance(each, Scaffolding)), None)
+        if self.scaffolding is not None and args.gradient_checkpointing:
+            raise ExegeteError("a student's steps leave out what no answer needs: set gradient_checkpointing=False")
         self.lesson: Lesson | None = None
         self.rows = torch.zeros(0, dtype=torch.long)
         self.before = Remembered()

@@ -32,6 +32,7 @@ from exegete.training.module import TrainingModule
 from exegete.training.progress import Progress
 
 LEARNED = "exegete_learned.safetensors"
+SUMS = "exegete_sums.safetensors"
 
 
 class ObjectiveTrainer(Trainer):
@@ -64,6 +65,8 @@ class ObjectiveTrainer(Trainer):
     ) -> None:
         if args.label_smoothing_factor:
             raise ExegeteError("label smoothing is not supported: set label_smoothing_factor=0")
+        if args.gradient_checkpointing:
+            _require_recomputable(objectives)
         args = copy(args)
         args.remove_unused_columns = False
         if args.n_gpu > 1:
@@ -280,6 +283,20 @@ class ObjectiveTrainer(Trainer):
         finally:
             self.model = module
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Also the sums since the last log, so that a resumed run logs the terms of an unbroken one."""
+        super()._save_optimizer_and_scheduler(output_dir)
+        if "log" in self._sums:
+            sums = self.accelerator.reduce(self._sums["log"], "sum")
+            if self.args.should_save:
+                save_file({"log": sums}, Path(output_dir) / SUMS)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and (Path(checkpoint) / SUMS).is_file():
+            sums = load_file(Path(checkpoint) / SUMS)["log"].to(self.args.device)
+            self._sums["log"] = sums * (self.args.process_index == 0)
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         folder, prefix = Path(output_dir or self.args.output_dir), "explained.model."
         if state_dict is not None:
@@ -314,3 +331,17 @@ class ObjectiveTrainer(Trainer):
     def _load_learned(self, folder: str) -> None:
         if len(self.module.learned):
             self.module.learned.load_state_dict(load_file(Path(folder) / LEARNED))
+
+
+def _require_recomputable(objectives: Sequence[Objective]) -> None:
+    """Raises ExegeteError for terms that look into the step's own pass: it is run again outside of what they set up."""
+    looking = [
+        each.name
+        for each in objectives
+        if each.on_embeddings or each.capture.attentions or each.capture.differentiable_twice
+    ]
+    if looking:
+        raise ExegeteError(
+            f"gradient checkpointing runs layers again without what {', '.join(looking)} looks at in them: "
+            "set gradient_checkpointing=False"
+        )
