@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 import signal
 import subprocess
 import sys
@@ -27,8 +28,8 @@ from exegete.objectives import CrossEntropy, Moment
 from exegete.objectives.masking import PredictionPreservation
 from exegete.recipes import RECIPES
 from exegete.training.masking_data import stratified, without
-from exegete.training.masking_run import masking_arguments, train_masking
-from exegete.training.masking_search import WeightSearch, opened
+from exegete.training.masking_run import masking_arguments, train_masking, usual
+from exegete.training.masking_search import WeightSearch, drawn, opened
 from exegete.training.masking_trainer import MaskingTrainer
 from exegete.training.module import TrainingModule
 from left_behind import mixed_modes, state
@@ -218,6 +219,17 @@ def test_a_killed_search_loses_the_running_trial_alone_and_goes_on_as_an_unbroke
     assert searched(tmp_path / "run")[1] == resumed, "nothing is left to do"
 
 
+def test_trials_that_run_at_a_time_have_other_weights_and_a_dead_one_leaves_its_own():
+    study = optuna.create_study()
+    trials = [study.ask() for _ in range(3)]
+    found = [drawn(trial, 42) for trial in trials]
+    assert len({tuple(weights.values()) for weights in found}) == 3
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    trials[2].set_user_attr("process", [platform.node(), gone.pid])
+    assert drawn(study.ask(), 42) == found[2]
+
+
 def test_a_trial_far_behind_the_others_is_pruned(tmp_path):
     searched(tmp_path, trials=1)
     study = study_of(tmp_path)
@@ -271,6 +283,12 @@ def test_evaluations_come_every_third_of_an_epoch():
         assert args.eval_steps == steps
         assert (args.learning_rate, args.num_train_epochs, args.max_grad_norm) == (4e-5, 10, 0.0)
         assert (args.metric_for_best_model, args.greater_is_better) == ("log_odds", False)
+
+
+def test_decoders_are_explained_at_twice_the_rate():
+    decoder = ExplainedModel(families.tiny("gpt2"), families.tokenizer("gpt2"))
+    assert [usual(model)["learning_rate"] for model in (bert(), decoder)] == [4e-5, 8e-5]
+    assert "learning_rate" not in RECIPES["aml"]().arguments
 
 
 def test_another_figure_that_chooses_is_better_in_its_own_direction():
