@@ -18,6 +18,7 @@ from exegete.objectives import (
     Comprehensiveness,
     Consistency,
     CrossEntropy,
+    ExplanationGuided,
     ExplanationLoss,
     GradientPenalty,
     Moment,
@@ -387,6 +388,15 @@ def test_any_explainer_of_one_pass_can_be_trained():
     plain = Comprehensiveness(explainer("attention_last"))
     assert plain.learned is None
     TrainingModule(model, [plain])(batch, Moment())["terms"].sum().backward()
+
+
+@pytest.mark.parametrize("kind", [Comprehensiveness, ExplanationLoss, ExplanationGuided])
+def test_a_record_tells_methods_with_other_coefficients_apart(kind):
+    one, same, other = (ParameterisedAttention.uniform(small("bert")) for _ in range(3))
+    torch.nn.init.normal_(other.coefficients)
+    assert kind(one).params == kind(same).params
+    assert kind(one).params != kind(other).params
+    assert "digest" not in kind(explainer("attention_last")).params["explainer"]
 
 
 def test_what_cannot_be_trained_says_why():

@@ -66,6 +66,15 @@ def test_padding_order_and_neighbours_do_not_matter_and_targets_do(model):
     assert len(teacher.texts) > len(TEXTS)
 
 
+def test_the_same_words_cut_into_another_pair_are_another_example(model):
+    memory, teacher = TeacherMemory(), Asked()
+    rows = [{"text": "a b", "text_pair": "c d e", "label": 0}, {"text": "a b c", "text_pair": "d e", "label": 0}]
+    for row in rows:
+        batch = model.encode([row])
+        memory.scores(batch, batch.labels, 0, 1, teacher)
+    assert teacher.texts == ["a b", "a b c"]
+
+
 def test_a_checkpoint_holds_it_whatever_its_size(model):
     memory, teacher = TeacherMemory(), Asked()
     batch = labelled(model)

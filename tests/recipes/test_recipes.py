@@ -62,7 +62,7 @@ def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
     arguments = recipe.arguments
     assert (arguments["learning_rate"], arguments["num_train_epochs"]) == (rate, epochs)
     assert (arguments["adam_beta2"], arguments["warmup_steps"], arguments["max_grad_norm"]) == (0.98, 0.1, 0.0)
-    assert (arguments["metric_for_best_model"], arguments["greater_is_better"]) == ("loss", False)
+    assert arguments["metric_for_best_model"] == "loss"
     assert (recipe.patience, recipe.threshold, recipe.max_length) == (5, 1e-5, 1024)
 
 
@@ -86,6 +86,15 @@ def test_a_guide_without_a_bound_in_the_paper_needs_one():
     with pytest.raises(ExegeteError, match="no bound for alti"):
         RECIPES["er_constrained"]("alti")
     assert RECIPES["er_constrained"]("alti", bound=0.05).objectives[1].bound == 0.05
+
+
+def test_a_bound_or_rate_of_zero_is_none_and_no_wish_for_the_papers():
+    for given in ({"bound": 0.0}, {"dev_bound": 0.0}, {"multiplier_rate": 0.0}, {"multiplier_rate": -1.0}):
+        with pytest.raises(ExegeteError, match="above 0, got"):
+            RECIPES["er_constrained"](**given)
+    with pytest.raises(ExegeteError, match="weight of explanation is at least 0, got -1"):
+        RECIPES["er_joint"](weight=-1.0)
+    assert RECIPES["er_constrained"](bound=0.5).objectives[1].dev_bound is None
 
 
 def test_runs_of_one_recipe_do_not_share_a_multiplier(tmp_path):
@@ -172,6 +181,35 @@ def test_two_robust_and_guided_steps_log_every_term_and_are_repeatable(teacher, 
             assert entry["loss"] == pytest.approx(np.dot(weights, terms), rel=1e-3)
     assert len(found[0]) == 2
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "best", "higher"),
+    [
+        ("baseline", None, True),
+        ("baseline", "cross_entropy", False),
+        ("er_joint", None, False),
+        ("er_joint", "eval_accuracy", True),
+        ("er_constrained", "feasible", True),
+        ("ivra", None, True),
+        ("ivra", "loss", False),
+        ("ivra", "criterion_comprehensiveness", True),
+        ("smat", None, True),
+        ("smat", "cross_entropy", False),
+    ],
+)
+def test_the_figure_that_chooses_is_better_in_its_own_direction(name, best, higher, tmp_path):
+    arguments = QUICK | {"max_steps": 1} | ({} if best is None else {"metric_for_best_model": best})
+    RECIPES[name]().train("tiny", *data(32), tmp_path / "run", arguments=arguments)
+    record = json.loads((tmp_path / "run" / "exegete_run.json").read_text())
+    assert record["config"]["arguments"]["greater_is_better"] is higher
+
+
+def test_a_figure_that_there_is_none_of_is_an_error_before_training(tmp_path):
+    arguments = QUICK | {"metric_for_best_model": "pearson"}
+    with pytest.raises(ExegeteError, match=r"best model by 'pearson'.* choices: accuracy, comprehensiveness, crit"):
+        RECIPES["ivra"]().train("tiny", *data(32), tmp_path / "run", arguments=arguments)
+    assert not (tmp_path / "run").exists()
 
 
 def test_data_without_any_rationale_is_refused(tmp_path):

@@ -171,6 +171,8 @@ def exegete_learned(folder):
 def test_bad_bounds_are_refused():
     with pytest.raises(ExegeteError, match="bounds above 0"):
         guided(bound=0.0)
+    with pytest.raises(ExegeteError, match="learning rate is above 0"):
+        guided(learning_rate=0.0)
     with pytest.raises(ExegeteError, match="cannot be bounded"):
         Constrained(guided(), 0.1)
 

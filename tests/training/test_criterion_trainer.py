@@ -64,6 +64,19 @@ def test_the_rate_falls_every_two_epochs_and_coefficients_have_their_own(tmp_pat
     assert rates == [pytest.approx([1e-3 * factor, 3e-2 * factor]) for factor in expected]
 
 
+def test_a_warm_up_comes_before_the_steps_and_a_schedule_in_their_place(tmp_path):
+    def rates(name, **arguments):
+        more = {"num_train_epochs": 5, "max_steps": 15, "per_device_train_batch_size": 20} | arguments
+        history = ivra(tmp_path / name, "consistency", arguments=more, gamma=0.5).history
+        return [1e3 * entry["learning_rate"] for entry in history if "learning_rate" in entry]
+
+    expected = [min(step / 4, 1.0) * 0.5 ** (step // 6) for step in range(15)]
+    assert rates("warm", warmup_steps=4) == pytest.approx(expected)
+    for name in ("constant", "linear"):
+        found = rates(name, lr_scheduler_type=name)
+        assert found == pytest.approx([1.0 if name == "constant" else 1 - step / 15 for step in range(15)])
+
+
 def test_the_epoch_that_is_best_by_the_criterions_own_metric_on_dev_is_kept(tmp_path):
     dev = generated(split="dev", size=24)
     data = generated(size=48), dev

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 
 import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
+from tokenizers import normalizers
 from transformers import BertForSequenceClassification
 
 import exegete
 import families
 from exegete import ExegeteError
 from exegete.objectives import OBJECTIVES, CrossEntropy
+from exegete.recipes import RECIPES
 from exegete.training import train_baseline
 from exegete.training.scratch import words_tokenizer
 from runs import ARGUMENTS, answers, difference, generated, pairs, sentences, weights
+from test_scaffold import pictures
 
 
 def digits(split, count):
@@ -164,6 +169,22 @@ def test_a_run_that_is_reused_reads_as_many_tokens_as_when_it_was_trained(tmp_pa
     assert lengths == [16, 16]
 
 
+def test_a_run_with_a_processor_that_reads_otherwise_is_another_one(tmp_path):
+    """The same vocabulary with and without capitals, the same pictures around another mean."""
+    for kind, data in (("bert", sentences(16)), ("vit", pictures(16))):
+        tiny = families.tiny(kind)
+        for changed in (False, False, True):
+            processor = copy.deepcopy(families.processor(kind))
+            if changed and kind == "bert":
+                processor.backend_tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+            elif changed:
+                processor.image_mean = (0.1,)
+            options = {"data": data, "model": copy.deepcopy(tiny), "processing_class": processor}
+            with pytest.raises(ExegeteError, match=r"\(processor") if changed else contextlib.nullcontext():
+                run(tmp_path / kind, **options)
+    assert json.loads((tmp_path / "bert" / "exegete_run.json").read_text())["status"] == "finished"
+
+
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         run(tmp_path / name, seed=seed)
@@ -197,6 +218,19 @@ def test_images_get_their_best_weights_back_whatever_names_they_are_saved_under(
     assert difference(weights(best), weights(tmp_path)) == 0.0
     predicted = torch.cat([result.model.predict(result.model.encode([row])) for row in dev])
     assert float((predicted == torch.tensor(dev["label"][:])).double().mean()) == result.metrics["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "best"),
+    [("regex", "regression", "pearson"), ("regex", "span", "f1"), ("fresh", "regression", "pearson")],
+)
+def test_where_there_are_no_classes_the_tasks_own_figure_chooses(name, kind, best, tmp_path):
+    """Also where terms take gradients at the input, in evaluation too."""
+    train, dev = (data.select(range(16)) for data in KINDS[kind][0]())
+    result = RECIPES[name]().train("tiny", train, dev, tmp_path, arguments=ARGUMENTS | {"num_train_epochs": 1})
+    record = json.loads((tmp_path / "exegete_run.json").read_text())
+    assert record["config"]["arguments"]["metric_for_best_model"] == best
+    assert best in result.metrics
 
 
 def test_early_stopping_stops_early(tmp_path):

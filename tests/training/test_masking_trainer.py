@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 import signal
 import subprocess
 import sys
@@ -28,8 +29,8 @@ from exegete.objectives.masking import PredictionPreservation
 from exegete.recipes import RECIPES
 from exegete.training.batches import Collator
 from exegete.training.masking_data import stratified, without
-from exegete.training.masking_run import masking_arguments, train_masking
-from exegete.training.masking_search import WeightSearch, opened
+from exegete.training.masking_run import masking_arguments, train_masking, usual
+from exegete.training.masking_search import WeightSearch, drawn, opened
 from exegete.training.masking_trainer import MaskingTrainer
 from exegete.training.module import TrainingModule
 from exegete.training.students import Teaching
@@ -220,6 +221,17 @@ def test_a_killed_search_loses_the_running_trial_alone_and_goes_on_as_an_unbroke
     assert searched(tmp_path / "run")[1] == resumed, "nothing is left to do"
 
 
+def test_trials_that_run_at_a_time_have_other_weights_and_a_dead_one_leaves_its_own():
+    study = optuna.create_study()
+    trials = [study.ask() for _ in range(3)]
+    found = [drawn(trial, 42) for trial in trials]
+    assert len({tuple(weights.values()) for weights in found}) == 3
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    trials[2].set_user_attr("process", [platform.node(), gone.pid])
+    assert drawn(study.ask(), 42) == found[2]
+
+
 def test_a_trial_far_behind_the_others_is_pruned(tmp_path):
     searched(tmp_path, trials=1)
     study = study_of(tmp_path)
@@ -268,11 +280,26 @@ def test_draws_are_spread_over_classes_and_no_text_is_on_both_sides():
 def test_evaluations_come_every_third_of_an_epoch():
     for rows, steps in ((1000, 16), (20, 1), (450, 7)):
         args = masking_arguments(
-            QUICK | {"per_device_train_batch_size": 20}, exegete.metric("log_odds"), rows, Path("x"), 0
+            QUICK | {"per_device_train_batch_size": 20}, [exegete.metric("log_odds")], rows, Path("x"), 0
         )
         assert args.eval_steps == steps
         assert (args.learning_rate, args.num_train_epochs, args.max_grad_norm) == (4e-5, 10, 0.0)
         assert (args.metric_for_best_model, args.greater_is_better) == ("log_odds", False)
+
+
+def test_decoders_are_explained_at_twice_the_rate():
+    decoder = ExplainedModel(families.tiny("gpt2"), families.tokenizer("gpt2"))
+    assert [usual(model)["learning_rate"] for model in (bert(), decoder)] == [4e-5, 8e-5]
+    assert "learning_rate" not in RECIPES["aml"]().arguments
+
+
+def test_another_figure_that_chooses_is_better_in_its_own_direction():
+    judges = [exegete.metric("aopc_comprehensiveness"), exegete.metric("sufficiency")]
+    for best, higher in (("aopc_comprehensiveness", True), ("sufficiency", False), ("mask_sparsity", False)):
+        args = masking_arguments(QUICK | {"metric_for_best_model": best}, judges, 20, Path("x"), 0)
+        assert (args.metric_for_best_model, args.greater_is_better) == (best, higher)
+    with pytest.raises(ExegeteError, match="unknown figure to choose the best model by 'accuracy'"):
+        masking_arguments(QUICK | {"metric_for_best_model": "accuracy"}, judges, 20, Path("x"), 0)
 
 
 def test_bad_input(tmp_path):

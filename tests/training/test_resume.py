@@ -129,3 +129,14 @@ def test_the_patience_of_early_stopping_outlives_a_stop(tmp_path):
     assert train(tmp_path / "whole", patience=2, **still).steps == 15
     assert not train(tmp_path / "run", interrupted(signal.SIGTERM, 12), patience=2, **still).finished
     assert train(tmp_path / "run", patience=2, **still).steps == 15
+
+
+def test_terms_that_are_logged_once_an_epoch_do_not_depend_on_where_it_was_broken_off(tmp_path):
+    rarely = {"logging_strategy": "epoch", "eval_strategy": "epoch", "save_strategy": "epoch"}
+    logged = []
+    for name, kind in (("whole", ObjectiveTrainer), ("run", interrupted(signal.SIGTERM, 7))):
+        result = train(tmp_path / name, kind, **rarely)
+        result = result if result.finished else train(tmp_path / name, **rarely)
+        logged.append([entry["cross_entropy"] for entry in result.history if "cross_entropy" in entry])
+    assert len(logged[0]) == 3
+    assert logged[0] == logged[1]

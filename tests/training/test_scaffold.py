@@ -520,3 +520,19 @@ def test_batches_of_a_teacher_are_all_its_rows():
     teacher, data = teacher_of(), sentences(9)
     assert sorted(row for rows, _ in encoded(teacher, data) for row in rows) == list(range(9))
     assert Capture(heads=True, heads_only=True).in_attention
+
+
+def test_gradient_checkpointing_is_refused(tmp_path):
+    with pytest.raises(ExegeteError, match="set gradient_checkpointing=False"):
+        student(tmp_path, Teaching(teacher_of()), arguments={"gradient_checkpointing": True})
+
+
+def test_an_explainer_that_was_trained_anew_in_its_folder_is_another_one(tmp_path):
+    teacher, found = teacher_of(), []
+    for value in (1.0, 1.0, 2.0):
+        saved = ParameterisedAttention.uniform(teacher)
+        torch.nn.init.constant_(saved.coefficients[0], value)
+        saved.save_pretrained(tmp_path)
+        data = taught(teacher, sentences(4))
+        found.append(Teaching(teacher, f"parameterised_attention:{tmp_path}").objectives(data)[1].params)
+    assert found[0] == found[1] != found[2]

@@ -274,6 +274,9 @@ def test_a_batch_of_one_single_words_and_equal_scores_are_defined(texts):
 
 def test_what_cannot_be_simulated_says_why():
     model, objective = scene()
+    with pytest.raises(ExegeteError, match="simulatability knows its examples by their words: set masked_share to 0"):
+        TrainingModule(model, [objective], masked_share=0.5)
+    model, objective = scene()
     for change, message in (({"held_out": 1.0}, "held-out share"), ({"rate": 0.0}, "learning rate is above 0")):
         with pytest.raises(ExegeteError, match=message):
             replace(objective, **change)

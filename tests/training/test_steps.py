@@ -8,15 +8,28 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from torch import nn
 
 import families
-from exegete import ExegeteError
+from exegete import ExegeteError, explainer
+from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.objectives import CrossEntropy, Moment, Objective, task_losses
+from exegete.objectives import (
+    OBJECTIVES,
+    CrossEntropy,
+    ExplanationGuided,
+    ExplanationLoss,
+    GradientPenalty,
+    Moment,
+    Objective,
+    Sufficiency,
+    VirtualAdversarial,
+    task_losses,
+)
 from exegete.training.batches import lengths, longest_first, shuffled
 from exegete.training.module import TrainingModule
-from runs import bert, difference, sentences, trainer
+from runs import answers, bert, difference, generated, sentences, trainer
 
 TEXTS = families.examples("bert")
 
@@ -73,6 +86,33 @@ def test_accumulated_parts_are_the_whole_batch(tmp_path, rows):
     np.testing.assert_allclose(kinds["whole"][0], kinds["parts"][0], rtol=0, atol=1e-6)
     assert difference(kinds["whole"][1], kinds["parts"][1]) < 1e-6
     assert difference(kinds["whole"][1], start) > 1e-3
+
+
+def test_accumulated_parts_and_small_batches_of_dev_are_the_whole_also_where_answers_are_cut_off(tmp_path):
+    """Five of eight contexts are so long that nothing of the answer is left: parts hold two usable labels or none."""
+    rows = [dict(row) for row in answers(8)]
+    before = " ".join(["the house is big and"] * 9) + " "
+    for row in rows[:5]:
+        row["text_pair"] = before + row["text_pair"]
+        row["answer"] = [[start + len(before), end + len(before)] for start, end in row["answer"]]
+    data = Dataset.from_list(rows, features=answers(8).features)
+    teacher = explainer("input_x_gradient")
+    found = []
+    for size, parts in ((8, 1), (2, 4)):
+        quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        hugging = families.tiny("bert", "QuestionAnswering", num_labels=2, **quiet)
+        model = ExplainedModel(hugging, families.tokenizer("bert"), max_length=32)
+        loop = trainer(
+            tmp_path / str(size), model, data, per_device_train_batch_size=size, gradient_accumulation_steps=parts,
+            per_device_eval_batch_size=size, num_train_epochs=2, optim="sgd", learning_rate=0.1, max_grad_norm=0.0,
+            objectives=[CrossEntropy(), GradientPenalty(0.5), ExplanationGuided(teacher, weight=0.5)],
+        )  # fmt: skip
+        loop.train()
+        entries = [*loop.state.log_history[:-1], loop.evaluate()]
+        names = [f"{prefix}{name}" for prefix in ("", "eval_") for name in (*OBJECTIVES, "loss")]
+        found.append([entry[name] for entry in entries for name in names if name in entry])
+    assert len(found[0]) == 3 * 4
+    np.testing.assert_allclose(*found, rtol=1e-5)
 
 
 @dataclass(frozen=True)
@@ -190,3 +230,30 @@ def test_two_objectives_of_one_name_are_refused():
 def test_label_smoothing_is_refused_rather_than_ignored(tmp_path):
     with pytest.raises(ExegeteError, match="label smoothing"):
         trainer(tmp_path, bert(), sentences(), label_smoothing_factor=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "works"),
+    [
+        (GradientPenalty, False),
+        (lambda: ExplanationGuided(explainer("input_x_gradient")), False),
+        (lambda: ExplanationLoss(explainer("attention_rollout")), False),
+        (lambda: ExplanationLoss(explainer("input_x_gradient")), False),
+        (lambda: ExplanationLoss(explainer("alti")), True),
+        (VirtualAdversarial, True),
+        (lambda: Sufficiency(InterpretableAttention.untrained(bert())), True),
+    ],
+)
+def test_with_gradient_checkpointing_a_step_is_the_same_or_refused(kind, works, tmp_path):
+    data, found = generated(size=8), []
+    for checkpointing in (False, True):
+        model = bert(num_labels=2)
+        parts = {"objectives": [CrossEntropy(), kind()], "gradient_checkpointing": checkpointing, "max_steps": 1}
+        if checkpointing and not works:
+            with pytest.raises(ExegeteError, match="set gradient_checkpointing=False"):
+                trainer(tmp_path, model, data, **parts)
+            return
+        loop = trainer(tmp_path, model, data, **parts)
+        loop.train()
+        found.append(loop.state.log_history[0]["grad_norm"])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)

@@ -1,10 +1,14 @@
-"""What stands for a model's weights in a record."""
+"""What stands for a model's weights, and for what comes before them, in a record."""
 
 from __future__ import annotations
 
+import json
 from hashlib import blake2b
+from typing import Any
 
 from torch import nn
+
+from exegete.data.provenance import digest as digest_of
 
 
 def weights_digest(model: nn.Module) -> str:
@@ -15,3 +19,16 @@ def weights_digest(model: nn.Module) -> str:
         sample = flat[:: max(1, len(flat) // 4096)].double().cpu()
         digest.update(f"{name} {tuple(value.shape)}".encode() + sample.numpy().tobytes())
     return digest.hexdigest()
+
+
+def processor_digest(processor: Any) -> str:
+    """A digest of all that a tokenizer or an image processor makes of its inputs; where texts are cut off apart."""
+    if hasattr(processor, "backend_tokenizer"):
+        return digest_of(definition(processor))
+    return digest_of(processor.to_dict() if hasattr(processor, "to_dict") else None)
+
+
+def definition(tokenizer: Any) -> dict[str, Any]:
+    """All that decides how a text is cut into tokens, apart from its length."""
+    whole = json.loads(tokenizer.backend_tokenizer.to_str())
+    return {name: value for name, value in whole.items() if name not in ("truncation", "padding")}

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from exegete.explainers import Explainer
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
+from exegete.models.digest import weights_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,32 @@ class Objective(ABC):
         are what one large batch would give.
         """
         return torch.tensor(float(len(batch)), device=batch.device)
+
+
+class OverLabelled(Objective):
+    """An objective that is a mean over the examples with a usable label, see `usable`."""
+
+    def size(self, batch: Batch) -> Tensor:
+        """Those examples."""
+        return usable(batch).sum().float()
+
+    @staticmethod
+    def mean(step: Step, values: Tensor) -> Tensor:
+        """Of values [B] over the examples that count; 0 where none does."""
+        return (values * step.counted).sum() / step.counted.sum().clamp(min=1)
+
+
+def usable(batch: Batch) -> Tensor:
+    """[B] bool: whose label can be learned from; an answer that was cut off can't."""
+    if batch.labels is None or batch.labels.ndim == 1:
+        return torch.ones(len(batch), dtype=torch.bool, device=batch.device)
+    return (batch.labels >= 0).all(1)
+
+
+def recorded(explainer: Explainer) -> dict[str, Any]:
+    """A method for the record of a run: its name, its parameters, and a digest of its weights where it has some."""
+    weights = {"digest": weights_digest(explainer)} if isinstance(explainer, nn.Module) else {}
+    return {"method": explainer.name, **explainer.params, **weights}
 
 
 class Adaptive(Objective):

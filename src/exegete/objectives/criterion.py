@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, SinglePass
 from exegete.models import Capture
-from exegete.objectives.base import Objective, Step
+from exegete.objectives.base import Objective, Step, recorded
 
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
 TEMPERATURE = 0.1
@@ -63,7 +63,7 @@ class Criterion(Objective):
     @property
     def params(self) -> dict[str, Any]:
         """Its parameters and the explainer's."""
-        return super().params | {"explainer": {"method": self.explainer.name, **self.explainer.params}}
+        return super().params | {"explainer": recorded(self.explainer)}
 
     def target(self, step: Step) -> Tensor:
         """What is explained: the prediction of the step's pass, [B] (spans: [B, 2])."""

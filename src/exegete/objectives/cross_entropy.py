@@ -11,11 +11,11 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
-from exegete.objectives.base import Objective, Step
+from exegete.objectives.base import OverLabelled, Step, usable
 
 
 @dataclass(frozen=True)
-class CrossEntropy(Objective):
+class CrossEntropy(OverLabelled):
     """Mean over the examples of the task's loss (see `task_losses`); 0 when no example has a usable label."""
 
     weight: float = 1.0
@@ -23,7 +23,7 @@ class CrossEntropy(Objective):
 
     def __call__(self, step: Step) -> Tensor:
         """A scalar."""
-        return (step.task_losses * step.counted).sum() / step.counted.sum().clamp(min=1)
+        return self.mean(step, step.task_losses)
 
 
 def task_losses(model: ExplainedModel, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,10 +37,9 @@ def task_losses(model: ExplainedModel, batch: Batch, logits: Tensor) -> tuple[Te
     """
     if batch.labels is None:
         raise ExegeteError("training and its evaluation need labelled examples: the rows have no label (or no answer)")
-    labels, counted = batch.labels, torch.ones(len(batch), dtype=torch.bool, device=batch.device)
+    labels, counted = batch.labels, usable(batch)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if model.task.name == "span":
-        counted = (labels >= 0).all(1)
         ends = F.cross_entropy(logits.transpose(1, 2), labels.clamp(min=0), reduction="none")
         return ends.mean(1).masked_fill(~counted, 0.0), counted
     if model.task.name == "regression":

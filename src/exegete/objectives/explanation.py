@@ -12,7 +12,7 @@ from torch import Tensor
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import Explainer, SinglePass
 from exegete.models import Batch, Capture
-from exegete.objectives.base import Objective, Step
+from exegete.objectives.base import Objective, Step, recorded, usable
 
 Score = Literal["mae", "mse", "bce", "kl"]
 Normalisation = Literal["softmax", "none", "l2", "sum"]
@@ -45,7 +45,8 @@ class ExplanationLoss(Objective):
     off) do not count.
 
     Raises:
-        ExegeteError: a method that is not differentiable, an unknown choice, or a gold target where there is none.
+        ExegeteError: a method that is not differentiable, an unknown choice, a weight below 0, or a gold target where
+            there is none.
     """
 
     explainer: Explainer
@@ -58,6 +59,8 @@ class ExplanationLoss(Objective):
     def __post_init__(self) -> None:
         if not self.explainer.differentiable:
             raise ExegeteError(f"{self.explainer.name} cannot guide a model: it is not differentiable")
+        if self.weight < 0:
+            raise ExegeteError(f"the weight of {self.name} is at least 0, got {self.weight}")
         for what, value, valid in (
             ("score", self.score, DISTANCES),
             ("normalisation", self.how, NORMALISATIONS),
@@ -92,8 +95,7 @@ class ExplanationLoss(Objective):
     @property
     def params(self) -> dict[str, Any]:
         """Its parameters and the method's."""
-        method = {"method": self.explainer.name, **self.explainer.params}
-        return super().params | {"explainer": method, "normalisation": self.how}
+        return super().params | {"explainer": recorded(self.explainer), "normalisation": self.how}
 
     def size(self, batch: Batch) -> Tensor:
         """Positions of the examples that count; with `kl` those examples."""
@@ -108,8 +110,8 @@ class ExplanationLoss(Objective):
             counting = marked(batch).any(1)
         else:
             counting = torch.zeros_like(batch.attended[:, 0]) if batch.has_rationale is None else batch.has_rationale
-        if self.target == "label" and batch.answerable is not None and batch.labels is not None:
-            counting = counting & (batch.labels >= 0).all(1)
+        if self.target == "label":
+            counting = counting & usable(batch)
         return counting
 
     def __call__(self, step: Step) -> Tensor:

@@ -11,7 +11,7 @@ from exegete.errors import ExegeteError, unknown
 from exegete.explainers import Explainer
 from exegete.explainers.attention import from_readout
 from exegete.models import Batch, Capture, Outputs
-from exegete.objectives.base import Objective, Step
+from exegete.objectives.base import OverLabelled, Step, recorded
 from exegete.objectives.teacher import Aggregation, contributions_of, distribution, importance, least_important
 from exegete.objectives.teacher_memory import TeacherMemory
 
@@ -20,7 +20,7 @@ LAST = Capture(attentions=True, last_only=True)
 
 
 @dataclass(frozen=True)
-class ExplanationGuided(Objective):
+class ExplanationGuided(OverLabelled):
     """KL(att(x) ‖ s) + KL(att(x̃) ‖ s), mean over examples (Li et al. 2023, REGEX, eq. 6 and 7).
 
     s: what the teacher says of the gold label on the clean input, without dropout and without a graph. x̃: x with the
@@ -78,9 +78,8 @@ class ExplanationGuided(Objective):
     @property
     def params(self) -> dict[str, Any]:
         """Its parameters and the teacher's."""
-        method = {"method": self.explainer.name, **self.explainer.params}
         own = {name: value for name, value in super().params.items() if name != "memory"}
-        return own | {"explainer": method, "aggregation": self.how}
+        return own | {"explainer": recorded(self.explainer), "aggregation": self.how}
 
     @property
     def learned(self) -> TeacherMemory | None:
@@ -95,8 +94,8 @@ class ExplanationGuided(Objective):
         changed = _masked(batch, least_important(scores, batch.content, self.mask_ratio), model.mask_id)
         teacher = distribution(scores, batch.content)
         passes = (step.outputs, model(changed, capture=LAST))
-        apart = sum(self._apart(_attention(step, outputs, target), teacher) for outputs in passes)
-        return (apart * step.counted).sum() / step.counted.sum().clamp(min=1)
+        whole, cut = (self._apart(_attention(step, outputs, target), teacher) for outputs in passes)
+        return self.mean(step, whole + cut)
 
     def _scores(self, step: Step, target: Tensor) -> Tensor:
         """[B, L] What the teacher says, now or some epochs ago."""

@@ -11,12 +11,12 @@ from torch import Tensor
 from exegete.errors import ExegeteError
 from exegete.explainers.base import embeddings_with_gradient, gradient
 from exegete.models import Capture
-from exegete.objectives.base import Objective, Step
+from exegete.objectives.base import OverLabelled, Step
 from exegete.objectives.cross_entropy import task_losses
 
 
 @dataclass(frozen=True)
-class GradientPenalty(Objective):
+class GradientPenalty(OverLabelled):
     """Norm of the task loss's gradient at the input embeddings, mean over examples (Li et al. 2023, REGEX, eq. 4).
 
     ‖∂ℓ_b/∂E_b‖₂ over the positions and dimensions of each example, without padding. The norm of the weights, which
@@ -46,7 +46,7 @@ class GradientPenalty(Objective):
         slope = slope.masked_fill(~step.batch.attended[..., None], 0.0)
         precise = slope.to(torch.promote_types(slope.dtype, torch.float32))
         norms: Tensor = torch.linalg.vector_norm(precise, dim=(1, 2))
-        return (norms * step.counted).sum() / step.counted.sum().clamp(min=1)
+        return self.mean(step, norms)
 
 
 def _slope(step: Step) -> Tensor:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from exegete.explainers.seeding import seeds
 from exegete.models import Batch
 
 MOST = 1 << 25
@@ -18,9 +17,9 @@ MOST = 1 << 25
 class TeacherMemory(nn.Module):
     """Scores by example and target; part of a checkpoint, so that a resumed run is the unbroken one.
 
-    An example is known by its content ids: padding, batch and order do not matter. It holds at most `most` scores (128
-    MiB of float32); when it is full, the oldest answers go. With several processes each keeps its own, and a checkpoint
-    holds that of the first.
+    An example is known by its tokens and which text each is of: padding, batch and order do not matter. It holds at
+    most `most` scores (128 MiB of float32); when it is full, the oldest answers go. With several processes each keeps
+    its own, and a checkpoint holds that of the first.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -32,7 +31,7 @@ class TeacherMemory(nn.Module):
         self, batch: Batch, target: Tensor, epoch: int, lifetime: int, ask: Callable[[Batch, Tensor], Tensor]
     ) -> Tensor:
         """[B, L] What is known since at most `lifetime` epochs; of the other examples `ask` (their batch, target)."""
-        names = [_name(number, row) for number, row in zip(seeds(batch, 0), target.tolist(), strict=True)]
+        names = list(_names(batch, target))
         new = [row for row, name in enumerate(names) if name not in self.kept or epoch - self.kept[name][0] >= lifetime]
         if new:
             rows = torch.tensor(new, device=batch.device)
@@ -71,6 +70,9 @@ class TeacherMemory(nn.Module):
         self.size = len(scores)
 
 
-def _name(number: int, target: Any) -> int:
-    """63 bits for an example, by its content, and a target."""
-    return int.from_bytes(blake2b(f"{number} {target}".encode(), digest_size=8).digest()) >> 1
+def _names(batch: Batch, target: Tensor) -> Iterator[int]:
+    """63 bits for each example, by all of its tokens, and a target."""
+    known = torch.stack([batch.inputs[name].cpu() for name in ("input_ids", "token_type_ids") if name in batch.inputs])
+    for row, (attended, goal) in enumerate(zip(batch.attended.cpu(), target.tolist(), strict=True)):
+        key = known[:, row, attended].numpy().tobytes() + f" {goal}".encode()
+        yield int.from_bytes(blake2b(key, digest_size=8).digest()) >> 1

@@ -22,7 +22,7 @@ from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
 from exegete.training import TrainResult
 from exegete.training.masking_data import stratified
-from exegete.training.masking_run import USUAL, train_masking
+from exegete.training.masking_run import train_masking
 from exegete.training.masking_search import WeightSearch
 from exegete.training.start import Source, is_new
 
@@ -160,7 +160,6 @@ def aml(
         choices={"mode": masking, "predictor": predictor, "aggregation": aggregation},
         train_rows=train_rows,
         dev_rows=dev_rows,
-        arguments=USUAL,
         departures=DEPARTURES,
     )
 

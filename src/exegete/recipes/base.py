@@ -14,8 +14,9 @@ from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training import ObjectiveTrainer, TrainResult, fine_tune
+from exegete.training.evaluation import HIGHER_IS_BETTER
 from exegete.training.fine_tune import FROM_SCRATCH
-from exegete.training.start import Source, is_new
+from exegete.training.start import Source, is_new, label_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,8 @@ class Recipe:
 
     `arguments`: of transformers' Trainer; `patience` and `threshold`: of early stopping; `max_length`: tokens a text
     may have (None: what the model takes); `head_rate`: the head's learning rate as a multiple of the encoder's, for a
-    pretrained one; `departures`: what is done in another way than in the paper, a sentence each.
+    pretrained one; `departures`: what is done in another way than in the paper, a sentence each. Where the data has no
+    classes, a figure of classes chooses nothing: the task's usual one does.
     """
 
     name: str
@@ -62,7 +64,9 @@ class Recipe:
         if self.needs_rationales:
             for name, data in (("train", train), ("dev", dev)):
                 _require_rationales(name, data)
-        new = FROM_SCRATCH if is_new(model) else {}
+        new, own = FROM_SCRATCH if is_new(model) else {}, dict(self.arguments)
+        if label_names(train) is None and own.get("metric_for_best_model") in HIGHER_IS_BETTER["classification"]:
+            del own["metric_for_best_model"]
         return fine_tune(
             model,
             train,
@@ -70,7 +74,7 @@ class Recipe:
             output_dir,
             objectives=lambda start: self.terms(start, train, options.get("seed", 0)),
             trainer=self.trainer,
-            arguments={**self.arguments, **new, **(arguments or {})},
+            arguments={**own, **new, **(arguments or {})},
             early_stopping_patience=early_stopping_patience or self.patience,
             early_stopping_threshold=self.threshold,
             max_length=max_length or self.max_length,

@@ -31,14 +31,15 @@ def er_constrained(
     --output-dir runs/er
     """
     loss, values = explanation_loss(guide, score, 1.0)
-    limit = bound or (values.train_bound if score == "mae" else None)
+    paper = values.train_bound if score == "mae" else None
+    limit = paper if bound is None else bound
     if limit is None:
         raise ExegeteError(f"the paper has no bound for {loss.explainer.name} with {score}: give one, or find it first")
     constrained = Constrained(
         loss,
         bound=limit,
-        dev_bound=dev_bound or (None if bound else values.dev_bound),
-        learning_rate=multiplier_rate or values.multiplier_rate,
+        dev_bound=values.dev_bound if bound is None and dev_bound is None else dev_bound,
+        learning_rate=values.multiplier_rate if multiplier_rate is None else multiplier_rate,
     )
     return Recipe(
         name="er_constrained",

@@ -20,7 +20,6 @@ ARGUMENTS: Mapping[str, Any] = {
     "per_device_train_batch_size": 32,
     "logging_strategy": "epoch",
     "metric_for_best_model": "loss",
-    "greater_is_better": False,
 }
 MAX_LENGTH = 1024
 DEPARTURES = (

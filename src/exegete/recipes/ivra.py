@@ -87,7 +87,13 @@ class Ivra(Recipe):
     student_weight: float = 1.0
 
     def train(self, model: Source, *args: Any, **options: Any) -> TrainResult:
-        """See `Recipe`; a handed-over model keeps what of it wants gradients, and no adapters but as part of it."""
+        """See `Recipe`; a handed-over model keeps what of it wants gradients, and no adapters but as part of it.
+
+        A schedule that `arguments` name takes the place of the steps by `gamma`.
+        """
+        arguments = options.get("arguments") or {}
+        if "lr_scheduler_type" in arguments:
+            options["arguments"] = {"lr_scheduler_kwargs": {}, **arguments}
         if not isinstance(model, nn.Module):
             return super().train(model, *args, **options)
         wanting = [weight for weight in model.parameters() if weight.requires_grad]
@@ -166,7 +172,10 @@ def ivra(
     outer_divergence: Annotated[
         bool, "The loss after the student's next step has β·KL(r ‖ r*) too, as printed. SMaT's has answers alone."
     ] = False,
-    gamma: Annotated[float | None, "Factor of the learning rate every two epochs. Default: the criterion's."] = None,
+    gamma: Annotated[
+        float | None,
+        "Factor of the learning rate every two epochs, unless --set names a schedule. Default: the criterion's.",
+    ] = None,
     pace: Annotated[float, "How many times the model's learning rate the coefficients have."] = 1.0,
     train_model: Annotated[bool, "Train the model together with the coefficients."] = True,
     lora: Annotated[bool | None, "Train LoRA adapters instead of all weights. Default: for decoders."] = None,
@@ -190,6 +199,8 @@ def ivra(
     }
     if Simulatability.name in chosen and student is None:
         raise ExegeteError("simulatability needs a student: give the pretrained model it starts from as --student")
+    if lora and not train_model:
+        raise ExegeteError("adapters are a way of training the model: leave lora out, or train_model on")
     return Ivra(
         name="ivra",
         paper="Xie et al. 2024",
@@ -217,7 +228,6 @@ def ivra(
             "lr_scheduler_kwargs": {"gamma": slowest.gamma if gamma is None else gamma, "epochs": 2},
             "warmup_steps": 0,
             "metric_for_best_model": "criterion",
-            "greater_is_better": True,
         },
         departures=DEPARTURES,
     )

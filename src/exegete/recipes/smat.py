@@ -33,7 +33,6 @@ STUDENTS: dict[str, Any] = {
     "num_train_epochs": 100,
     "per_device_train_batch_size": 32,
     "metric_for_best_model": "simulatability",
-    "greater_is_better": True,
 }
 
 
@@ -75,7 +74,8 @@ class Smat(Recipe):
         options |= {"head_rate": self.head_rate if head_rate is None else head_rate}
         teacher = self.teacher
         if teacher is None:
-            own = {name: value for name, value in (arguments or {}).items() if name not in STUDENTS}
+            students = {*STUDENTS, "greater_is_better"}
+            own = {name: value for name, value in (arguments or {}).items() if name not in students}
             teacher = self.taught(
                 deepcopy(model), train, dev, Path(output_dir), arguments=own, max_length=length, **options
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,8 @@ class Constrained(Adaptive):
     def __post_init__(self) -> None:
         if self.bound <= 0 or (self.dev_bound is not None and self.dev_bound <= 0):
             raise ExegeteError(f"expected bounds above 0, got {self.bound} and {self.dev_bound}")
+        if self.learning_rate <= 0:
+            raise ExegeteError(f"the multiplier's learning rate is above 0, got {self.learning_rate}")
         if isinstance(self.objective, Adaptive) or self.objective.learned is not None:
             raise ExegeteError(f"{self.objective.name} learns something itself: it cannot be bounded")
         object.__setattr__(self, "name", self.objective.name)
@@ -159,6 +161,11 @@ class ConstrainedTrainer(ObjectiveTrainer):
     def stopping(patience: int, threshold: float) -> TrainerCallback:
         """See `FeasibleStopping`; the threshold does not matter."""
         return FeasibleStopping(patience)
+
+    @classmethod
+    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+        """With the two figures."""
+        return super().directions(task, objectives) | {"feasible": True, "feasible_cross_entropy": False}
 
     def judged(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Feasibility, and the cross-entropy of what is feasible."""

@@ -16,7 +16,7 @@ from exegete.explainers.learned_attention import LearnedAttention
 from exegete.metrics import Metric, metric
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, ExplainedModel
-from exegete.objectives import Criterion
+from exegete.objectives import Criterion, Objective
 from exegete.training.batches import lengths, longest_first
 from exegete.training.simulatability import Simulatability
 from exegete.training.trainer import ObjectiveTrainer
@@ -36,12 +36,21 @@ class CriterionTrainer(ObjectiveTrainer):
     their sum with the sign turned where lower is better: with `metric_for_best_model="criterion"` the best epoch by
     that is kept. Where a metric is undefined for all of dev, the worst value there is counts.
 
-    The learning rate is multiplied by `gamma` of `lr_scheduler_kwargs` every `epochs` of them, where `gamma` is there.
+    The learning rate is multiplied by `gamma` of `lr_scheduler_kwargs` every `epochs` of them, where `gamma` is there,
+    and rises to its height over the warm-up.
     Parameters that objectives learn have a rate of `pace` times the model's, and no weight decay. Trained coefficients
     lie in a folder of their name beside the model, where `ID:FOLDER` finds them.
     """
 
     lr_scheduler: Any
+
+    @classmethod
+    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+        """With the criteria's figures."""
+        own = {
+            f"criterion_{each.name}": _higher_is_better(each.name) for each in objectives if isinstance(each, Criterion)
+        }
+        return super().directions(task, objectives) | own | {"criterion": True}
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
@@ -98,7 +107,12 @@ class CriterionTrainer(ObjectiveTrainer):
             together = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
             every = steps.get("epochs", 2) * math.ceil(len(self.train_dataset) / together)
             gamma, optimizer = float(steps["gamma"]), self.optimizer if optimizer is None else optimizer
-            self.lr_scheduler = LambdaLR(optimizer, lambda step: gamma ** (step // every))
+            rising = self.args.get_warmup_steps(num_training_steps)
+
+            def factor(step: int) -> float:
+                return float((step / rising if step < rising else 1.0) * gamma ** (step // every))
+
+            self.lr_scheduler = LambdaLR(optimizer, factor)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
@@ -129,9 +143,14 @@ def overall(means: Mapping[str, float]) -> float:
     """The sum of criteria's figures, higher is better: the sign is turned for metrics of which lower is better."""
     total = 0.0
     for name, value in means.items():
-        sign = -1 if name in JUDGES and not JUDGES[name].card.higher_is_better else 1
+        sign = 1 if _higher_is_better(name) else -1
         total += -1.0 if math.isnan(value) else sign * value
     return total
+
+
+def _higher_is_better(name: str) -> bool:
+    """Of a criterion's metric; a student's success has none."""
+    return name not in JUDGES or JUDGES[name].card.higher_is_better
 
 
 def _answer(model: ExplainedModel, batch: Batch) -> Tensor:

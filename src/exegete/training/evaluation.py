@@ -110,4 +110,10 @@ SCORES: dict[str, Callable[[Array, Dataset], dict[str, float]]] = {
     "regression": _regression,
     "span": _spans,
 }
-BEST_BY = {"classification": "accuracy", "multi_label": "f1_macro", "regression": "pearson", "span": "f1"}
+HIGHER_IS_BETTER = {
+    "classification": {"accuracy": True, "f1_macro": True},
+    "multi_label": {"f1_macro": True},
+    "regression": {"pearson": True, "rmse": False},
+    "span": {"f1": True, "exact_match": True},
+}
+"""Of each task's figures; the first chooses the best model unless told otherwise."""

@@ -15,14 +15,14 @@ import transformers as hf
 from datasets import Dataset
 
 from exegete.data.provenance import data_digest, write_json
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, unknown
 from exegete.models import ExplainedModel, load
 from exegete.models import encode as encoding
-from exegete.models.digest import weights_digest
+from exegete.models.digest import processor_digest, weights_digest
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.batches import said_once
-from exegete.training.evaluation import BEST_BY
-from exegete.training.run import HISTORY, Run, vocabulary_digest
+from exegete.training.evaluation import HIGHER_IS_BETTER
+from exegete.training.run import HISTORY, Run
 from exegete.training.start import Source, as_numbered, is_new, label_names, require_labels, starting_model
 from exegete.training.stop import StopAfterStep
 from exegete.training.trainer import ObjectiveTrainer
@@ -115,6 +115,7 @@ def fine_tune(
             put adapters into.
         processing_class: tokenizer or image processor.
         arguments: the Trainer's arguments by name, on top of `DEFAULTS` (and `FROM_SCRATCH`); or an object, as it is.
+            By name, `greater_is_better` follows from `metric_for_best_model`.
         early_stopping_patience: evaluations without improvement after which training stops.
         early_stopping_threshold: how much counts as an improvement.
         max_length: tokens that a text may have.
@@ -133,8 +134,9 @@ def fine_tune(
     start = starting_model(model, train, processing_class, max_length=max_length, seed=seed)
     train, dev = as_numbered(start, train), as_numbered(start, dev)
     terms = objectives(start) if callable(objectives) else objectives
-    usual = {**DEFAULTS, **(FROM_SCRATCH if is_new(model) else {})}
-    args = _arguments(arguments, usual, Path(output_dir), start.task.name, seed)
+    best = next(iter(HIGHER_IS_BETTER[start.task.name]))
+    usual = {**DEFAULTS, "metric_for_best_model": best, **(FROM_SCRATCH if is_new(model) else {})}
+    args = _arguments(arguments, usual, Path(output_dir), trainer.directions(start.task.name, terms), seed)
     source = str(model) if isinstance(model, str | Path) else type(model).__name__
     settings: dict[str, Any] = {"trainer": trainer.__name__, "early_stopping_patience": early_stopping_patience}
     optional = {"masked_share": masked_share, "early_stopping_threshold": early_stopping_threshold}
@@ -187,20 +189,32 @@ def _lasting(name: str) -> bool:
     return name.startswith("eval_") and not name.endswith(("_runtime", "_per_second", "_preparation_time"))
 
 
-def _arguments(given: Any, usual: Mapping[str, Any], folder: Path, task: str, seed: int) -> hf.TrainingArguments:
+def _arguments(
+    given: Any, usual: Mapping[str, Any], folder: Path, directions: Mapping[str, bool], seed: int
+) -> hf.TrainingArguments:
+    """`directions`: of every figure that may choose the best model, whether higher is better."""
     if isinstance(given, hf.TrainingArguments):
         given = copy(given)
         given.output_dir, given.seed = str(folder), seed
+        _higher_is_better(given.metric_for_best_model, directions)
         return given
-    chosen = dict(given or {})
+    chosen = {**usual, **(given or {})}
     often = "steps" if "eval_steps" in chosen else "epoch"
-    defaults = {**usual, "eval_strategy": often, "save_strategy": often, "metric_for_best_model": BEST_BY[task]}
+    higher = _higher_is_better(chosen["metric_for_best_model"], directions)
+    defaults = {"eval_strategy": often, "save_strategy": often, "greater_is_better": higher}
     if "eval_steps" in chosen:
         defaults["save_steps"] = chosen["eval_steps"]
     try:
         return hf.TrainingArguments(**(defaults | chosen | {"output_dir": str(folder), "seed": seed}))
     except (TypeError, ValueError) as error:
         raise ExegeteError(f"unusable training arguments: {str(error).splitlines()[0]}") from error
+
+
+def _higher_is_better(best: str | None, directions: Mapping[str, bool]) -> bool:
+    name = (best or "loss").removeprefix("eval_")
+    if name not in directions:
+        raise unknown("figure to choose the best model by", name, directions)
+    return directions[name]
 
 
 def _require_alike(train: Dataset, dev: Dataset) -> None:
@@ -226,7 +240,7 @@ def _resolved(
     changed = {name: value for name, value in args.to_dict().items() if value != usual.get(name)}
     return {
         "model": {"source": source, "kind": type(model.model).__name__, "weights": weights_digest(model.model)},
-        "vocabulary": vocabulary_digest(model.processing_class),
+        "processor": processor_digest(model.processing_class),
         "max_length": model.max_length,
         "labels": list(model.labels),
         "data": {

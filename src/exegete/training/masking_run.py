@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from exegete.explainers.attributive_masking.losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models import encode as encoding
-from exegete.models.digest import weights_digest
+from exegete.models.digest import processor_digest, weights_digest
 from exegete.models.preserve import unchanged_random_state, weights_fixed
+from exegete.objectives.masking import masking_objectives
 from exegete.training.batches import said_once
 from exegete.training.fine_tune import DEFAULTS, IRRELEVANT, TrainResult, _arguments, _lasting
 from exegete.training.masking_data import only_texts, without
@@ -76,7 +77,8 @@ def train_masking(
         backbone: see `AttributiveMasking.for_model`.
         tokenizer: of a backbone that is a model.
         choices: further settings, see `Settings`.
-        arguments: the Trainer's, on top of the paper's (10 epochs, batches of 20, learning rate 4e-5, no clipping).
+        arguments: the Trainer's, on top of the paper's (10 epochs, batches of 20, learning rate 4e-5, for
+            decoders 8e-5, no clipping).
         early_stopping_patience: evaluations without improvement after which training stops.
         seed: what new weights, the order of the data and dropout depend on.
         resume: go on from the newest whole checkpoint; otherwise start over.
@@ -89,7 +91,7 @@ def train_masking(
     train, dev = only_texts(without(train, dev)), only_texts(dev)
     if not len(train) or not len(dev):
         raise ExegeteError(f"there are {len(train)} texts to train on that are not among the {len(dev)} to choose on")
-    args = masking_arguments(arguments, judges[0], len(train), Path(output_dir), seed)
+    args = masking_arguments({**usual(model), **(arguments or {})}, judges, len(train), Path(output_dir), seed)
     spec = selection if isinstance(selection, str) else selection.name
     settings = {
         "metric": spec,
@@ -123,15 +125,22 @@ def new_masking(
         return AttributiveMasking.for_model(model, backbone, tokenizer, **settings)
 
 
+def usual(model: ExplainedModel) -> dict[str, Any]:
+    """The paper's arguments for explaining a model: decoders at twice the rate."""
+    return {**USUAL, "learning_rate": (2 if model.is_decoder else 1) * USUAL["learning_rate"]}
+
+
 def masking_arguments(
-    given: Mapping[str, Any] | None, selection: Metric, rows: int, folder: Path, seed: int
+    given: Mapping[str, Any], judges: Sequence[Metric], rows: int, folder: Path, seed: int
 ) -> TrainingArguments:
-    """The Trainer's arguments: what is given, on top of the paper's."""
-    chosen = {**USUAL, **(given or {})}
+    """The Trainer's arguments: what is given, on top of `USUAL`; the first metric chooses unless told otherwise."""
+    chosen = {**USUAL, **given}
     together = chosen["per_device_train_batch_size"] * chosen.get("gradient_accumulation_steps", 1)
     steps = max(1, round(EVALUATIONS * -(-rows // together)))
-    best = {"metric_for_best_model": selection.name, "greater_is_better": selection.card.higher_is_better}
-    return _arguments({"eval_steps": steps, **best, **chosen}, DEFAULTS, folder, "classification", seed)
+    lower = dict.fromkeys(("loss", *(term.name for term in masking_objectives(Weights()))), False)
+    directions = lower | {judge.name: judge.card.higher_is_better for judge in judges}
+    defaults = {**DEFAULTS, "eval_steps": steps, "metric_for_best_model": judges[0].name}
+    return _arguments(chosen, defaults, folder, directions, seed)
 
 
 def _trained(loop: MaskingTrainer, run: Run, checkpoint: Path | None, stop: StopAfterStep) -> TrainResult:
@@ -174,6 +183,7 @@ def _resolved(
     return {
         "trainer": MaskingTrainer.__name__,
         "model": {"source": model.config._name_or_path, "weights": weights_digest(model.model), **model.settings},
+        "processors": [processor_digest(each.processing_class) for each in (model, masking.reader)],
         "backbone": weights_digest(masking.reader.model),
         "settings": plain(asdict(masking.settings)),
         "metrics": {judge.name: plain(judge.params) for judge in judges},

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import platform
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,15 +22,16 @@ from exegete.explainers.attributive_masking.losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models import encode as encoding
-from exegete.models.digest import weights_digest
+from exegete.models.digest import processor_digest, weights_digest
 from exegete.models.preserve import unchanged_random_state, weights_fixed
 from exegete.training.batches import said_once
 from exegete.training.masking_data import only_texts, stratified, without
-from exegete.training.masking_run import masking_arguments, new_masking
+from exegete.training.masking_run import masking_arguments, new_masking, usual
 from exegete.training.masking_trainer import MaskingTrainer
 
 logger = logging.getLogger(__name__)
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
+PROCESS = "process"
 TERMS = ("preservation", "sparsity", "inverse")
 
 
@@ -96,12 +99,10 @@ class WeightSearch:
         return self._best(url, case)
 
     def _study(self, url: str, case: _Case) -> optuna.Study | None:
-        """The study, its sampler set for the next trial; None when there are enough."""
+        """The study; None when there are trials enough."""
         study = opened(url, case.name, case.judge.card.higher_is_better)
-        done = len(study.get_trials(deepcopy=False, states=FINISHED))
-        if done >= self.trials:
+        if len(study.get_trials(deepcopy=False, states=FINISHED)) >= self.trials:
             return None
-        study.sampler = optuna.samplers.TPESampler(seed=self.seed + done)
         study.pruner = optuna.pruners.MedianPruner()
         return study
 
@@ -134,7 +135,8 @@ class _Case:
     def name(self) -> str:
         """The study's, from all that a trial's outcome depends on but its weights."""
         facts = {
-            "model": [weights_digest(self.model.model), self.model.settings],
+            "model": {"weights": weights_digest(self.model.model), **self.model.settings},
+            "processors": [processor_digest(each) for each in (self.model.processing_class, self.tokenizer)],
             "data": [data_digest(self.train), data_digest(self.dev)],
             "metric": {self.judge.name: self.judge.params},
             "backbone": self.backbone if isinstance(self.backbone, str | None) else weights_digest(self.backbone),
@@ -147,14 +149,13 @@ class _Case:
 
     def __call__(self, trial: Trial) -> float:
         """The metric after the last epoch."""
-        drawn = {name: trial.suggest_float(name, 0.0, 1.0) for name in TERMS}
+        weights = drawn(trial, self.search.seed)
         watch = _Watch(trial, f"eval_{self.judge.name}", self.search.epochs)
         with tempfile.TemporaryDirectory() as folder, weights_fixed(self.model), unchanged_random_state():
             quiet = {"save_strategy": "no", "load_best_model_at_end": False, "disable_tqdm": True}
-            args = masking_arguments(
-                self.arguments | quiet, self.judge, len(self.train), Path(folder), self.search.seed
-            )
-            settings = self.choices | {"weights": replace(self.search.weights, **drawn)}
+            arguments = {**usual(self.model), **self.arguments, **quiet}
+            args = masking_arguments(arguments, [self.judge], len(self.train), Path(folder), self.search.seed)
+            settings = self.choices | {"weights": replace(self.search.weights, **weights)}
             masking = new_masking(self.model, self.backbone, self.tokenizer, settings, self.search.seed)
             data = {"train_dataset": self.train, "eval_dataset": self.dev}
             loop = MaskingTrainer(self.model, args, masking, [self.judge], callbacks=[watch], **data)
@@ -164,6 +165,29 @@ class _Case:
         if value is None:
             raise optuna.TrialPruned
         return float(value)
+
+
+def drawn(trial: Trial, seed: int) -> dict[str, Any]:
+    """A trial's λ: those of an unbroken search, and others than those of the trials that run beside it."""
+    trial.set_user_attr(PROCESS, [platform.node(), os.getpid()])
+    others = [each for each in trial.study.get_trials(deepcopy=False) if each.number < trial.number]
+    before = sum(each.state in FINISHED or (each.state == TrialState.RUNNING and _may_run(each)) for each in others)
+    trial.study.sampler = optuna.samplers.TPESampler(seed=seed + before)
+    return {name: trial.suggest_float(name, 0.0, 1.0) for name in TERMS}
+
+
+def _may_run(trial: FrozenTrial) -> bool:
+    """Whether the process of a running trial is alive, as far as can be known here."""
+    machine, process = trial.user_attrs.get(PROCESS, (None, 0))
+    if machine != platform.node():
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 class _Watch(TrainerCallback):

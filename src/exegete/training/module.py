@@ -36,6 +36,9 @@ class TrainingModule(nn.Module):
         names = [objective.name for objective in objectives]
         if not names or len(set(names)) < len(names):
             raise ExegeteError(f"expected objectives with different names, got: {', '.join(names) or 'none'}")
+        teaching = next((objective.name for objective in objectives if objective.companion is not None), None)
+        if masked_share and teaching:
+            raise ExegeteError(f"{teaching} knows its examples by their words: set masked_share to 0")
         self.explained = explained
         self.masked_share = masked_share
         self.objectives = tuple(objectives)

@@ -102,7 +102,7 @@ class Scaffolding(Objective):
         interval: inner steps for each outer one.
         rate: the outer learning rate.
         max_norm: of the outer gradient.
-        source: what identifies the teacher, for the record of a run.
+        source: what identifies the teacher and what its explainer starts from, for the record of a run.
         vocabulary: the digest of the teacher's; None for images.
         scaffold: made by `prepared`.
     """

@@ -44,6 +44,8 @@ class ScaffoldTrainer(ObjectiveTrainer):
     ) -> None:
         objectives = [each.prepared(model) if isinstance(each, Scaffolding) else each for each in objectives]
         self.scaffolding = next((each for each in objectives if isinstance(each, Scaffolding)), None)
+        if self.scaffolding is not None and args.gradient_checkpointing:
+            raise ExegeteError("a student's steps leave out what no answer needs: set gradient_checkpointing=False")
         self.lesson: Lesson | None = None
         self.rows = torch.zeros(0, dtype=torch.long)
         self.before = Remembered()
@@ -59,6 +61,11 @@ class ScaffoldTrainer(ObjectiveTrainer):
     def stopping(patience: int, threshold: float) -> TrainerCallback:
         """The run ends when evaluations without an improvement exceed `patience`."""
         return EarlyStoppingCallback(patience + 1, threshold)
+
+    @classmethod
+    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+        """With `simulatability`."""
+        return super().directions(task, objectives) | {"simulatability": True}
 
     def compute_loss(
         self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.models import Batch, ExplainedModel
+from exegete.models.digest import weights_digest
 from exegete.objectives import Criterion, Step
 from exegete.training.bilevel import Mode, Pilot, Student, clipping, drawing
 from exegete.training.inner_updates import update_of
@@ -120,10 +121,11 @@ class Simulatability(Criterion):
 
     @property
     def params(self) -> dict[str, Any]:
-        """All but the student's weights."""
-        pupil = {"model": self.pupil.student.explained.config.model_type, "weight": self.pupil.student.weight}
-        own = {"optimizer": self.pupil.kind, "special_tokens": self.pupil.student.explainer.params["special_tokens"]}
-        return super().params | {"pupil": pupil | own}
+        """Those of the criterion, and what the student starts from."""
+        student = self.pupil.student
+        own = {"optimizer": self.pupil.kind, "special_tokens": student.explainer.params["special_tokens"]}
+        start = {"model": student.explained.config.model_type, "weights": weights_digest(student.explained.model)}
+        return super().params | {"pupil": start | {"weight": student.weight} | own}
 
     def __call__(self, step: Step) -> Tensor:
         """A scalar."""

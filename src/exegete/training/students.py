@@ -16,7 +16,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from exegete.data.provenance import write_json
+from exegete.data.provenance import digest, write_json
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.explainers.learned_attention import mixable
@@ -25,6 +25,7 @@ from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.digest import weights_digest
 from exegete.objectives import CrossEntropy, Objective
+from exegete.objectives.base import recorded
 from exegete.training import evaluation
 from exegete.training.bilevel import Mode
 from exegete.training.fine_tune import TrainResult, fine_tune
@@ -130,7 +131,7 @@ class Teaching:
             pilot=self.pilot,
             interval=self.interval,
             rate=self.rate,
-            source=weights_digest(self.teacher.model),
+            source=digest([weights_digest(self.teacher.model), recorded(method)]),
             vocabulary=vocabulary_digest(self.teacher.processing_class),
         )
         return CrossEntropy(), scaffolding

@@ -32,6 +32,7 @@ from exegete.training.module import TrainingModule
 from exegete.training.progress import Progress
 
 LEARNED = "exegete_learned.safetensors"
+SUMS = "exegete_sums.safetensors"
 
 
 class ObjectiveTrainer(Trainer):
@@ -64,6 +65,8 @@ class ObjectiveTrainer(Trainer):
     ) -> None:
         if args.label_smoothing_factor:
             raise ExegeteError("label smoothing is not supported: set label_smoothing_factor=0")
+        if args.gradient_checkpointing:
+            _require_recomputable(objectives)
         args = copy(args)
         args.remove_unused_columns = False
         if args.n_gpu > 1:
@@ -104,6 +107,12 @@ class ObjectiveTrainer(Trainer):
         """What stops a run after `patience` evaluations without an improvement of more than `threshold`."""
         return EarlyStoppingCallback(patience, threshold)
 
+    @classmethod
+    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+        """Whether higher is better, of every figure of an evaluation; for subclasses that have more of them."""
+        lower = dict.fromkeys(("loss", *(objective.name for objective in objectives)), False)
+        return lower | evaluation.HIGHER_IS_BETTER[task]
+
     # -- a step ------------------------------------------------------------------------------------------------------
 
     def compute_loss(
@@ -129,7 +138,7 @@ class ObjectiveTrainer(Trainer):
         loss = (terms * weights * (sizes / self.usual_size.clamp(min=1e-9) if training else 1)).sum()
         if not return_outputs:
             return loss
-        return loss, {"prediction": evaluation.predictions(self.explained, batch, outputs["logits"])}
+        return loss, {"prediction": evaluation.predictions(self.explained, batch, outputs["logits"].detach())}
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """The batches of one optimizer step; a smaller one among them, in any process, gets a smaller share of it."""
@@ -274,6 +283,20 @@ class ObjectiveTrainer(Trainer):
         finally:
             self.model = module
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Also the sums since the last log, so that a resumed run logs the terms of an unbroken one."""
+        super()._save_optimizer_and_scheduler(output_dir)
+        if "log" in self._sums:
+            sums = self.accelerator.reduce(self._sums["log"], "sum")
+            if self.args.should_save:
+                save_file({"log": sums}, Path(output_dir) / SUMS)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and (Path(checkpoint) / SUMS).is_file():
+            sums = load_file(Path(checkpoint) / SUMS)["log"].to(self.args.device)
+            self._sums["log"] = sums * (self.args.process_index == 0)
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         folder, prefix = Path(output_dir or self.args.output_dir), "explained.model."
         if state_dict is not None:
@@ -308,3 +331,17 @@ class ObjectiveTrainer(Trainer):
     def _load_learned(self, folder: str) -> None:
         if len(self.module.learned):
             self.module.learned.load_state_dict(load_file(Path(folder) / LEARNED))
+
+
+def _require_recomputable(objectives: Sequence[Objective]) -> None:
+    """Raises ExegeteError for terms that look into the step's own pass: it is run again outside of what they set up."""
+    looking = [
+        each.name
+        for each in objectives
+        if each.on_embeddings or each.capture.attentions or each.capture.differentiable_twice
+    ]
+    if looking:
+        raise ExegeteError(
+            f"gradient checkpointing runs layers again without what {', '.join(looking)} looks at in them: "
+            "set gradient_checkpointing=False"
+        )

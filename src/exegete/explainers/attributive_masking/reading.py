@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from exegete.data.token_map import token_map
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
+from exegete.models.digest import definition
 from exegete.models.prompted import PromptedModel
 
 Aggregation = Literal["max", "mean"]
@@ -82,14 +82,8 @@ class Reader:
         if isinstance(model, PromptedModel) or model.is_decoder or tokenizer is None:
             return False
         if self._compared[0] is not tokenizer:
-            self._compared = (tokenizer, _definition(tokenizer) == _definition(self.reader.tokenizer))
+            self._compared = (tokenizer, definition(tokenizer) == definition(self.reader.tokenizer))
         return self._compared[1]
-
-
-def _definition(tokenizer: Any) -> Any:
-    """All that decides how a text is cut into tokens, apart from its length."""
-    definition = json.loads(tokenizer.backend_tokenizer.to_str())
-    return {name: value for name, value in definition.items() if name not in ("truncation", "padding")}
 
 
 def _grid(maps: list[list[list[int]]], batch: Batch) -> Tensor:
