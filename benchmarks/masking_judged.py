@@ -147,7 +147,7 @@ class Experiment:
         }  # fmt: skip
         rows = 40 if self.options.tiny else setting.rows
         train, dev = only_texts(stratified(self.data["train"], rows, 42)), only_texts(self.data["dev"])
-        args = masking_arguments(arguments, self.metrics[0], len(train), self.scratch / "loop", 42)
+        args = masking_arguments(arguments, self.metrics, len(train), self.scratch / "loop", 42)
         args.eval_steps = max(1, len(train) // 20 // setting.evaluations)
         metric = judged_by(self.metrics[0].name)
         settings = {"learning_rate": self.options.rate, "metric": metric}
