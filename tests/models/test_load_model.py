@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 import exegete
 import families
 from exegete import Batch, ExegeteError, ExplainedModel
-from exegete.models.labels import label_map
 from small import PAIRS, uneven
 
 
@@ -178,21 +177,6 @@ def test_weights_of_another_shape(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ExegeteError, match="weights"):
         exegete.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("names", "known", "expected"),
-    [
-        (["insurance", "insurance_change"], ("insurance", "insurance_change"), {0: 0, 1: 1}),
-        (["Insurance_Change"], ("insurance", "insurance_change"), {0: 1}),
-        (["neg", "pos"], ("POSITIVE", "NEGATIVE"), {0: 1, 1: 0}),
-        (["pos"], ("positive", "possible"), {}),
-        (["no"], ("nothing",), {}),
-        (["b", "a"], ("LABEL_0", "LABEL_1"), {0: 0, 1: 1}),
-    ],
-)
-def test_labels_find_their_likes(names, known, expected):
-    assert label_map(names, known) == expected
 
 
 def test_an_unknown_task_names_the_known_ones():

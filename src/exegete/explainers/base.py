@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
+from exegete.models.digest import weights_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +163,9 @@ def gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:
     """∂ Σ_b of_b / ∂ at: every example's own gradient, since examples do not see each other."""
     (result,) = torch.autograd.grad(of.sum(), at, create_graph=keep_graph)
     return result
+
+
+def recorded(explainer: Explainer) -> dict[str, Any]:
+    """A method for the record of a run: its name, its parameters, and a digest of its weights where it has some."""
+    weights = {"digest": weights_digest(explainer)} if isinstance(explainer, nn.Module) else {}
+    return {"method": explainer.name, **explainer.params, **weights}

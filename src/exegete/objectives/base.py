@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from exegete.explainers import Explainer
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
-from exegete.models.digest import weights_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +154,6 @@ def usable(batch: Batch) -> Tensor:
     if batch.labels is None or batch.labels.ndim == 1:
         return torch.ones(len(batch), dtype=torch.bool, device=batch.device)
     return (batch.labels >= 0).all(1)
-
-
-def recorded(explainer: Explainer) -> dict[str, Any]:
-    """A method for the record of a run: its name, its parameters, and a digest of its weights where it has some."""
-    weights = {"digest": weights_digest(explainer)} if isinstance(explainer, nn.Module) else {}
-    return {"method": explainer.name, **explainer.params, **weights}
 
 
 class Adaptive(Objective):

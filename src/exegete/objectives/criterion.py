@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, SinglePass
+from exegete.explainers.base import recorded
 from exegete.models import Capture
-from exegete.objectives.base import Objective, Step, recorded
+from exegete.objectives.base import Objective, Step
 
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
 TEMPERATURE = 0.1

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import Explainer, SinglePass
+from exegete.explainers.base import recorded
 from exegete.models import Batch, Capture
-from exegete.objectives.base import Objective, Step, recorded, usable
+from exegete.objectives.base import Objective, Step, usable
 
 Score = Literal["mae", "mse", "bce", "kl"]
 Normalisation = Literal["softmax", "none", "l2", "sum"]

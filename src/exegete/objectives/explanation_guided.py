@@ -10,8 +10,9 @@ from torch import Tensor
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import Explainer
 from exegete.explainers.attention import from_readout
+from exegete.explainers.base import recorded
 from exegete.models import Batch, Capture, Outputs
-from exegete.objectives.base import OverLabelled, Step, recorded
+from exegete.objectives.base import OverLabelled, Step
 from exegete.objectives.teacher import Aggregation, contributions_of, distribution, importance, least_important
 from exegete.objectives.teacher_memory import TeacherMemory
 

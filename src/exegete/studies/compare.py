@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from datasets import Dataset
-from torch import nn
 from tqdm.auto import tqdm
 
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer, explainer
 from exegete.explainers.attribute import batches, listed, targets_of
+from exegete.explainers.base import recorded
 from exegete.metrics import Metric, metric
 from exegete.metrics.cost import PEAK_MEMORY, SECONDS
 from exegete.models import ExplainedModel
@@ -201,15 +201,9 @@ def _config(
         "labels": list(model.labels),
         "examples": len(rows),
         "data": _contents(rows),
-        "methods": {name: _facts(method) for name, method in methods.items()},
+        "methods": {name: recorded(method) for name, method in methods.items()},
         "metrics": {column: {"metric": metric.name, **metric.params} for column, metric in metrics.items()},
     }
-
-
-def _facts(method: Explainer) -> dict[str, Any]:
-    """A method's parameters; what one has learned, by its digest."""
-    learned = {"digest": weights_digest(method)} if isinstance(method, nn.Module) else {}
-    return {"method": method.name, **method.params, **learned}
 
 
 def _contents(rows: Sequence[dict[str, Any]]) -> str:

@@ -19,13 +19,13 @@ from torch import Tensor
 from exegete.data.provenance import digest, write_json
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
+from exegete.explainers.base import recorded
 from exegete.explainers.learned_attention import mixable
 from exegete.explainers.parameterised_attention import Normaliser, ParameterisedAttention
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.digest import weights_digest
 from exegete.objectives import CrossEntropy, Objective
-from exegete.objectives.base import recorded
 from exegete.training import evaluation
 from exegete.training.bilevel import Mode
 from exegete.training.fine_tune import TrainResult, fine_tune
