@@ -28,7 +28,7 @@ import exegete
 from exegete.explainers.attribute import batches
 from exegete.explainers.units import units
 from exegete.models import Batch, ExplainedModel
-from exegete.models.anatomy import layers
+from exegete.models.architecture import layers
 
 SHARED = Path(__file__).parents[2] / "shared"
 OWN = (

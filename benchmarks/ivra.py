@@ -33,9 +33,9 @@ from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.recipes import RECIPES
-from exegete.studies.runs import performance
+from exegete.studies.runs.work import performance
 from exegete.training import TrainResult
-from exegete.training.students import Teaching, students
+from exegete.training.bilevel.students import Teaching, students
 
 SHARED = Path(__file__).parents[2] / "shared"
 DATA = Path(os.environ.get("EXEGETE_DATA", SHARED / "data"))
@@ -178,7 +178,7 @@ class Bench:
             test = concatenate_datasets([test, dev.select(range(min(size.dev, len(dev)), len(dev)))])
         return first(test, size.scored)
 
-    def lessons(self, task: str) -> tuple[Dataset, Dataset, Dataset]:
+    def teacher_outputs(self, task: str) -> tuple[Dataset, Dataset, Dataset]:
         """Students' pool and dev, from test as in the paper (of SQuAD's few questions from train), and what judges."""
         size = self.size(task)
         if task == "squad":
@@ -343,7 +343,7 @@ def trained(bench: Bench, task: str, criteria: str, seed: int, **switches: bool)
 def beside(bench: Bench, task: str, seed: int) -> dict[str, Any]:
     """The student that learns along, on the fine-tuned model, from attention that stays untrained."""
     shutil.rmtree(bench.folder / "work", ignore_errors=True)
-    result = fitted(bench, task, "simulatability", seed, pace=0.0, train_model=False)
+    result = fitted(bench, task, "simulatability", seed, lr_multiplier=0.0, train_model=False)
     found = {"task": task, "seed": seed, "history": [logged(entry) for entry in result.history]}
     shutil.rmtree(bench.folder / "work", ignore_errors=True)
     return found
@@ -353,8 +353,8 @@ def along(bench: Bench, task: str, seed: int) -> dict[str, Any]:
     """The student that learns along from few data, on one model: without attention, with untrained, with trained."""
     found: dict[str, Any] = {"task": task, "seed": seed}
     for name, rates in (
-        ("none", {"pace": 0.0, "student_weight": NO_WEIGHT}),
-        ("untrained", {"pace": 0.0}),
+        ("none", {"lr_multiplier": 0.0, "student_weight": NO_WEIGHT}),
+        ("untrained", {"lr_multiplier": 0.0}),
         ("trained", {}),
     ):
         shutil.rmtree(bench.folder / "work", ignore_errors=True)
@@ -377,7 +377,7 @@ def fitted(
     rate, own = map(min, zip(*(RATES[name] for name in criteria.split(",")), strict=True)) if criteria else (3e-5, 0.0)
     own = own if switches.get("train_model", True) else ALONE
     student = {"student": backbone(), **PUPIL} if "simulatability" in criteria else {}
-    options = {"pace": own / rate, "temperature": TEMPERATURE, **kind, **student, **switches}
+    options = {"lr_multiplier": own / rate, "temperature": TEMPERATURE, **kind, **student, **switches}
     recipe = RECIPES["ivra"](criteria, **options) if criteria else RECIPES["baseline"]()
     simulated = criteria == "simulatability" and bench.scale == "small"
     growing = (growing or size.simulated) if simulated else None
@@ -387,7 +387,7 @@ def fitted(
         "per_device_eval_batch_size": 32, "logging_steps": size.often, "eval_steps": size.often, "warmup_steps": 0,
     }  # fmt: skip
     arguments |= GROWING if growing else {}
-    train, dev = first(bench.rows(task, "train"), rows), bench.lessons(task)[2] if growing else dev
+    train, dev = first(bench.rows(task, "train"), rows), bench.teacher_outputs(task)[2] if growing else dev
     model, folder = str(bench.base(task)), bench.folder / "work" / "model"
     result = recipe.train(model, train, dev, folder, arguments=arguments, max_length=224, seed=seed)
     if not result.finished:
@@ -397,9 +397,9 @@ def fitted(
 
 def taught(bench: Bench, task: str, model: ExplainedModel, chosen: dict[str, Explainer], seed: int) -> dict[str, float]:
     """How well new students foretell the model that learned from its answers and one explanation (eq. 6 and 7)."""
-    folder, (pool, dev, test) = bench.folder / "work" / "students", bench.lessons(task)
+    folder, (pool, dev, test) = bench.folder / "work" / "students", bench.teacher_outputs(task)
     count = bench.size(task).students
-    specs = {"none": "none", "attention, all layers": "uniform"}
+    specs = {"none": "none", "attention, all layers": "untrained"}
     for name, method in chosen.items():
         assert isinstance(method, InterpretableAttention)
         method.save_pretrained(bench.folder / "work" / name)

@@ -22,9 +22,9 @@ import torch
 import exegete
 from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.models import Batch, ExplainedModel
-from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Moment, Objective, Sufficiency
-from exegete.training.module import TrainingModule
-from exegete.training.simulatability import Pupil, Simulatability
+from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Objective, StepContext, Sufficiency
+from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent
+from exegete.training.loop.module import TrainingModule
 
 SHARED = Path(__file__).parents[2] / "shared"
 LIMITS = {"explanation": 1.10, "comprehensiveness": 2.3, "sufficiency": 2.3, "consistency": 1.3}
@@ -90,7 +90,7 @@ def explanations(batch: Batch, rounds: int) -> dict[str, float]:
         outputs = model(batch, capture=single.capture)
         single.from_outputs(model, batch, outputs, target, keep_graph=False)
 
-    singles = {norm: InterpretableAttention.untrained(model, norm=norm) for norm in NORMS}
+    singles = {norm: InterpretableAttention.untrained(model, normaliser=norm) for norm in NORMS}
     with torch.no_grad():
         return ratios(lambda: model(batch), {n: partial(explained, each) for n, each in singles.items()}, rounds)
 
@@ -100,12 +100,12 @@ def steps(batch: Batch, rounds: int) -> dict[str, float]:
 
     def step(*criteria: Callable[[InterpretableAttention], Objective]) -> Callable[[], None]:
         model = fresh()
-        single = InterpretableAttention.untrained(model, norm="softmax")
+        single = InterpretableAttention.untrained(model, normaliser="softmax")
         module = TrainingModule(model, [CrossEntropy(), *(each(single) for each in criteria)]).train()
         optimizer = torch.optim.AdamW([weight for weight in module.parameters() if weight.requires_grad])
 
         def run() -> None:
-            module(batch, Moment())["terms"].sum().backward()
+            module(batch, StepContext())["terms"].sum().backward()
             optimizer.step()
             optimizer.zero_grad()
 
@@ -115,7 +115,7 @@ def steps(batch: Batch, rounds: int) -> dict[str, float]:
         "comprehensiveness": step(Comprehensiveness),
         "sufficiency": step(Sufficiency),
         "consistency": step(Consistency),
-        "simulatability": step(lambda single: Simulatability(single, pupil=Pupil(fresh()))),
+        "simulatability": step(lambda single: Simulatability(single, pupil=SimulatingStudent(fresh()))),
     }
     return ratios(step(), compared, rounds)
 

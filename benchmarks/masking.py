@@ -29,7 +29,7 @@ from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.explainer import answered
 from exegete.explainers.attributive_masking.refinement import alike, judged, metric_of, trajectory
 from exegete.models import Batch, ExplainedModel
-from exegete.training.masking_data import only_texts, stratified
+from exegete.training.masking.data import only_texts, stratified
 from masking_refined import FEWER, FORMS, STEPS
 from masking_tables import spread
 

@@ -30,10 +30,10 @@ from exegete.models import ExplainedModel
 from exegete.models.preserve import weights_fixed
 from exegete.recipes import RECIPES
 from exegete.recipes.aml import judged_by
-from exegete.training.masking_data import only_texts, stratified, without
-from exegete.training.masking_run import masking_arguments, new_masking
-from exegete.training.masking_search import WeightSearch
-from exegete.training.masking_trainer import MaskingTrainer
+from exegete.training.masking.data import only_texts, stratified, without
+from exegete.training.masking.run import masking_arguments, new_masking
+from exegete.training.masking.search import WeightSearch
+from exegete.training.masking.trainer import MaskingTrainer
 from masking_refined import CONTROLS, FORMS, REFINING, STEPS, refined, tried
 
 SHARED = Path(__file__).parents[2] / "shared"

@@ -27,9 +27,9 @@ from exegete.metrics.robustness import consistency
 from exegete.models import ExplainedModel
 from exegete.models.labels import in_model_labels
 from exegete.recipes import RECIPES, Recipe
-from exegete.studies.judge import judge
-from exegete.studies.runs import performance
-from exegete.training.start import starting_model
+from exegete.studies.compare.judge import judge
+from exegete.studies.runs.work import performance
+from exegete.training.loop.starting_model import starting_model
 
 SHARED = Path(__file__).parents[2] / "shared"
 DATA = Path(os.environ.get("EXEGETE_DATA", SHARED / "data"))
@@ -187,11 +187,11 @@ def initialisations(folder: Path, configuration: str, scale: str) -> Iterator[tu
     models["untrained"] = lambda: starting_model(BACKBONE, data("train", scale), max_length=LENGTH, seed=99).eval()
     examples = list(data("SST", scale))
     for name in ("α∇α", "α", "x∇x", "IG", "DX"):
-        likeness = consistency(models, examples, METHODS[name])
+        similarity = consistency(models, examples, METHODS[name])
         names = [f"init {seed}" for seed in INITIALISATIONS]
-        for kind, values in (("DIT", likeness.between(names)), ("UIT", likeness.between(names, ["untrained"]))):
+        for kind, values in (("DIT", similarity.between(names)), ("UIT", similarity.between(names, ["untrained"]))):
             yield name, kind, float(values.mean()), len(values)
-        matrix = likeness.matrix
+        matrix = similarity.matrix
         for row in range(len(models)):
             for column in range(row):
                 yield name, f"J {matrix.index[row]} / {matrix.columns[column]}", matrix.iloc[row, column], len(examples)

@@ -37,14 +37,23 @@ from exegete.explainers.parameterised_attention import Normaliser, Parameterised
 from exegete.models import ExplainedModel
 from exegete.objectives import Objective
 from exegete.recipes import RECIPES
-from exegete.training.lessons import answers, said_of
-from exegete.training.scaffold import static
-from exegete.training.students import MEASURED, Teaching, measured, student_splits, students, summary
+from exegete.training.bilevel.scaffold import static
+from exegete.training.bilevel.students import MEASURED, Teaching, measured, student_splits, students, summary
+from exegete.training.bilevel.teacher_outputs import answers, teacher_answers
 
 SHARED = Path(__file__).parents[2] / "shared"
 DATA, MODELS = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("data", "models"))
 RETRAINED, OWN_STEP = "retrained", "learned_own_step"
-ROWS = ("none", "uniform", "learned", "uniform_last", "input_x_gradient", "integrated_gradients", RETRAINED, OWN_STEP)
+ROWS = (
+    "none",
+    "untrained",
+    "learned",
+    "untrained_last",
+    "input_x_gradient",
+    "integrated_gradients",
+    RETRAINED,
+    OWN_STEP,
+)
 TRIED = slice(1000, 1250)
 QUIET = {
     "lr_scheduler_type": "constant", "warmup_steps": 0, "max_grad_norm": 5.0, "eval_strategy": "no",
@@ -263,12 +272,12 @@ def student(task: Task, teaching: Teaching, row: str, size: int, seed: int, data
     """Its simulatability.
 
     `retrained`: a new student, which the explainer of `learned` teaches standing still; `learned_own_step`: as
-    `learned`, without a pilot step.
+    `learned`, without a lookahead step.
     """
     if row == RETRAINED:
         return apart(task, teaching.fixed(task.runs / f"learned-{size}-{seed}"), row, size, seed, data)
     if row == OWN_STEP:
-        return apart(task, replace(teaching, pilot=False), row, size, seed, data)
+        return apart(task, replace(teaching, lookahead=False), row, size, seed, data)
     frame = students(
         task.start, teaching, *data, task.runs, explainers=[row], sizes=[size], seeds=[seed],
         arguments=task.arguments, max_length=task.max_length,
@@ -299,7 +308,7 @@ class Patient(Teaching):
 
     def objectives(self, data: Dataset, folder: Path | None = None) -> tuple[Objective, ...]:
         """See `Teaching`."""
-        key = self.explainer, self.pilot, str(folder)
+        key = self.explainer, self.lookahead, str(folder)
         if key not in self.kept:
             self.kept[key] = super().objectives(data, folder)
         return self.kept[key]
@@ -307,13 +316,13 @@ class Patient(Teaching):
 
 def score_of(teacher: ExplainedModel, test: Dataset) -> dict[str, float]:
     """The teacher against people."""
-    from exegete.training.evaluation import score
-    from exegete.training.lessons import with_gold
+    from exegete.training.bilevel.teacher_outputs import with_gold
+    from exegete.training.loop.evaluation import score
 
     gold = with_gold(test)
     assert gold is not None
     said = answers(teacher, test)
-    share = np.unique(said_of(test), return_counts=True)[1].max() / len(test)
+    share = np.unique(teacher_answers(test), return_counts=True)[1].max() / len(test)
     return score(teacher.task.name, said, gold) | {"most_frequent_answer": float(share)}
 
 
@@ -366,8 +375,8 @@ def plausible(task: Sst, output: Path) -> None:
         "random",
         "input_x_gradient",
         "integrated_gradients?n_steps=10&baselines=zero",
-        "uniform",
-        "uniform_last",
+        "untrained",
+        "untrained_last",
     ):
         if name not in found:
             found[name] = sides(task.teacher, rows, static(name, task.teacher))

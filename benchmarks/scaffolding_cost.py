@@ -3,8 +3,8 @@
 A MiniLM student from the pretrained encoder, a fine-tuned teacher, 16 texts of 64 tokens, one thread, CPU seconds. The
 kinds of step take turns over the same batches, so that what else the machine does falls on all of them: `plain` is
 fine-tuning on the teacher's answers, `student` learns from explanations too, `forward` and `unrolled` are whole steps
-of both explainer and student, `own_step` one that looks through the student's own step in place of a pilot one; all in
-float32 but `forward_bfloat16`. Memory: the peak of a step's tensors beyond what
+of both explainer and student, `own_step` one that looks through the student's own step in place of a lookahead one; all
+in float32 but `forward_bfloat16`. Memory: the peak of a step's tensors beyond what
 was there before it, from torch's record of its allocations.
 """
 
@@ -32,12 +32,12 @@ import exegete
 from exegete.explainers.learned_attention import mixable
 from exegete.explainers.parameterised_attention import ParameterisedAttention
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.objectives import CrossEntropy, Moment
-from exegete.training.bilevel import Mode, Pilot, Student, drawing
-from exegete.training.inner_updates import update_of
-from exegete.training.module import TrainingModule
-from exegete.training.retraced import Remembered
-from exegete.training.scaffold import Teacher
+from exegete.objectives import CrossEntropy, StepContext
+from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
+from exegete.training.bilevel.lookahead import LookaheadStep, Mode, Student, drawing
+from exegete.training.bilevel.replayed_pass import RecordedPass
+from exegete.training.bilevel.scaffold import Teacher
+from exegete.training.loop.module import TrainingModule
 
 SHARED = Path(__file__).parents[2] / "shared"
 DATA, MODELS = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("data", "models"))
@@ -83,10 +83,10 @@ class Desk:
         self.model.train()
         rows = list(exegete.load_data(f"eraser:{DATA / 'movies'}", "train", limit=size * (count + 1)))
         self.batches = [self.answered(rows[start : start + size]) for start in range(0, len(rows), size)]
-        own = ParameterisedAttention.uniform(self.model)
+        own = ParameterisedAttention.untrained(self.model)
         self.student = Student(self.model, own, WEIGHT)
         self.module = TrainingModule(self.model, [CrossEntropy()]).train()
-        self.scaffold = Teacher(ParameterisedAttention.uniform(self.teacher))
+        self.scaffold = Teacher(ParameterisedAttention.untrained(self.teacher))
         self.optimizer = torch.optim.SGD(self.student.weights().values(), lr=RATE, weight_decay=0.01)
         self.kept = [self.heads(batch) for batch in self.batches]
 
@@ -108,7 +108,7 @@ class Desk:
     def plain(self, number: int) -> None:
         """A step of fine-tuning on the teacher's answers."""
         with drawing(number):
-            self.module(self.batches[number], Moment())["terms"].sum().backward()
+            self.module(self.batches[number], StepContext())["terms"].sum().backward()
         self.stepped()
 
     def lesson(self, number: int) -> None:
@@ -123,16 +123,18 @@ class Desk:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def outer(self, number: int, mode: Mode, before: Remembered | None = None) -> None:
+    def outer(self, number: int, mode: Mode, before: RecordedPass | None = None) -> None:
         """One step of the teacher's explainer; with `before` through the step that the student is about to take."""
-        pilot = Pilot(self.student, update_of(self.optimizer, self.student.weights()), mode, 5.0, RATE)
+        lookahead = LookaheadStep(
+            self.student, inner_optimizer_of(self.optimizer, self.student.weights()), mode, 5.0, RATE
+        )
         batch, held_out = self.batches[number], self.batches[number - 1]
         with self.scaffold.wanting_gradients() as coefficients:
             taught = self.taught(number)
             if before is None:
-                slope, _ = pilot.gradient(batch, taught, held_out, number)
+                slope, _ = lookahead.gradient(batch, taught, held_out, number)
             else:
-                slope, _ = pilot.behind(batch, taught, held_out, number, before)
+                slope, _ = lookahead.behind(batch, taught, held_out, number, before)
             (gradient,) = torch.autograd.grad(taught, coefficients, slope)
         self.scaffold.step(gradient, 5e-4, 5.0)
 
@@ -142,8 +144,8 @@ class Desk:
         self.outer(number, mode)
 
     def own_step(self, number: int) -> None:
-        """A step of both without a pilot one."""
-        with drawing(number), Remembered() as before:
+        """A step of both without a lookahead one."""
+        with drawing(number), RecordedPass() as before:
             self.student("loss", self.batches[number], self.taught(number).detach()).backward()
         self.outer(number, "forward", before)
         self.stepped()

@@ -18,8 +18,8 @@ from torch.nn.utils import clip_grad_norm_
 
 import exegete
 from exegete.models import Batch, ExplainedModel
-from exegete.objectives import CrossEntropy, ExplanationLoss, Moment, Objective
-from exegete.training.module import TrainingModule
+from exegete.objectives import CrossEntropy, ExplanationLoss, Objective, StepContext
+from exegete.training.loop.module import TrainingModule
 
 SHARED = Path(__file__).parents[2] / "shared"
 BARS = {"attention_last": 1.15, "attention_rollout": 1.3, "input_x_gradient": 3.0, "alti": None, "decompx_linear": None}
@@ -61,7 +61,7 @@ def costs(
         for name, module in modules.items():
             begin = time.process_time()
             optimizer.zero_grad()
-            terms = module(batch, Moment(number=number))["terms"]
+            terms = module(batch, StepContext(number=number))["terms"]
             (terms * terms.new_tensor([objective.weight for objective in kinds[name]])).sum().backward()
             clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

@@ -1,4 +1,4 @@
-"""What goes wrong because of the input, not the code: one clear line for a person."""
+"""Errors that are due to the input, not the code: one clear line for a person."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from exegete.cli import main
-from exegete.studies.files import load_study
-from exegete.studies.grid import grid
+from exegete.studies.runs.grid import grid
+from exegete.studies.spec.study_file import load_study
 
 STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
 GOOD = """\

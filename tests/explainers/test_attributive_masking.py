@@ -15,8 +15,8 @@ import families
 from exegete import Batch, ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking, losses
 from exegete.explainers.attributive_masking.explainer import answered
+from exegete.explainers.attributive_masking.frozen_layers import known_below
 from exegete.explainers.attributive_masking.losses import Weights
-from exegete.explainers.attributive_masking.lower import known_below
 from exegete.explainers.attributive_masking.modes import FADING, SoftMasking
 from exegete.explainers.attributive_masking.refinement import alike, best, judged
 from exegete.models.substitute import embeddings_replaced

@@ -7,7 +7,7 @@ from exegete import Batch
 from exegete.errors import ExegeteError
 from exegete.explainers.decomposition import DecompXClassifier
 from exegete.explainers.decompx_linear import CAPTURE, DecompXLinear
-from exegete.models.anatomy import layers
+from exegete.models.architecture import layers
 from exegete.models.frozen import Factors, frozen
 from exegete.models.inputs import inputs_of
 from small import shared

@@ -18,11 +18,11 @@ from small import FAMILIES, alone, shared, small, uneven
 
 WITH_MATRICES = ["bert", "electra", "distilbert", "roberta", "albert", "vit", "gpt2", "llama", "big_bird"]
 VARIANTS = {
-    "smat": ParameterisedAttention.uniform,
-    "smat last": lambda model: ParameterisedAttention.uniform(model, "last"),
+    "smat": ParameterisedAttention.untrained,
+    "smat last": lambda model: ParameterisedAttention.untrained(model, "last"),
     "ivra": InterpretableAttention.untrained,
-    "ivra softmax": lambda model: InterpretableAttention.untrained(model, norm="softmax", mix="literal"),
-    "ivra entmax15": lambda model: InterpretableAttention.untrained(model, norm="entmax15"),
+    "ivra softmax": lambda model: InterpretableAttention.untrained(model, normaliser="softmax", mix="literal"),
+    "ivra entmax15": lambda model: InterpretableAttention.untrained(model, normaliser="entmax15"),
     "ivra coefs": lambda model: InterpretableAttention.untrained(model, mix="coefs"),
 }
 COEFFICIENTS = {
@@ -73,8 +73,8 @@ def head_means(model, batch, row):
 def test_untrained_it_is_the_mean_of_all_heads_logits(family):
     model = shared(family)
     batch = model.encode(uneven(family, 3))
-    scores = ParameterisedAttention.uniform(model).double().everywhere(model, batch).scores
-    last = ParameterisedAttention.uniform(model, "last").double().everywhere(model, batch).scores
+    scores = ParameterisedAttention.untrained(model).double().explain_all_positions(model, batch).scores
+    last = ParameterisedAttention.untrained(model, "last").double().explain_all_positions(model, batch).scores
     for row in range(len(batch)):
         means, real = head_means(model, batch, row), batch.attended[row]
         for found, mean in ((scores, means.mean((0, 1))), (last, means[-1].mean(0))):
@@ -124,10 +124,10 @@ def test_one_sparsemax_over_the_heads_of_all_layers():
 def test_a_single_head_explains_alone():
     model = shared("bert")
     batch = model.encode(uneven("bert", 1))
-    single = ParameterisedAttention.uniform(model).double()
+    single = ParameterisedAttention.untrained(model).double()
     single.coefficients.zero_()[1, 2] = 1.0
     expected = torch.softmax(head_means(model, batch, 0)[1, 2], 0)
-    torch.testing.assert_close(single.everywhere(model, batch).scores[0], expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(single.explain_all_positions(model, batch).scores[0], expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -137,7 +137,7 @@ def test_a_distribution_over_real_positions_that_padding_does_not_change(family,
     model = shared(family)
     batch = model.encode(uneven(family, 3))
     single = drawn(VARIANTS[variant](model))
-    scores = single.everywhere(model, batch).scores
+    scores = single.explain_all_positions(model, batch).scores
     assert (scores >= 0).all()
     assert not scores[~batch.attended].any()
     torch.testing.assert_close(scores.sum(1), torch.ones(len(batch), dtype=scores.dtype))
@@ -147,7 +147,7 @@ def test_a_distribution_over_real_positions_that_padding_does_not_change(family,
     for row in range(len(batch)):
         own, columns = alone(model, batch, row)
         torch.testing.assert_close(
-            scores[row, columns], single.everywhere(model, own).scores[0], rtol=tolerance, atol=tolerance
+            scores[row, columns], single.explain_all_positions(model, own).scores[0], rtol=tolerance, atol=tolerance
         )
 
 
@@ -170,7 +170,7 @@ def test_low_precision_is_summed_in_high(dtype):
     model = shared("bert", dtype=dtype)
     batch = model.encode(uneven("bert", 2))
     for make in VARIANTS.values():
-        scores = make(model).everywhere(model, batch).scores
+        scores = make(model).explain_all_positions(model, batch).scores
         assert scores.dtype == torch.float32
         torch.testing.assert_close(scores.sum(1), torch.ones(2), rtol=1e-5, atol=1e-5)
 
@@ -214,7 +214,7 @@ def test_literal_mix_against_loops(family, norm, special_tokens):
     batch = model.encode(["a moving film", "great"])
     options = {"norm": norm, "mix": "literal", "scales": (3.0, 2.0), "special_tokens": special_tokens}
     single = drawn(InterpretableAttention.untrained(model, **options))
-    scores = single.everywhere(model, batch).scores
+    scores = single.explain_all_positions(model, batch).scores
     for row in range(len(batch)):
         torch.testing.assert_close(scores[row], by_loops(single, model, batch, row), rtol=1e-10, atol=1e-12)
 
@@ -224,9 +224,9 @@ def test_literal_mix_against_loops(family, norm, special_tokens):
 def test_untrained_coefficients_mix_as_the_parameterised_attention(family):
     model = shared(family)
     batch = model.encode(uneven(family, 2))
-    expected = ParameterisedAttention.uniform(model).double().attribute(model, batch)
+    expected = ParameterisedAttention.untrained(model).double().attribute(model, batch)
     for norm in ("sparsemax", "softmax"):
-        single = InterpretableAttention.untrained(model, norm=norm, mix="coefs").double()
+        single = InterpretableAttention.untrained(model, normaliser=norm, mix="coefs").double()
         torch.testing.assert_close(single.attribute(model, batch), expected, rtol=1e-10, atol=1e-12)
 
 
@@ -244,15 +244,15 @@ def test_coefficients_on_logits_by_hand():
                 q = single.query_features[layer, head] * outputs.queries[layer][row, head][real]
                 k = single.key_features[layer, head] * outputs.keys[layer][row, head][real]
                 mixed += weight * share * (q @ k.T).mean(0) * 8**-0.5
-        found = single.everywhere(model, batch).scores[row, real]
+        found = single.explain_all_positions(model, batch).scores[row, real]
         torch.testing.assert_close(found, mixed.softmax(0), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        lambda model, **own: InterpretableAttention.untrained(model, norm="softmax", **own),
-        ParameterisedAttention.uniform,
+        lambda model, **own: InterpretableAttention.untrained(model, normaliser="softmax", **own),
+        ParameterisedAttention.untrained,
     ],
 )
 @torch.no_grad()
@@ -261,11 +261,14 @@ def test_without_special_tokens_content_shares_what_there_is(made):
     batch = model.encode(uneven("bert", 3))
     whole, inside = drawn(made(model)), drawn(made(model, special_tokens=False))
     expected = whole.attribute(model, batch)
-    found = inside.everywhere(model, batch).scores
+    found = inside.explain_all_positions(model, batch).scores
     torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), rtol=1e-10, atol=1e-12)
     empty = Batch.from_ids(batch.inputs["input_ids"], batch.attended, content=torch.zeros_like(batch.content))
     torch.testing.assert_close(
-        inside.everywhere(model, empty).scores, whole.everywhere(model, batch).scores, rtol=1e-10, atol=1e-12
+        inside.explain_all_positions(model, empty).scores,
+        whole.explain_all_positions(model, batch).scores,
+        rtol=1e-10,
+        atol=1e-12,
     )
 
 
@@ -294,15 +297,15 @@ def test_literal_softmax_is_next_to_uniform_until_calibrated():
     batch = model.encode(uneven("bert", 3))
 
     def peak(single):
-        scores = single.everywhere(model, batch).scores
+        scores = single.explain_all_positions(model, batch).scores
         return (scores.max(1).values * batch.attended.sum(1)).max()
 
-    softmax = InterpretableAttention.untrained(model, norm="softmax", mix="literal").double()
+    softmax = InterpretableAttention.untrained(model, normaliser="softmax", mix="literal").double()
     assert peak(softmax) < 1.01
     softmax.calibrate(model, batch)
     assert peak(softmax) > 1.1
     assert peak(InterpretableAttention.untrained(model).double()) > 1.01
-    assert InterpretableAttention(2, 4, 8, norm="softmax").mix == "coefs"
+    assert InterpretableAttention(2, 4, 8, normaliser="softmax").mix == "coefs"
     with pytest.raises(ExegeteError, match="literal"):
         InterpretableAttention.untrained(model, mix="coefs").calibrate(model, batch)
 
@@ -388,7 +391,7 @@ def test_a_pass_of_a_training_step_serves():
     for make in VARIANTS.values():
         single = drawn(make(model))
         found = single.from_outputs(model, batch, pass_of(model, batch), torch.tensor([0, 1]), keep_graph=False)
-        torch.testing.assert_close(found, single.everywhere(model, batch).scores, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found, single.explain_all_positions(model, batch).scores, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -236,11 +236,11 @@ def test_smooth_grad_without_noise_is_saliency_and_with_it_the_mean_gradient(ber
     (own, _) = seeds(batch, 1)
     real = bert.embed(batch).detach()[0, batch.attended[0]]
     alone = bert.encode(SENTENCES[:1])
-    slopes = []
+    gradients_at = []
     for number in range(2):
         drawn = np.random.default_rng(own + number).standard_normal(tuple(real.shape), np.float32)
         point = (real + torch.tensor(drawn) * 0.2 * (real.max() - real.min()))[None].requires_grad_()
-        slopes += torch.autograd.grad(bert(alone, point).logits[0, 0], point)
-    expected = torch.stack(slopes).mean(0).norm(dim=-1)[0]
+        gradients_at += torch.autograd.grad(bert(alone, point).logits[0, 0], point)
+    expected = torch.stack(gradients_at).mean(0).norm(dim=-1)[0]
     found = noisy.attribute(bert, batch, target)[0, batch.attended[0]]
     torch.testing.assert_close(found, expected.masked_fill(~alone.content[0], 0))

@@ -6,7 +6,7 @@ import torch
 
 import exegete
 from exegete.explainers.value_zeroing import mixture
-from exegete.models.calls import layer_calls
+from exegete.models.layer_calls import layer_calls
 from families import TEXT, examples, processor, tiny
 
 

@@ -1,4 +1,4 @@
-"""Likeness of explanations over models, and how much they move with the input."""
+"""Similarity of explanations over models, and how much they move with the input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import families
 from exegete import ExegeteError
 from exegete.data.swaps import applied, swaps
 from exegete.metrics.agreement import jaccard
-from exegete.metrics.robustness import Likeness, consistency, jaccard_matrix
+from exegete.metrics.robustness import Similarity, consistency, jaccard_matrix
 from exegete.metrics.sensitivity import input_consistency, max_sensitivity
 from exegete.models import ExplainedModel
 from small import FEW, NATIVE, made
@@ -54,8 +54,8 @@ def test_jaccard_is_undefined_for_nothing_and_refuses_other_positions():
 
 def test_the_matrix_is_every_pair_of_models_on_every_text():
     models = {f"init {seed}": bert(seed) for seed in range(3)}
-    likeness = consistency(models, TEXTS, "input_x_gradient", target=1)
-    assert likeness.values.shape == (3, 3, len(TEXTS))
+    similarity = consistency(models, TEXTS, "input_x_gradient", target=1)
+    assert similarity.values.shape == (3, 3, len(TEXTS))
     for i, one in enumerate(models.values()):
         for j, other in enumerate(models.values()):
             for k, text in enumerate(TEXTS):
@@ -66,23 +66,23 @@ def test_the_matrix_is_every_pair_of_models_on_every_text():
                     count = -(-len(scores) // 4)
                     tops.append(set(scores.topk(count).indices.tolist()))
                 expected = len(tops[0] & tops[1]) / len(tops[0] | tops[1])
-                assert likeness.values[i, j, k] == pytest.approx(expected)
-    assert (np.diag(likeness.matrix) == 1).all()
-    assert likeness.matrix.equals(likeness.matrix.T)
-    assert (likeness.values[0, 1] < 1).any()
+                assert similarity.values[i, j, k] == pytest.approx(expected)
+    assert (np.diag(similarity.matrix) == 1).all()
+    assert similarity.matrix.equals(similarity.matrix.T)
+    assert (similarity.values[0, 1] < 1).any()
 
 
 def test_the_tests_of_initialisation_and_training_are_means_over_pairs():
     values = np.zeros((4, 4, 2))
     for (i, j), both in {(0, 1): (0.2, 0.4), (0, 2): (0.6, 0.8), (1, 2): (0.1, 0.0), (0, 3): (0.3, 0.9)}.items():
         values[i, j] = values[j, i] = both
-    likeness = Likeness(("a", "b", "c", "untrained"), values)
-    np.testing.assert_allclose(likeness.between(["a", "b", "c"]), [0.3, 0.4])
-    np.testing.assert_allclose(likeness.between(["a", "b", "c"], ["untrained"]), [0.1, 0.3])
+    similarity = Similarity(("a", "b", "c", "untrained"), values)
+    np.testing.assert_allclose(similarity.between(["a", "b", "c"]), [0.3, 0.4])
+    np.testing.assert_allclose(similarity.between(["a", "b", "c"], ["untrained"]), [0.1, 0.3])
     with pytest.raises(ExegeteError, match="no model 'd'"):
-        likeness.between(["a", "d"])
+        similarity.between(["a", "d"])
     with pytest.raises(ExegeteError, match="two different models"):
-        likeness.between(["a"])
+        similarity.between(["a"])
 
 
 @pytest.mark.parametrize("method", NATIVE)
@@ -94,9 +94,9 @@ def test_any_method_gives_a_matrix_and_models_may_be_loaded_one_at_a_time(method
         return bert(seed)
 
     sources = {"one": lambda: load(0), "two": lambda: load(1)}
-    likeness = consistency(sources, TEXTS[:2], made(method))
+    similarity = consistency(sources, TEXTS[:2], made(method))
     assert loaded == [0, 1]
-    assert ((likeness.values >= 0) & (likeness.values <= 1)).all()
+    assert ((similarity.values >= 0) & (similarity.values <= 1)).all()
 
 
 def test_models_with_other_tokens_or_texts_are_refused():

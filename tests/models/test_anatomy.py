@@ -8,18 +8,18 @@ from decomposable import FAMILIES
 from exegete.errors import ExegeteError
 from exegete.explainers.decomposition.trace import traces
 from exegete.models import activations
-from exegete.models.anatomy import ANATOMIES, anatomy, head_part, layers, part
-from exegete.models.parts import affine, head_parts, layer_parts
+from exegete.models.architecture import ARCHITECTURES, architecture_of, head_part, layers, part
+from exegete.models.layer_parts import affine, head_parts, layer_parts
 
 
 def test_the_random_models_cover_every_record():
-    assert set(ANATOMIES) == set(FAMILIES)
+    assert set(ARCHITECTURES) == set(FAMILIES)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_path_leads_somewhere(family):
     model = decomposable.shared_model(family).model
-    found = anatomy(model)
+    found = architecture_of(model)
     assert len(layers(model)) == model.config.num_hidden_layers
     for layer in layers(model):
         for path in (found.value, found.output, *found.norms, *found.feed_forward, found.activation):
@@ -86,8 +86,8 @@ def test_grouped_queries_share_a_value_projection():
 
 def test_an_unknown_family_is_told_which_are_known_and_where_to_add_it():
     config = hf.FNetConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
-    with pytest.raises(ExegeteError, match=r"'fnet'.*bert.*llama.*models/anatomy\.py"):
-        anatomy(hf.FNetForSequenceClassification(config))
+    with pytest.raises(ExegeteError, match=r"'fnet'.*bert.*llama.*models/architecture_of\.py"):
+        architecture_of(hf.FNetForSequenceClassification(config))
 
 
 def test_a_record_that_does_not_fit_says_so():

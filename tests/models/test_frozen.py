@@ -6,7 +6,7 @@ import decomposable
 from decomposable import FAMILIES
 from exegete.errors import ExegeteError
 from exegete.models import Capture
-from exegete.models.anatomy import layers
+from exegete.models.architecture import layers
 from exegete.models.frozen import Factors, frozen
 from exegete.models.inputs import inputs_of
 

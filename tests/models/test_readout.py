@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import exegete
-from exegete.models.anatomy import layers, part
+from exegete.models.architecture import layers, part
 from exegete.models.readout import AFTER_ATTENTION, answer_only
 from families import TEXT, examples, processor, tiny
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from exegete.objectives import Moment
+from exegete.objectives import StepContext
 
 
 class Norm(nn.Module):
@@ -42,6 +42,6 @@ def along_directions(module, batch, layers=2, value="value"):
 
     def at(point):
         moved = {name: value + torch.tensordot(point, directions[name], 1) for name, value in weights.items()}
-        return torch.func.functional_call(module, moved, (batch, Moment()))["terms"]
+        return torch.func.functional_call(module, moved, (batch, StepContext()))["terms"]
 
     return at

@@ -21,21 +21,21 @@ from exegete.objectives import (
     ExplanationGuided,
     ExplanationLoss,
     GradientPenalty,
-    Moment,
     Step,
+    StepContext,
     Sufficiency,
     task_losses,
 )
 from exegete.objectives.consistency import divergences, from_the_left, pooled
 from exegete.objectives.criterion import straight_through
-from exegete.training.module import TrainingModule
+from exegete.training.loop.module import TrainingModule
 from small import PAIRS, shared, small
 
 CRITERIA = [Comprehensiveness, Sufficiency, Consistency, ClusteringConsistency]
 ERASING = [Comprehensiveness, Sufficiency]
 COEFFICIENTS = ["query_features", "key_features", "head_coefficients", "layer_coefficients"]
 FAMILIES = ["bert", "gpt2", "llama"]
-EVALUATED = Moment(training=False)
+EVALUATED = StepContext(training=False)
 
 
 def drawn(model, **options):
@@ -53,9 +53,9 @@ def labelled(model, texts=None):
     return model.encode([{"text": text, "label": i % 2} for i, text in enumerate(texts)])
 
 
-def step_of(model, batch, objective, moment=EVALUATED):
+def step_of(model, batch, objective, context=EVALUATED):
     outputs = model(batch, capture=objective.capture)
-    return Step(model, batch, outputs, *task_losses(model, batch, outputs.logits), moment)
+    return Step(model, batch, outputs, *task_losses(model, batch, outputs.logits), context)
 
 
 def rows(*values):
@@ -100,7 +100,7 @@ def test_scores_that_do_not_differ_have_a_top_and_no_gradient():
 
 def by_hand(model, batch, single, kept, loss):
     """The mean over bins and examples, from ids in which the mask token was put by hand."""
-    scores = single.everywhere(model, batch).scores
+    scores = single.explain_all_positions(model, batch).scores
     target = model.predict(batch)
     clean = model.probabilities(batch)
     found = []
@@ -231,7 +231,7 @@ def test_consistency_is_the_loop_over_pairs(family, symmetric):
     single = drawn(model)
     objective = Consistency(single, symmetric=symmetric)
     found = objective(step_of(model, batch, objective))
-    scores = single.everywhere(model, batch).scores
+    scores = single.explain_all_positions(model, batch).scores
     layers = model(batch, capture=Capture(hidden_states=True)).hidden_states
     real = [batch.attended[row] for row in range(len(batch))]
     states = [torch.stack([layer[row][real[row]] for layer in layers]).mean(0) for row in range(len(batch))]
@@ -259,7 +259,7 @@ def test_clustering_is_the_loop_over_others():
     batch = replace(labelled(model), labels=torch.tensor([0, 1, 0, 2]))
     single = drawn(model)
     objective = ClusteringConsistency(single)
-    scores = single.everywhere(model, batch).scores
+    scores = single.explain_all_positions(model, batch).scores
     total = 0.0
     for i in range(4):
         for sign, same in ((1, True), (-1, False)):
@@ -274,11 +274,11 @@ def test_clustering_is_the_loop_over_others():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_coefficient_and_the_model_get_a_gradient(family, kind, norm):
     model = small(family)
-    single = drawn(model, norm=norm)
+    single = drawn(model, normaliser=norm)
     options = {"margin": 50.0} if kind in ERASING else {}
     module = TrainingModule(model, [kind(single, **options)]).train()
     batch = labelled(model, [families.SENTENCES[i] for i in range(4)])
-    module(batch, Moment())["terms"].sum().backward()
+    module(batch, StepContext())["terms"].sum().backward()
     for name in COEFFICIENTS:
         slope = getattr(single, name).grad
         assert slope.isfinite().all()
@@ -299,7 +299,7 @@ def test_training_the_coefficients_alone_makes_each_criterion_smaller(kind):
     optimizer = torch.optim.Adam(single.parameters(), lr=0.03)
     losses = []
     for _ in range(8):
-        term = module(batch, Moment())["terms"].sum()
+        term = module(batch, StepContext())["terms"].sum()
         optimizer.zero_grad()
         term.backward()
         optimizer.step()
@@ -316,7 +316,7 @@ def test_criteria_share_an_explainer_and_combine_with_other_papers_terms():
     assert list(module.learned) == ["comprehensiveness"]
     rows_of = [{"text": t, "label": i % 2, "rationale": [[0, 5]]} for i, t in enumerate(families.SENTENCES[:3])]
     batch = model.encode(rows_of)
-    together = module(batch, Moment())["terms"]
+    together = module(batch, StepContext())["terms"]
     together.sum().backward()
     assert single.head_coefficients.grad.any()
     model.eval()
@@ -331,9 +331,9 @@ def test_a_drawn_bin_is_one_of_the_bins_and_its_mean_is_theirs():
     batch = labelled(model, families.SENTENCES[:4])
     sampled, every = Comprehensiveness(single), Comprehensiveness(single, sampled=False)
     with torch.no_grad():
-        values = [sampled(step_of(model, batch, sampled, Moment(number=number))) for number in range(60)]
-        again = sampled(step_of(model, batch, sampled, Moment(number=0)))
-        mean = every(step_of(model, batch, every, Moment()))
+        values = [sampled(step_of(model, batch, sampled, StepContext(number=number))) for number in range(60)]
+        again = sampled(step_of(model, batch, sampled, StepContext(number=0)))
+        mean = every(step_of(model, batch, every, StepContext()))
     assert torch.equal(values[0], again)
     assert len({value.item() for value in values}) > 10
     spread = torch.stack(values).std() / math.sqrt(len(values))
@@ -343,11 +343,13 @@ def test_a_drawn_bin_is_one_of_the_bins_and_its_mean_is_theirs():
 @pytest.mark.parametrize("kind", CRITERIA)
 def test_a_batch_of_one_word_and_equal_scores_are_defined(kind):
     model = small("bert")
-    single = InterpretableAttention.untrained(model, norm="softmax", mix="literal", scales=(1e-30, 1e-30)).double()
+    single = InterpretableAttention.untrained(
+        model, normaliser="softmax", mix="literal", scales=(1e-30, 1e-30)
+    ).double()
     for texts in (["a"], ["a", "dull film", "a moving film about a small town"]):
         batch = labelled(model, texts)
         module = TrainingModule(model, [kind(single)]).train()
-        term = module(batch, Moment())["terms"]
+        term = module(batch, StepContext())["terms"]
         assert term.isfinite().all()
         term.sum().backward()
         assert all(weight.grad is None or weight.grad.isfinite().all() for weight in module.parameters())
@@ -381,18 +383,18 @@ def test_the_distance_is_held_still_unless_asked():
 def test_any_explainer_of_one_pass_can_be_trained():
     model = small("bert")
     batch = labelled(model)
-    smat = ParameterisedAttention.uniform(model).double()
+    smat = ParameterisedAttention.untrained(model).double()
     module = TrainingModule(model, [Comprehensiveness(smat, margin=9.0)])
-    module(batch, Moment())["terms"].sum().backward()
+    module(batch, StepContext())["terms"].sum().backward()
     assert smat.coefficients.grad.any()
     plain = Comprehensiveness(explainer("attention_last"))
     assert plain.learned is None
-    TrainingModule(model, [plain])(batch, Moment())["terms"].sum().backward()
+    TrainingModule(model, [plain])(batch, StepContext())["terms"].sum().backward()
 
 
 @pytest.mark.parametrize("kind", [Comprehensiveness, ExplanationLoss, ExplanationGuided])
 def test_a_record_tells_methods_with_other_coefficients_apart(kind):
-    one, same, other = (ParameterisedAttention.uniform(small("bert")) for _ in range(3))
+    one, same, other = (ParameterisedAttention.untrained(small("bert")) for _ in range(3))
     torch.nn.init.normal_(other.coefficients)
     assert kind(one).params == kind(same).params
     assert kind(one).params != kind(other).params

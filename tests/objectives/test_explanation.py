@@ -13,8 +13,8 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
-from exegete.objectives import ExplanationLoss, Moment, Step
-from exegete.training.module import TrainingModule
+from exegete.objectives import ExplanationLoss, Step, StepContext
+from exegete.training.loop.module import TrainingModule
 from smooth import along_directions, plain_norms
 
 GUIDES = ("attention_last", "attention_rollout", "input_x_gradient", "alti", "decompx_linear")
@@ -106,7 +106,7 @@ def test_without_any_rationale_the_loss_is_zero_and_so_is_its_gradient():
     for guide in GUIDES:
         batch = replace(explained.encode(families.examples("bert")), labels=torch.tensor([0, 1, 2, 0, 1]))
         module = TrainingModule(explained, [ExplanationLoss(exegete.explainer(guide))]).train()
-        terms = module(batch, Moment())["terms"]
+        terms = module(batch, StepContext())["terms"]
         assert terms.tolist() == [0.0]
         terms.sum().backward()
         gradients = [weight.grad for weight in explained.parameters() if weight.grad is not None]
@@ -129,12 +129,12 @@ def test_scores_are_those_of_torch_on_each_example_alone(guide, score):
     explained = model()
     batch = marked_batch(explained)
     objective = ExplanationLoss(exegete.explainer(guide), score=score)
-    found = TrainingModule(explained, [objective]).eval()(batch, Moment(training=False))["terms"][0]
+    found = TrainingModule(explained, [objective]).eval()(batch, StepContext(training=False))["terms"][0]
     total, size = 0.0, 0
     for row in (0, 2):
         one = batch.select([row]).trimmed()[0]
         gold = (one.rationale & one.content).double()[0]
-        scores = objective.explainer.everywhere(explained, one, one.labels).scores.detach().double()[0]
+        scores = objective.explainer.explain_all_positions(explained, one, one.labels).scores.detach().double()[0]
         if guide == "attention_last":
             scores = (100 * scores).softmax(0)
         elif guide in ("input_x_gradient", "decompx_linear"):
@@ -181,7 +181,7 @@ def test_the_step_s_own_pass_serves_what_needs_one_pass():
         explained, calls = model(), []
         explained.model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
         module = TrainingModule(explained, [ExplanationLoss(exegete.explainer(guide))]).train()
-        module(marked_batch(explained), Moment())["terms"].sum().backward()
+        module(marked_batch(explained), StepContext())["terms"].sum().backward()
         assert len(calls) == expected, guide
 
 

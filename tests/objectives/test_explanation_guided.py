@@ -14,9 +14,9 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.models import ExplainedModel
-from exegete.objectives import ExplanationGuided, Moment
+from exegete.objectives import ExplanationGuided, StepContext
 from exegete.objectives.teacher import distribution, importance, least_important
-from exegete.training.module import TrainingModule
+from exegete.training.loop.module import TrainingModule
 from smooth import along_directions, plain_norms
 
 SIZE = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12, "dtype": torch.float64}
@@ -33,7 +33,7 @@ def labelled(explained, count=3):
 
 
 def term(explained, batch, objective):
-    return TrainingModule(explained, [objective]).train()(batch, Moment())["terms"][0]
+    return TrainingModule(explained, [objective]).train()(batch, StepContext())["terms"][0]
 
 
 def integrated(hugging, ids, label, aggregation):

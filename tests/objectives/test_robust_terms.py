@@ -17,18 +17,18 @@ from exegete.objectives import (
     CrossEntropy,
     ExplanationLoss,
     GradientPenalty,
-    Moment,
     Step,
+    StepContext,
     VirtualAdversarial,
     task_losses,
 )
 from exegete.objectives.virtual_adversarial import answer_divergence
-from exegete.training.module import TrainingModule
+from exegete.training.loop.module import TrainingModule
 from smooth import along_directions, plain_norms
 
 TINY = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-FIRST = Moment()
+FIRST = StepContext()
 WIDE = {"radius": 0.05, "step_size": 0.02, "deviation": 0.01}
 
 
@@ -41,16 +41,16 @@ def labelled(explained, count=3):
     return explained.encode([{"text": text, "label": i % 3} for i, text in enumerate(families.examples("bert", count))])
 
 
-def step_of(explained, batch, moment=FIRST):
+def step_of(explained, batch, context=FIRST):
     outputs = explained(batch)
-    return Step(explained, batch, outputs, *task_losses(explained, batch, outputs.logits), moment)
+    return Step(explained, batch, outputs, *task_losses(explained, batch, outputs.logits), context)
 
 
 def test_the_penalty_is_the_norm_of_finite_differences():
     explained = model(**QUIET)
     batch = labelled(explained)
     module = TrainingModule(explained, [GradientPenalty()]).train()
-    found = module(batch, Moment())["terms"][0]
+    found = module(batch, StepContext())["terms"][0]
     norms, size = [], 1e-5
     for row in range(len(batch)):
         one = batch.select([row]).trimmed()[0]
@@ -65,7 +65,7 @@ def test_the_penalty_is_the_norm_of_finite_differences():
     torch.testing.assert_close(found.detach(), torch.stack(norms).mean(), rtol=1e-6, atol=0)
     judged = TrainingModule(explained, [GradientPenalty()]).eval()
     with torch.no_grad():
-        torch.testing.assert_close(judged(batch, Moment(training=False))["terms"][0], found.detach())
+        torch.testing.assert_close(judged(batch, StepContext(training=False))["terms"][0], found.detach())
 
 
 def test_derivatives_of_the_penalty_of_first_and_second_order():
@@ -85,11 +85,11 @@ def test_the_terms_share_a_pass_with_other_terms_in_any_order(guide, turned):
     batch = explained.encode([{"text": families.SENTENCES[0], "label": 1, "rationale": [[2, 8]]}])
     objectives = [CrossEntropy(), ExplanationLoss(exegete.explainer(guide)), GradientPenalty(), VirtualAdversarial()]
     module = TrainingModule(explained, objectives[::-1] if turned else objectives)
-    terms = module.train()(batch, Moment())["terms"]
+    terms = module.train()(batch, StepContext())["terms"]
     terms.sum().backward()
     assert torch.isfinite(terms).all()
     with torch.no_grad():
-        assert torch.isfinite(module.eval()(batch, Moment(training=False))["terms"]).all()
+        assert torch.isfinite(module.eval()(batch, StepContext(training=False))["terms"]).all()
 
 
 @pytest.mark.parametrize("form", ["literal", "smart"])
@@ -117,7 +117,7 @@ def test_the_same_moment_gives_the_same_loss_whatever_the_global_generator_did()
     found = []
     for seed, number in ((1, 3), (2, 3), (1, 4)):
         torch.manual_seed(seed)
-        step = step_of(explained, batch, Moment(7, number))
+        step = step_of(explained, batch, StepContext(7, number))
         before = torch.get_rng_state()
         found.append(objective(step).detach())
         assert torch.equal(before, torch.get_rng_state())
@@ -187,7 +187,7 @@ def test_spans_with_padding_are_finite():
     batch = explained.encode([("who laughs", "nobody laughs at the jokes"), ("where", "in the rain")])
     batch = replace(batch, labels=torch.tensor([[3, 3], [-1, -1]]))
     module = TrainingModule(explained, [GradientPenalty(), VirtualAdversarial(**WIDE)]).train()
-    terms = module(batch, Moment())["terms"]
+    terms = module(batch, StepContext())["terms"]
     assert (terms > 0).all()
     terms.sum().backward()
     assert all(torch.isfinite(weight.grad).all() for weight in explained.parameters() if weight.grad is not None)

@@ -11,9 +11,9 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.models import ExplainedModel
-from exegete.objectives import ExplanationGuided, Moment
+from exegete.objectives import ExplanationGuided, StepContext
 from exegete.objectives.teacher_memory import TeacherMemory
-from exegete.training.module import TrainingModule
+from exegete.training.loop.module import TrainingModule
 
 TEXTS = families.examples("bert", 5)
 
@@ -117,16 +117,16 @@ def test_what_was_said_guides_later_steps_and_evaluation_asks_anew(model):
     assert kept.learned is kept.memory
     assert "memory" not in kept.params
     modules = {name: TrainingModule(model, [objective]).eval() for name, objective in (("new", fresh), ("old", kept))}
-    start = modules["old"](batch, Moment())["terms"][0].detach()
-    torch.testing.assert_close(start, modules["new"](batch, Moment())["terms"][0].detach())
+    start = modules["old"](batch, StepContext())["terms"][0].detach()
+    torch.testing.assert_close(start, modules["new"](batch, StepContext())["terms"][0].detach())
     before = model.model.classifier.weight.data.clone()
     model.model.classifier.weight.data.copy_(torch.randn_like(before))
-    now = modules["new"](batch, Moment())["terms"][0].detach()
+    now = modules["new"](batch, StepContext())["terms"][0].detach()
     try:
         assert not torch.isclose(now, start)
-        torch.testing.assert_close(modules["old"](batch, Moment(number=7))["terms"][0].detach(), start)
-        torch.testing.assert_close(modules["old"](batch, Moment(epoch=2))["terms"][0].detach(), now)
-        unseen = modules["old"](batch, Moment(training=False))["terms"][0]
+        torch.testing.assert_close(modules["old"](batch, StepContext(number=7))["terms"][0].detach(), start)
+        torch.testing.assert_close(modules["old"](batch, StepContext(epoch=2))["terms"][0].detach(), now)
+        unseen = modules["old"](batch, StepContext(training=False))["terms"][0]
         torch.testing.assert_close(unseen.detach(), now)
     finally:
         model.model.classifier.weight.data.copy_(before)

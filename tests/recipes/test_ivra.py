@@ -11,7 +11,7 @@ from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.models import ExplainedModel
 from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Sufficiency
 from exegete.recipes import RECIPES
-from exegete.studies.coefficients import MAPS
+from exegete.studies.tables.coefficients import MAPS
 from exegete.training import CriterionTrainer
 from families import processor, tiny, tokenizer
 
@@ -43,14 +43,16 @@ def test_each_criterion_has_the_papers_best_values(criterion, rate, gamma):
 
 
 def test_terms_are_the_cross_entropy_and_the_criteria_on_one_explainer():
-    recipe = RECIPES["ivra"]("consistency, sufficiency,comprehensiveness", norm="softmax", heads=False, pace=5.0)
+    recipe = RECIPES["ivra"](
+        "consistency, sufficiency,comprehensiveness", normaliser="softmax", heads=False, lr_multiplier=5.0
+    )
     assert recipe.arguments["learning_rate"] == 1e-4
     terms = recipe.terms(started(), generated(), seed=0)
     assert [type(term) for term in terms] == [CrossEntropy, Comprehensiveness, Sufficiency, Consistency]
     assert len({id(term.explainer) for term in terms[1:]}) == 1
     single = terms[1].explainer
-    assert (single.norm, single.mix, single.heads, single.features) == ("softmax", "coefs", False, True)
-    assert [term.pace for term in terms[1:]] == [5.0] * 3
+    assert (single.normaliser, single.mix, single.heads, single.features) == ("softmax", "coefs", False, True)
+    assert [term.lr_multiplier for term in terms[1:]] == [5.0] * 3
     assert (terms[1].margin, terms[2].margin, terms[2].form) == (1.0, 0.1, "margin")
     assert all(term.weight == 1 for term in terms)
     assert terms[1].explainer is not recipe.terms(started(), generated(), seed=0)[1].explainer
@@ -73,7 +75,7 @@ def test_the_student_looks_where_its_model_explains_and_weighs_explanations_as_i
 
 
 def test_softmax_as_printed_is_calibrated_on_training_data():
-    recipe = RECIPES["ivra"]("sufficiency", norm="softmax", mix="literal")
+    recipe = RECIPES["ivra"]("sufficiency", normaliser="softmax", mix="literal")
     single = recipe.terms(started(), generated(), seed=0)[1].explainer
     assert all(scale > 1 for scale in single.scales)
 

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from exegete.errors import ExegeteError
-from exegete.studies.cell import Cell
-from exegete.studies.run_cell import attempt
+from exegete.studies.runs.run_cell import attempt
+from exegete.studies.runs.store import Cell
 
 
 def note(folder: Path, name: str) -> None:
@@ -36,7 +36,7 @@ def raising(cell, space):
 def raising_once(cell, space):
     if not (space.work / "tried").exists():
         (space.work / "tried").touch()
-        raise RuntimeError("broken for the moment")
+        raise RuntimeError("broken for the context")
     ordinary(cell, space)
 
 

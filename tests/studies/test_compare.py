@@ -18,8 +18,8 @@ import families
 from exegete.explainers import EXPLAINERS
 from exegete.explainers.attribute import batches
 from exegete.reports.attributions import Attributions
-from exegete.studies.judge import Judged
-from exegete.studies.parts import Parts
+from exegete.studies.compare.judge import Judged
+from exegete.studies.compare.shards import Parts
 
 METHODS = ["random", "input_x_gradient", "occlusion"]
 METRICS = ["aopc_comprehensiveness", "aopc_sufficiency", "auc"]

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from exegete.errors import ExegeteError
-from exegete.studies.files import load_study
-from exegete.studies.grid import grid
-from exegete.studies.yaml_lines import read
+from exegete.studies.runs.grid import grid
+from exegete.studies.spec.study_file import load_study
+from exegete.studies.spec.yaml_lines import read
 
 GOOD = """\
 datasets:
@@ -183,7 +183,7 @@ def test_a_model_folder_and_a_data_file_go_by_content(tmp_path):
         text = study.replace('spec: "generated?size=40", split: train', f"spec: 'jsonl:{data}', split: all")
         return [run.cell.key for run in grid(load_study(written(tmp_path / "s.yaml", text))).runs]
 
-    from exegete.studies import sources
+    from exegete.studies.spec import sources
 
     first = keys(tmp_path / "one.jsonl")
     assert keys(tmp_path / "two.jsonl") == first

@@ -22,15 +22,15 @@ from exegete.cli import main
 from exegete.data.provenance import digest
 from exegete.metrics import metric
 from exegete.reports.attributions import Attributions
-from exegete.studies.boards import boards
-from exegete.studies.cell import Store
-from exegete.studies.figures import agreements, budget_curves, layer_curves, scatters, strips
-from exegete.studies.files import load_study
-from exegete.studies.grid import grid
-from exegete.studies.report import write_report
-from exegete.studies.results import collect
-from exegete.studies.run_cell import run_cell
-from exegete.studies.tables import center_and_spread, study_table
+from exegete.studies.runs.grid import grid
+from exegete.studies.runs.run_cell import run_cell
+from exegete.studies.runs.store import Store
+from exegete.studies.spec.study_file import load_study
+from exegete.studies.tables.figures import agreements, budget_curves, layer_curves, scatters, strips
+from exegete.studies.tables.leaderboards import leaderboards
+from exegete.studies.tables.report import write_report
+from exegete.studies.tables.results import collect
+from exegete.studies.tables.tables import center_and_spread, study_table
 
 FILE = Path(__file__).with_name("study_for_tests.yaml")
 ROOT = Path(__file__).parents[2]
@@ -180,12 +180,12 @@ def test_a_model_that_missed_its_bound_counts_nowhere(undisturbed, tmp_path):
         assert [run.seed for run in results.runs(recipe=recipe)] == seeds
         assert sorted(set(results.figures.query("recipe == @recipe")["seed"])) == seeds
     assert study_table(results, "f1").count[:, 0].tolist() == [3, 2]
-    (board,) = boards(Store(root)).values()
+    (board,) = leaderboards(Store(root)).values()
     assert dict(zip(board.rows, board.count[:, 1], strict=True))["films / tiny / fast / decompx"] == 2 * 12
 
 
 def test_the_leaderboard_has_every_judged_explanation(undisturbed, capsys):
-    ((dataset, board),) = boards(Store(undisturbed)).items()
+    ((dataset, board),) = leaderboards(Store(undisturbed)).items()
     assert dataset.startswith("dev (")
     assert len(board.rows) == 6
     labels = [metric(name).card.label for name in ("auc", "aopc_comprehensiveness")]
@@ -210,7 +210,7 @@ def test_the_leaderboard_tells_models_of_one_name_apart(undisturbed, tmp_path):
         if run.recipe == "fast" and run.dataset:
             trained = copied(run.cell.needs[0], lambda config: {"arguments": {**config["arguments"], "max_steps": 9}})
             copied(run.cell.key, lambda config, trained=trained: {"model": {"trained": trained}})
-    (board,) = boards(store).values()
+    (board,) = leaderboards(store).values()
     names = [row.removesuffix(" / decompx") for row in board.rows if row.endswith("decompx")]
     assert len(names) == 3
     assert "films / tiny / slow" in names

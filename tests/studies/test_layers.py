@@ -10,7 +10,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 import exegete
 import families
 from exegete.models import Capture, ExplainedModel
-from exegete.studies.layers import by_layer, layer_scores
+from exegete.studies.runs.layers import by_layer, layer_scores
 
 TECHNIQUES = ("attention_last", "attention_rollout", "input_x_gradient", "alti", "decompx_linear")
 WHOLE = "?level=token&specials=true&absolute=true"
@@ -43,7 +43,7 @@ def test_plausibility_is_sklearns_over_all_positions_special_ones_included(model
         gold = batch.rationale[0].numpy()
         with torch.no_grad():
             method = exegete.explainer(technique)
-            scores = method.everywhere(model, batch, batch.labels).scores[0].abs().numpy()
+            scores = method.explain_all_positions(model, batch, batch.labels).scores[0].abs().numpy()
         assert (scores[[0, -1]] != 0).any()
         assert found["auc"] == pytest.approx(roc_auc_score(gold, scores), abs=1e-5)
         assert found["average_precision"] == pytest.approx(average_precision_score(gold, scores), abs=1e-5)
@@ -64,7 +64,7 @@ def test_layers_of_attention_and_rollout_are_products_of_the_matrices(model, dat
         torch.testing.assert_close(rolled[:, number], product[:, 0])
     for technique, layers in (("attention_last", by_layer), ("attention_rollout", rolled)):
         with torch.no_grad():
-            whole = exegete.explainer(technique).everywhere(model, batch, batch.labels).scores
+            whole = exegete.explainer(technique).explain_all_positions(model, batch, batch.labels).scores
         torch.testing.assert_close(layers[:, -1], whole)
 
 

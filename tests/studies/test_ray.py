@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from exegete.errors import ExegeteError
-from exegete.studies.cell import Cell, Store
-from exegete.studies.engine import drive
-from exegete.studies.ray_engine import RayWorkers
+from exegete.studies.runs.store import Cell, Store
+from exegete.studies.workers.engine import drive
+from exegete.studies.workers.on_ray import RayWorkers
 from small_cells import cells, dying, raising
 
 

@@ -14,10 +14,10 @@ from collections import Counter
 
 import pytest
 
-from exegete.studies import cell as cell_module
-from exegete.studies.cell import RECORD, Cell, Store
-from exegete.studies.claims import claim
-from exegete.studies.run_cell import attempt, no_space, run_cell
+from exegete.studies.runs import store as cell_module
+from exegete.studies.runs.run_cell import attempt, no_space, run_cell
+from exegete.studies.runs.store import RECORD, Cell, Store
+from exegete.studies.workers.locks import claim
 from small_cells import cells, note, ordinary
 
 FORK = mp.get_context("fork")

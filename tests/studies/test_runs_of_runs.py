@@ -17,18 +17,18 @@ from exegete.errors import ExegeteError
 from exegete.explainers.parameterised_attention import ParameterisedAttention
 from exegete.recipes import RECIPES, Recipe, rationales
 from exegete.reports.attributions import Attributions
-from exegete.studies import sources
-from exegete.studies.cell import Store
-from exegete.studies.coefficients import coefficient_maps
-from exegete.studies.figures import agreements, table_matrix
-from exegete.studies.files import load_study
-from exegete.studies.grid import grid
-from exegete.studies.performance import performance
-from exegete.studies.results import collect
-from exegete.studies.run_cell import run_cell
-from exegete.studies.schema import DatasetPart
-from exegete.studies.sweeps import histories, sweeps
-from exegete.studies.tables import study_table
+from exegete.studies.runs.grid import grid
+from exegete.studies.runs.performance import performance
+from exegete.studies.runs.run_cell import run_cell
+from exegete.studies.runs.store import Store
+from exegete.studies.spec import sources
+from exegete.studies.spec.schema import DatasetPart
+from exegete.studies.spec.study_file import load_study
+from exegete.studies.tables.coefficients import coefficient_maps
+from exegete.studies.tables.figures import agreements, table_matrix
+from exegete.studies.tables.results import collect
+from exegete.studies.tables.sweeps import histories, sweeps
+from exegete.studies.tables.tables import study_table
 
 FILE = Path(__file__).with_name("study_of_runs.yaml")
 
@@ -39,7 +39,7 @@ class Attentive(Recipe):
 
     def train(self, model, train, dev, output_dir, **options):
         result = super().train(model, train, dev, output_dir, **options)
-        learned = ParameterisedAttention.uniform(result.model, normaliser="none")
+        learned = ParameterisedAttention.untrained(result.model, normaliser="none")
         with torch.no_grad():
             learned.coefficients.zero_()[-1, 0] = 3.0
         learned.save_pretrained(Path(output_dir) / "explainer")

@@ -1,4 +1,4 @@
-"""A student's pilot step, differentiated at the teacher's explanation, against a graph through it and differences."""
+"""A student's lookahead step, differentiated at an explanation, against a graph through it and differences."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from exegete import ExegeteError
 from exegete.explainers.parameterised_attention import ParameterisedAttention
 from exegete.models import Batch
 from exegete.models.readout import answer_only
-from exegete.training.bilevel import Pilot, Student, clipping, drawing
-from exegete.training.inner_updates import update_of
-from exegete.training.retraced import Remembered
+from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
+from exegete.training.bilevel.lookahead import LookaheadStep, Student, clipping, drawing
+from exegete.training.bilevel.replayed_pass import RecordedPass
 from small import PAIRS, small, uneven
 
 KINDS = {
@@ -40,7 +40,7 @@ class Scene:
         family, own = KINDS[kind]
         dropped = {} if family == "gpt2" else DROPOUT
         model = small(family, **({"initializer_range": 0.3} | dropped | own | changes))
-        self.student = Student(model, ParameterisedAttention.uniform(model, normaliser="softmax").double(), 5.0)
+        self.student = Student(model, ParameterisedAttention.untrained(model, normaliser="softmax").double(), 5.0)
         rows = [*PAIRS, PAIRS[0]] if kind == "span" else uneven(family, 4)
         self.inner, self.outer = (answered(model, rows[half]) for half in (slice(2), slice(2, 4)))
         weights = torch.randn(self.inner.attended.shape, generator=torch.Generator().manual_seed(1)).double()
@@ -53,11 +53,13 @@ class Scene:
             self.optimizer.zero_grad()
         self.max_norm = max_norm
 
-    def pilot(self, mode):
-        return Pilot(self.student, update_of(self.optimizer, self.student.weights()), mode, self.max_norm, rate=0.1)
+    def lookahead(self, mode):
+        return LookaheadStep(
+            self.student, inner_optimizer_of(self.optimizer, self.student.weights()), mode, self.max_norm, rate=0.1
+        )
 
     def gradient(self, mode="forward"):
-        return self.pilot(mode).gradient(self.inner, self.taught, self.outer, seed=3)
+        return self.lookahead(mode).gradient(self.inner, self.taught, self.outer, seed=3)
 
 
 def answered(model, rows) -> Batch:
@@ -89,11 +91,11 @@ def test_one_forward_mode_pass_gives_what_double_backward_gives_with_dropout(kin
 def test_a_step_that_is_taken_anyway_is_looked_through_as_if_it_were_a_pilot(kind, optimizer):
     scene = Scene(kind, optimizer, max_norm=0.5, steps=1)
     expected, loss = scene.gradient("unrolled")
-    with drawing(3), Remembered() as before:
+    with drawing(3), RecordedPass() as before:
         scene.student("loss", scene.inner, scene.taught).backward()
     weights, maps = scene.student.weights(), len(before.outputs)
     kept = {name: (weight.detach().clone(), copy.deepcopy(weight.grad)) for name, weight in weights.items()}
-    found, same = scene.pilot("forward").behind(scene.inner, scene.taught, scene.outer, 3, before)
+    found, same = scene.lookahead("forward").behind(scene.inner, scene.taught, scene.outer, 3, before)
     close(found, expected)
     assert float(loss) == pytest.approx(float(same), rel=1e-12)
     assert len(before.outputs) < maps / 2 or kind == "decoder"
@@ -111,14 +113,16 @@ def test_an_outer_loss_with_explanations_acts_through_both_explainers_and_on_its
     found = {}
     for mode in ("forward", "unrolled"):
         leaf = shares.clone().requires_grad_()
-        slope, loss = scene.pilot(mode).gradient(scene.inner, scene.taught, scene.outer, 3, leaf)
+        slope, loss = scene.lookahead(mode).gradient(scene.inner, scene.taught, scene.outer, 3, leaf)
         found[mode] = (slope, leaf.grad, loss)
     for one, other in zip(found["forward"], found["unrolled"], strict=True):
         close(one, other)
     plain = scene.gradient()
     assert not torch.allclose(found["forward"][0], plain[0])
     assert found["forward"][2] > plain[1]
-    implicit = scene.pilot("implicit").gradient(scene.inner, scene.taught, scene.outer, 3, shares.requires_grad_())[0]
+    implicit = scene.lookahead("implicit").gradient(scene.inner, scene.taught, scene.outer, 3, shares.requires_grad_())[
+        0
+    ]
     assert not torch.allclose(implicit, scene.gradient("implicit")[0])
 
 
@@ -133,7 +137,7 @@ def test_both_follow_the_optimizers_own_step(optimizer):
 def test_the_step_looked_through_is_the_one_that_the_optimizer_takes(optimizer, steps):
     scene = Scene(optimizer=optimizer, steps=steps)
     weights = scene.student.weights()
-    update = update_of(scene.optimizer, weights)
+    update = inner_optimizer_of(scene.optimizer, weights)
     scene.student("loss", scene.inner, scene.taught).backward()
     expected = {
         name: update(name, weight.detach(), weight.grad) for name, weight in weights.items() if weight.grad is not None
@@ -216,10 +220,10 @@ def test_padding_changes_nothing(mode):
     wide = scene.inner.select([short])
     narrow, columns = wide.trimmed()
     assert narrow.length < wide.length
-    pilot = scene.pilot(mode)
+    lookahead = scene.lookahead(mode)
     taught = scene.taught[[short]]
-    found = pilot.gradient(wide, taught, scene.outer, 0)[0]
-    close(found[:, columns], pilot.gradient(narrow, taught[:, columns], scene.outer, 0)[0])
+    found = lookahead.gradient(wide, taught, scene.outer, 0)[0]
+    close(found[:, columns], lookahead.gradient(narrow, taught[:, columns], scene.outer, 0)[0])
 
 
 def test_an_explanation_costs_no_more_than_its_heads_and_is_the_one_of_a_whole_pass():
@@ -229,7 +233,7 @@ def test_an_explanation_costs_no_more_than_its_heads_and_is_the_one_of_a_whole_p
     with scene.student.explained.evaluating(), torch.no_grad():
         found = scene.student("explanation", scene.inner)
         assert ran == []
-        expected = scene.student.explainer.everywhere(scene.student.explained, scene.inner).scores
+        expected = scene.student.explainer.explain_all_positions(scene.student.explained, scene.inner).scores
         assert ran
     hook.remove()
     torch.testing.assert_close(found, expected)
@@ -259,11 +263,13 @@ def test_clipping_is_torchs():
 def test_a_question_answering_student_keeps_every_position():
     model = small("bert", "QuestionAnswering", initializer_range=0.3)
     batch = replace(model.encode(PAIRS), labels=torch.tensor([[7, 8], [8, 9], [6, 7]]))
-    student = Student(model, ParameterisedAttention.uniform(model).double(), 5.0)
+    student = Student(model, ParameterisedAttention.untrained(model).double(), 5.0)
     taught = batch.attended / batch.attended.sum(1, keepdim=True).double()
     optimizer = OPTIMIZERS["sgd"](list(student.parameters()))
     pair = [
-        Pilot(student, update_of(optimizer, student.weights()), mode).gradient(batch, taught, batch, 0)[0]
+        LookaheadStep(student, inner_optimizer_of(optimizer, student.weights()), mode).gradient(
+            batch, taught, batch, 0
+        )[0]
         for mode in ("forward", "unrolled")
     ]
     close(*pair)
@@ -274,10 +280,10 @@ def test_a_question_answering_student_keeps_every_position():
 def test_what_cannot_be_looked_through_is_refused():
     weights = {"w": torch.nn.Parameter(torch.ones(2))}
     with pytest.raises(ExegeteError, match="SGD"):
-        update_of(torch.optim.RMSprop(weights.values()), weights)
+        inner_optimizer_of(torch.optim.RMSprop(weights.values()), weights)
     with pytest.raises(ExegeteError, match="does not step other"):
-        update_of(torch.optim.SGD(weights.values()), {"other": torch.nn.Parameter(torch.ones(1))})
+        inner_optimizer_of(torch.optim.SGD(weights.values()), {"other": torch.nn.Parameter(torch.ones(1))})
     with pytest.raises(ExegeteError, match="amsgrad"):
-        update_of(torch.optim.Adam(weights.values(), amsgrad=True), weights)
+        inner_optimizer_of(torch.optim.Adam(weights.values(), amsgrad=True), weights)
     with pytest.raises(ExegeteError, match="forward, implicit, unrolled"):
-        Scene().pilot("backward")
+        Scene().lookahead("backward")

@@ -15,8 +15,8 @@ import exegete
 from exegete import ExegeteError
 from exegete.objectives import CrossEntropy, ExplanationLoss
 from exegete.training import Constrained, ConstrainedTrainer, ObjectiveTrainer, fine_tune
-from exegete.training.constrained import Multiplier, exhausted, linear
-from exegete.training.trainer import LEARNED
+from exegete.training.loop.constrained import Multiplier, exhausted, linear
+from exegete.training.loop.trainer import LEARNED
 from runs import ARGUMENTS, bert, difference, generated, sentences, trainer, weights
 from test_resume import interrupted
 

@@ -16,8 +16,8 @@ from exegete.metrics import metric
 from exegete.objectives import CrossEntropy, Sufficiency
 from exegete.recipes import RECIPES
 from exegete.training import CriterionTrainer, fine_tune
-from exegete.training.criteria import overall
-from exegete.training.trainer import LEARNED
+from exegete.training.bilevel.criteria import overall
+from exegete.training.loop.trainer import LEARNED
 from families import processor, tiny
 from runs import ARGUMENTS, answers, difference, generated, pairs, weights
 from test_resume import interrupted
@@ -58,7 +58,7 @@ def test_the_rate_falls_every_two_epochs_and_coefficients_have_their_own(tmp_pat
             return super().training_step(*args, **kwargs)
 
     more = {"num_train_epochs": 5, "learning_rate": 1e-3, "per_device_train_batch_size": 20, "weight_decay": 0.1}
-    ivra(tmp_path, trainer=Watched, arguments=more, gamma=0.5, pace=30.0)
+    ivra(tmp_path, trainer=Watched, arguments=more, gamma=0.5, lr_multiplier=30.0)
     assert len(rates) == 15
     expected = [0.5 ** (step // 6) for step in range(15)]
     assert rates == [pytest.approx([1e-3 * factor, 3e-2 * factor]) for factor in expected]
@@ -157,7 +157,7 @@ def test_decoders_learn_adapters_that_become_part_of_the_model(kind, tmp_path):
     model = exegete.load(tmp_path / "run", device="cpu")
     batch = model.encode([{"text": "a moving film"}, {"text": "dull"}])
     torch.testing.assert_close(model(batch).logits, result.model.eval()(batch).logits)
-    scores = explainer(f"interpretable_attention:{tmp_path / 'run'}").everywhere(model, batch).scores
+    scores = explainer(f"interpretable_attention:{tmp_path / 'run'}").explain_all_positions(model, batch).scores
     torch.testing.assert_close(scores.sum(1), torch.ones(2))
 
 
@@ -222,15 +222,15 @@ def test_coefficients_explain_any_model_of_the_same_shape(tmp_path):
         for weight in other.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
     batch = other.encode([{"text": "a great film"}])
-    untrained = InterpretableAttention.untrained(other, **{"norm": single.norm, "mix": single.mix})
-    found, usual = (each.everywhere(other, batch).scores for each in (single, untrained))
+    untrained = InterpretableAttention.untrained(other, **{"normaliser": single.normaliser, "mix": single.mix})
+    found, usual = (each.explain_all_positions(other, batch).scores for each in (single, untrained))
     torch.testing.assert_close(found.sum(1), torch.ones(1))
     assert not torch.allclose(found, usual)
 
 
 def test_stopped_and_resumed_it_is_unbroken(student, tmp_path):
     """Model, coefficients, student and rates."""
-    options = {"start": student, "student": student, "gamma": 0.5, "pace": 30.0}
+    options = {"start": student, "student": student, "gamma": 0.5, "lr_multiplier": 30.0}
     options |= {"arguments": {"learning_rate": 1e-3}}
     ivra(tmp_path / "whole", "simulatability,sufficiency", **options)
     stopped = ivra(

@@ -12,7 +12,7 @@ from scipy.stats import pearsonr
 
 import families
 from exegete.models import ExplainedModel
-from exegete.training.evaluation import answer_characters, answer_positions, score
+from exegete.training.loop.evaluation import answer_characters, answer_positions, score
 from runs import answers, bert, sentences, trainer
 
 

@@ -19,7 +19,7 @@ from exegete import ExegeteError
 from exegete.objectives import OBJECTIVES, CrossEntropy
 from exegete.recipes import RECIPES
 from exegete.training import train_baseline
-from exegete.training.scratch import words_tokenizer
+from exegete.training.loop.from_scratch import words_tokenizer
 from runs import ARGUMENTS, answers, difference, generated, pairs, sentences, weights
 from test_scaffold import pictures
 

@@ -14,8 +14,8 @@ from exegete import ExegeteError
 from exegete.objectives import CrossEntropy
 from exegete.recipes import RECIPES
 from exegete.training import ObjectiveTrainer, fine_tune
-from exegete.training.head import split_head
-from exegete.training.lora import with_lora
+from exegete.training.loop.head import split_head
+from exegete.training.loop.lora import with_lora
 from runs import ARGUMENTS, difference, generated, trainer, weights
 from test_resume import interrupted
 

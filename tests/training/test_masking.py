@@ -8,9 +8,9 @@ import torch
 import exegete
 import families
 from exegete.errors import ExegeteError
-from exegete.objectives import CrossEntropy, Moment
-from exegete.training.masking import masked
-from exegete.training.module import TrainingModule
+from exegete.objectives import CrossEntropy, StepContext
+from exegete.training.loop.masked_inputs import masked
+from exegete.training.loop.module import TrainingModule
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def model():
 
 def lost(model, share: float, number: int = 0, copies: int = 400):
     batch = model.encode(families.SENTENCES[:1] * copies)
-    after = masked(model, batch, share, Moment(0, number)).inputs["input_ids"]
+    after = masked(model, batch, share, StepContext(0, number)).inputs["input_ids"]
     gone = after != batch.inputs["input_ids"]
     assert (after[gone] == model.mask_id).all()
     assert not (gone & ~batch.content).any()
@@ -45,11 +45,11 @@ def test_training_steps_see_masked_words_and_evaluation_does_not(model):
     batch = model.encode([{"text": text, "label": 1} for text in families.SENTENCES])
     module = TrainingModule(model, [CrossEntropy()], masked_share=1.0)
     clean = model(batch).logits
-    assert not torch.equal(module(batch, Moment(training=True))["logits"], clean)
-    assert torch.equal(module(batch, Moment(training=False))["logits"], clean)
+    assert not torch.equal(module(batch, StepContext(training=True))["logits"], clean)
+    assert torch.equal(module(batch, StepContext(training=False))["logits"], clean)
 
 
 def test_pictures_have_no_words():
     model = exegete.load(families.tiny("vit"), families.processor("vit"))
     with pytest.raises(ExegeteError, match="images"):
-        masked(model, model.encode(families.examples("vit")), 0.5, Moment())
+        masked(model, model.encode(families.examples("vit")), 0.5, StepContext())

@@ -24,16 +24,16 @@ from exegete import ExegeteError
 from exegete.data import generated_tokenizer
 from exegete.explainers.attributive_masking.losses import Weights
 from exegete.models import ExplainedModel
-from exegete.objectives import CrossEntropy, Moment
+from exegete.objectives import CrossEntropy, StepContext
 from exegete.objectives.masking import PredictionPreservation
 from exegete.recipes import RECIPES
-from exegete.training.batches import Collator
-from exegete.training.masking_data import stratified, without
-from exegete.training.masking_run import masking_arguments, train_masking, usual
-from exegete.training.masking_search import WeightSearch, drawn, opened
-from exegete.training.masking_trainer import MaskingTrainer
-from exegete.training.module import TrainingModule
-from exegete.training.students import Teaching
+from exegete.training.bilevel.students import Teaching
+from exegete.training.loop.batches import Collator
+from exegete.training.loop.module import TrainingModule
+from exegete.training.masking.data import stratified, without
+from exegete.training.masking.run import masking_arguments, train_masking, usual
+from exegete.training.masking.search import WeightSearch, drawn, opened
+from exegete.training.masking.trainer import MaskingTrainer
 from left_behind import mixed_modes, state
 
 QUICK = {"disable_tqdm": True, "use_cpu": True, "per_device_train_batch_size": 4, "logging_steps": 1}
@@ -62,7 +62,7 @@ def train(folder, model=None, trainer=None, **options):
     chosen = {"num_train_epochs": 2, "learning_rate": 5e-3, "eval_steps": 2, "save_total_limit": None} | QUICK
     arguments = chosen | options.pop("arguments", {})
     if trainer is not None:
-        import exegete.training.masking_run as module
+        import exegete.training.masking.run as module
 
         module.MaskingTrainer = trainer
     given = {"selection": METRIC, "weights": WEIGHTS, "arguments": arguments} | options
@@ -156,7 +156,7 @@ def test_killed_and_resumed_it_ends_at_the_weights_of_an_unbroken_run(tmp_path):
 
 
 def test_stopped_by_a_signal_it_says_so_and_goes_on(tmp_path, monkeypatch):
-    import exegete.training.masking_run as module
+    import exegete.training.masking.run as module
 
     train(tmp_path / "whole")
     monkeypatch.setattr(module, "MaskingTrainer", stopping(signal.SIGTERM, 5))
@@ -173,7 +173,7 @@ SEARCH = {"epochs": 1, "train_rows": 8, "dev_rows": 4}
 def searched(folder, trials=3, trainer=None, **options):
     """A search with as little as can be."""
     if trainer is not None:
-        import exegete.training.masking_search as module
+        import exegete.training.masking.search as module
 
         module.MaskingTrainer = trainer
     search = WeightSearch(trials=trials, **SEARCH, **options)
@@ -316,7 +316,7 @@ def test_bad_input(tmp_path):
     model = bert()
     module, batch = TrainingModule(model, [CrossEntropy(), PredictionPreservation()]), model.encode(list(texts(2)))
     with pytest.raises(ExegeteError, match="use it with a MaskingTrainer"):
-        module(batch, Moment())
+        module(batch, StepContext())
 
 
 def prompted():

@@ -7,7 +7,7 @@ from torch.func import functional_call
 from exegete import ExegeteError
 from exegete.explainers.parameterised_attention import ParameterisedAttention
 from exegete.models import Capture
-from exegete.training.meta_gradient import divergence, meta_gradient
+from exegete.training.bilevel.meta_gradient import divergence, meta_gradient
 from small import shared, small, uneven
 
 RATE, WEIGHT = 0.5, 5.0
@@ -21,7 +21,7 @@ class Student(torch.nn.Module):
     def __init__(self, model):
         super().__init__()
         self.model = model
-        self.explainer = ParameterisedAttention.uniform(model).double()
+        self.explainer = ParameterisedAttention.untrained(model).double()
 
     def forward(self, batch):
         outputs = self.model(batch, capture=CAPTURE)
@@ -38,7 +38,7 @@ class Scene:
         self.weights = {
             name: weight for name, weight in self.student.named_parameters() if not name.startswith("explainer")
         }
-        self.explainer = ParameterisedAttention.uniform(teacher, normaliser=normaliser).double()
+        self.explainer = ParameterisedAttention.untrained(teacher, normaliser=normaliser).double()
         with torch.no_grad():
             self.explainer.coefficients.add_(torch.linspace(-0.1, 0.1, 8, dtype=torch.float64).view(2, 4))
             outputs = teacher(self.inner, capture=CAPTURE)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from exegete.training import ObjectiveTrainer, fine_tune
-from exegete.training.checkpoints import newest_whole
+from exegete.training.loop.checkpoints import newest_whole
 from runs import ARGUMENTS, difference, generated, weights
 
 SCHEDULE = {"num_train_epochs": 3, "learning_rate": 1e-3, "eval_steps": 2, "save_total_limit": None}

@@ -9,7 +9,7 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
-from exegete.training.retraced import Known, Remembered, Retraced
+from exegete.training.bilevel.replayed_pass import Known, RecordedPass, ReplayedPass
 
 WITH_TANGENTS = {
     "all": ("0.weight", "0.bias", "2.weight", "2.bias", "4.weight"),
@@ -37,12 +37,12 @@ def dual_pass(model, names, inputs):
 @pytest.mark.parametrize("which", WITH_TANGENTS)
 def test_tangents_are_those_of_a_pass_that_computes_all_anew(which):
     model, inputs = network(), torch.randn(2, 7, 3, dtype=torch.float64)
-    with Remembered() as before:
+    with RecordedPass() as before:
         model(inputs)
     assert len(before.outputs) == 3
     with torch.no_grad(), forward_ad.dual_level():
         expected = dual_pass(model, WITH_TANGENTS[which], inputs)
-        with Retraced(before) as again:
+        with ReplayedPass(before) as again:
             found = dual_pass(model, WITH_TANGENTS[which], inputs)
         assert not again.outputs
         torch.testing.assert_close(found.primal, expected.primal, rtol=1e-14, atol=0)
@@ -55,13 +55,13 @@ def test_tangents_are_those_of_a_pass_that_computes_all_anew(which):
 
 def test_what_was_remembered_is_taken_and_other_maps_are_computed():
     model, inputs = network(), torch.randn(4, 3, dtype=torch.float64)
-    with Remembered() as before:
+    with RecordedPass() as before:
         hidden = model[0](inputs)
     ((place, kept),) = before.outputs
     assert torch.equal(kept, hidden)
     for weight, expected in ((place, hidden + 1), (0, hidden)):
         before.outputs = deque([Known(weight, hidden.detach() + 1)])
-        with torch.no_grad(), forward_ad.dual_level(), Retraced(before):
+        with torch.no_grad(), forward_ad.dual_level(), ReplayedPass(before):
             found = dual_pass(model, WITH_TANGENTS["all"], inputs).primal
         torch.testing.assert_close(found, model[1:](expected).detach())
 
@@ -76,7 +76,7 @@ def test_dropout_keeps_what_it_kept_and_other_draws_are_what_they_would_be(train
 
     inputs, along = torch.randn(2, 4, 5, dtype=torch.float64)
     results = []
-    for scope in (nullcontext(), before := Remembered()):
+    for scope in (nullcontext(), before := RecordedPass()):
         torch.manual_seed(3)
         with scope:
             results.append(run(inputs))
@@ -87,7 +87,7 @@ def test_dropout_keeps_what_it_kept_and_other_draws_are_what_they_would_be(train
         torch.manual_seed(3)
         expected = forward_ad.unpack_dual(run(dual))
         torch.manual_seed(3)
-        with Retraced(before):
+        with ReplayedPass(before):
             found = forward_ad.unpack_dual(run(dual))
         drawn = torch.rand(1)
     assert torch.equal(found.primal, expected.primal)

@@ -22,14 +22,30 @@ from exegete.metrics.simulatability import simulatability
 from exegete.models import Capture, ExplainedModel
 from exegete.models.digest import weights_digest
 from exegete.objectives import Step, task_losses
-from exegete.training.bilevel import Pilot, Student
-from exegete.training.checkpoints import newest_whole
-from exegete.training.inner_updates import update_of
-from exegete.training.lessons import GOLD, Lesson, answers, encoded, lessons, said_of, taught
-from exegete.training.scaffold import Teacher, projected, static
-from exegete.training.scaffold_trainer import ScaffoldTrainer
-from exegete.training.students import Teaching, _explanations, _head_logits, measured, student_splits, students, summary
-from exegete.training.trainer import LEARNED
+from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
+from exegete.training.bilevel.lookahead import LookaheadStep, Student
+from exegete.training.bilevel.scaffold import Teacher, projected, static
+from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
+from exegete.training.bilevel.students import (
+    Teaching,
+    _explanations,
+    _head_logits,
+    measured,
+    student_splits,
+    students,
+    summary,
+)
+from exegete.training.bilevel.teacher_outputs import (
+    GOLD,
+    TaughtBatch,
+    answers,
+    encoded,
+    taught,
+    teacher_answers,
+    teacher_outputs,
+)
+from exegete.training.loop.checkpoints import newest_whole
+from exegete.training.loop.trainer import LEARNED
 from runs import ARGUMENTS, difference, generated, sentences, weights
 from runs import answers as questions
 from small import shared
@@ -99,7 +115,7 @@ def test_every_task_has_students_and_a_teacher_that_learns(kind, tmp_path):
         expected = np.mean(predicted.argmax(-1) == np.array(own["label"][:]))
     assert result.metrics["simulatability"] == pytest.approx(expected, abs=1e-6)
     found = ParameterisedAttention.from_pretrained(tmp_path / "run" / "teacher_explainer")
-    start = ParameterisedAttention.uniform(teacher)
+    start = ParameterisedAttention.untrained(teacher)
     assert (found.coefficients - start.coefficients).abs().max() > 1e-3
     assert all(torch.equal(value, before[name]) for name, value in teacher.model.state_dict().items())
     spec = f"parameterised_attention:{tmp_path / 'run' / 'teacher_explainer'}"
@@ -107,10 +123,10 @@ def test_every_task_has_students_and_a_teacher_that_learns(kind, tmp_path):
 
 
 def test_with_an_outer_rate_of_zero_it_is_the_static_explainer_to_the_last_bit(tmp_path):
-    """Dropout on: the pilot step uses up no random number of the student's."""
+    """Dropout on: the lookahead step uses up no random number of the student's."""
     teacher, model = teacher_of(), config(hidden_dropout_prob=0.1)
     student(tmp_path / "still", Teaching(teacher, rate=0.0), model=model)
-    student(tmp_path / "static", Teaching(teacher, "uniform"), model=model)
+    student(tmp_path / "static", Teaching(teacher, "untrained"), model=model)
     student(tmp_path / "moved", Teaching(teacher, rate=0.1), model=model)
     still, fixed, moved = (weights(tmp_path / name) for name in ("still", "static", "moved"))
     assert difference(still, fixed) == 0.0
@@ -133,12 +149,12 @@ def test_other_ways_to_the_outer_gradient_train_too_and_unrolled_ends_where_forw
 
 @pytest.mark.parametrize("remembered", [True, False])
 def test_without_a_pilot_the_explainers_step_is_looked_through_the_students_own(remembered, tmp_path, monkeypatch):
-    """Every outer gradient is that of a pilot from where the student is before its step, drawn alike.
+    """Every outer gradient is that of a lookahead from where the student is before its step, drawn alike.
 
     Dropout is drawn again where it is not remembered, as on devices whose kernels draw it.
     """
     if not remembered:
-        monkeypatch.setattr("exegete.training.retraced._share", lambda *_, **__: 0.0)
+        monkeypatch.setattr("exegete.training.bilevel.replayed_pass._share", lambda *_, **__: 0.0)
     teacher, found, expected = teacher_of(), [], []
     steps = {"arguments": {"max_steps": 3}, "model": config(hidden_dropout_prob=0.1)}
 
@@ -146,25 +162,25 @@ def test_without_a_pilot_the_explainers_step_is_looked_through_the_students_own(
         def outer_step(self, number):
             scaffold, held_out = self.scaffold, self._held_out(int(self.scaffold.teacher.count))
             own = Student(self.explained, scaffold.student, self.scaffolding.weight)
-            update = update_of(self.optimizer, own.weights())
-            pilot = Pilot(own, update, "unrolled", self.args.max_grad_norm)
+            update = inner_optimizer_of(self.optimizer, own.weights())
+            lookahead = LookaheadStep(own, update, "unrolled", self.args.max_grad_norm)
             with scaffold.teacher.wanting_gradients() as coefficients:
                 said = self.scaffolding.explanation(self.rows, self.lesson.attended)
-                slope, _ = pilot.gradient(self.lesson, said, held_out, self._seed("student"))
+                slope, _ = lookahead.gradient(self.lesson, said, held_out, self._seed("student"))
                 expected.append(torch.autograd.grad(said, coefficients, slope.to(said))[0])
             super().outer_step(number)
 
     step = Teacher.step
     monkeypatch.setattr(Teacher, "step", lambda self, slope, *rest: (found.append(slope), step(self, slope, *rest)))
-    monkeypatch.setattr("exegete.training.students.ScaffoldTrainer", Watching)
-    student(tmp_path / "run", Teaching(teacher, rate=0.05, pilot=False), **steps)
+    monkeypatch.setattr("exegete.training.bilevel.students.ScaffoldTrainer", Watching)
+    student(tmp_path / "run", Teaching(teacher, rate=0.05, lookahead=False), **steps)
     assert len(found) == 3
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 * float(other.abs().max()))
 
 
-@pytest.mark.parametrize("pilot", [True, False])
-def test_in_mixed_precision_the_explainers_step_is_mixed_as_well(pilot, tmp_path, monkeypatch):
+@pytest.mark.parametrize("lookahead", [True, False])
+def test_in_mixed_precision_the_explainers_step_is_mixed_as_well(lookahead, tmp_path, monkeypatch):
     seen = []
     judged = Student.simulation
 
@@ -174,18 +190,20 @@ def test_in_mixed_precision_the_explainers_step_is_mixed_as_well(pilot, tmp_path
 
     monkeypatch.setattr(Student, "simulation", watched)
     steps = {"arguments": {"max_steps": 2, "bf16": True}, "model": config(hidden_dropout_prob=0.1)}
-    assert student(tmp_path, Teaching(teacher_of(), rate=0.05, pilot=pilot), **steps).finished
+    assert student(tmp_path, Teaching(teacher_of(), rate=0.05, lookahead=lookahead), **steps).finished
     assert seen == [True, True]
 
 
-@pytest.mark.parametrize(("step", "pilot"), [(3, True), (4, True), (6, True), (4, False)])
-def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(step, pilot, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("step", "lookahead"), [(3, True), (4, True), (6, True), (4, False)])
+def test_stopped_and_resumed_is_unbroken_with_both_explainers_and_their_moments(step, lookahead, tmp_path, monkeypatch):
     """Dropout on, an outer step every second one; step 4 ends an epoch."""
     every = {"arguments": {"eval_steps": 2}, "model": config(hidden_dropout_prob=0.1)}
-    teaching = Teaching(teacher_of(), rate=0.05, interval=2, pilot=pilot)
+    teaching = Teaching(teacher_of(), rate=0.05, interval=2, lookahead=lookahead)
     student(tmp_path / "whole", teaching, **every)
     with monkeypatch.context() as patched:
-        patched.setattr("exegete.training.students.ScaffoldTrainer", interrupted(signal.SIGTERM, step, ScaffoldTrainer))
+        patched.setattr(
+            "exegete.training.bilevel.students.ScaffoldTrainer", interrupted(signal.SIGTERM, step, ScaffoldTrainer)
+        )
         assert not student(tmp_path / "run", teaching, **every).finished
     assert student(tmp_path / "run", teaching, **every).finished
     assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
@@ -211,7 +229,7 @@ def test_after_a_crash_between_checkpoints_it_goes_on_to_the_same_weights(tmp_pa
     teaching = Teaching(teacher_of(), rate=0.05)
     student(tmp_path / "whole", teaching, **every)
     with monkeypatch.context() as patched:
-        patched.setattr("exegete.training.students.ScaffoldTrainer", Crashing)
+        patched.setattr("exegete.training.bilevel.students.ScaffoldTrainer", Crashing)
         with pytest.raises(ConnectionError):
             student(tmp_path / "run", teaching, **every)
     assert newest_whole(tmp_path / "run").name == "checkpoint-4"
@@ -237,16 +255,16 @@ def test_the_teacher_is_asked_once_and_its_kept_explanations_are_its_own(tmp_pat
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
-@pytest.mark.parametrize("name", ["uniform", "uniform_last", "input_x_gradient", "attention_all"])
+@pytest.mark.parametrize("name", ["untrained", "untrained_last", "input_x_gradient", "attention_all"])
 def test_what_is_kept_is_what_the_explainer_says_of_another_batch(family, name):
     """Other padding, other neighbours, padding on the left in decoders."""
     teacher = shared(family, dtype=torch.float32)
     data = pictures(6) if family == "vit" else sentences(6)
     method = static(name, teacher)
-    kept = lessons(teacher, data, lambda batch: _explanations(teacher, method, batch))
+    kept = teacher_outputs(teacher, data, lambda batch: _explanations(teacher, method, batch))
     batch = teacher.encode([data[row] for row in (5, 0, 3)])
     found = kept.of(torch.tensor([5, 0, 3]), batch.attended)[:, 0]
-    expected = projected(method, method.everywhere(teacher, batch).scores.detach(), batch.attended)
+    expected = projected(method, method.explain_all_positions(teacher, batch).scores.detach(), batch.attended)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert (found[~batch.attended] == 0).all()
     torch.testing.assert_close(found.sum(1), torch.ones(3))
@@ -256,13 +274,13 @@ def test_what_is_kept_is_what_the_explainer_says_of_another_batch(family, name):
 def test_kept_head_logits_mix_to_what_the_explainer_says(family):
     teacher = shared(family, dtype=torch.float32)
     data = pictures(5) if family == "vit" else sentences(5)
-    explainer = ParameterisedAttention.uniform(teacher)
+    explainer = ParameterisedAttention.untrained(teacher)
     with torch.no_grad():
         explainer.coefficients.copy_(torch.randn(2, 4, generator=torch.Generator().manual_seed(0)))
-    kept = lessons(teacher, data, lambda batch: _head_logits(teacher, explainer, batch))
+    kept = teacher_outputs(teacher, data, lambda batch: _head_logits(teacher, explainer, batch))
     batch = teacher.encode([data[row] for row in (4, 1)])
     mixed = explainer.mixed(kept.of(torch.tensor([4, 1]), batch.attended).unflatten(1, (2, 4)), batch.attended)
-    torch.testing.assert_close(mixed, explainer.everywhere(teacher, batch).scores, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(mixed, explainer.explain_all_positions(teacher, batch).scores, rtol=1e-4, atol=1e-5)
 
 
 def test_projections_by_hand():
@@ -331,7 +349,7 @@ def test_labels_of_taught_data_are_the_teachers_and_gold_ones_are_numbered_as_it
     own = taught(teacher, data)
     assert own[GOLD][:] == [1, 0, 0, 1]
     assert own["label"][:] == teacher.predict(teacher.encode(list(data))).tolist()
-    assert said_of(own).tolist() == own["label"][:]
+    assert teacher_answers(own).tolist() == own["label"][:]
     assert taught(teacher, data.remove_columns("label"))["label"][:] == own["label"][:]
 
 
@@ -356,8 +374,8 @@ def test_a_student_that_cuts_texts_earlier_has_a_teacher_that_does_too(tmp_path)
 
 
 def test_only_forward_mode_looks_through_the_students_own_step(tmp_path):
-    with pytest.raises(ExegeteError, match="pilot step"):
-        student(tmp_path, Teaching(teacher_of(), mode="unrolled", pilot=False))
+    with pytest.raises(ExegeteError, match="lookahead step"):
+        student(tmp_path, Teaching(teacher_of(), mode="unrolled", lookahead=False))
 
 
 def test_a_regression_teacher_with_constant_output_is_refused(tmp_path):
@@ -399,7 +417,7 @@ def test_the_loss_is_the_sum_of_the_answers_and_beta_times_the_explanations(tmp_
 def test_a_student_that_is_its_teacher_learns_nothing_from_explanations(special_tokens, tmp_path):
     """Special tokens have a score in the student's where they have one in the teacher's."""
     teacher = teacher_of()
-    method = InterpretableAttention.untrained(teacher, norm="softmax", special_tokens=special_tokens)
+    method = InterpretableAttention.untrained(teacher, normaliser="softmax", special_tokens=special_tokens)
     method.save_pretrained(tmp_path)
     data = taught(teacher, sentences(4))
     scaffolding = Teaching(teacher, f"interpretable_attention:{tmp_path}").objectives(data)[1].prepared(teacher)
@@ -407,7 +425,7 @@ def test_a_student_that_is_its_teacher_learns_nothing_from_explanations(special_
     explained = scaffolding.explanation(torch.arange(4), batch.attended)
     assert bool(explained[batch.attended & ~batch.content].any()) == special_tokens
     outputs = teacher(batch, capture=scaffolding.capture)
-    step = Step(teacher, Lesson.of(batch, explained), outputs, *task_losses(teacher, batch, outputs.logits))
+    step = Step(teacher, TaughtBatch.of(batch, explained), outputs, *task_losses(teacher, batch, outputs.logits))
     assert scaffolding(step).abs() < 1e-6
     other = teacher_of(seed=5)
     outputs = other(batch, capture=scaffolding.capture)
@@ -479,13 +497,13 @@ def test_a_student_that_knows_the_classes_in_another_order_is_compared_by_their_
 def test_the_summary_has_medians_quartiles_and_what_lies_above_the_baseline():
     rows = [("none", 5, seed, value) for seed, value in enumerate([0.5, 0.6, 0.7])]
     rows += [("learned", 5, seed, value) for seed, value in enumerate([0.7, 0.8, 0.9])]
-    rows += [("uniform", 5, seed, value) for seed, value in enumerate([0.6, 0.8, 0.9])]
+    rows += [("untrained", 5, seed, value) for seed, value in enumerate([0.6, 0.8, 0.9])]
     frame = pd.DataFrame(rows, columns=["explainer", "size", "seed", "simulatability"])
     table = summary(frame).set_index("explainer")
     assert table.loc["learned", ["median", "low", "high"]].tolist() == pytest.approx([0.8, 0.75, 0.85])
-    assert table["better"].to_dict() == {"none": False, "learned": True, "uniform": True}
+    assert table["better"].to_dict() == {"none": False, "learned": True, "untrained": True}
     frame.loc[6, "simulatability"] = 0.4
-    assert not summary(frame).set_index("explainer").loc["uniform", "better"]
+    assert not summary(frame).set_index("explainer").loc["untrained", "better"]
 
 
 def test_splits_of_students_are_disjoint_and_all_of_the_data():
@@ -510,7 +528,7 @@ def test_scores_by_hand():
 
 def test_a_lesson_keeps_everything_of_its_batch():
     batch = shared("bert").encode(["a film", "a small town"])
-    lesson = Lesson.of(batch, torch.ones(batch.attended.shape)).to("cpu")
+    lesson = TaughtBatch.of(batch, torch.ones(batch.attended.shape)).to("cpu")
     assert lesson.taught is not None
     assert lesson.alignments == batch.alignments
     assert torch.equal(lesson.inputs["input_ids"], batch.inputs["input_ids"])
@@ -530,7 +548,7 @@ def test_gradient_checkpointing_is_refused(tmp_path):
 def test_an_explainer_that_was_trained_anew_in_its_folder_is_another_one(tmp_path):
     teacher, found = teacher_of(), []
     for value in (1.0, 1.0, 2.0):
-        saved = ParameterisedAttention.uniform(teacher)
+        saved = ParameterisedAttention.untrained(teacher)
         torch.nn.init.constant_(saved.coefficients[0], value)
         saved.save_pretrained(tmp_path)
         data = taught(teacher, sentences(4))

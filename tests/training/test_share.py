@@ -11,8 +11,15 @@ import torch
 import exegete
 import families
 from exegete import ExegeteError
-from exegete.objectives import CrossEntropy, ExplanationGuided, GradientPenalty, Moment, Objective, VirtualAdversarial
-from exegete.training.module import TrainingModule, drawn
+from exegete.objectives import (
+    CrossEntropy,
+    ExplanationGuided,
+    GradientPenalty,
+    Objective,
+    StepContext,
+    VirtualAdversarial,
+)
+from exegete.training.loop.module import TrainingModule, drawn
 from runs import bert
 
 
@@ -41,7 +48,7 @@ def test_so_many_random_examples_in_their_order_without_empty_columns(share, siz
     batch = batch_of(model)
     draws = set()
     for number in range(20):
-        part = drawn(batch, share, Moment(number=number))
+        part = drawn(batch, share, StepContext(number=number))
         texts = [alignment.texts[0] for alignment in part.alignments]
         assert len(texts) == size
         assert part.attended.any(0).all()
@@ -49,7 +56,9 @@ def test_so_many_random_examples_in_their_order_without_empty_columns(share, siz
         assert places == sorted(set(places))
         draws.add(tuple(places))
     assert len(draws) > 3
-    assert torch.equal(drawn(batch, share, Moment(number=4)).labels, drawn(batch, share, Moment(number=4)).labels)
+    assert torch.equal(
+        drawn(batch, share, StepContext(number=4)).labels, drawn(batch, share, StepContext(number=4)).labels
+    )
 
 
 def test_the_full_batch_serves_the_others_and_all_of_it_counts_in_evaluation():
@@ -57,10 +66,12 @@ def test_the_full_batch_serves_the_others_and_all_of_it_counts_in_evaluation():
     batch = batch_of(model)
     half = Looking(0.5)
     module = TrainingModule(model, [CrossEntropy(), half])
-    both = module(batch, Moment())
+    both = module(batch, StepContext())
     assert len(half.seen[0].batch) == 3
     assert both["logits"].shape[0] == 6
-    assert both["terms"][0].item() == pytest.approx(module(batch, Moment(training=False))["terms"][0].item(), rel=1e-5)
+    assert both["terms"][0].item() == pytest.approx(
+        module(batch, StepContext(training=False))["terms"][0].item(), rel=1e-5
+    )
     assert half.seen[1].batch is batch
 
 
@@ -68,11 +79,11 @@ def test_the_estimate_is_the_mean_over_draws_of_the_whole_term():
     """Exactly so: over all pairs of examples, each mean is half the sum of both."""
     model = bert()
     batch = batch_of(model, 4)
-    whole = TrainingModule(model, [Looking()])(batch, Moment())["terms"][0].item()
+    whole = TrainingModule(model, [Looking()])(batch, StepContext())["terms"][0].item()
     found = {}
     for number in range(60):
         step = Looking(0.5)
-        value = TrainingModule(model, [CrossEntropy(), step])(batch, Moment(number=number))["terms"][1].item()
+        value = TrainingModule(model, [CrossEntropy(), step])(batch, StepContext(number=number))["terms"][1].item()
         found[tuple(alignment.texts[0] for alignment in step.seen[0].batch.alignments)] = value
     assert len(found) == 6
     assert sum(found.values()) / 6 == pytest.approx(whole, rel=1e-5)
@@ -81,15 +92,15 @@ def test_the_estimate_is_the_mean_over_draws_of_the_whole_term():
 def test_terms_with_one_share_see_the_same_examples_and_the_main_pass_stays_plain():
     model = bert()
     batch = batch_of(model)
-    plain = TrainingModule(model, [CrossEntropy()])(batch, Moment())
+    plain = TrainingModule(model, [CrossEntropy()])(batch, StepContext())
     terms = [CrossEntropy(), GradientPenalty(share=0.5), VirtualAdversarial(share=0.5)]
     terms += [ExplanationGuided(exegete.explainer("decompx_linear"), share=0.5)]
     module = TrainingModule(model, terms)
-    found = module(batch, Moment())
+    found = module(batch, StepContext())
     assert torch.equal(found["logits"], plain["logits"])
-    part = drawn(batch, 0.5, Moment())
+    part = drawn(batch, 0.5, StepContext())
     alone = [CrossEntropy(), GradientPenalty(), VirtualAdversarial(), ExplanationGuided(terms[3].explainer)]
-    expected = TrainingModule(model, alone)(part, Moment())["terms"][[1, 3]]
+    expected = TrainingModule(model, alone)(part, StepContext())["terms"][[1, 3]]
     torch.testing.assert_close(found["terms"][[1, 3]], expected, rtol=1e-4, atol=1e-6)
     found["terms"].sum().backward()
     assert all(weight.grad is None or torch.isfinite(weight.grad).all() for weight in model.parameters())
@@ -99,4 +110,4 @@ def test_terms_with_one_share_see_the_same_examples_and_the_main_pass_stays_plai
 def test_a_share_is_above_zero_and_at_most_one(share):
     model = bert()
     with pytest.raises(ExegeteError, match="share of the batch"):
-        drawn(batch_of(model), share, Moment())
+        drawn(batch_of(model), share, StepContext())

@@ -13,24 +13,26 @@ import families
 from exegete import ExegeteError
 from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.models import Batch
-from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Moment, Step, Sufficiency, task_losses
-from exegete.training.module import TrainingModule
-from exegete.training.simulatability import Pupil, Simulatability, examined
+from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Step, StepContext, Sufficiency, task_losses
+from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent, examined
+from exegete.training.loop.module import TrainingModule
 from small import PAIRS, small
 
 FAMILIES = ["bert", "gpt2", "llama"]
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-TRAINED = Moment()
+TRAINED = StepContext()
 COEFFICIENTS = ["query_features", "key_features", "head_coefficients", "layer_coefficients"]
 
 
-def scene(family="bert", head="SequenceClassification", norm="sparsemax", student=None, optimizer="sgd", **options):
+def scene(
+    family="bert", head="SequenceClassification", normaliser="sparsemax", student=None, optimizer="sgd", **options
+):
     """A model, its coefficients, and the criterion with a student of other weights."""
     quiet = QUIET if family == "bert" else {}
     torch.manual_seed(3)
     model = small(family, head, **quiet, initializer_range=0.3)
-    pupil = Pupil(student or small(family, head, **quiet, initializer_range=0.2), optimizer=optimizer)
-    single = InterpretableAttention.untrained(model, norm=norm).double()
+    pupil = SimulatingStudent(student or small(family, head, **quiet, initializer_range=0.2), optimizer=optimizer)
+    single = InterpretableAttention.untrained(model, normaliser=normaliser).double()
     with torch.no_grad():
         for value in single.state_dict().values():
             value.mul_(1 + 0.3 * torch.randn_like(value))
@@ -46,9 +48,9 @@ def labelled(model, texts=None):
     return model.encode([{"text": text, "label": i % 2} for i, text in enumerate(texts)])
 
 
-def step_of(model, batch, objective, moment=TRAINED):
+def step_of(model, batch, objective, context=TRAINED):
     outputs = model(batch, capture=objective.capture)
-    return Step(model, batch, outputs, *task_losses(model, batch, outputs.logits), moment)
+    return Step(model, batch, outputs, *task_losses(model, batch, outputs.logits), context)
 
 
 def taught_by_hand(objective, lesson, explained):
@@ -141,10 +143,10 @@ def test_what_judges_a_student_never_teaches_it(share):
 @pytest.mark.parametrize("special_tokens", [True, False])
 def test_a_student_that_is_the_model_has_nothing_to_learn_from_its_explanations(special_tokens):
     model = small("bert", **QUIET, initializer_range=0.3)
-    pupil = Pupil(model, 3.0, special_tokens=special_tokens).double()
+    pupil = SimulatingStudent(model, 3.0, special_tokens=special_tokens).double()
     batch = labelled(model)
-    explained = InterpretableAttention.untrained(model, norm="softmax", special_tokens=special_tokens).double()
-    same, other = explained.everywhere(model, batch).scores, pupil.student.explanation(batch)
+    explained = InterpretableAttention.untrained(model, normaliser="softmax", special_tokens=special_tokens).double()
+    same, other = explained.explain_all_positions(model, batch).scores, pupil.student.explanation(batch)
     torch.testing.assert_close(same.detach(), other.detach(), rtol=1e-10, atol=1e-12)
     beside = pupil.student.loss(batch, same.detach()) - pupil.student.simulation(batch)
     assert beside.abs() < 1e-10
@@ -173,15 +175,15 @@ def test_a_student_with_adamw_keeps_its_moments_also_in_files():
         expected = F.cross_entropy(student.explained.eval()(exam).logits, exam.labels)
     torch.testing.assert_close(term.detach(), expected, rtol=1e-8, atol=1e-10)
     with pytest.raises(ExegeteError, match="adamw, sgd"):
-        Pupil(small("bert"), optimizer="adam")
+        SimulatingStudent(small("bert"), optimizer="adam")
     with pytest.raises(ExegeteError, match="by more than 0"):
-        Pupil(small("bert"), weight=0.0)
+        SimulatingStudent(small("bert"), weight=0.0)
 
 
 @pytest.mark.parametrize("divergent", [False, True])
 def test_its_gradient_is_that_of_differences_of_the_outer_loss(divergent):
     """At the lesson's explanations, through the student's second step; at the exam's where the loss has them."""
-    model, objective = scene(norm="softmax", max_norm=1e6, outer_divergence=divergent)
+    model, objective = scene(normaliser="softmax", max_norm=1e6, outer_divergence=divergent)
     batch = labelled(model)
     step = step_of(model, batch, objective)
     explained = objective.scores(step).detach().requires_grad_()
@@ -212,9 +214,9 @@ def test_its_gradient_is_that_of_differences_of_the_outer_loss(divergent):
 @pytest.mark.parametrize("norm", ["sparsemax", "softmax"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_coefficient_and_the_model_get_a_gradient(family, norm):
-    model, objective = scene(family, norm=norm)
+    model, objective = scene(family, normaliser=norm)
     module = TrainingModule(model, [objective]).train()
-    module(labelled(model), Moment())["terms"].sum().backward()
+    module(labelled(model), StepContext())["terms"].sum().backward()
     for name in COEFFICIENTS:
         slope = getattr(objective.explainer, name).grad
         assert slope.isfinite().all()
@@ -230,7 +232,7 @@ def test_every_coefficient_and_the_model_get_a_gradient(family, norm):
 def test_spans_are_simulated_too():
     model, objective = scene(head="QuestionAnswering")
     module = TrainingModule(model, [objective]).train()
-    module(labelled(model), Moment())["terms"].sum().backward()
+    module(labelled(model), StepContext())["terms"].sum().backward()
     assert objective.explainer.layer_coefficients.grad.any()
 
 
@@ -240,7 +242,7 @@ def test_in_evaluation_it_is_the_students_loss_at_the_models_answers():
     model.eval()
     objective.pupil.train()
     with torch.no_grad():
-        found = objective(step_of(model, batch, objective, Moment(training=False)))
+        found = objective(step_of(model, batch, objective, StepContext(training=False)))
         student = objective.pupil.student.explained.eval()
         expected = F.cross_entropy(student(batch).logits, model.predict(batch))
     torch.testing.assert_close(found, expected)
@@ -252,18 +254,18 @@ def test_all_four_criteria_train_one_explainer_together():
     every = [CrossEntropy(), simulated, Comprehensiveness(single), Sufficiency(single), Consistency(single)]
     module = TrainingModule(model, every).train()
     assert list(module.learned) == ["simulatability", "simulatability_companion"]
-    module(labelled(model), Moment())["terms"].sum().backward()
+    module(labelled(model), StepContext())["terms"].sum().backward()
     assert all(getattr(single, name).grad.any() for name in COEFFICIENTS)
 
 
 @pytest.mark.parametrize("texts", [["a film"], ["a", "a", "dull"]])
 def test_a_batch_of_one_single_words_and_equal_scores_are_defined(texts):
     model, _ = scene()
-    level = InterpretableAttention.untrained(model, norm="softmax", mix="literal", scales=(1e-30, 1e-30)).double()
-    objective = Simulatability(level, pupil=Pupil(small("bert", **QUIET)))
+    level = InterpretableAttention.untrained(model, normaliser="softmax", mix="literal", scales=(1e-30, 1e-30)).double()
+    objective = Simulatability(level, pupil=SimulatingStudent(small("bert", **QUIET)))
     before = copy.deepcopy(objective.pupil.state_dict())
     module = TrainingModule(model, [objective]).train()
-    term = module(labelled(model, texts), Moment())["terms"]
+    term = module(labelled(model, texts), StepContext())["terms"]
     assert term.isfinite().all()
     term.sum().backward()
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in module.parameters())
@@ -281,10 +283,10 @@ def test_what_cannot_be_simulated_says_why():
         with pytest.raises(ExegeteError, match=message):
             replace(objective, **change)
     with pytest.raises(ExegeteError, match="in one process"):
-        objective(step_of(model, labelled(model), objective, Moment(rank=1)))
+        objective(step_of(model, labelled(model), objective, StepContext(rank=1)))
     several = small("bert", problem_type="multi_label_classification")
     batch = several.encode([{"text": "a film", "label": [1.0, 0.0, 0.0]}, {"text": "dull", "label": [1.0, 0.0, 1.0]}])
     single = InterpretableAttention.untrained(several).double()
-    term = Simulatability(single, pupil=Pupil(small("bert", **QUIET)))
+    term = Simulatability(single, pupil=SimulatingStudent(small("bert", **QUIET)))
     with pytest.raises(ExegeteError, match="not several labels at once"):
         term(step_of(several, batch, term))

@@ -21,14 +21,14 @@ from exegete.objectives import (
     ExplanationGuided,
     ExplanationLoss,
     GradientPenalty,
-    Moment,
     Objective,
+    StepContext,
     Sufficiency,
     VirtualAdversarial,
     task_losses,
 )
-from exegete.training.batches import lengths, longest_first, shuffled
-from exegete.training.module import TrainingModule
+from exegete.training.loop.batches import lengths, longest_first, shuffled
+from exegete.training.loop.module import TrainingModule
 from runs import answers, bert, difference, generated, sentences, trainer
 
 TEXTS = families.examples("bert")
@@ -63,7 +63,7 @@ def test_the_loss_of_spans_is_the_one_of_the_hugging_face_model_and_skips_answer
         where = {"start_positions": labels[row : row + 1, 0], "end_positions": labels[row : row + 1, 1]}
         torch.testing.assert_close(losses[row], model.model(**one, **where).loss)
     assert counted.tolist() == [True, True, False, True, True]
-    output = TrainingModule(model, [CrossEntropy()])(batch, Moment())
+    output = TrainingModule(model, [CrossEntropy()])(batch, StepContext())
     torch.testing.assert_close(output["terms"][0], losses[counted].mean())
 
 
@@ -117,7 +117,7 @@ def test_accumulated_parts_and_small_batches_of_dev_are_the_whole_also_where_ans
 
 @dataclass(frozen=True)
 class Shift(Objective):
-    """Pulls a learned number to the mean of the embeddings' gradient norms, times noise that depends on the moment."""
+    """Pulls a learned number to the mean of the embeddings' gradient norms, times noise that depends on the context."""
 
     weight: float = 0.5
     module: nn.Module = field(default_factory=lambda: nn.Linear(1, 1), repr=False)
@@ -172,7 +172,7 @@ class Broken(Objective):
     name: ClassVar[str] = "broken"
 
     def __call__(self, step):
-        return step.task_losses.sum() * (float("nan") if step.moment.number == 2 else 0.0)
+        return step.task_losses.sum() * (float("nan") if step.context.number == 2 else 0.0)
 
 
 @dataclass(frozen=True)
@@ -200,11 +200,18 @@ def test_a_number_that_is_none_stops_the_run_before_it_spoils_the_weights(tmp_pa
 
 
 def test_a_moment_draws_the_same_numbers_again_and_every_other_moment_others():
-    moments = [Moment(), Moment(seed=1), Moment(number=1), Moment(rank=1), Moment(part=1), Moment(training=False)]
-    drawn = [float(torch.rand((), generator=moment.generator("a"))) for moment in moments]
-    drawn.append(float(torch.rand((), generator=Moment().generator("b"))))
+    moments = [
+        StepContext(),
+        StepContext(seed=1),
+        StepContext(number=1),
+        StepContext(rank=1),
+        StepContext(part=1),
+        StepContext(training=False),
+    ]
+    drawn = [float(torch.rand((), generator=context.generator("a"))) for context in moments]
+    drawn.append(float(torch.rand((), generator=StepContext().generator("b"))))
     assert len(set(drawn)) == len(drawn)
-    assert drawn[0] == float(torch.rand((), generator=Moment().generator("a")))
+    assert drawn[0] == float(torch.rand((), generator=StepContext().generator("a")))
 
 
 def test_an_epoch_sees_every_row_once_in_another_order_with_less_padding():

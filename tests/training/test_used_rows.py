@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from exegete.training.inner_updates import update_of
-from exegete.training.used_rows import UsedRows
+from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
+from exegete.training.bilevel.used_embeddings import UsedEmbeddings
 from small import small, uneven
 
 
@@ -17,8 +17,8 @@ def losses(model, weights, batch):
 
 def rows_of(model, *batches):
     weights = dict(model.named_parameters())
-    rows = UsedRows(model, *batches)
-    return rows, weights, *rows.of(weights, update_of(torch.optim.SGD(weights.values(), lr=0.1), weights))
+    rows = UsedEmbeddings(model, *batches)
+    return rows, weights, *rows.of(weights, inner_optimizer_of(torch.optim.SGD(weights.values(), lr=0.1), weights))
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "distilbert", "electra", "big_bird"])
@@ -84,8 +84,8 @@ def test_a_frozen_table_stays_whole(frozen):
     model.embedding.requires_grad_(not frozen)
     batch = model.encode(uneven("bert", 2))
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    rows = UsedRows(model, batch)
-    own, _ = rows.of(weights, update_of(torch.optim.SGD(weights.values(), lr=0.1), weights))
+    rows = UsedEmbeddings(model, batch)
+    own, _ = rows.of(weights, inner_optimizer_of(torch.optim.SGD(weights.values(), lr=0.1), weights))
     assert all(own[key] is weight for key, weight in weights.items()) == frozen
     with rows.looked_up():
         found = losses(model, own, batch)
@@ -100,6 +100,6 @@ def test_an_update_of_rows_is_that_of_the_table_there(kind):
         table.grad = torch.randn(6, 3)
         optimizer.step()
     rows, gradient = torch.tensor([1, 4]), torch.randn(6, 3)
-    update, weight = update_of(optimizer, {"table": table}), table.detach()
+    update, weight = inner_optimizer_of(optimizer, {"table": table}), table.detach()
     whole = update("table", weight, gradient)[rows]
     torch.testing.assert_close(update.of_rows("table", rows)("table", weight[rows], gradient[rows]), whole)

@@ -16,9 +16,9 @@ import httpx
 import uvicorn
 from sqlalchemy import create_engine, make_url, text
 
+from exegete.web.human_study.storage import Storage
 from exegete.web.server import configuration
 from exegete.web.site import Site
-from exegete.web.study.storage import Storage
 from sites import TOKEN
 
 
@@ -88,7 +88,7 @@ def postgres(initdb):
     options = f"-k {folder} -c listen_addresses='' -c max_connections=80"
     run(control, "start", "--wait", "-D", f"{folder}/data", "-l", f"{folder}/log", "-o", options)
     try:
-        yield f"postgresql://exegete@/postgres?host={folder}"
+        yield f"postgresql://exegete/postgres?host={folder}"
     finally:
         run(control, "stop", "--mode", "immediate", "-D", f"{folder}/data")
         shutil.rmtree(folder)

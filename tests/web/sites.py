@@ -13,9 +13,9 @@ import exegete
 from exegete.web import Limits, Site, create_app
 from exegete.web.browse.stored import open_results
 from exegete.web.explore.service import Explorer
-from exegete.web.study.cases import cases
-from exegete.web.study.projects import create, find, invite
-from exegete.web.study.storage import Storage
+from exegete.web.human_study.cases import cases
+from exegete.web.human_study.projects import create, find, invite
+from exegete.web.human_study.storage import Storage
 from small import small
 
 TOKEN = "the-admin-token-of-the-tests-0123456789"

@@ -9,8 +9,8 @@ from playwright.sync_api import expect
 
 import exegete
 from browsing import PHONE, fits, tab_to
-from exegete.web.study.projects import find
-from exegete.web.study.results import answers_of
+from exegete.web.human_study.projects import find
+from exegete.web.human_study.results import answers_of
 from sites import METHODS, TEXTS, project
 
 pytestmark = pytest.mark.browser

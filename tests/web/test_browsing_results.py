@@ -14,8 +14,8 @@ from exegete.errors import ExegeteError
 from exegete.web.browse.listing import PER_PAGE, View, listing, values_at, view_of
 from exegete.web.browse.stored import open_results
 from exegete.web.cells import grid, layer_map
-from exegete.web.study.cases import compared
-from exegete.web.study.projects import create
+from exegete.web.human_study.cases import compared
+from exegete.web.human_study.projects import create
 from sites import METHODS, TEXTS, admin, model, site
 
 

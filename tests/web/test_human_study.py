@@ -12,12 +12,12 @@ from sqlalchemy import select
 import exegete
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
-from exegete.web.study import answers
-from exegete.web.study.blind import assigned, blinded, item_order, letter_of
-from exegete.web.study.cases import Case, cases, compared, restored
-from exegete.web.study.projects import create, find, invite, invited
-from exegete.web.study.results import answers_of, findings, guesses
-from exegete.web.study.tables import Annotator, Answer, Item
+from exegete.web.human_study import answers
+from exegete.web.human_study.blind import assigned, blinded, item_order, letter_of
+from exegete.web.human_study.cases import Case, cases, compared, restored
+from exegete.web.human_study.projects import create, find, invite, invited
+from exegete.web.human_study.results import answers_of, findings, guesses
+from exegete.web.human_study.tables import Annotator, Answer, Item
 from sites import METHODS, TEXTS, annotator, csrf, letters, model, project, rank, site
 
 

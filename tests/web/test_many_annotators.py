@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 import exegete
-from exegete.web.study.cases import cases
-from exegete.web.study.projects import create, find, invite
-from exegete.web.study.results import answers_of
-from exegete.web.study.storage import Storage
+from exegete.web.human_study.cases import cases
+from exegete.web.human_study.projects import create, find, invite
+from exegete.web.human_study.results import answers_of
+from exegete.web.human_study.storage import Storage
 from serving import Killable
 from sites import METHODS, TEXTS, csrf, model
 

@@ -13,10 +13,10 @@ from exegete.data.argilla import read_records
 from exegete.data.label_studio import read_tasks, write_tasks
 from exegete.data.marked import Marked
 from exegete.errors import ExegeteError
-from exegete.web.study.exports import exported
-from exegete.web.study.projects import find
-from exegete.web.study.results import marked_examples
-from exegete.web.study.tables import Answer
+from exegete.web.human_study.exports import exported
+from exegete.web.human_study.projects import find
+from exegete.web.human_study.results import marked_examples
+from exegete.web.human_study.tables import Answer
 from sites import METHODS, TEXTS, annotator, csrf, model, project, rank
 
 MARKS = {0: {"Ada": [[0, 2, 13]], "Ben": [[0, 2, 8]]}, 1: {"Ada": []}, 3: {"Ada": [[0, 26, 37]], "Ben": [[0, 0, 5]]}}

@@ -13,10 +13,10 @@ from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 
 from exegete.errors import ExegeteError
-from exegete.web.study.cases import Case
-from exegete.web.study.projects import create, find
-from exegete.web.study.storage import Storage, migrations, upgrade
-from exegete.web.study.tables import Base, Project
+from exegete.web.human_study.cases import Case
+from exegete.web.human_study.projects import create, find
+from exegete.web.human_study.storage import Storage, migrations, upgrade
+from exegete.web.human_study.tables import Base, Project
 
 
 def test_migrations_make_the_tables_that_the_code_expects(url):

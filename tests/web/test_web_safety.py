@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from exegete.cli import app as commands
 from exegete.errors import ExegeteError
 from exegete.web import Limits, create_app
-from exegete.web.study.cases import Case
-from exegete.web.study.exports import to_csv
-from exegete.web.study.projects import TOKEN_BYTES, create, digest, find, invite
-from exegete.web.study.tables import Annotator, Answer
+from exegete.web.human_study.cases import Case
+from exegete.web.human_study.exports import to_csv
+from exegete.web.human_study.projects import TOKEN_BYTES, create, digest, find, invite
+from exegete.web.human_study.tables import Annotator, Answer
 from sites import HERE, MARKUP, SCRIPT, TEXTS, TOKEN, admin, annotator, csrf, letters, project, rank, site, stranger
 
 OPEN = {"/sign-in", "/static/style.css", "/favicon.ico"}
@@ -344,7 +344,7 @@ def test_what_went_wrong_inside_is_not_told(whole, monkeypatch):
     def broken(*_):
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr("exegete.web.study.manage.findings", broken)
+    monkeypatch.setattr("exegete.web.human_study.manage.findings", broken)
     project(whole)
     reply = admin(whole).get("/studies/first/results")
     assert (reply.status_code, SECRET in reply.text, "went wrong" in reply.text) == (500, False, True)

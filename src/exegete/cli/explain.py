@@ -42,7 +42,7 @@ def explain(
     from exegete.cli.options import split_ids, target_of
     from exegete.reports.attributions import Attributions
     from exegete.reports.terminal import render
-    from exegete.studies.compare import seeded
+    from exegete.studies.compare.compare import seeded
 
     hush()
     text = sys.stdin.read() if text == "-" else text

@@ -80,7 +80,7 @@ def columns(text: str | None, pair: str | None, label: str | None, rationale: st
 
 
 def prompt(template: str | None, labels: str | None) -> dict[str, Any]:
-    """What makes a causal language model a classifier, as options of `load`.
+    """The options of `load` that make a causal language model a classifier.
 
     Raises:
         ExegeteError: one without the other, a file that cannot be read.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from exegete.models import ExplainedModel
     from exegete.web.browse.stored import Result
     from exegete.web.explore.service import Explorer
-    from exegete.web.study.storage import Storage
+    from exegete.web.human_study.storage import Storage
 
 TOKEN = "EXEGETE_ADMIN_TOKEN"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -89,7 +89,7 @@ def serve(
     _require_web()
     import uvicorn
 
-    from exegete.studies.compare import native_methods
+    from exegete.studies.compare.compare import native_methods
     from exegete.web import Site
     from exegete.web.browse.stored import open_results
     from exegete.web.server import configuration
@@ -156,7 +156,7 @@ def _examples(
     if not models:
         raise ExegeteError("--data needs a --model to explain it")
     from exegete.models.labels import in_model_labels
-    from exegete.studies.compare import with_label_names
+    from exegete.studies.compare.compare import with_label_names
 
     model = next(iter(models.values()))
     rows = in_model_labels(model, dataset)
@@ -172,7 +172,7 @@ def _explorer(
 
 
 def _storage(url: str | None) -> Storage:
-    from exegete.web.study.storage import DEFAULT, Storage
+    from exegete.web.human_study.storage import DEFAULT, Storage
 
     return Storage(url or DEFAULT)
 
@@ -191,9 +191,9 @@ def _study(
     """Makes the study if there is none of its name."""
     from sqlalchemy import select
 
-    from exegete.web.study.cases import Case, compared, explained
-    from exegete.web.study.projects import check_new, create
-    from exegete.web.study.tables import Project
+    from exegete.web.human_study.cases import Case, compared, explained
+    from exegete.web.human_study.projects import check_new, create
+    from exegete.web.human_study.tables import Project
 
     with storage.reading() as session:
         there = session.scalar(select(Project).where(Project.name == name))

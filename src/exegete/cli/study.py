@@ -13,12 +13,12 @@ from exegete.cli.console import console, hush, say
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
-    from exegete.studies.cell import Cell, Store
-    from exegete.studies.engine import Outcome
-    from exegete.studies.engine import Workers as WorkersProtocol
-    from exegete.studies.grid import Grid
-    from exegete.studies.results import Results
-    from exegete.studies.run_cell import Ended
+    from exegete.studies.runs.grid import Grid
+    from exegete.studies.runs.run_cell import Ended
+    from exegete.studies.runs.store import Cell, Store
+    from exegete.studies.tables.results import Results
+    from exegete.studies.workers.engine import Outcome
+    from exegete.studies.workers.engine import Workers as WorkersProtocol
 
 app = typer.Typer(
     help="Run grids of models, seeds, explainers and metrics, and make tables of them.", no_args_is_help=True
@@ -26,7 +26,7 @@ app = typer.Typer(
 
 
 class Engine(StrEnum):
-    """What does the runs."""
+    """The engine that executes the runs."""
 
     local = "local"
     ray = "ray"
@@ -40,7 +40,7 @@ class Scale(StrEnum):
 
 
 class Format(StrEnum):
-    """What a table is written as."""
+    """The file format that a table is written in."""
 
     md = "md"
     csv = "csv"
@@ -74,7 +74,7 @@ STORE = Path("runs")
 
 @app.callback()
 def _group() -> None:
-    """Run studies."""
+    """Run studies, report on them, and compare explanations."""
 
 
 @app.command()
@@ -101,7 +101,7 @@ def run(
 
     exegete study run studies/er-table-2.yaml --scale paper --engine ray --address auto
     """
-    from exegete.studies.engine import drive
+    from exegete.studies.workers.engine import drive
 
     hush()
     grid, store = _opened(file, scale, output_dir, only)
@@ -148,8 +148,8 @@ def table(
 
     Example: exegete study table studies/er-table-2.yaml --format tex
     """
-    from exegete.studies.report import FORMATS
-    from exegete.studies.tables import study_table
+    from exegete.studies.tables.report import FORMATS
+    from exegete.studies.tables.tables import study_table
 
     results = _results(file, scale, output_dir)
     for each in [name] if name else list(results.grid.study.file.tables):
@@ -179,12 +179,12 @@ def leaderboard(
     from exegete.reports.csv_table import csv_table
     from exegete.reports.latex import latex
     from exegete.reports.terminal import table as drawn
-    from exegete.studies.boards import boards
-    from exegete.studies.cell import Store
+    from exegete.studies.runs.store import Store
+    from exegete.studies.tables.leaderboards import leaderboards
 
     if form not in ("text", "csv", "tex"):
         raise unknown("format", form, ("text", "csv", "tex"))
-    found = boards(Store(output_dir))
+    found = leaderboards(Store(output_dir))
     if not found:
         raise ExegeteError(f"{output_dir} holds no judged explanations")
     for dataset, board in found.items():
@@ -212,9 +212,9 @@ class _Talk:
 
 
 def _opened(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[Grid, Store]:
-    from exegete.studies.cell import Store
-    from exegete.studies.files import load_study
-    from exegete.studies.grid import grid
+    from exegete.studies.runs.grid import grid
+    from exegete.studies.runs.store import Store
+    from exegete.studies.spec.study_file import load_study
 
     found = grid(load_study(file, scale.value)).only(only)
     if not found.runs:
@@ -223,14 +223,14 @@ def _opened(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tup
 
 
 def _results(file: Path, scale: Scale, output_dir: Path) -> Results:
-    from exegete.studies.results import collect
+    from exegete.studies.tables.results import collect
 
     return collect(*_opened(file, scale, output_dir, None))
 
 
 def _show_status(grid: Grid, store: Store) -> dict[str, str]:
-    from exegete.studies.estimate import in_words
-    from exegete.studies.status import status
+    from exegete.studies.runs.estimate import in_words
+    from exegete.studies.tables.status import status
 
     now = status(grid, store)
     words = {"train": "training runs", "judge": "judgements"}
@@ -246,18 +246,18 @@ def _workers(
     engine: Engine, root: Path, count: int | None, threads: int | None, address: str | None
 ) -> WorkersProtocol:
     if engine is Engine.ray:
-        from exegete.studies.ray_engine import RayWorkers
+        from exegete.studies.workers.on_ray import RayWorkers
 
         return RayWorkers(root, count, threads or 1, address)
-    from exegete.studies.local import LocalWorkers
+    from exegete.studies.workers.local import LocalWorkers
 
     return LocalWorkers(root, count or 1, threads)
 
 
 def _write(grid: Grid, store: Store) -> None:
-    from exegete.studies.report import write_report
-    from exegete.studies.results import collect
-    from exegete.studies.run_cell import no_space
+    from exegete.studies.runs.run_cell import no_space
+    from exegete.studies.tables.report import write_report
+    from exegete.studies.tables.results import collect
 
     try:
         page = write_report(collect(grid, store), store.root / "studies" / grid.study.name)

@@ -21,7 +21,7 @@ class Recipes(TyperGroup):
     """The registry as commands, read when first asked for, since recipes import torch."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Every recipe."""
+        """The names of all recipes, in the registry's order."""
         from exegete.recipes import RECIPES
 
         return list(RECIPES)

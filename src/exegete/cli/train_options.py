@@ -1,4 +1,4 @@
-"""What all commands of `exegete train` have in common."""
+"""The options that all commands of `exegete train` share, and the training run behind them."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def starting_point(model: str | None, config: str | None) -> str:
         raise ExegeteError("expected either --model (fine-tune it) or --config (train from scratch)")
     if config is not None and not config.endswith(".json"):
         from exegete.errors import unknown
-        from exegete.training.scratch import SIZES
+        from exegete.training.loop.from_scratch import SIZES
 
         if config not in SIZES:
             raise unknown("configuration", config, [*SIZES, "FILE.json"])

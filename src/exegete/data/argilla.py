@@ -15,7 +15,7 @@ QUESTIONS = ("rationale", "rationale_pair")
 
 
 def read_records(records: Any, where: str = "the file") -> list[Marked]:
-    """What an export of Argilla 2 holds: each span that people submitted for a span question counts as evidence.
+    """Reads an export of Argilla 2: each span that people submitted for a span question counts as evidence.
 
     A question whose name ends in `_pair`, or is the second text's field, belongs to the second text.
 
@@ -71,7 +71,7 @@ def _record(record: Any, where: str) -> Marked:
 
 
 def _object(record: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
-    """What a record has under a name; nothing where it is missing or null."""
+    """The object that a record has under a name; empty where it is missing or null."""
     value = record.get(name) or {}
     if not isinstance(value, dict):
         raise ExegeteError(f"{where}: expected an object in {name!r}, got {type(value).__name__}")

@@ -15,7 +15,7 @@ MetricFamily = Literal[
 
 @dataclass(frozen=True, slots=True)
 class MethodCard:
-    """An explainer's facts.
+    """Properties of an explainer that hold for every input.
 
     `signed`: whether negative scores mean evidence against the target. `differentiable`: whether its attributions keep
     a graph to the model's weights. `cost`: forward (F) and backward (B) passes an example, as a formula for people.
@@ -45,7 +45,7 @@ class MetricCard:
 
     @property
     def title(self) -> str:
-        """What a table's head shows: the label and an arrow to the better side."""
+        """The heading of a table's column: the label and an arrow to the better side."""
         return f"{self.label or self.name} {'↑' if self.higher_is_better else '↓'}"
 
 

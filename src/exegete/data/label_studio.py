@@ -28,7 +28,7 @@ PAIR_CONFIG = """<View>
 
 
 def read_tasks(tasks: Any, where: str = "the file") -> list[Marked]:
-    """What an export of Label Studio (format JSON) holds.
+    """Reads an export of Label Studio (format JSON).
 
     Every labelled span of a text counts as evidence, whatever its label is called; cancelled annotations do not. A
     label of the example is taken from the task's data (`label`) or from a choice that the first annotator made.

@@ -1,4 +1,4 @@
-"""What a result came from, and files that are whole or not there."""
+"""Provenance of results, and files that are written as a whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Points on a path placed where the function bends: Simpson's rule on intervals that are halved where they err.
 
-The function's values at the points come with its slopes, so every interval's error is known, not estimated: the rule's
-result minus the rise of the function over the interval.
+The function's values at the points come with its gradients, so every interval's error is known, not estimated: the
+rule's result minus the rise of the function over the interval.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Path:
         return total
 
     def gaps(self) -> list[float]:
-        """Every interval's error."""
+        """The integration error of each interval."""
         return [
             sum(weight * self.known[point].slope for point, weight in _simpson(start, end))
             - (self.known[end].score - self.known[start].score)

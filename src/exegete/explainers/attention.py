@@ -1,4 +1,4 @@
-"""Attention weights as attributions."""
+"""Explainers that use attention weights as attributions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AttentionLast(SinglePass):
     def from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """mean_h A^N[q, :]."""
+        """Attention of the last layer from position q, mean over heads: mean_h A^N[q, :]."""
         return _from_query(model, batch, outputs.attentions[-1].mean(1), target, self.query)
 
 
@@ -51,13 +51,13 @@ class AttentionAll(AttentionLast):
 
     @property
     def capture(self) -> Capture:
-        """Attention probabilities."""
+        """Attention probabilities of all layers."""
         return Capture(attentions=True)
 
     def from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """mean_l mean_h A^l[q, :]."""
+        """Attention from position q, mean over heads and layers: mean_l mean_h A^l[q, :]."""
         mean = torch.stack([layer.mean(1) for layer in outputs.attentions]).mean(0)
         return _from_query(model, batch, mean, target, self.query)
 
@@ -97,7 +97,7 @@ class AttentionRollout(SinglePass):
 
     @property
     def capture(self) -> Capture:
-        """Attention probabilities."""
+        """Attention probabilities of all layers."""
         return Capture(attentions=True)
 
     def from_outputs(

@@ -1,4 +1,4 @@
-"""Texts in, attributions out."""
+"""Explains texts and other examples in batches, and describes their attributions."""
 
 from __future__ import annotations
 

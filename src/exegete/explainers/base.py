@@ -1,4 +1,4 @@
-"""What every attribution method is."""
+"""The interface of all attribution methods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from exegete.models.digest import weights_digest
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a method says of a batch.
+    """The attributions of a batch by one method.
 
     `scores` [B, L], zero outside content; `delta` [B]: how far the scores are from adding up to what they should
     (methods with a completeness property); `layers` [B, N, L]: scores layer by layer; `bias` [B]: the part of the
@@ -42,7 +42,7 @@ class Explainer(ABC):
 
     @property
     def name(self) -> str:
-        """The registry id."""
+        """The id of the explainer in the registry."""
         return self.card.name
 
     @property
@@ -82,10 +82,10 @@ class Explainer(ABC):
 
     def explain(self, model: ExplainedModel, batch: Batch, target: Any = None) -> Explanation:
         """Scores and what else the method has to say; see `attribute`."""
-        explanation = self.everywhere(model, batch, target)
+        explanation = self.explain_all_positions(model, batch, target)
         return replace(explanation, scores=explanation.scores.masked_fill(~batch.content, 0.0))
 
-    def everywhere(self, model: ExplainedModel, batch: Batch, target: Any = None) -> Explanation:
+    def explain_all_positions(self, model: ExplainedModel, batch: Batch, target: Any = None) -> Explanation:
         """As `explain`, but special tokens keep what the method gives them; anything at padding.
 
         Explanation regularisation and its analyses look at these: there, special tokens are part of the input.
@@ -126,7 +126,7 @@ class SinglePass(Explainer):
 
     @property
     def capture(self) -> Capture:
-        """What has to be captured in the forward pass."""
+        """The quantities to capture in the forward pass."""
         return Capture()
 
     @property

@@ -1,4 +1,4 @@
-"""What a model answers when only some of the words are there: the shared part of LIME and of Shapley's family."""
+"""Model scores with only some of the words present: the shared part of LIME and of the Shapley methods."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class CoalitionMethod(Explainer):
 
     @abstractmethod
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """What each of all 2^n coalitions [2^n, n] counts: [2^n, ...]."""
+        """The weight of each of all 2^n coalitions [2^n, n]: [2^n, ...]."""
 
     @abstractmethod
     def draw(self, count: int, random: np.random.Generator) -> Drawn:

@@ -14,7 +14,7 @@ from exegete.data.cards import MethodCard
 from exegete.errors import unknown
 from exegete.explainers.base import Explainer, Explanation
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.anatomy import layers
+from exegete.models.architecture import layers
 from exegete.models.frozen import Factors, Gate, frozen
 from exegete.models.inputs import inputs_of
 
@@ -23,12 +23,12 @@ CAPTURE = Capture(differentiable_twice=True)
 
 @dataclass(frozen=True)
 class DecompXLinear(Explainer):
-    """What each position adds to the target's logit in the network made linear at this input. Signed, exact.
+    """Contribution of each position to the target's logit in the network made linear at this input. Signed, exact.
 
     With attention probabilities, norms' scales and activations' slopes (f(x)/x) held at their true values, the logit is
     affine in the representations x_k that enter the first layer: z = Σ_k ⟨∂z/∂x_k, x_k⟩ + what the biases add, so one
     vector-Jacobian product gives every contribution: DecompX (Modarressi et al. 2023) with the biases as a token of
-    their own. Any family with an `Anatomy`. `Explanation.bias` [B] is z − Σ_k over all positions;
+    their own. Any family with an `Architecture`. `Explanation.bias` [B] is z − Σ_k over all positions;
     `Explanation.layers` [B, N, L] holds ⟨∂z/∂x_k, x_k⟩ at the inputs of every layer.
 
     When attributions keep a graph, their derivatives with respect to the weights are the true ones: what is held still
@@ -51,7 +51,7 @@ class DecompXLinear(Explainer):
         return self.gate == "value"
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One each."""
+        """One forward and one backward pass."""
         return 1.0, 1.0
 
     def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:

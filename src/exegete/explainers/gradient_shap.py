@@ -42,7 +42,7 @@ class GradientShap(Explainer):
     card: ClassVar = MethodCard("gradient_shap", "gradients", True, False, "n_samples (F + B)", "Lundberg and Lee 2017")
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One each a draw."""
+        """One forward and one backward pass for each draw."""
         return float(self.n_samples), float(self.n_samples)
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:

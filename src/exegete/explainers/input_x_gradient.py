@@ -1,4 +1,4 @@
-"""Input embedding times gradient."""
+"""Input × gradient: the input embedding times its gradient."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class InputXGradient(SinglePass):
     on_embeddings: ClassVar[bool] = True
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One each."""
+        """One forward and one backward pass."""
         return 1.0, 1.0
 
     def from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """Σ_d E_id ∂f_c/∂E_id."""
+        """The inner product of each embedding and its gradient: Σ_d E_id ∂f_c/∂E_id."""
         assert outputs.embeddings is not None
         slope = gradient(model.task.score(outputs.logits, target), outputs.embeddings, keep_graph=keep_graph)
         return (slope * outputs.embeddings).sum(-1)

@@ -13,7 +13,7 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.adaptive import Value, integrate
 from exegete.explainers.base import Explainer, Explanation, embeddings_with_gradient
-from exegete.explainers.paths import Rule, every, quadrature, slopes
+from exegete.explainers.paths import Rule, every, gradients_at, quadrature
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import Reference
 
@@ -88,7 +88,7 @@ class IntegratedGradients(Explainer):
             return start[rows[index]] + alphas[points[index], None, None] * difference[rows[index]]
 
         total = torch.zeros_like(difference)
-        for part in slopes(model, batch, target, rows, between, self.internal_batch_size):
+        for part in gradients_at(model, batch, target, rows, between, self.internal_batch_size):
             total = total.index_add(0, rows[part.points], part.gradient * weights[points[part.points], None, None])
         return total * difference
 
@@ -105,7 +105,7 @@ class IntegratedGradients(Explainer):
                 return start[rows[index]] + alphas[index] * difference[rows[index]]
 
             scores = torch.zeros(len(numbers), dtype=torch.float64)
-            for part in slopes(model, batch, target, rows, between, self.internal_batch_size):
+            for part in gradients_at(model, batch, target, rows, between, self.internal_batch_size):
                 scores[part.points.cpu()] = part.score.detach().double().cpu()
                 share = (part.gradient * difference[rows[part.points]]).sum(-1)
                 shares.update(zip(((numbers[i], points[i]) for i in part.points.tolist()), share, strict=True))

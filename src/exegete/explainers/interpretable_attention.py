@@ -42,7 +42,7 @@ class InterpretableAttention(LearnedAttention):
         n_layers: the layers of the models that it shall explain.
         n_heads: the heads of each of them.
         head_dim: the features of each head.
-        norm: NORM, one of `sparsemax`, `softmax`, `entmax15`.
+        normaliser: NORM, one of `sparsemax`, `softmax`, `entmax15`.
         mix: default: `coefs` for softmax, `literal` otherwise.
         features: whether ω_Q and ω_K are learned; they stay what they are at first otherwise, all alike.
         heads: the same of λ.
@@ -63,7 +63,7 @@ class InterpretableAttention(LearnedAttention):
         n_layers: int,
         n_heads: int,
         head_dim: int,
-        norm: Norm = "sparsemax",
+        normaliser: Norm = "sparsemax",
         mix: Mix | None = None,
         features: bool = True,
         heads: bool = True,
@@ -72,7 +72,7 @@ class InterpretableAttention(LearnedAttention):
         special_tokens: bool = True,
     ) -> None:
         super().__init__(n_layers, n_heads)
-        self.norm, self.mix = _chosen(norm, mix)
+        self.normaliser, self.mix = _chosen(normaliser, mix)
         self.head_dim, self.features, self.heads, self.layers = head_dim, features, heads, layers
         self.scales, self.special_tokens = _two_positive(scales), special_tokens
         self._coefficient("query_features", (n_layers, n_heads, head_dim), learned=features)
@@ -89,9 +89,9 @@ class InterpretableAttention(LearnedAttention):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Sizes and choices."""
+        """The sizes and choices the explainer was made with, by name."""
         sizes, levels = ("n_layers", "n_heads", "head_dim"), ("features", "heads", "layers")
-        names = (*sizes, "norm", "mix", *levels, "scales", "special_tokens")
+        names = (*sizes, "normaliser", "mix", *levels, "scales", "special_tokens")
         return {name: getattr(self, name) for name in names}
 
     def check(self, outputs: Outputs) -> None:
@@ -111,10 +111,12 @@ class InterpretableAttention(LearnedAttention):
         places = explained_places(batch, self.special_tokens)
         with exact(batch.device):
             if self.mix == "literal":
-                return jointly(self.norm, self._layer_grid(self._head_grid(model, batch, outputs), places), places)
+                return jointly(
+                    self.normaliser, self._layer_grid(self._head_grid(model, batch, outputs), places), places
+                )
             logits = self._similarities(model, batch, outputs)
-            heads = NORMS[self.norm](self.head_coefficients, -1).to(logits)
-            layers = NORMS[self.norm](self.layer_coefficients, -1).to(logits)
+            heads = NORMS[self.normaliser](self.head_coefficients, -1).to(logits)
+            layers = NORMS[self.normaliser](self.layer_coefficients, -1).to(logits)
             return over_positions(torch.einsum("n,nh,bnhm->bm", layers, heads, logits), places)
 
     @torch.no_grad()
@@ -142,7 +144,7 @@ class InterpretableAttention(LearnedAttention):
 
     def _layer_grid(self, heads: Tensor, places: Tensor) -> Tensor:
         """τ₂ η_l Ψ_l: [B, N, L]."""
-        mixed = jointly(self.norm, heads, places)
+        mixed = jointly(self.normaliser, heads, places)
         return self.scales[1] * self.layer_coefficients.to(mixed)[:, None] * mixed
 
     def _similarities(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
@@ -154,7 +156,7 @@ class InterpretableAttention(LearnedAttention):
             return torch.stack([scale * mean_logits(q, k, seen, causal, both) for q, k, scale, both in layers], 1)
         queries = map(_weighted, outputs.queries, self.query_features)
         keys = map(_weighted, outputs.keys, self.key_features)
-        features = [each.transpose(1, 2) for each in each_normalised(self.norm, [*queries, *keys])]
+        features = [each.transpose(1, 2) for each in each_normalised(self.normaliser, [*queries, *keys])]
         pairs = zip(features[: self.n_layers], features[self.n_layers :], strict=True)
         return torch.stack([mean_logits(q, k, seen, causal) for q, k in pairs], 1)
 
@@ -165,13 +167,13 @@ class InterpretableAttention(LearnedAttention):
             self.register_buffer(name, torch.ones(shape))
 
 
-def _chosen(norm: str, mix: str | None) -> tuple[str, str]:
-    if norm not in NORMS:
-        raise unknown("norm", norm, NORMS)
-    mix = mix or ("coefs" if norm == "softmax" else "literal")
+def _chosen(normaliser: str, mix: str | None) -> tuple[str, str]:
+    if normaliser not in NORMS:
+        raise unknown("normaliser", normaliser, NORMS)
+    mix = mix or ("coefs" if normaliser == "softmax" else "literal")
     if mix not in get_args(Mix):
         raise unknown("mix", mix, get_args(Mix))
-    return norm, mix
+    return normaliser, mix
 
 
 def _weighted(x: Tensor, weight: Tensor) -> Tensor:

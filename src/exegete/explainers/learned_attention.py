@@ -1,4 +1,4 @@
-"""What explainers with coefficients on attention share: mean queries, normalisers, checks and files."""
+"""The shared parts of explainers with coefficients on attention: mean queries, normalisers, checks and files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LearnedAttention(nn.Module, SinglePass):
     @property
     @abstractmethod
     def params(self) -> dict[str, Any]:
-        """What the explainer is made with, as plain values; its coefficients apart."""
+        """The arguments the explainer is made with, as plain values; its coefficients apart."""
 
     @property
     def capture(self) -> Capture:
@@ -143,20 +143,20 @@ def exact(device: torch.device) -> torch.autocast:
 
 
 def precise(values: Tensor) -> Tensor:
-    """In float32 at least."""
+    """The values converted to float32; wider types stay."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
-def jointly(norm: str, grid: Tensor, places: Tensor) -> Tensor:
+def jointly(normaliser: str, grid: Tensor, places: Tensor) -> Tensor:
     """One normaliser over all `places` [B, L] of a grid [B, …, K, L] together; the sum over K, zero elsewhere."""
     inside = places.view(len(places), *[1] * (grid.ndim - 2), places.shape[1])
     masked = grid.masked_fill(~inside, MASKED).flatten(-2)
-    return QUICK[norm](masked, -1).view_as(grid).sum(-2)
+    return QUICK[normaliser](masked, -1).view_as(grid).sum(-2)
 
 
-def each_normalised(norm: str, values: Sequence[Tensor]) -> Sequence[Tensor]:
+def each_normalised(normaliser: str, values: Sequence[Tensor]) -> Sequence[Tensor]:
     """A normaliser over the last axis, of one length, of several tensors."""
-    return short_sparsemaxes(values) if norm == "sparsemax" else [NORMS[norm](each, -1) for each in values]
+    return short_sparsemaxes(values) if normaliser == "sparsemax" else [NORMS[normaliser](each, -1) for each in values]
 
 
 def over_positions(logits: Tensor, places: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class LlmRanking(Explainer):
 
 
 def question(alignment: Alignment, label: str, labels: tuple[str, ...]) -> str:
-    """What the ranker is asked; the texts are put in last, so that their braces are only characters."""
+    """The prompt for the ranker; the texts are put in last, so that their braces are only characters."""
     filled = QUESTION.replace("{label}", label).replace("{labels}", ", ".join(labels)).replace("{marker}", MARKER)
     return filled.replace("{text}", "\n".join(alignment.texts))
 

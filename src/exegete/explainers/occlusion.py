@@ -1,4 +1,4 @@
-"""What happens to the answer when a word is not there."""
+"""Occlusion: how the answer changes when a word is taken away."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class ParameterisedAttention(LearnedAttention):
         self.coefficients = nn.Parameter(torch.full((used, n_heads), 1 / (used * n_heads)))
 
     @classmethod
-    def uniform(
+    def untrained(
         cls, model: ExplainedModel, layers: Layers = "all", normaliser: Normaliser = "sparsemax", **options: Any
     ) -> Self:
         """The untrained explainer for a model: a mean over the heads of all layers or of the last."""
@@ -61,7 +61,7 @@ class ParameterisedAttention(LearnedAttention):
 
     @property
     def params(self) -> dict[str, Any]:
-        """Sizes and choices."""
+        """The sizes and choices the explainer was made with, by name."""
         sizes = {"n_layers": self.n_layers, "n_heads": self.n_heads}
         return sizes | {name: getattr(self, name) for name in ("normaliser", "layers", "special_tokens")}
 

@@ -19,7 +19,7 @@ TOKENS_A_PASS_COSTS = {"cpu": 32, "cuda": 4096}
 Rule = Literal["gausslegendre", "riemann_middle", "riemann_trapezoid"]
 
 
-class Slopes(NamedTuple):
+class GradientsAt(NamedTuple):
     """m of the points: their numbers `points` [m], the target's `score` [m] and its `gradient` [m, L, d] there."""
 
     points: Tensor
@@ -27,14 +27,14 @@ class Slopes(NamedTuple):
     gradient: Tensor
 
 
-def slopes(
+def gradients_at(
     model: ExplainedModel,
     batch: Batch,
     target: Tensor,
     rows: Tensor,
     at: Callable[[Tensor], Tensor],
     points_per_pass: int | None = None,
-) -> Iterator[Slopes]:
+) -> Iterator[GradientsAt]:
     """Each of M points once, long examples first, in passes without padding that none of its examples needs.
 
     Args:
@@ -57,13 +57,13 @@ def slopes(
             score = model.task.score(model(part, inputs, capture).logits, within(model, columns, target[rows[index]]))
             slope = gradient(score, inputs, keep_graph=keep_graph)
         outside = (0, 0, columns.start, batch.length - columns.stop)
-        yield Slopes(index, score if keep_graph else score.detach(), torch.nn.functional.pad(slope, outside))
+        yield GradientsAt(index, score if keep_graph else score.detach(), torch.nn.functional.pad(slope, outside))
 
 
-def heights(
+def scores_at(
     model: ExplainedModel, batch: Batch, target: Tensor, rows: Tensor, at: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """[M] The target's score at each point, without its gradient; arguments as for `slopes`."""
+    """[M] The target's score at each point, without its gradient; arguments as for `gradients_at`."""
     parts, capture = [], Capture(differentiable_twice=torch.is_grad_enabled())
     for index in _packed(batch, rows, None):
         part, columns = batch.select(rows[index]).trimmed()

@@ -1,4 +1,4 @@
-"""Explainers by their id."""
+"""The registry of explainers by their id."""
 
 from __future__ import annotations
 

@@ -31,13 +31,13 @@ class Saliency(SinglePass):
             raise unknown("norm", self.norm, get_args(Norm))
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One each."""
+        """One forward and one backward pass."""
         return 1.0, 1.0
 
     def from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """‖∂f_c/∂E_i‖."""
+        """The norm of the gradient at each embedding, ‖∂f_c/∂E_i‖, or the mean of its absolute values."""
         assert outputs.embeddings is not None
         slope = gradient(model.task.score(outputs.logits, target), outputs.embeddings, keep_graph=keep_graph)
         return slope.norm(dim=-1) if self.norm == "l2" else slope.abs().mean(-1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.explainers.base import Explainer, Explanation, embeddings_with_gradient
-from exegete.explainers.paths import heights, quadrature, slopes
+from exegete.explainers.paths import gradients_at, quadrature, scores_at
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import Reference
 
@@ -65,7 +65,7 @@ class SequentialIntegratedGradients(Explainer):
         def ends(index: Tensor) -> Tensor:
             return _moved(start, end, paths[index], places[index], end.new_zeros(len(index)))
 
-        scores = heights(model, batch, target, paths, ends)
+        scores = scores_at(model, batch, target, paths, ends)
         drop = scores[: len(batch)][rows] - scores[len(batch) :]
         return torch.zeros_like(end[..., 0]).index_put((rows, positions), drop.to(end.dtype))
 
@@ -83,7 +83,7 @@ class SequentialIntegratedGradients(Explainer):
             return _moved(start, end, rows[index], positions[index], alphas[steps[index]])
 
         total = torch.zeros_like(end[..., 0])
-        for part in slopes(model, batch, target, rows, between):
+        for part in gradients_at(model, batch, target, rows, between):
             row, position = rows[part.points], positions[part.points]
             slope = part.gradient[torch.arange(len(row), device=row.device), position]
             share = (slope * (end - start)[row, position]).sum(-1) * weights[steps[part.points]]

@@ -47,5 +47,5 @@ class ShapleySampling(CoalitionMethod):
         return Drawn((rank < arrived).reshape(-1, count), share.reshape(-1, count))
 
     def solve(self, present: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-        """Σ_z share_i(z) v(z)."""
+        """The scores as sums of weighted coalition values: Σ_z share_i(z) v(z)."""
         return (weights * values[..., None]).sum(1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.base import Explainer
-from exegete.explainers.paths import every, slopes
+from exegete.explainers.paths import every, gradients_at
 from exegete.explainers.saliency import Norm
 from exegete.explainers.seeding import seeds
 from exegete.models import Batch, ExplainedModel
@@ -57,7 +57,7 @@ class SmoothGrad(Explainer):
             return embeddings[rows[points]] + torch.stack(noise)
 
         total = torch.zeros_like(embeddings)
-        for part in slopes(model, batch, target, rows, noisy):
+        for part in gradients_at(model, batch, target, rows, noisy):
             total = total.index_add(0, rows[part.points], part.gradient / self.n_samples)
         return total.norm(dim=-1) if self.norm == "l2" else total.abs().mean(-1)
 

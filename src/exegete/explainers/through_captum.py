@@ -16,7 +16,7 @@ class ScoreOfEmbeddings(nn.Module):
         self.model, self.batch, self.explained = model, batch, target
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """f_c of every version."""
+        """The target's logit f_c of every version: [m·B]."""
         rows = torch.arange(len(embeddings), device=embeddings.device) % len(self.batch)
         outputs = self.model(self.batch.select(rows), embeddings)
         return self.model.task.score(outputs.logits, self.explained[rows])

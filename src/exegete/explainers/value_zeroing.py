@@ -13,7 +13,7 @@ from exegete.explainers.attention import from_readout
 from exegete.explainers.base import Explainer, Explanation
 from exegete.explainers.paths import within
 from exegete.models import Batch, ExplainedModel
-from exegete.models.calls import LayerCall, layer_calls
+from exegete.models.layer_calls import LayerCall, layer_calls
 from exegete.models.perturbed import TOKENS_PER_PASS
 from exegete.models.preserve import attention_type_for
 

@@ -1,4 +1,4 @@
-"""What judges attributions. A new metric is a file with its class and a line in `METRICS`."""
+"""Metrics that judge attributions. A new metric is a file with its class and a line in `METRICS`."""
 
 from typing import Any
 

@@ -27,7 +27,7 @@ AT_A_TIME = 64
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """What became of one example.
+    """The outcome of the attack on one example.
 
     `text` and `text_pair`: the changed texts of a successful attack, else the given ones. `before` and `after`: the
     label's probability of those and of these. `changed`: words of the original that the attack replaced, of `words`.
@@ -79,7 +79,7 @@ class AttackReport:
         }
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row an example."""
+        """The attacked examples as a table, one row each."""
         return pd.DataFrame([asdict(example) for example in self.examples])
 
 

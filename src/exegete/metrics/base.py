@@ -1,4 +1,4 @@
-"""What every metric is."""
+"""The interface of all metrics, and the checks of their input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Metric(ABC):
 
     @property
     def name(self) -> str:
-        """The registry id."""
+        """The id of the metric in the registry."""
         return self.card.name
 
     @property
@@ -62,7 +62,7 @@ class Metric(ABC):
         return {name: case.blanked(value) for name, value in values.items()}
 
     def _of_defined(self, model: ExplainedModel, batch: Batch, case: Case) -> dict[str, Tensor]:
-        """What cannot be judged is no neighbour either, for metrics that compare."""
+        """The values by name; metrics that compare examples never see those that cannot be judged."""
         if not self.compares_examples or case.defined.all():
             return self.per_example(model, batch, case.attribution, case.target)
         rows = case.defined.nonzero().flatten()
@@ -86,7 +86,7 @@ class Metric(ABC):
 
 
 class Case(NamedTuple):
-    """What is judged: `attribution` [B, L], zero outside content; `target`; `defined` [B]: whether it can be judged."""
+    """A metric's input: `attribution` [B, L], 0 outside content; `target`; `defined` [B]: whether it can be judged."""
 
     attribution: Tensor
     target: Tensor

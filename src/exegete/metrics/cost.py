@@ -1,4 +1,4 @@
-"""What a block of code costs: time and memory."""
+"""Measures the cost of a block of code in time and memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 class Measurement:
     """Filled when the block ends, also when it raises.
 
-    `seconds`: wall time. `peak_memory`: MiB at the highest moment beyond what was held at the start; on CUDA what
+    `seconds`: wall time. `peak_memory`: MiB at the highest context beyond what was held at the start; on CUDA what
     tensors take on the device, on a Linux CPU what the process holds (memory that it had kept from before and fills
     again is not seen), NaN where neither is known.
     """

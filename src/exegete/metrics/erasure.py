@@ -1,4 +1,4 @@
-"""What erasing positions does to the model's answer, the common ground of the faithfulness metrics.
+"""The effect of erasing positions on the model's answer, the common ground of the faithfulness metrics.
 
 Positions are erased, and the model is asked again, with `ExplainedModel.perturbed`: special tokens always stay. p(·) is
 the target's probability; regressions have none, so there it is the value itself, and the bounds on cards do not hold.
@@ -27,7 +27,7 @@ Probability = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Erasure(Metric):
-    """What happens to p when the top positions are erased, or all others.
+    """The change of p when the top positions are erased, or all others.
 
     `how`: `remove` (delete), `mask`, `pad` or `zero` (replace). `rounding`: see `ranking.sizes`. `keep_question`: of a
     question on a context, only the context's positions are ranked and erased.
@@ -90,11 +90,11 @@ class AtBudget(Erasure):
     k: float = 0.2
 
     def fractions(self) -> tuple[float, ...]:
-        """The one budget."""
+        """The only budget, as a fraction of the content."""
         return (self.k,)
 
     def total(self, points: Tensor) -> Tensor:
-        """The one value."""
+        """The value at the only budget: [B]."""
         return points[0]
 
 
@@ -114,7 +114,7 @@ class OverBudgets(Erasure):
             raise unknown("divisor", self.divisor, get_args(Divisor))
 
     def fractions(self) -> tuple[float, ...]:
-        """The budgets."""
+        """The budgets that the mean is over."""
         return self.budgets
 
     def total(self, points: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ class Comprehensiveness(AtBudget):
     card: ClassVar = MetricCard("comprehensiveness", "faithfulness", True, ERASER, (-1, 1))
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """The drop."""
+        """The drop of p at the only budget: [1, B]."""
         return drops(p, ~chosen)
 
 
@@ -37,13 +37,13 @@ class Sufficiency(AtBudget):
     card: ClassVar = MetricCard("sufficiency", "faithfulness", False, ERASER, (-1, 1))
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """The drop."""
+        """The drop of p at the only budget: [1, B]."""
         return drops(p, chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AopcComprehensiveness(OverBudgets):
-    """Comprehensiveness over several budgets."""
+    """Comprehensiveness, as a mean over several budgets."""
 
     card: ClassVar = MetricCard("aopc_comprehensiveness", "faithfulness", True, ERASER, (-1, 1))
 
@@ -54,7 +54,7 @@ class AopcComprehensiveness(OverBudgets):
 
 @dataclass(frozen=True, kw_only=True)
 class AopcSufficiency(OverBudgets):
-    """Sufficiency over several budgets."""
+    """Sufficiency, as a mean over several budgets."""
 
     card: ClassVar = MetricCard("aopc_sufficiency", "faithfulness", False, ERASER, (-1, 1))
 
@@ -70,7 +70,7 @@ class Difference(AtBudget):
     card: ClassVar = MetricCard("difference", "faithfulness", True, AML, (-1, 1))
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """The difference."""
+        """Comprehensiveness minus sufficiency at the only budget: [1, B]."""
         return differences(p, chosen)
 
 
@@ -99,7 +99,7 @@ class LogOdds(AtBudget):
         return super().points(model, batch, attribution, target)
 
     def applies(self, model: ExplainedModel) -> bool:
-        """Not to regressions."""
+        """Whether the model's task has probabilities: all but regressions."""
         return model.task.name != "regression"
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:

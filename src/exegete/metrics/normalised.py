@@ -44,11 +44,11 @@ class NormalisedComprehensiveness(Normalised):
     card: ClassVar = MetricCard("normalised_comprehensiveness", "faithfulness", True, CARTON, (0, 1))
 
     def kept(self, chosen: Tensor) -> Tensor:
-        """All but the top."""
+        """All content but the top at each budget: [K, B, L]."""
         return ~chosen
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """The share."""
+        """The share of the possible drop at each budget: [K, B]."""
         return self.shares(p, chosen)
 
 
@@ -59,9 +59,9 @@ class NormalisedSufficiency(Normalised):
     card: ClassVar = MetricCard("normalised_sufficiency", "faithfulness", True, CARTON, (0, 1))
 
     def kept(self, chosen: Tensor) -> Tensor:
-        """The top alone."""
+        """The top alone at each budget: [K, B, L]."""
         return chosen
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """What is missing to the whole drop."""
+        """One minus the share of the possible drop: [K, B]."""
         return 1 - self.shares(p, chosen)

@@ -116,7 +116,7 @@ class RecallAtK(Plausibility):
     )
 
     def value(self, ranked: Ranked) -> Tensor:
-        """Hits over G."""
+        """The number of marked units among the first G, divided by G."""
         size = ranked.gold.sum(1)
         return _hits(ranked.gold, size) / size
 

@@ -2,7 +2,7 @@
 
 The different-initialisation test (DIT) compares models of one architecture, trained on the same data in the same order
 from different initial weights of the head. The untrained-model test (UIT) compares them with one whose head was never
-trained: there, likeness is a bad sign (Zafar et al. 2021; REGEX, Tables 3 and 8).
+trained: there, similarity is a bad sign (Zafar et al. 2021; REGEX, Tables 3 and 8).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Likeness:
+class Similarity:
     """How alike M models' attributions of the same E examples are: `values` [M, M, E], NaN where undefined."""
 
     names: Sequence[str]
@@ -63,7 +63,7 @@ def consistency(
     *,
     fraction: float = 0.25,
     **options: Any,
-) -> Likeness:
+) -> Similarity:
     """The Jaccard similarity of what several models' attributions put first.
 
     Args:
@@ -81,7 +81,7 @@ def consistency(
     for source in models.values():
         model = source if isinstance(source, ExplainedModel) else source()
         found.append(list(attribute(model, examples, method, target, **options)))
-    return Likeness(tuple(models), jaccard_matrix(found, fraction))
+    return Similarity(tuple(models), jaccard_matrix(found, fraction))
 
 
 def jaccard_matrix(attributions: Sequence[Sequence[Attribution]], fraction: float = 0.25) -> Floats:

@@ -69,12 +69,12 @@ class Batch:
 
     @property
     def length(self) -> int:
-        """L, the padded length."""
+        """The padded length L of the batch."""
         return self.attended.shape[1]
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device that the batch's tensors are on."""
         return self.attended.device
 
     @property

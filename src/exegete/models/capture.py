@@ -1,4 +1,4 @@
-"""What happens inside attention during a forward pass, recorded where transformers dispatches to its kernels."""
+"""Records queries, keys, values and attention in a forward pass, where transformers dispatches to its kernels."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
 
 from exegete.errors import ExegeteError
-from exegete.models.outside import ADAPTERS, hooked
+from exegete.models.attention_hooks import ADAPTERS, hooked
 
 IMPLEMENTATION = "exegete"
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What a forward pass should record, layer by layer.
+    """The quantities that a forward pass should record, layer by layer.
 
     `attentions` [B, H, L, L] after the softmax and before dropout; `heads`: queries, keys and values [B, H, L, d_h]
     (after rotary embedding, keys and values repeated under grouped queries), and what q·k is multiplied by;
@@ -42,7 +42,7 @@ class Capture:
     heads_only: bool = False
 
     def __or__(self, other: Capture) -> Capture:
-        """What either asks for."""
+        """Everything that at least one of the two asks for."""
         return Capture(
             self.attentions or other.attentions,
             self.heads or other.heads,
@@ -64,7 +64,7 @@ class Recorded(Exception):  # noqa: N818  # no error: what was wanted is there
 
 @dataclass(slots=True)
 class Record:
-    """What a forward pass recorded; one entry a layer, in the order in which the layers ran.
+    """The quantities that a forward pass recorded; one entry a layer, in the order in which the layers ran.
 
     `last`: how many layers there are; `calls`: how many have run; `zeroed` [B, L]: positions whose values are zero
     vectors in every attention that is recorded.
@@ -86,7 +86,7 @@ class Record:
         return self.capture.attentions and (self.calls >= self.last or not self.capture.last_only)
 
     def layers(self) -> dict[str, tuple[Any, ...]]:
-        """What was recorded, under the names of `Outputs`."""
+        """The recorded quantities, under the names of `Outputs`."""
         return {name: tuple(getattr(self, name)) for name in ("attentions", "queries", "keys", "values", "scalings")}
 
 

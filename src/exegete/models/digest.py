@@ -1,4 +1,4 @@
-"""What stands for a model's weights, and for what comes before them, in a record."""
+"""Digests that identify a model's weights and its processor in a record."""
 
 from __future__ import annotations
 

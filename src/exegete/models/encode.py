@@ -211,5 +211,5 @@ class _Padding:
         return grid
 
     def offsets(self, lengths: Sequence[int]) -> Tensor:
-        """Where each row starts."""
+        """The column at which each row starts."""
         return self.length - torch.tensor(lengths) if self.left else torch.zeros(len(lengths), dtype=torch.long)

@@ -1,4 +1,4 @@
-"""The model being explained."""
+"""A Hugging Face model as explainers and metrics use it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ExplainedModel(nn.Module):
 
     @property
     def config(self) -> Any:
-        """The Hugging Face configuration."""
+        """The Hugging Face configuration of the model."""
         return self.model.config
 
     @property
@@ -80,7 +80,7 @@ class ExplainedModel(nn.Module):
 
     @property
     def modality(self) -> Literal["text", "image"]:
-        """What the model reads."""
+        """The kind of input that the model reads."""
         return "image" if unwrapped(self.model).main_input_name == "pixel_values" else "text"
 
     @property
@@ -90,7 +90,7 @@ class ExplainedModel(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What its answers depend on beside its weights, as plain values."""
+        """The settings besides its weights that the model's answers depend on, as plain values."""
         return {"task": self.task.name, "max_length": self.max_length}
 
     @property

@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 
 from exegete.errors import unknown
 from exegete.models import activations
-from exegete.models.anatomy import anatomy, head_part, layers, part
-from exegete.models.parts import is_norm, norm
+from exegete.models.architecture import architecture_of, head_part, layers, part
+from exegete.models.layer_parts import is_norm, norm
 
 SOFTMAX = frozenset({torch.softmax, Tensor.softmax, nn.functional.softmax})
 Gate = Literal["value", "both"]
@@ -23,7 +23,7 @@ Gate = Literal["value", "both"]
 
 @dataclass
 class Factors:
-    """What is held still in a forward pass, in the order in which it is met.
+    """The factors held constant in a forward pass, in the order in which they are met.
 
     By default each factor is measured where it is met, and no derivative goes through it. `record`: nothing is held,
     but the factors of this ordinary pass are kept, with their graph. `replay`: the network is held at factors kept
@@ -35,7 +35,7 @@ class Factors:
     kept: list[Tensor] = field(default_factory=list)
 
     def take(self, measure: Callable[[], Tensor]) -> Tensor:
-        """The next factor."""
+        """The next factor, measured here or replayed."""
         if self.replay is not None:
             return next(self.replay)
         if not self.record:
@@ -69,7 +69,7 @@ def frozen(model: PreTrainedModel, factors: Factors, gate: Gate = "value") -> It
     softmax (`Capture(differentiable_twice=True)`). Nothing of it is left on the model after the block.
 
     Args:
-        model: of a family with an `Anatomy`.
+        model: of a family with an `Architecture`.
         factors: what to do with the factors.
         gate: in gated feed-forwards, `value` holds the gate and keeps the value linear; `both` gives each of the two
             half of the product (its derivatives with respect to the weights are not true ones).
@@ -97,7 +97,7 @@ def _norm_hook(factors: Factors) -> Callable[[nn.Module, Any, Tensor], Tensor | 
 
 
 def _feed_forward(model: PreTrainedModel, layer: nn.Module, factors: Factors, gate: Gate, scope: ExitStack) -> None:
-    found = anatomy(model)
+    found = architecture_of(model)
     activation = part(layer, found.activation)
     slope = activations.slope(activations.name_of(activation))
     whole = found.gated and gate == "value"
@@ -116,8 +116,8 @@ def _feed_forward(model: PreTrainedModel, layer: nn.Module, factors: Factors, ga
 
 
 def _head(model: PreTrainedModel, factors: Factors, scope: ExitStack) -> None:
-    """What the activation makes of the dense layer's answer is put right where the next layer takes it."""
-    head = anatomy(model).head
+    """Holds the slope of the head's activation: its output is corrected where the next layer takes it."""
+    head = architecture_of(model).head
     if head.dense is None:
         return
     slope = activations.slope(activations.head_activation(model.config, head.activation))

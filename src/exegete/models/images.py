@@ -1,4 +1,4 @@
-"""What is particular to image transformers."""
+"""Image transformers: their leading tokens, and passes over chosen patches only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into chosen modules during a forward pass, kept or changed."""
+"""Records or changes the inputs of chosen modules during a forward pass."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def load(
     max_length: int | None = None,
     trust_remote_code: bool = False,
 ) -> ExplainedModel:
-    """The model to explain.
+    """Loads a model to be explained, or wraps one that is already loaded.
 
     Args:
         model: a folder, a hub name, or a Hugging Face model (which stays where it is and as it is). A folder or name of

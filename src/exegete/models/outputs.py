@@ -1,4 +1,4 @@
-"""What a forward pass gives."""
+"""The outputs of a forward pass, and a check of logits for NaN."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from exegete.errors import ExegeteError
 
 @dataclass(frozen=True)
 class Outputs:
-    """What one forward pass gave.
+    """The outputs of one forward pass.
 
     `logits` [B, C] (spans: [B, 2, L]); `embeddings` [B, L, d]: the input embeddings it ran on, when they were given;
     the rest as asked for with `Capture`, one tensor a layer (`hidden_states`: one more, the embeddings' output first;

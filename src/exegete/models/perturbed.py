@@ -16,7 +16,7 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
-from exegete.models.versions import Deleted, Replaced, Versions
+from exegete.models.removal import Deletion, Removal, Replacement
 
 if TYPE_CHECKING:
     from exegete.models.explained import ExplainedModel
@@ -26,7 +26,7 @@ TOKENS_PER_PASS = {"cpu": 1536, "cuda": 65536}
 
 
 def perturbed(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Tensor:
-    """See `ExplainedModel.perturbed`."""
+    """The model's answers to perturbed versions of a batch, see `ExplainedModel.perturbed`."""
     if how not in get_args(How):
         raise unknown("perturbation", how, get_args(How))
     if keep.ndim != 3 or keep.shape[1:] != batch.content.shape:
@@ -34,7 +34,7 @@ def perturbed(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Te
     if keep.dtype != torch.bool:
         return _soft(model, batch, keep, how)
     keep = (keep | ~batch.content) & batch.attended
-    versions = Deleted(model, batch, keep) if how == "remove" else Replaced(model, batch, keep, how)
+    versions = Deletion(model, batch, keep) if how == "remove" else Replacement(model, batch, keep, how)
     with torch.no_grad(), model.evaluating():
         answers = _answers(model, versions, how)
     return answers.view(*keep.shape[:2], *answers.shape[1:])
@@ -44,7 +44,7 @@ def passes(lengths: Sequence[int], budget: int, *, uniform: bool = False) -> Ite
     """Consecutive slices of rows that are sorted from long to short, each of at most `budget` padded tokens.
 
     A pass that is half full ends where the rows get shorter: without padding there is no mask to apply either. A row
-    longer than the budget gets a pass of its own. `uniform`: no two lengths in one pass, however small it is.
+    longer than the budget gets a pass of its own. `untrained`: no two lengths in one pass, however small it is.
     """
     start = 0
     while start < len(lengths):
@@ -64,7 +64,7 @@ def _soft(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Tensor
     return model.task.probabilities(torch.stack(logits))
 
 
-def _answers(model: ExplainedModel, versions: Versions, how: How) -> Tensor:
+def _answers(model: ExplainedModel, versions: Removal, how: How) -> Tensor:
     """Probabilities of every version [M, C] (spans: [M, 2, L])."""
     keys = versions.keys()
     first, version = _distinct(keys)

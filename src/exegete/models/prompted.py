@@ -66,7 +66,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What `Encoding` says of a prompt, seen from the texts in it: everything else is special."""
+    """The `Encoding` of a prompt, seen from the texts in it: everything else is special."""
 
     ids: list[int]
     tokens: list[str]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from exegete.models.anatomy import layers, part
+from exegete.models.architecture import layers, part
 
 if TYPE_CHECKING:
     from exegete.models.explained import ExplainedModel

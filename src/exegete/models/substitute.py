@@ -1,4 +1,4 @@
-"""What a pass runs on in place of the model's own: other embeddings, and ids that tell a decoder where it is read."""
+"""Replaces inputs of a pass: other embeddings, and ids that tell a decoder where it is read."""
 
 from __future__ import annotations
 

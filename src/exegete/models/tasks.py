@@ -1,4 +1,4 @@
-"""What a model answers, and how its answer becomes the one number that is explained."""
+"""Tasks: how a model's answer is read, and how it becomes the one number that is explained."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Task(ABC):
 
     @abstractmethod
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The logits' shape."""
+        """The probabilities, in the shape of the logits."""
 
     def predict(self, logits: Tensor, batch: Batch) -> Tensor:
         """The predicted target: [B] (spans: [B, 2])."""
@@ -65,7 +65,7 @@ class MultiLabel(Task):
     name = "multi_label"
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Sigmoid of every label."""
+        """The sigmoid of every label's logit."""
         return _precise(logits).sigmoid()
 
     def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:

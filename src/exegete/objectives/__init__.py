@@ -1,8 +1,8 @@
-"""What a training loss can ask of a model and its explanations: OBJECTIVES["cross_entropy"] is one term."""
+"""Terms of a training loss on a model and its explanations: OBJECTIVES["cross_entropy"] is one."""
 
 from __future__ import annotations
 
-from exegete.objectives.base import Adaptive, Moment, Objective, Step
+from exegete.objectives.base import Adaptive, Objective, Step, StepContext
 from exegete.objectives.clustering_consistency import ClusteringConsistency
 from exegete.objectives.comprehensiveness import Comprehensiveness
 from exegete.objectives.consistency import Consistency
@@ -40,9 +40,9 @@ __all__ = [
     "ExplanationGuided",
     "ExplanationLoss",
     "GradientPenalty",
-    "Moment",
     "Objective",
     "Step",
+    "StepContext",
     "Sufficiency",
     "VirtualAdversarial",
     "task_losses",

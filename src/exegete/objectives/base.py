@@ -1,4 +1,4 @@
-"""What every term of a training loss is, and the step it looks at."""
+"""The interface of the terms of a training loss, and the step that they are computed on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class StepContext:
     """When and where a step happens; all that randomness inside it may depend on.
 
     `number`: optimizer steps before it; `part`: which batch of an accumulated step (in evaluation: which batch).
@@ -29,7 +29,7 @@ class Moment:
     epoch: int = 0
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
-        """A fresh generator: the same moment and purpose draw the same numbers, also after a resumed run."""
+        """A fresh generator: the same context and purpose draw the same numbers, also after a resumed run."""
         place = {name: value for name, value in asdict(self).items() if name != "epoch"}
         key = f"{sorted(place.items())} {purpose}".encode()
         seed = int.from_bytes(blake2b(key, digest_size=8).digest()) >> 1
@@ -49,7 +49,7 @@ class Step:
     outputs: Outputs
     task_losses: Tensor
     counted: Tensor
-    moment: Moment = Moment()
+    context: StepContext = StepContext()
 
     @property
     def labels(self) -> Tensor | None:
@@ -68,7 +68,7 @@ class Step:
 
     def generator(self, purpose: str) -> torch.Generator:
         """Randomness for one purpose in this step, on the batch's device."""
-        return self.moment.generator(purpose, self.batch.device)
+        return self.context.generator(purpose, self.batch.device)
 
 
 class Objective(ABC):
@@ -83,7 +83,7 @@ class Objective(ABC):
     @property
     @abstractmethod
     def weight(self) -> float:
-        """What the term is multiplied by in the sum."""
+        """The factor of the term in the sum."""
 
     @property
     def share(self) -> float:
@@ -95,7 +95,7 @@ class Objective(ABC):
 
     @property
     def capture(self) -> Capture:
-        """What the shared forward pass has to record for it."""
+        """The quantities that the shared forward pass has to record for it."""
         return Capture()
 
     @property
@@ -114,7 +114,7 @@ class Objective(ABC):
         return None
 
     @property
-    def pace(self) -> float:
+    def lr_multiplier(self) -> float:
         """How many times the model's learning rate `learned` has."""
         return 1.0
 
@@ -140,7 +140,7 @@ class OverLabelled(Objective):
     """An objective that is a mean over the examples with a usable label, see `usable`."""
 
     def size(self, batch: Batch) -> Tensor:
-        """Those examples."""
+        """The number of examples with a usable label."""
         return usable(batch).sum().float()
 
     @staticmethod
@@ -172,4 +172,4 @@ class Adaptive(Objective):
     @property
     @abstractmethod
     def figures(self) -> dict[str, float]:
-        """What is worth logging, by name."""
+        """The figures that are worth logging, by name."""

@@ -28,7 +28,7 @@ class ClusteringConsistency(Criterion):
     name: ClassVar[str] = "clustering_consistency"
 
     def __call__(self, step: Step) -> Tensor:
-        """A scalar."""
+        """The mean over the batch, a scalar; needs labels of classes."""
         if step.model.task.name != "classification" or step.labels is None:
             raise ExegeteError("clustering consistency compares explanations by class: it needs labels of classes")
         scores = from_the_left(self.scores(step), step.batch.attended)

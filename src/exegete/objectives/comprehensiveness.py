@@ -35,10 +35,10 @@ class Comprehensiveness(Erasing):
             raise ExegeteError(f"the margin is above 0, got {self.margin}")
 
     def kept(self, top: Tensor) -> Tensor:
-        """All but the top."""
+        """Everything but the top, as the complement of its mask."""
         return 1 - top
 
     def apart(self, step: Step, left: Tensor, clean: Tensor) -> Tensor:
-        """[B]"""
+        """The hinge loss of each example: [B]."""
         target, log = self.target(step), step.model.task.log_probability
         return (self.margin + log(left, target) - log(clean, target)).clamp(min=0)

@@ -26,7 +26,7 @@ class Consistency(Criterion):
     one special token: softmax gets there later, and the epoch is to be chosen by the metric.
 
     Args:
-        explainer: see `Criterion`, as `weight` and `pace`.
+        explainer: see `Criterion`, as `weight` and `lr_multiplier`.
         epsilon: ε, which the paper does not give.
         symmetric: the mean of both orders of KL; as printed, the earlier example of a batch comes first.
         held: whether distances are held still; otherwise pushing hidden states apart meets the criterion.
@@ -48,11 +48,11 @@ class Consistency(Criterion):
         return super().capture | Capture(hidden_states=True)
 
     def size(self, batch: Batch) -> Tensor:
-        """Pairs."""
+        """The number of pairs of examples in the batch."""
         return torch.tensor(len(batch) * (len(batch) - 1) / 2, device=batch.device)
 
     def __call__(self, step: Step) -> Tensor:
-        """A scalar."""
+        """The mean over all pairs of the batch, a scalar."""
         scores = from_the_left(self.scores(step), step.batch.attended)
         divergence = divergences(scores)
         if self.symmetric:

@@ -1,4 +1,4 @@
-"""What the interpretability criteria of IvRA share: an explanation that is trained, and the mask of its top."""
+"""The shared parts of IvRA's criteria: an explanation that is trained, and the mask of its top."""
 
 from __future__ import annotations
 
@@ -27,28 +27,31 @@ class Criterion(Objective):
 
     `explainer`: a differentiable method that needs one pass, such as `interpretable_attention`. If it has parameters
     they are trained with the model; criteria that are given the same explainer train the same one. `weight`: what the
-    term is multiplied by in the sum. `pace`: how many times the model's learning rate the explainer's parameters have.
+    term is multiplied by in the sum. `lr_multiplier`: how many times the model's learning rate the explainer's
+    parameters have.
     """
 
     explainer: Explainer
     weight: float = 1.0
-    pace: float = 1.0
+    lr_multiplier: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.explainer, SinglePass) or not self.explainer.differentiable:
             raise ExegeteError(f"{self.explainer.name} cannot be trained by a criterion: it does not explain in a pass")
-        if self.weight < 0 or self.pace < 0:
-            raise ExegeteError(f"weight and pace of {self.name} are at least 0, got {self.weight} and {self.pace}")
+        if self.weight < 0 or self.lr_multiplier < 0:
+            raise ExegeteError(
+                f"weight and lr_multiplier of {self.name} are at least 0, got {self.weight} and {self.lr_multiplier}"
+            )
 
     @property
     def method(self) -> SinglePass:
-        """The explainer."""
+        """The explainer, as a method of a single pass."""
         assert isinstance(self.explainer, SinglePass)
         return self.explainer
 
     @property
     def capture(self) -> Capture:
-        """What the explainer captures."""
+        """The quantities that the explainer needs captured."""
         return self.method.capture
 
     @property
@@ -67,12 +70,12 @@ class Criterion(Objective):
         return super().params | {"explainer": recorded(self.explainer)}
 
     def target(self, step: Step) -> Tensor:
-        """What is explained: the prediction of the step's pass, [B] (spans: [B, 2])."""
+        """The target that is explained: the prediction of the step's pass, [B] (spans: [B, 2])."""
         return step.model.target(step.batch, "predicted", step.outputs.logits)
 
     def scores(self, step: Step) -> Tensor:
         """R [B, L], special tokens included, in float32 at least; anything at padding."""
-        keep_graph = step.moment.training and torch.is_grad_enabled()
+        keep_graph = step.context.training and torch.is_grad_enabled()
         scores = self.method.from_outputs(
             step.model, step.batch, step.outputs, self.target(step), keep_graph=keep_graph
         )
@@ -90,7 +93,7 @@ class Erasing(Criterion):
     evaluation all are taken.
 
     Args:
-        explainer: see `Criterion`, as `weight` and `pace`.
+        explainer: see `Criterion`, as `weight` and `lr_multiplier`.
         bins: each k, a share of the positions that may be taken away.
         sampled: whether a training step draws one of them for each example.
         reference: what takes the place: the `mask` token's embedding, `pad`, or a `zero` vector (IvRA's baseline).
@@ -113,7 +116,7 @@ class Erasing(Criterion):
 
     @abstractmethod
     def kept(self, top: Tensor) -> Tensor:
-        """What stays of the input, from the top [B, L]."""
+        """The positions that stay in the input, from the explanation's top positions, both [B, L]."""
 
     @abstractmethod
     def apart(self, step: Step, left: Tensor, clean: Tensor) -> Tensor:
@@ -139,7 +142,7 @@ class Erasing(Criterion):
     def _shares(self, step: Step) -> Iterator[Tensor]:
         """[B] Each example's k, one pass after the other."""
         bins = torch.tensor(self.bins, device=step.batch.device, dtype=torch.float64)
-        if self.sampled and step.moment.training:
+        if self.sampled and step.context.training:
             drawn = step.generator(f"bins of {self.name}")
             yield bins[torch.randint(len(bins), (len(step.batch),), generator=drawn, device=bins.device)]
         else:

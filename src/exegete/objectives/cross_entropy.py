@@ -1,4 +1,4 @@
-"""The task's own loss."""
+"""The cross-entropy objective: the task's own loss on labelled examples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CrossEntropy(OverLabelled):
     name: ClassVar[str] = "cross_entropy"
 
     def __call__(self, step: Step) -> Tensor:
-        """A scalar."""
+        """The task's loss, a scalar: a mean over the examples with a usable label."""
         return self.mean(step, step.task_losses)
 
 

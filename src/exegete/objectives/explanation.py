@@ -72,7 +72,7 @@ class ExplanationLoss(Objective):
 
     @property
     def how(self) -> Normalisation:
-        """The normalisation in use."""
+        """The normalisation in use: the one given, or else the usual one of the explainer."""
         usual = USUAL.get(self.explainer.name, "l2" if self.explainer.signed else "sum")
         return self.normalisation or usual
 
@@ -83,7 +83,7 @@ class ExplanationLoss(Objective):
 
     @property
     def capture(self) -> Capture:
-        """What the method captures."""
+        """The parts of the shared pass that the explainer needs; none if it runs passes of its own."""
         if not isinstance(self.explainer, SinglePass):
             return Capture()
         return replace(self.explainer.capture, differentiable_twice=self.on_embeddings)
@@ -106,7 +106,7 @@ class ExplanationLoss(Objective):
         return (batch.attended & counting[:, None]).sum().float()
 
     def counting(self, batch: Batch) -> Tensor:
-        """[B] Which examples count."""
+        """Which examples count, [B] bool: those with a rationale and, if labels are explained, a usable label."""
         if self.shared:
             counting = marked(batch).any(1)
         else:
@@ -116,7 +116,7 @@ class ExplanationLoss(Objective):
         return counting
 
     def __call__(self, step: Step) -> Tensor:
-        """A scalar."""
+        """The distance between explanations and rationales, a scalar: a mean over what counts, see `size`."""
         batch = step.batch
         counted = batch.attended & self.counting(batch)[:, None]
         scores = NORMALISATIONS[self.how](self._scores(step), batch.attended)
@@ -134,12 +134,12 @@ class ExplanationLoss(Objective):
         if self.target == "label" and model.task.name == "multi_label":
             raise ExegeteError("with several labels at once there is no gold target to guide: use target='predicted'")
         target = model.target(batch, self.target, step.outputs.logits).clamp(min=0)
-        keep_graph = step.moment.training and torch.is_grad_enabled()
+        keep_graph = step.context.training and torch.is_grad_enabled()
         if isinstance(self.explainer, SinglePass):
             scores = self.explainer.from_outputs(model, batch, step.outputs, target, keep_graph=keep_graph)
         else:
             with torch.set_grad_enabled(keep_graph):
-                scores = self.explainer.everywhere(model, batch, target).scores
+                scores = self.explainer.explain_all_positions(model, batch, target).scores
         return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 

@@ -68,7 +68,7 @@ class ExplanationGuided(OverLabelled):
 
     @property
     def how(self) -> Aggregation:
-        """The aggregation in use."""
+        """The aggregation in use: the one given, or else the explainer's usual one."""
         return self.aggregation or ("mean" if contributions_of(self.explainer) is None else "l2")
 
     @property
@@ -84,11 +84,11 @@ class ExplanationGuided(OverLabelled):
 
     @property
     def learned(self) -> TeacherMemory | None:
-        """What the teacher said, when it is kept."""
+        """The memory of the teacher's scores, if they are kept over several epochs; else None."""
         return self.memory if self.lifetime else None
 
     def __call__(self, step: Step) -> Tensor:
-        """A scalar."""
+        """Divergence of attention and teacher on whole and masked input, a scalar: a mean over labelled examples."""
         model, batch = step.model, step.batch
         target = self._gold(step)
         scores = self._scores(step, target)
@@ -104,9 +104,9 @@ class ExplanationGuided(OverLabelled):
         def ask(batch: Batch, target: Tensor) -> Tensor:
             return importance(self.explainer, step.model, batch, target, self.how)
 
-        if not self.lifetime or not step.moment.training:
+        if not self.lifetime or not step.context.training:
             return ask(step.batch, target)
-        return self.memory.scores(step.batch, target, step.moment.epoch, self.lifetime, ask)
+        return self.memory.scores(step.batch, target, step.context.epoch, self.lifetime, ask)
 
     def _gold(self, step: Step) -> Tensor:
         if step.model.modality != "text":
@@ -118,7 +118,7 @@ class ExplanationGuided(OverLabelled):
         return step.model.target(step.batch, "label")
 
     def _apart(self, attention: Tensor, teacher: Tensor) -> Tensor:
-        """[B]"""
+        """KL divergence [B] between the model's attention and the teacher's scores, in the chosen direction."""
         pair = (attention, teacher) if self.direction == "attention" else (teacher, attention)
         return _divergence(*pair)
 

@@ -40,8 +40,8 @@ class GradientPenalty(OverLabelled):
         return True
 
     def __call__(self, step: Step) -> Tensor:
-        """A scalar."""
-        keep_graph = step.moment.training and torch.is_grad_enabled()
+        """The norm of the loss's gradient at the embeddings, a scalar: a mean over labelled examples."""
+        keep_graph = step.context.training and torch.is_grad_enabled()
         slope = _slope(step) if keep_graph else _slope_alone(step)
         slope = slope.masked_fill(~step.batch.attended[..., None], 0.0)
         precise = slope.to(torch.promote_types(slope.dtype, torch.float32))

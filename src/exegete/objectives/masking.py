@@ -1,4 +1,4 @@
-"""What a model that learns to mask another model's input is trained on (Barkan et al. 2024, eq. 4 to 7)."""
+"""The objectives of a model that learns to mask another model's input (Barkan et al. 2024, eq. 4 to 7)."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class PredictionPreservation(Objective):
     name: ClassVar[str] = "prediction_preservation"
 
     def __call__(self, step: Step) -> Tensor:
-        """A scalar."""
+        """The unweighted term of this step, a scalar: a mean over the examples."""
         step = masked(step, self.name)
         return losses.preservation(step.kept, step.answer).mean()
 
 
 @dataclass(frozen=True)
 class InverseMasking(Objective):
-    """What is left of the predicted class under the inverse mask (eq. 6).
+    """A loss of the answer under the inverse mask: the predicted class should be unlikely (eq. 6).
 
     Args:
         weight: λ_inv.
@@ -62,7 +62,7 @@ class InverseMasking(Objective):
             raise unknown("form of inverse masking", self.form, get_args(Inverse))
 
     def __call__(self, step: Step) -> Tensor:
-        """A scalar."""
+        """The unweighted term of this step, a scalar: a mean over the examples."""
         step = masked(step, self.name)
         return losses.inverse(step.without, step.answer, self.form).mean()
 
@@ -85,7 +85,7 @@ class MaskSparsity(Objective):
             raise unknown("form of sparsity", self.form, get_args(Sparsity))
 
     def __call__(self, step: Step) -> Tensor:
-        """A scalar."""
+        """The unweighted term of this step, a scalar: a mean over the examples."""
         step = masked(step, self.name)
         return losses.sparsity(step.scores, step.own_content, self.form).mean()
 

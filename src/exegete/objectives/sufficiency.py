@@ -40,11 +40,11 @@ class Sufficiency(Erasing):
             raise ExegeteError(f"the margin is above 0, got {self.margin}")
 
     def kept(self, top: Tensor) -> Tensor:
-        """The top."""
+        """The top positions [B, L] themselves; all others are taken away."""
         return top
 
     def apart(self, step: Step, left: Tensor, clean: Tensor) -> Tensor:
-        """[B]"""
+        """The loss [B] of the answer to the top alone against the clean answer, see `form`."""
         if self.form in ("kl", "reverse_kl"):
             pair = (clean, left) if self.form == "kl" else (left, clean)
             return answers_apart(step, *pair)

@@ -1,4 +1,4 @@
-"""What an explanation of the gold label teaches: how important each position is, as plain numbers."""
+"""Teacher scores: the importance of each position in an explanation of the gold label, without a graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALLEST = 1e-8
 
 
 def contributions_of(explainer: Explainer) -> Contributions | None:
-    """What gives a method's scores dimension by dimension, [B, L, d]; None where there is only one score a position."""
+    """The function that gives a method's scores for each embedding dimension, [B, L, d]; None if there is none."""
     if type(explainer) is IntegratedGradients and explainer.n_steps != "auto":
         method = explainer
 

@@ -1,4 +1,4 @@
-"""What a teacher said of each example, kept for a while."""
+"""A memory of a teacher's scores for each example, kept for some epochs."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class VirtualAdversarial(Objective):
             raise ExegeteError(f"{low} is at least 0, got {least[low]}")
 
     def __call__(self, step: Step) -> Tensor:
-        """A scalar."""
+        """Divergence between the answers at clean and perturbed embeddings, a scalar: a mean over the batch."""
         embeddings = step.model.embed(step.batch)
         answer = _answering(step)
         clean = answer(embeddings)

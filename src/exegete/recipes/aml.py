@@ -14,17 +14,17 @@ from transformers import AutoTokenizer
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking.losses import Inverse, Sparsity, Weights
 from exegete.explainers.attributive_masking.modes import Mode
-from exegete.explainers.attributive_masking.reading import Aggregation
+from exegete.explainers.attributive_masking.retokenization import Aggregation
 from exegete.metrics import METRICS, PRESETS
 from exegete.metrics import metric as metric_of
 from exegete.metrics.presets import FLOORED
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
 from exegete.training import TrainResult
-from exegete.training.masking_data import stratified
-from exegete.training.masking_run import train_masking
-from exegete.training.masking_search import WeightSearch
-from exegete.training.start import Source, is_new
+from exegete.training.loop.starting_model import Source, is_new
+from exegete.training.masking.data import stratified
+from exegete.training.masking.run import train_masking
+from exegete.training.masking.search import WeightSearch
 
 SEARCH = "search"
 DEPARTURES = (

@@ -1,4 +1,4 @@
-"""What a training method is: objectives, a trainer, its arguments, and where it departs from its paper."""
+"""The base of training recipes: objectives, a trainer, its arguments, and departures from the paper."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training import ObjectiveTrainer, TrainResult, fine_tune
-from exegete.training.evaluation import HIGHER_IS_BETTER
-from exegete.training.fine_tune import FROM_SCRATCH
-from exegete.training.start import Source, is_new, label_names
+from exegete.training.loop.evaluation import HIGHER_IS_BETTER
+from exegete.training.loop.fine_tune import FROM_SCRATCH
+from exegete.training.loop.starting_model import Source, is_new, label_names
 
 
 @dataclass(frozen=True, kw_only=True)

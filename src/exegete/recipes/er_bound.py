@@ -15,7 +15,7 @@ from exegete.objectives.explanation import Score
 from exegete.recipes.base import Recipe
 from exegete.recipes.guidance import DEPARTURES, MAX_LENGTH, PAPER, arguments, explanation_loss
 from exegete.training import TrainResult
-from exegete.training.start import Source
+from exegete.training.loop.starting_model import Source
 
 SLACK = 1.5
 

@@ -20,7 +20,7 @@ from exegete.recipes.base import Recipe
 from exegete.recipes.baseline import baseline
 from exegete.reports.attributions import Attribution
 from exegete.training import TrainResult
-from exegete.training.start import Source
+from exegete.training.loop.starting_model import Source
 
 COLUMNS = ("text", "text_pair", "label")
 

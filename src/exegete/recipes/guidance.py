@@ -1,4 +1,4 @@
-"""What the variants of explanation regularisation share: names of guides, and the values of Ferreira et al. 2024."""
+"""Settings shared by the variants of explanation regularisation: guides' names, values of Ferreira et al. 2024."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ def explanation_loss(guide: str | Explainer, score: Score, weight: float) -> tup
 
 
 def arguments(rate: float, epochs: int, **more: Any) -> dict[str, Any]:
-    """The Trainer's arguments."""
+    """The Trainer's arguments for a learning rate and a number of epochs; others may be added or replaced."""
     return {**ARGUMENTS, "learning_rate": rate, "num_train_epochs": epochs, **more}

@@ -26,9 +26,9 @@ from exegete.objectives.criterion import TEMPERATURE
 from exegete.objectives.sufficiency import Form
 from exegete.recipes.base import Recipe
 from exegete.training import CriterionTrainer, TrainResult
-from exegete.training.lora import with_lora, without_lora
-from exegete.training.simulatability import Inner, Pupil, Simulatability
-from exegete.training.start import Source, starting_model
+from exegete.training.bilevel.simulatability import Inner, Simulatability, SimulatingStudent
+from exegete.training.loop.lora import with_lora, without_lora
+from exegete.training.loop.starting_model import Source, starting_model
 
 CALIBRATION_ROWS = 64
 
@@ -71,15 +71,16 @@ DEPARTURES = (
 class Ivra(Recipe):
     """IvRA: criteria on one interpretable attention, made for the model when training starts.
 
-    `criteria`: which and with what parameters; `attention`: parameters of `InterpretableAttention`; `pace`: see
-    `Criterion`; `train_model`: whether the model is trained, too; `lora`: whether adapters are trained instead of all
-    its weights (None: for decoders); `student`: what the student of simulatability starts from; `student_optimizer`,
-    `student_weight`: see `Pupil`.
+    `criteria`: which and with what parameters; `attention`: parameters of `InterpretableAttention`; `lr_multiplier`:
+    see `Criterion`; `train_model`: whether the model is trained, too; `lora`: whether adapters are trained instead of
+    all its weights (None: for decoders); `student`: what the student of simulatability starts from;
+    `student_optimizer`,
+    `student_weight`: see `SimulatingStudent`.
     """
 
     criteria: Mapping[str, Mapping[str, Any]]
     attention: Mapping[str, Any]
-    pace: float = 1.0
+    lr_multiplier: float = 1.0
     train_model: bool = True
     lora: bool | None = None
     student: str | None = None
@@ -112,7 +113,7 @@ class Ivra(Recipe):
         """
         pupil = self._pupil(model, train, seed)
         explainer = InterpretableAttention.untrained(model, **self.attention).to(model.device)
-        if explainer.mix == "literal" and explainer.norm == "softmax":
+        if explainer.mix == "literal" and explainer.normaliser == "softmax":
             explainer.calibrate(model, model.encode(list(train.select(range(min(CALIBRATION_ROWS, len(train)))))))
         if not self.train_model:
             model.requires_grad_(False)
@@ -120,12 +121,12 @@ class Ivra(Recipe):
             with_lora(model)
         own: dict[str, dict[str, Any]] = {Simulatability.name: {"pupil": pupil}}
         made = [
-            KINDS[name](explainer, pace=self.pace, **params, **own.get(name, {}))
+            KINDS[name](explainer, lr_multiplier=self.lr_multiplier, **params, **own.get(name, {}))
             for name, params in self.criteria.items()
         ]
         return (*self.objectives, *made) if self.train_model else made
 
-    def _pupil(self, model: ExplainedModel, train: Dataset, seed: int) -> Pupil | None:
+    def _pupil(self, model: ExplainedModel, train: Dataset, seed: int) -> SimulatingStudent | None:
         if Simulatability.name not in self.criteria:
             return None
         assert self.student is not None
@@ -135,7 +136,7 @@ class Ivra(Recipe):
             raise ExegeteError(f"the student has {own[0]} tokens, the model {own[1]}: give both the same tokenizer")
         start.model.to(model.device)
         special_tokens = bool(self.attention.get("special_tokens", True))
-        return Pupil(start, self.student_weight, self.student_optimizer, special_tokens)
+        return SimulatingStudent(start, self.student_weight, self.student_optimizer, special_tokens)
 
 
 def ivra(
@@ -143,7 +144,9 @@ def ivra(
         str,
         "What to train for, one or several with commas: comprehensiveness, sufficiency, consistency, simulatability, …",
     ] = "comprehensiveness",
-    norm: Annotated[Norm, "NORM; the paper finds softmax best for comprehensiveness, sparsemax else."] = "sparsemax",
+    normaliser: Annotated[
+        Norm, "NORM; the paper finds softmax best for comprehensiveness, sparsemax else."
+    ] = "sparsemax",
     mix: Annotated[
         Mix | None, "How coefficients act. Default: literal, the equations; for softmax coefs, on logits."
     ] = None,
@@ -176,7 +179,7 @@ def ivra(
         float | None,
         "Factor of the learning rate every two epochs, unless --set names a schedule. Default: the criterion's.",
     ] = None,
-    pace: Annotated[float, "How many times the model's learning rate the coefficients have."] = 1.0,
+    lr_multiplier: Annotated[float, "How many times the model's learning rate the coefficients have."] = 1.0,
     train_model: Annotated[bool, "Train the model together with the coefficients."] = True,
     lora: Annotated[bool | None, "Train LoRA adapters instead of all weights. Default: for decoders."] = None,
 ) -> Recipe:
@@ -208,14 +211,14 @@ def ivra(
         trainer=CriterionTrainer,
         criteria={name: given.get(name, {}) for name in chosen},
         attention={
-            "norm": norm,
+            "normaliser": normaliser,
             "mix": mix,
             "features": features,
             "heads": heads,
             "layers": layers,
             "special_tokens": special_tokens,
         },
-        pace=pace,
+        lr_multiplier=lr_multiplier,
         train_model=train_model,
         lora=lora,
         student=student,

@@ -18,10 +18,10 @@ from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
 from exegete.recipes.baseline import baseline
 from exegete.training import TrainResult
-from exegete.training.bilevel import Mode
-from exegete.training.scaffold_trainer import ScaffoldTrainer
-from exegete.training.start import Source
-from exegete.training.students import Teaching
+from exegete.training.bilevel.lookahead import Mode
+from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
+from exegete.training.bilevel.students import Teaching
+from exegete.training.loop.starting_model import Source
 
 STUDENTS: dict[str, Any] = {
     "optim": "sgd",
@@ -105,8 +105,8 @@ def smat(
     ] = None,
     explainer_id: Annotated[
         str,
-        "What teaches: learned, none, uniform, uniform_last, or any id of `exegete methods`; a learned method without"
-        " a folder is the one beside the teacher.",
+        "What teaches: learned, none, untrained, untrained_last, or any id of `exegete methods`; a learned method"
+        " without a folder is the one beside the teacher.",
     ] = "learned",
     weight: Annotated[
         float | None, "β, of the explanations in the student's loss. Default: 5, for signed methods 0.2."
@@ -115,7 +115,7 @@ def smat(
     meta_gradient: Annotated[
         Mode, "How the explainer's gradient is found: forward, unrolled (the same, more memory) or implicit."
     ] = "forward",
-    pilot: Annotated[
+    lookahead: Annotated[
         bool, "Find it through a further step of the student, as the paper; else through the one it takes, for less."
     ] = True,
     meta_interval: Annotated[int, "The student's steps for each of the explainer's."] = 1,
@@ -147,7 +147,7 @@ def smat(
             weight=weight,
             normaliser=normaliser,
             mode=meta_gradient,
-            pilot=pilot,
+            lookahead=lookahead,
             interval=meta_interval,
             rate=meta_learning_rate,
             retrain=retrain_student,

@@ -1,4 +1,4 @@
-"""What an explainer found, as plain values: one `Attribution` an example, `Attributions` for many, kept as Parquet."""
+"""Attributions as plain values: one `Attribution` an example, `Attributions` for many, stored as Parquet."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Attribution:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Attribution:
-        """The inverse of `to_row`."""
+        """The attribution of a stored row: the inverse of `to_row`."""
         values = dict(row) | {name: json.loads(row[name]) for name in _JSON_COLUMNS}
         return cls(**values)
 

@@ -102,7 +102,7 @@ def html(table: PaperTable) -> str:
 
 
 def note(table: PaperTable) -> str:
-    """What the numbers are."""
+    """The caption of a table: the statistics shown over seeds, ranks, and the table's own note."""
     ranks = " Best bold, second underlined." if table.rank.any() else ""
     return f"{NOTES[table.form]}{ranks}{f' {table.note}' if table.note else ''}"
 

@@ -1,4 +1,4 @@
-"""What every explainer owes; inherit the class and give it one fixture, `explainer`."""
+"""Contract tests for every explainer; inherit the class and give it one fixture, `explainer`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every metric owes; inherit the class and give it one fixture, `metric`."""
+"""Contract tests for every metric; inherit the class and give it one fixture, `metric`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MetricContract:
 
     @pytest.fixture
     def model(self) -> ExplainedModel:
-        """A small random classifier."""
+        """A small random classifier; override it for metrics that need another."""
         return random_model()
 
     def test_a_value_an_example_within_the_bounds(self, metric: Metric, model: ExplainedModel) -> None:

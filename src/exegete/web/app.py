@@ -11,11 +11,11 @@ from exegete.errors import ExegeteError
 from exegete.web import guard
 from exegete.web.browse.routes import router as browse
 from exegete.web.explore.routes import router as explore
+from exegete.web.human_study.annotate import router as annotate
+from exegete.web.human_study.manage import router as manage
 from exegete.web.pages import assets, page
 from exegete.web.shield import Shield
 from exegete.web.site import Site, site_of
-from exegete.web.study.annotate import router as annotate
-from exegete.web.study.manage import router as manage
 
 public = APIRouter()
 """What anybody may ask for."""
@@ -57,7 +57,7 @@ def asset(name: str) -> Response:
 
 @public.get("/favicon.ico")
 def icon() -> Response:
-    """None."""
+    """An empty answer (204): there is no favicon."""
     return Response(status_code=204)
 
 

@@ -1,4 +1,4 @@
-"""What a request names is one of what there is."""
+"""A check that the name in a request is one of the valid ones."""
 
 from __future__ import annotations
 

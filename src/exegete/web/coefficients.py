@@ -1,11 +1,11 @@
-"""What learned explainers weigh heads, layers and features by, as coloured cells."""
+"""Coefficients of learned explainers for heads, layers and features, as coloured cells."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from exegete.explainers import Explainer
-from exegete.studies.coefficients import MAPS
+from exegete.studies.tables.coefficients import MAPS
 from exegete.web.cells import Grid, grid
 
 

@@ -32,7 +32,7 @@ def admin_cookie(token: str) -> str:
 
 
 def proof(secret: str, what: str) -> str:
-    """What only somebody who knows the secret can make."""
+    """A keyed digest (HMAC-SHA256) of a text, which only holders of the secret can compute."""
     return hmac.new(secret.encode(), what.encode(), sha256).hexdigest()
 
 
@@ -65,7 +65,7 @@ def join(request: Request, response: Response, token: str) -> None:
 
 
 def csrf_token(request: Request, token: str | None = None) -> str:
-    """What a form of this page has to send back: made of a cookie that no other site can read.
+    """The token that a form of this page has to send back: made from a cookie that no other site can read.
 
     `token`: an annotator's, where the cookie is not set yet.
     """

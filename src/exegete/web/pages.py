@@ -46,7 +46,7 @@ def fragment(template: str, **values: Any) -> str:
 
 
 def download(content: bytes, name: str, media: str) -> Response:
-    """A file to keep."""
+    """A response that the browser saves as a file, under a safe name."""
     safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in name)
     return Response(content, media_type=media, headers={"content-disposition": f'attachment; filename="{safe}"'})
 

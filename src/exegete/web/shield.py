@@ -1,4 +1,4 @@
-"""What every request meets first and every answer wears: known hosts, bounded bodies, headers that close doors."""
+"""Protection of every request and answer: known hosts, same origin, bounded bodies, security headers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAFE = frozenset({"GET", "HEAD"})
 
 
 class Shield:
-    """The outermost layer.
+    """The outermost middleware of the server, which refuses unsafe requests and adds security headers.
 
     Refuses: hosts the server is not known by (a page elsewhere could have its name resolved to this machine); requests
     that change something and come from another site; bodies beyond the limits, counted as they come in.
@@ -38,7 +38,7 @@ class Shield:
         self.hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Refuses a request or passes it on, and adds the security headers to the answer."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

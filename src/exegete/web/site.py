@@ -1,4 +1,4 @@
-"""What a server serves."""
+"""The parts of the site that a server offers, and its settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from exegete.web.settings import Limits
 if TYPE_CHECKING:
     from exegete.web.browse.stored import Result
     from exegete.web.explore.service import Explorer
-    from exegete.web.study.storage import Storage
+    from exegete.web.human_study.storage import Storage
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ Quality = tuple[Pole, Pole]
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """One domain.
+    """The vocabulary of one domain of generated examples.
 
     `aspects`: what a review judges. `strangers`: what it mentions and does not judge. `adjectives` and `verbs`:
     opinions with their grade, −2 to 2. `fillers`: sentences without opinion; `{aspect}` stands for an aspect. For

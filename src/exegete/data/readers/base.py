@@ -1,4 +1,4 @@
-"""What all readers share: the contract, the columns' types, and reading with errors that say where."""
+"""The parts that all readers share: the contract, column types, and reading with errors that say where."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def from_json(text: str, where: str) -> Any:
-    """What a JSON text says. Raises ExegeteError for none, for one nested too deep, and for half a character."""
+    """Parses a JSON text. Raises ExegeteError for invalid JSON, too deep nesting, and lone surrogates."""
     try:
         value = json.loads(text)
         if _SURROGATE.search(text):

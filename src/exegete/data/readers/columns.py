@@ -126,7 +126,7 @@ class Labels(NamedTuple):
 
     @property
     def feature(self) -> ClassLabel | Value:
-        """The column's type."""
+        """The label column's type: classes, or float32 for a regression."""
         return Value("float32") if self.names is None else ClassLabel(names=self.names)
 
     def encode(self, value: Any, where: str) -> int | float:
@@ -177,7 +177,7 @@ def _number(value: Any) -> float:
 
 
 def _class_name(value: Any) -> str:
-    """What a class is called; the number 1.0 as 1."""
+    """The name of a class, from its value in the data; the number 1.0 becomes 1."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 

@@ -47,7 +47,7 @@ class Eraser(Reader):
         return tuple(self._files())
 
     def table(self, split: str) -> Table:
-        """One row a review."""
+        """The reviews of a split, one row each."""
         return Table(text_features(ClassLabel(names=list(LABELS))), self._rows(self._files()[split]))
 
     def _files(self) -> dict[str, Path]:

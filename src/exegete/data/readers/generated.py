@@ -13,7 +13,7 @@ from exegete.errors import ExegeteError
 
 @dataclass(frozen=True, kw_only=True)
 class Generated(Reader):
-    """Planted evidence as rationales.
+    """Generated examples with planted evidence as rationales.
 
     `task` is sentiment, pairs or regression, `domain` films or gadgets; `shortcut` the probability of a spurious word
     that goes with the label. `size` is that of train; dev and test have a quarter of it.
@@ -38,7 +38,7 @@ class Generated(Reader):
         return ("train", "dev", "test")
 
     def table(self, split: str) -> Table:
-        """One row an example."""
+        """The generated examples of a split, one row each."""
         if self.size < 1:
             raise ExegeteError(f"expected a size of at least 1, got {self.size}")
         size = self.size if split == "train" else -(-self.size // 4)

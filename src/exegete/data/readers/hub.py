@@ -17,7 +17,7 @@ from exegete.errors import ExegeteError
 
 @dataclass(frozen=True, kw_only=True)
 class Hub(ColumnOptions, Reader):
-    """What `datasets.load_dataset` finds under a name, `config` and `revision`; code of the dataset is never run.
+    """A dataset that `datasets.load_dataset` finds by name, `config` and `revision`; code of the dataset is never run.
 
     Class labels go by their names; rows without a gold label (-1) are left out.
     """
@@ -38,7 +38,7 @@ class Hub(ColumnOptions, Reader):
         return tuple(self._load())
 
     def table(self, split: str) -> Table:
-        """One row an example."""
+        """The labelled examples of a split, one row each."""
         parts = self._load()
         everything = [record for name, part in parts.items() for record in self._records(part, name)]
         if not everything:

@@ -27,5 +27,5 @@ class Jsonl(Tabular):
     )
 
     def records(self, path: Path) -> Records:
-        """The objects."""
+        """The JSON objects of the file's lines."""
         return some(list(json_lines(path)), path)

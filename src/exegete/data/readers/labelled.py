@@ -37,7 +37,7 @@ class Labelled(Reader):
         return DIVIDED
 
     def table(self, split: str) -> Table:
-        """One row a line."""
+        """The labelled lines of a split, one row each."""
         pairs = list(_pairs(Path(self.path), self.skip_empty))
         names = sorted({label for label, _ in pairs})
         return Table(text_features(ClassLabel(names=names)), self._rows(pairs, names, split))

@@ -29,7 +29,7 @@ class MarkedJson(Reader):
         return DIVIDED
 
     def table(self, split: str) -> Table:
-        """One row an example."""
+        """The marked examples of a split, one row each."""
         examples = self.parsed(from_json(read(Path(self.path)), self.path))
         whole = marked_table(examples, self.share)
         chosen = [e for e in examples if split == "all" or belongs(e.texts[0], split, self.seed)]
@@ -56,13 +56,13 @@ class LabelStudio(MarkedJson):
     )
 
     def parsed(self, content: Any) -> list[Marked]:
-        """The tasks."""
+        """The marked examples of Label Studio's tasks."""
         return read_tasks(content, self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Argilla(MarkedJson):
-    """Argilla's records as JSON."""
+    """Records of Argilla 2 exported as JSON."""
 
     card: ClassVar[DataCard] = DataCard(
         name="argilla",
@@ -74,5 +74,5 @@ class Argilla(MarkedJson):
     )
 
     def parsed(self, content: Any) -> list[Marked]:
-        """The records."""
+        """The marked examples of Argilla's records."""
         return read_records(content, self.path)

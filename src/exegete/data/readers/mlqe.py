@@ -51,7 +51,7 @@ class Mlqe(Reader):
         return tuple(self._files())
 
     def table(self, split: str) -> Table:
-        """One row a translation."""
+        """The translations of a split, one row each."""
         return Table(text_features(Value("float32"), pair=True), self._rows(split))
 
     def _files(self) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""Parquet files."""
+"""Tables with texts and labels in Parquet files."""
 
 from __future__ import annotations
 

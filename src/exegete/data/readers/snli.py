@@ -44,7 +44,7 @@ class Snli(Reader):
         return tuple(self._files())
 
     def table(self, split: str) -> Table:
-        """One row a pair."""
+        """The sentence pairs of a split, one row each."""
         return Table(text_features(ClassLabel(names=list(LABELS)), pair=True), _rows(self._files()[split]))
 
     def _files(self) -> dict[str, Path]:

@@ -45,7 +45,7 @@ class Squad(Reader):
         return DIVIDED
 
     def table(self, split: str) -> Table:
-        """One row a question."""
+        """The questions of a split, one row each."""
         return Table(text_features(None, pair=True, answer=True), self._rows(split))
 
     def _rows(self, split: str) -> Iterator[Row]:

@@ -37,7 +37,7 @@ class Phrase:
 
     @property
     def strength(self) -> float:
-        """0, 0.5 or 1."""
+        """The distance of the sentiment from neutral, halved: 0, 0.5 or 1."""
         return abs(self.label - NEUTRAL) / 2
 
     @property

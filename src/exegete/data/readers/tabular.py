@@ -39,7 +39,7 @@ class Tabular(ColumnOptions, Reader):
         return (*dict.fromkeys(canonical(value) for value in values), "all")
 
     def table(self, split: str) -> Table:
-        """One row a record."""
+        """The records of a split, one row each."""
         if Path(self.path).is_dir():
             parts = {name: self.records(path) for name, path in self._files().items()}
             return tabulate(self, [record for part in parts.values() for record in part], parts[split], self.path)

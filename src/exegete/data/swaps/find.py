@@ -27,7 +27,7 @@ class Swap(NamedTuple):
 
 
 def swaps(text: str, *, kinds: Sequence[str] | None = None, choices: int = 5, seed: int = 0) -> list[Swap]:
-    """What can be swapped in a text, from left to right; stretches do not overlap, the longer one wins.
+    """Finds all swaps in a text, from left to right; stretches do not overlap, the longer one wins.
 
     `contraction`: expanded ("don't" → "do not", also "do n't" of tokenised text) or contracted, as the text writes its
     own contractions. `name`: a first name becomes another one that is given to the same people, a surname another

@@ -74,7 +74,7 @@ class _Copies(nn.Module):
 
 
 class Linears(_Copies):
-    """x_i W_i^T + b_i."""
+    """Linear layers side by side, one for each example: x_i W_i^T + b_i."""
 
     def __init__(self, layer: nn.Linear, count: int) -> None:
         super().__init__()

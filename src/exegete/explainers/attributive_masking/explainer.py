@@ -21,8 +21,8 @@ from exegete.data.specs import parameters
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking.losses import Weights
 from exegete.explainers.attributive_masking.modes import Mode, SoftMasking
-from exegete.explainers.attributive_masking.reading import Aggregation, Reader, Reading
 from exegete.explainers.attributive_masking.refinement import Refinement, refined
+from exegete.explainers.attributive_masking.retokenization import Aggregation, Retokenized, Retokenizer
 from exegete.explainers.base import SinglePass
 from exegete.explainers.learned_attention import CONFIG, WEIGHTS, _config
 from exegete.models import Batch, ExplainedModel, Outputs
@@ -35,7 +35,7 @@ BACKBONE = "backbone"
 
 @dataclass(frozen=True)
 class Settings:
-    """What a masking model is made with, beside its backbone.
+    """The settings of a masking model besides its backbone.
 
     `classes`: of the answers it explains. `mode`, `predictor`: see `SoftMasking`. `aggregation`: of the scores of
     several own tokens that share one of the explained model's. `weights`, `metric`, `learning_rate`: what it was
@@ -88,7 +88,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         if reader.is_decoder:
             raise ExegeteError(f"the masking model reads in both directions: {type(backbone).__name__} does not")
         reader.limit = reader.max_length - 1
-        self.reader, self.read = reader, Reader(reader)
+        self.reader, self.read = reader, Retokenizer(reader)
         hidden, spread = int(backbone.config.hidden_size), float(getattr(backbone.config, "initializer_range", 0.02))
         width = int(cast("nn.Embedding", reader.embedding).embedding_dim)
         self.answers = nn.Parameter(torch.randn(settings.classes + 1, width) * spread)
@@ -149,7 +149,7 @@ class AttributiveMasking(nn.Module, SinglePass):
 
     # -- maps --------------------------------------------------------------------------------------------------------
 
-    def forward(self, reading: Reading, answer: Tensor) -> Tensor:
+    def forward(self, reading: Retokenized, answer: Tensor) -> Tensor:
         """Scores of its own tokens [B, L'] in [0, 1], 0 outside content.
 
         Args:
@@ -165,7 +165,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         """z_0 + Σ_j y_j z_j: [B, d]."""
         return self.answers[0] + answer.to(self.answers) @ self.answers[1:]
 
-    def onto(self, reading: Reading, scores: Tensor) -> Tensor:
+    def onto(self, reading: Retokenized, scores: Tensor) -> Tensor:
         """Its own tokens' scores as the explained model's: [B, L]."""
         return reading.onto(scores, self.settings.aggregation)
 

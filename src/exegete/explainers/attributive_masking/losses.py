@@ -1,4 +1,4 @@
-"""What a soft mask is trained on, an example at a time (Barkan et al. 2024, eq. 4 to 7)."""
+"""The losses that train a soft mask, an example at a time (Barkan et al. 2024, eq. 4 to 7)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Weights:
             raise unknown("form of sparsity", self.sparsity_form, get_args(Sparsity))
 
     def total(self, kept: Tensor, without: Tensor, answer: Tensor, scores: Tensor, counted: Tensor) -> Tensor:
-        """Eq. 4, [B]."""
+        """The weighted sum of the three losses of each example (eq. 4): [B]."""
         return (
             self.preservation * preservation(kept, answer)
             + self.inverse * inverse(without, answer, self.inverse_form)

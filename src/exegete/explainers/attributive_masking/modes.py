@@ -1,4 +1,4 @@
-"""What takes a word's place when it is masked softly (Barkan et al. 2024, §3, options 1 to 5)."""
+"""Replacements for softly masked words (Barkan et al. 2024, §3, options 1 to 5)."""
 
 from __future__ import annotations
 

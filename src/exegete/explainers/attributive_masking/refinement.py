@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking.copies import copied_weights, side_by_side
-from exegete.explainers.attributive_masking.lower import known_below
-from exegete.explainers.attributive_masking.reading import Reading
+from exegete.explainers.attributive_masking.frozen_layers import known_below
+from exegete.explainers.attributive_masking.retokenization import Retokenized
 from exegete.explainers.seeding import generators
 from exegete.models import Batch, ExplainedModel
 from exegete.models.preserve import weights_fixed
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Judge(Protocol):
-    """What a metric is to refinement; metrics stand above explainers."""
+    """The part of a metric that refinement needs; metrics stand above explainers."""
 
     compares_examples: ClassVar[bool]
 
     @property
     def name(self) -> str:
-        """Of its values."""
+        """The name that its values are returned under."""
 
     @property
     def card(self) -> Any:
@@ -43,7 +43,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True)
 class Refinement:
-    """What is done for every example at inference (Barkan et al. 2024, §3.1).
+    """Refinement of the masking model for every example at inference (Barkan et al. 2024, §3.1).
 
     A copy of the masking model, without dropout, takes `refine_steps` AdamW steps on the example's own loss; embeddings
     stay, those of the answer too. The map before every step and after the last is judged by `metric`, and the best one
@@ -173,7 +173,7 @@ class _Case:
     masking: AttributiveMasking
     model: ExplainedModel
     batch: Batch
-    reading: Reading
+    reading: Retokenized
     answer: Tensor
 
     def copies(self) -> AttributiveMasking:
@@ -202,7 +202,7 @@ class _Case:
         return weights.total(kept, without, self.answer, own, self.reading.own.content).sum()
 
     def _known(self) -> dict[nn.Module, nn.Module]:
-        """What the layers that do not change say of the examples."""
+        """Stand-ins for the layers that do not change, with the answer recorded for these examples."""
         masking, upper = self.masking, self.masking.refinement.refine_layers
         if upper is None:
             return {}
@@ -215,7 +215,7 @@ class _Case:
 
     @cached_property
     def _reference(self) -> Tensor | None:
-        """What stands in for masked tokens of both."""
+        """The reference for masked tokens, the same at every step, for a mask and its inverse."""
         return self._drawn_reference(0)
 
     @torch.no_grad()

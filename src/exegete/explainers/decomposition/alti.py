@@ -32,7 +32,7 @@ class Alti(LayerMaps):
     card: ClassVar = MethodCard("alti", "decomposition", False, True, "≈ 3 F", "Ferrando et al. 2022")
 
     def map(self, state: LayerState, rows: Tensor) -> Tensor:
-        """C [R, L]."""
+        """The contribution matrix C of a layer at the rows: [R, L]."""
         answer, weights, vectors = shares(state, rows)
         reached = (weights != 0).any(-1)
         far = self.distances(answer, weights, vectors)

@@ -11,7 +11,7 @@ from torch import Tensor
 from exegete.explainers.decomposition import biases
 from exegete.explainers.decomposition.feed_forward import Activation, feed_forward, rows_at_once
 from exegete.explainers.decomposition.trace import LayerState, Trace
-from exegete.models.parts import Norm
+from exegete.models.layer_parts import Norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _norm_shares(state: LayerState, rules: Rules, current: Tensor) -> Tensor | N
 
 
 def _before_attention(state: LayerState, part: Tensor, shares: Tensor | None) -> Tensor:
-    """What the values are made of [L, c, d]: the components, in pre-norm families through the norm."""
+    """The inputs [L, c, d] of the value projection: the components, in pre-norm families through the norm."""
     norm = state.parts.norms[0]
     if not state.parts.norm_first:
         return part

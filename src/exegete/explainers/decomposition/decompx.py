@@ -18,7 +18,7 @@ from exegete.explainers.decomposition.feed_forward import Activation
 from exegete.explainers.decomposition.heads import through_head
 from exegete.explainers.decomposition.trace import Trace, traces
 from exegete.models import Batch, ExplainedModel
-from exegete.models.parts import head_parts
+from exegete.models.layer_parts import head_parts
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class DecompX(Explainer):
         return Explanation(layers[:, -1], layers=layers)
 
     def _lengths(self, trace: Trace, weights: Tensor) -> Tensor:
-        """[N, L]"""
+        """Norms [N, L] of each position's component at every layer, weighted by the readout."""
         needed = weights.nonzero().flatten()
         weights = weights[needed].to(trace.layers[0].x.dtype)
         found = []
@@ -78,7 +78,7 @@ class DecompX(Explainer):
 
 @dataclass(frozen=True)
 class DecompXClassifier(DecompX):
-    """What each position adds to the target's logit, through the classifier too. Signed, exact.
+    """Contribution of each position to the target's logit, through the classifier too. Signed, exact.
 
     As `decompx`, and on through pooler or head with the activation held at its slope (Modarressi et al. 2023).
     `Explanation.delta` [B]: how far all positions together are from the logit: rounding, unless a rule drops something.
@@ -110,7 +110,7 @@ class DecompXClassifier(DecompX):
 
     @torch.no_grad()
     def contributions(self, model: ExplainedModel, trace: Trace, readout: Tensor) -> Tensor:
-        """What each of K components gives to each of C outputs at Q readouts [Q, L], see `readouts`: [Q, K, C]."""
+        """Contributions of K components to each of C outputs at Q readouts [Q, L], see `readouts`: [Q, K, C]."""
         needed = readout.any(0).nonzero().flatten()
         *_, state = components(trace, self.rules, needed)
         point = trace.layers[-1].answer(needed)
@@ -122,7 +122,7 @@ class DecompXClassifier(DecompX):
         return through_head(head_parts(model.model), pooled, weights @ point, self.bias, self.head_activation)
 
     def _of_target(self, model: ExplainedModel, classes: Tensor, target: Tensor) -> Tensor:
-        """[K]"""
+        """Contributions [K] to the target's logit; of a span, to its start and end together."""
         if model.task.name == "span":
             return classes[0, :, 0] + classes[1, :, 1]
         return classes[0, :, int(target)]

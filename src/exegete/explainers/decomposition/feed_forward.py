@@ -8,13 +8,13 @@ from torch import Tensor
 
 from exegete.explainers.decomposition import biases
 from exegete.models import activations
-from exegete.models.parts import LayerParts
+from exegete.models.layer_parts import LayerParts
 
 Activation = Literal["zero_origin", "tangent", "relu"]
 
 
 def feed_forward(parts: LayerParts, components: Tensor, point: Tensor, bias: str, activation: Activation) -> Tensor:
-    """What it makes of components [c, K, d] of the inputs `point` [c, d]: [c, K, d].
+    """Propagates components [c, K, d] of the inputs `point` [c, d] through the feed-forward block: [c, K, d].
 
     Whatever needs fewer operations: the block with frozen slopes as one matrix a position, M_i = W₂ diag(θ_i) W₁, or
     both projections one after the other.

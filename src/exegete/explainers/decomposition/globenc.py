@@ -29,7 +29,7 @@ class GlobEnc(LayerMaps):
     card: ClassVar = MethodCard("globenc", "decomposition", False, False, "≈ F", "Modarressi et al. 2022")
 
     def map(self, state: LayerState, rows: Tensor) -> Tensor:
-        """N [R, L]."""
+        """The matrix N of contribution lengths at the rows of a layer: [R, L]."""
         norms = () if state.parts.norm_first else state.parts.norms
         weights, vectors = state.mixture(rows, lambda x: reduce(lambda y, norm: norm.unscaled(y), norms, x))
         scale = torch.ones_like(state.x[rows, :1])

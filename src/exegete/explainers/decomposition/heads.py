@@ -9,13 +9,13 @@ from torch import Tensor
 from exegete.errors import unknown
 from exegete.explainers.decomposition import biases
 from exegete.models import activations
-from exegete.models.parts import HeadParts
+from exegete.models.layer_parts import HeadParts
 
 
 def through_head(
     parts: HeadParts, components: Tensor, point: Tensor, bias: str, activation: Literal["zero_origin", "tangent"]
 ) -> Tensor:
-    """What it makes of components [Q, K, d] of the inputs `point` [Q, d]: [Q, K, C]."""
+    """Propagates components [Q, K, d] of the inputs `point` [Q, d] through the head: [Q, K, C]."""
     if activation not in ("zero_origin", "tangent"):
         raise unknown("head activation rule", activation, ("zero_origin", "tangent"))
     if parts.dense is not None:

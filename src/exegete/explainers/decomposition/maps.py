@@ -54,7 +54,7 @@ class LayerMaps(Explainer):
         return [self.map(state, everywhere) for state in trace.layers]
 
     def _rows(self, trace: Trace, weights: Tensor) -> list[Tensor]:
-        """What is read at each layer [L], and at the end the row of R_N."""
+        """The readout's row [L] of the map at each layer, and at the end that of R_N."""
         everywhere = torch.arange(len(weights), device=weights.device)
         needed = weights.nonzero().flatten()
         weights = weights.to(trace.layers[0].x.dtype)

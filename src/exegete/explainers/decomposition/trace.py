@@ -1,4 +1,4 @@
-"""What a forward pass leaves for a decomposition, one unpadded example at a time, in float32 at least."""
+"""Traces of forward passes for decompositions, one unpadded example at a time, in float32 at least."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.anatomy import anatomy, layers, part
+from exegete.models.architecture import architecture_of, layers, part
 from exegete.models.inputs import inputs_of
-from exegete.models.parts import LayerParts, Norm, layer_parts, norm, wide
+from exegete.models.layer_parts import LayerParts, Norm, layer_parts, norm, wide
 
 CAPTURE = Capture(attentions=True, heads=True)
 
@@ -77,7 +77,7 @@ class Trace:
 def traces(model: ExplainedModel, batch: Batch) -> Iterator[Trace]:
     """One forward pass over the batch, then its examples one at a time, without their padding."""
     blocks = layers(model.model)
-    found = anatomy(model.model)
+    found = architecture_of(model.model)
     norms = [[part(block, path) for block in blocks] for path in found.norms]
     with inputs_of(blocks) as x, inputs_of(norms[0]) as first, inputs_of(norms[1]) as second:
         final = [part(model.model.base_model, found.final_norm)] if found.final_norm else []

@@ -22,7 +22,7 @@ PER_PAGE = 20
 
 @dataclass(frozen=True)
 class View:
-    """What of a result is looked at: examples explained by `method` and judged by `metric`.
+    """The chosen view of a result: examples explained by `method` and judged by `metric`.
 
     `text`: what the example contains; `prediction`: what the model answered, empty for all; `only`: see `ONLY`.
     """

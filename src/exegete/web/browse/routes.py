@@ -26,7 +26,7 @@ ROWS = 500
 
 @router.get("")
 def results(request: Request) -> Response:
-    """All results."""
+    """The page that lists all results."""
     return page(request, "browse_results", results=site_of(request).results.values())
 
 
@@ -81,7 +81,7 @@ def example(request: Request, name: str, example: int) -> Response:
 
 @router.get("/{name}/examples/{example}/picture")
 def picture(request: Request, name: str, example: int) -> Response:
-    """An example's picture."""
+    """The image of an example, as PNG."""
     rows = _found(request, name).comparison.examples
     if not 0 <= example < len(rows) or "image" not in rows[example]:
         raise HTTPException(404, "This example has no picture.")
@@ -90,7 +90,7 @@ def picture(request: Request, name: str, example: int) -> Response:
 
 @router.get("/{name}/heads")
 def heads(request: Request, name: str) -> Response:
-    """What the result's learned explainers weigh heads by."""
+    """The page of coefficients that the result's learned explainers give to attention heads."""
     found = _found(request, name)
     if found.is_study or not found.learned:
         raise HTTPException(404, "This result has no learned explainer.")

@@ -20,9 +20,9 @@ from exegete.metrics import metric
 from exegete.metrics.cost import PEAK_MEMORY, SECONDS
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.studies import Comparison
-from exegete.studies.cell import Cell, Store
-from exegete.studies.examples import EXAMPLES, read_examples
-from exegete.studies.runs import ATTRIBUTIONS, CURVES, RESULTS, judge_model, learned
+from exegete.studies.compare.examples import EXAMPLES, read_examples
+from exegete.studies.runs.store import Cell, Store
+from exegete.studies.runs.work import ATTRIBUTIONS, CURVES, RESULTS, judge_model, learned
 from exegete.web.browse.disagreement import correlations
 
 RUN, REPORT, FIGURES = "exegete_run.json", "report.html", "figures.parquet"
@@ -87,7 +87,7 @@ class Result:
 
     @cached_property
     def attributions(self) -> dict[int, dict[str, Attribution]]:
-        """By example and method."""
+        """The attributions by example, then by method."""
         found: dict[int, dict[str, Attribution]] = {}
         rows = self.comparison.results[["example", "method"]].itertuples(index=False)
         for (example, method), item in zip(rows, self.comparison.attributions, strict=False):

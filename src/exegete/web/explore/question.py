@@ -1,4 +1,4 @@
-"""What a page of the explorer is about, as it stands in its address."""
+"""The input and settings of an explorer page, as they stand in its address."""
 
 from __future__ import annotations
 

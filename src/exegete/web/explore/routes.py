@@ -80,7 +80,7 @@ async def stream(request: Request) -> Response:
 
 @router.post("/explore/without")
 def without(request: Request, form: guard.CheckedForm) -> Response:
-    """What the model says without some words (tokens, patches)."""
+    """The model's answers when some words (tokens, patches) are removed, as JSON."""
     explorer, asked = _asked(request, form)
     removed = _numbers(guard.one(form, "removed"))
     return JSONResponse([{"label": answer.label, "value": answer.value} for answer in explorer.answers(asked, removed)])
@@ -95,7 +95,7 @@ def upload(request: Request, form: guard.CheckedForm, file: guard.Upload) -> Res
 
 @router.get("/explore/picture/{key}")
 def shown_picture(request: Request, key: str) -> Response:
-    """A picture."""
+    """An uploaded image by its key, as PNG."""
     return Response(_asked(request)[0].picture(key), media_type="image/png")
 
 
@@ -119,7 +119,7 @@ def export(request: Request, kind: str) -> Response:
 
 @router.get("/explore/heads/{name:path}")
 def heads(request: Request, name: str) -> Response:
-    """What a learned explainer weighs heads by."""
+    """The page of coefficients that a learned explainer gives to attention heads."""
     method = _asked(request)[0].methods.get(name)
     if method is None or not learns(method):
         raise HTTPException(404, "There is no learned explainer of that name.")

@@ -19,7 +19,7 @@ from exegete.explainers import attribute
 from exegete.metrics import metric
 from exegete.models import Batch, ExplainedModel
 from exegete.reports.attributions import Attribution
-from exegete.studies.compare import native_methods, seeded
+from exegete.studies.compare.compare import native_methods, seeded
 from exegete.web.explore.progress import Report, counted
 from exegete.web.explore.question import PREDICTED, Question
 from exegete.web.names import shown
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Answered:
-    """What a method says of a question: an attribution and its figures, or a problem."""
+    """A method's answer to a question: an attribution and its figures, or an error message."""
 
     name: str
     attribution: Attribution | None = None
@@ -93,7 +93,7 @@ class Explorer:
         return bool(asked.picture if self.takes_images(asked.model) else asked.text.strip())
 
     def example(self, asked: Question) -> Any:
-        """What the question is about, as `attribute` takes it."""
+        """The question's input, as `attribute` takes it: a text, a pair of texts or an image."""
         if self.takes_images(asked.model):
             return Image.open(BytesIO(self.picture(asked.picture)))
         return (asked.text, asked.pair) if asked.pair.strip() else asked.text
@@ -104,19 +104,19 @@ class Explorer:
         return png(pictures[key]) if key in pictures else self.pictures.get(key)
 
     def labels(self, asked: Question) -> list[str]:
-        """What can be explained besides the prediction: nothing where there is only one output, or a span."""
+        """Labels to explain besides the prediction: none if the model has one output, or answers with spans."""
         model = self.models[asked.model]
         return list(model.labels) if model.task.name in ("classification", "multi_label") else []
 
     def target(self, asked: Question) -> str:
-        """What is explained. Raises ExegeteError for what the model cannot answer."""
+        """The target to explain. Raises ExegeteError if the model has no such label."""
         valid = (PREDICTED, *self.labels(asked))
         if asked.target not in valid:
             raise unknown("target", asked.target, valid)
         return asked.target
 
     def answers(self, asked: Question, removed: Sequence[int] = ()) -> list[Answer]:
-        """What the model says, with the words (tokens, patches) of these numbers taken away."""
+        """The model's answers with the words (tokens, patches) of these numbers removed."""
         model = self.models[asked.model]
         with self._alone(model):
             batch = model.encode([self.example(asked)])
@@ -165,7 +165,7 @@ class Explorer:
                 return Answered(name, problem=str(error))
 
     def _judged(self, model: ExplainedModel, example: Any, item: Attribution) -> dict[str, float]:
-        """Faithfulness on this input."""
+        """Faithfulness figures of an attribution on this input, by metric."""
         batch = model.encode([example])
         scores = torch.tensor(item.scores, device=batch.device)[None]
         target = model.target(batch, [item.target] if model.task.name != "span" else item.target)

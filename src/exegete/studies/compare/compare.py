@@ -1,0 +1,216 @@
+"""Which explanation of this model can be trusted on this data?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeVar
+
+from datasets import Dataset
+from tqdm.auto import tqdm
+
+from exegete.errors import ExegeteError
+from exegete.explainers import EXPLAINERS, Explainer, explainer
+from exegete.explainers.attribute import batches, listed, targets_of
+from exegete.explainers.base import recorded
+from exegete.metrics import Metric, metric
+from exegete.metrics.cost import PEAK_MEMORY, SECONDS
+from exegete.models import ExplainedModel
+from exegete.models.digest import weights_digest
+from exegete.models.encode import as_row
+from exegete.models.labels import in_model_labels
+from exegete.reports.attributions import Attributions
+from exegete.studies.compare.comparison import Comparison
+from exegete.studies.compare.judge import judge
+from exegete.studies.compare.shards import Parts, finished
+
+T = TypeVar("T")
+
+EXAMPLES_PER_PART = 32
+USUAL_METHODS = (
+    "random",
+    "saliency",
+    "input_x_gradient",
+    "integrated_gradients",
+    "attention_last",
+    "attention_all",
+    "scaled_attention",
+    "attention_rollout",
+    "occlusion",
+    "globenc",
+    "alti",
+    "decompx_linear",
+)
+USUAL_METRICS = (
+    "aopc_comprehensiveness",
+    "aopc_sufficiency",
+    "log_odds",
+    "auc",
+    "average_precision",
+    "recall_at_k",
+    "important_tokens",
+)
+
+
+def compare(
+    model: ExplainedModel,
+    data: Dataset | Sequence[Any],
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None = None,
+    metrics: Sequence[str | Metric] | None = None,
+    *,
+    target: Any = "predicted",
+    batch_size: int | None = None,
+    seed: int = 0,
+    special_tokens: bool = False,
+    output_dir: str | Path | None = None,
+    show_progress: bool = False,
+) -> Comparison:
+    """Explains every example by every method and judges all of it.
+
+    Args:
+        model: what is explained.
+        data: a dataset in canonical form, or texts.
+        methods: ids or explainers, by name or not; ["all"]: every one that needs nothing but the model; default: the
+            quick among them.
+        metrics: ids or metrics; default: the usual ones that apply, those on rationales where the data has some.
+        target: what is explained, see `exegete.attribute`.
+        batch_size: examples judged together; default: up to 32 of similar length. What was stopped may go on with
+            another one, unless a metric compares the examples of a batch with each other.
+        seed: of the bootstrap and of every method that has a seed.
+        special_tokens: whether special tokens keep the scores that methods give them; else these are 0. Only metrics
+            with `specials` look at them.
+        output_dir: where results go. A comparison that was stopped there goes on where it stopped.
+        show_progress: a progress bar on stderr.
+
+    Raises:
+        ExegeteError: unknown names, one name for two, a label that the model does not know, or results of something
+            else in `output_dir`.
+    """
+    given = listed(data)
+    rows = in_model_labels(model, data) if isinstance(data, Dataset) else [dict(as_row(row)) for row in given]
+    examples = with_label_names(model, rows)
+    chosen, judges = _methods(methods, seed), _metrics(model, metrics, rows)
+    config = _config(model, rows, chosen, judges) | {"target": str(target), "seed": seed}
+    config |= {"special_tokens": True} if special_tokens else {}
+    if batch_size and any(judge.compares_examples for judge in judges.values()):
+        config["batch_size"] = batch_size
+    folder = None if output_dir is None else Path(output_dir)
+    whole = None if folder is None else finished(folder, config)
+    parts = None
+    if whole is None:
+        parts, shards = Parts(folder, config), list(_shards(model, rows, batch_size))
+        with tqdm(total=len(rows), desc="compare", disable=not show_progress, unit="example") as progress:
+            for indices in shards:
+                if indices not in parts:
+                    batch = model.encode([rows[index] for index in indices])
+                    wanted = targets_of(target, indices, len(rows))
+                    parts[indices] = judge(model, batch, indices, chosen, judges, wanted, special_tokens=special_tokens)
+                progress.update(len(indices))
+        whole = parts.whole(shards)
+    cards = [*(replace(judge.card, name=column) for column, judge in judges.items()), SECONDS, PEAK_MEMORY]
+    attributions = Attributions(whole.attributions, config)
+    comparison = Comparison(whole.results, whole.curves, attributions, cards, examples, config)
+    if folder is not None:
+        comparison.save(folder)
+    if parts is not None:
+        parts.remove()
+    return comparison
+
+
+def seeded(method: str | Explainer, seed: int) -> Explainer:
+    """The explainer with this seed, if it has one and the spec does not name its own."""
+    made = explainer(method)
+    if isinstance(method, str) and "seed" in made.params and "seed=" not in method:
+        return explainer(method, seed=seed)
+    return made
+
+
+def _shards(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) -> Iterator[list[int]]:
+    """Indices of examples that are explained together: of similar length, and few enough to lose little."""
+    size = batch_size or EXAMPLES_PER_PART
+    for indices in batches(model, rows):
+        for start in range(0, len(indices), size):
+            yield indices[start : start + size]
+
+
+def native_methods() -> list[str]:
+    """Every method that needs nothing but the model."""
+    return [name for name, kind in EXPLAINERS.items() if not kind.card.learned and kind.card.family != "prompted"]
+
+
+def _methods(
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int
+) -> dict[str, Explainer]:
+    """Explainers by the name that the table shows; those with a seed get this one unless they name their own."""
+    if methods is not None and not methods:
+        raise ExegeteError("there is nothing to compare: no method was given")
+    if isinstance(methods, Mapping):
+        return {name: seeded(each, seed) for name, each in methods.items()}
+    if methods is None:
+        methods = USUAL_METHODS
+    elif list(methods) == ["all"]:
+        methods = native_methods()
+    named = _named("methods", [(each if isinstance(each, str) else each.name, each) for each in methods])
+    return {name: seeded(each, seed) for name, each in named.items()}
+
+
+def _metrics(
+    model: ExplainedModel, metrics: Sequence[str | Metric] | None, rows: Sequence[dict[str, Any]]
+) -> dict[str, Metric]:
+    """Metrics by column: their id, or all they were called where two share an id."""
+    if metrics is None:
+        marked = any(row.get("rationale") is not None or row.get("rationale_pair") is not None for row in rows)
+        usual = [metric(name) for name in USUAL_METRICS]
+        return {m.name: m for m in usual if m.applies(model) and (marked or not m.card.needs_rationale)}
+    made = [(each, each if isinstance(each, Metric) else metric(each)) for each in metrics]
+    count = Counter(each.name for _, each in made)
+    return _named("metrics", [(spec if isinstance(spec, str) and count[m.name] > 1 else m.name, m) for spec, m in made])
+
+
+def _named(what: str, given: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """By name. Raises ExegeteError where different ones have the same, since the table could show only one."""
+    found = dict[str, T]()
+    for name, each in given:
+        if found.setdefault(name, each) != each:
+            raise ExegeteError(f"two {what} are called {name}: give them by id and parameters, as 'ID?NAME=VALUE'")
+    return found
+
+
+def with_label_names(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with the name of their label, where they have a class."""
+    if model.task.name not in ("classification", "multi_label"):
+        return list(rows)
+    return [
+        row | {"label_name": model.labels[model.label_id(row["label"])]} if isinstance(row.get("label"), int) else row
+        for row in rows
+    ]
+
+
+def _config(
+    model: ExplainedModel, rows: Sequence[dict[str, Any]], methods: dict[str, Explainer], metrics: dict[str, Metric]
+) -> dict[str, Any]:
+    """All that the results depend on: the same configuration gives the same results, another one never these."""
+    return {
+        "model": model.config._name_or_path,
+        "model_type": model.config.model_type,
+        "weights": weights_digest(model.model),
+        "settings": model.settings,
+        "labels": list(model.labels),
+        "examples": len(rows),
+        "data": _contents(rows),
+        "methods": {name: recorded(method) for name, method in methods.items()},
+        "metrics": {column: {"metric": metric.name, **metric.params} for column, metric in metrics.items()},
+    }
+
+
+def _contents(rows: Sequence[dict[str, Any]]) -> str:
+    """A digest of the rows, pictures included."""
+    summary = blake2b(digest_size=8)
+    for row in rows:
+        for name, value in row.items():
+            content = value.tobytes() if hasattr(value, "tobytes") else repr(value).encode("utf-8", "surrogatepass")
+            summary.update(name.encode() + b"\0" + content + b"\0")
+    return summary.hexdigest()

@@ -1,0 +1,122 @@
+"""The result of a comparison: numbers per example, and the tables and pages made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from exegete.data.cards import MetricCard
+from exegete.data.provenance import whole_file
+from exegete.metrics import CARDS
+from exegete.metrics.cost import PEAK_MEMORY, SECONDS
+from exegete.reports.attributions import Attribution, Attributions
+from exegete.reports.csv_table import csv_table
+from exegete.reports.curves import Curve
+from exegete.reports.html import ExampleView, report_html
+from exegete.reports.latex import latex
+from exegete.reports.leaderboard import Leaderboard, intervals, leaderboard, resamples
+from exegete.studies.compare.examples import EXAMPLES, read_examples, write_examples
+from exegete.studies.compare.judge import BY_LAYER
+from exegete.studies.compare.shards import read_config, read_frames
+
+SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods judged on the same examples.
+
+    `results`: one row per example and method, one column per metric id, NaN where a metric is undefined. `curves`: one
+    row per example, method, metric and budget `x` (or layer). `attributions`: every example by every method, in that
+    order. `cards`: the metrics' facts. `examples`: the rows that were compared. `config`: the resolved configuration.
+    """
+
+    results: pd.DataFrame
+    curves: pd.DataFrame
+    attributions: Attributions
+    cards: Sequence[MetricCard]
+    examples: Sequence[dict[str, Any]]
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def leaderboard(self) -> Leaderboard:
+        """Mean of each metric for each method, with 95 % bootstrap intervals over examples."""
+        return leaderboard(self.results, list(self.cards), seed=self.config.get("seed", 0))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The table of means: methods × metrics."""
+        board = self.leaderboard
+        return pd.DataFrame(board.mean, index=board.rows, columns=[card.name for card in board.cards])
+
+    def _repr_html_(self) -> str:
+        return str(self.to_pandas().style.format(precision=3).to_html())
+
+    def to_html(self, title: str = "Comparison of explanations") -> str:
+        """One self-contained page: sortable table, curves, and the same examples by every method."""
+        return report_html(title, self.leaderboard, self._curves(), self._views(), self.config)
+
+    def save(self, directory: str | Path) -> Path:
+        """`results`, `curves` and `examples` (Parquet), `attributions/`, `table.csv`, `table.tex`, `report.html`."""
+        folder = Path(directory)
+        for name, frame in (("results", self.results), ("curves", self.curves)):
+            with whole_file(folder / f"{name}.parquet") as fresh:
+                frame.to_parquet(fresh, index=False)
+        write_examples(folder / EXAMPLES, self.examples)
+        self.attributions.save(folder / "attributions")
+        board = self.leaderboard
+        texts = {"table.csv": csv_table(board), "table.tex": latex(board), "report.html": self.to_html()}
+        for name, text in texts.items():
+            with whole_file(folder / name) as fresh:
+                fresh.write_text(text, encoding="utf-8")
+        return folder
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Comparison:
+        """Loads a comparison from the folder that `exegete compare` wrote.
+
+        Raises:
+            ExegeteError: there is no finished comparison.
+        """
+        folder = Path(directory)
+        config = read_config(folder)
+        results, curves = read_frames(folder)
+        cards = [replace(CARDS[made["metric"]], name=column) for column, made in config["metrics"].items()]
+        examples = read_examples(folder / EXAMPLES, results["example"].nunique())
+        attributions = Attributions.load(folder / "attributions")
+        return cls(results, curves, attributions, [*cards, SECONDS, PEAK_MEMORY], examples, config)
+
+    def _curves(self) -> list[Curve]:
+        """Mean over examples with a 95 % interval at every budget."""
+        drawn = resamples(self.results["example"].nunique(), 1000, self.config.get("seed", 0))
+        curves = []
+        for (method, metric), part in self.curves.groupby(["method", "metric"], sort=False):
+            grid = part.pivot_table(index="x", columns="example", values="value", dropna=False)
+            values = grid.to_numpy()[None]
+            low, high = intervals(values, drawn[:, : values.shape[2]] % values.shape[2])
+            mean = grid.mean(axis=1).to_numpy()
+            x, label = grid.index.to_numpy(), "layer"
+            if metric != BY_LAYER:
+                x, label = x * 100, "% of the input"
+            curves.append(Curve(str(method), str(metric), x, mean, low[0], high[0], x_label=label))
+        return curves
+
+    def _views(self) -> list[ExampleView]:
+        by_method: dict[int, dict[str, Attribution]] = {}
+        for method, item in zip(self.results["method"], self.attributions, strict=False):
+            by_method.setdefault(item.index, {})[method] = item
+        return [self._view(index, by_method[index]) for index in sorted(by_method)[:SHOWN]]
+
+    def _view(self, index: int, attributions: dict[str, Attribution]) -> ExampleView:
+        row, first = self.examples[index], next(iter(attributions.values()))
+        return ExampleView(
+            index=index,
+            texts=first.texts,
+            label=row.get("label_name"),
+            prediction=first.prediction_label,
+            rationale=[row.get(name) for name in ("rationale", "rationale_pair")][: len(first.texts)],
+            attributions=attributions,
+        )

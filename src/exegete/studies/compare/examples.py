@@ -1,0 +1,58 @@
+"""The rows that were compared, kept beside the results: texts, pictures, labels and rationales."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+from exegete.data.provenance import whole_file
+
+EXAMPLES = "examples.parquet"
+_SPANS = pa.list_(pa.list_(pa.int64()))
+SCHEMA = pa.schema(
+    {
+        "text": pa.string(),
+        "text_pair": pa.string(),
+        "label_name": pa.string(),
+        "rationale": _SPANS,
+        "rationale_pair": _SPANS,
+        "image": pa.binary(),
+    }
+)
+"""`label_name`: the label as the model calls it; `image`: a PNG. What an example does not have is null."""
+
+
+def write_examples(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes the examples' rows to a Parquet file."""
+    content = pa.Table.from_pylist([_stored(row) for row in rows], schema=SCHEMA)
+    with whole_file(path) as fresh:
+        pq.write_table(content, fresh, compression="zstd")
+
+
+def read_examples(path: Path, count: int) -> list[dict[str, Any]]:
+    """The rows, without what each does not have; `count` empty ones where they were not kept (before version 0.2)."""
+    if not path.exists():
+        return [{} for _ in range(count)]
+    return [_restored(row) for row in pq.read_table(path, schema=SCHEMA).to_pylist()]
+
+
+def _stored(row: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: row.get(name) for name in SCHEMA.names}
+    if found["image"] is not None:
+        buffer = BytesIO()
+        found["image"].save(buffer, format="PNG")
+        found["image"] = buffer.getvalue()
+    return found
+
+
+def _restored(row: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in row.items() if value is not None}
+    if "image" in known:
+        known["image"] = Image.open(BytesIO(known["image"]))
+    return known

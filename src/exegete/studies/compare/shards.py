@@ -1,0 +1,126 @@
+"""The parts of a comparison as they get done, so that one that was stopped goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from exegete.data.provenance import TAKEN, digest, plain, versions, whole_folder, write_json
+from exegete.errors import ExegeteError
+from exegete.reports.attributions import Attribution, Attributions
+from exegete.studies.compare.judge import Judged
+
+RUN = "exegete_run.json"
+
+
+class OtherComparisonError(ExegeteError):
+    """A folder holds results of another configuration."""
+
+
+class Parts:
+    """Finished parts by the examples in them, in a folder (or in memory without one).
+
+    A part's folder has its name only when everything in it is written. The folder belongs to one configuration.
+
+    Raises:
+        OtherComparisonError: the folder holds results of another configuration.
+    """
+
+    def __init__(self, folder: Path | None, config: dict[str, Any]) -> None:
+        self.folder, self.done = folder, dict[tuple[int, ...], Judged]()
+        if folder is None:
+            return
+        self.hidden = folder / ".parts"
+        run = folder / RUN
+        if run.exists():
+            _same_run(run, config)
+        else:
+            write_json(run, {"digest": digest(config), "config": config, "versions": versions()})
+        for part in map(_read, self.hidden.glob("[0-9]*")):
+            self.done[tuple(part.results["example"].unique())] = part
+
+    def __contains__(self, indices: Sequence[int]) -> bool:
+        return tuple(indices) in self.done
+
+    def __setitem__(self, indices: Sequence[int], part: Judged) -> None:
+        self.done[tuple(indices)] = part
+        if self.folder is None:
+            return
+        try:
+            with whole_folder(self.hidden / f"{indices[0]}-{len(indices)}") as fresh:
+                part.results.to_parquet(fresh / "results.parquet", index=False)
+                part.curves.to_parquet(fresh / "curves.parquet", index=False)
+                Attributions(part.attributions).save(fresh / "attributions")
+        except OSError as error:
+            if error.errno not in TAKEN:
+                raise
+
+    def whole(self, shards: Sequence[Sequence[int]]) -> Judged:
+        """The parts of these examples as one, sorted by method as asked for and then by example."""
+        parts = [self.done[tuple(indices)] for indices in shards]
+        results = pd.concat([part.results for part in parts], ignore_index=True)
+        curves = pd.concat([part.curves for part in parts], ignore_index=True)
+        items = [item for part in parts for item in part.attributions]
+        methods = {name: place for place, name in enumerate(dict.fromkeys(results["method"]))}
+        order = sorted(results.index, key=lambda row: (methods[results["method"][row]], results["example"][row]))
+        return Judged(results.loc[order].reset_index(drop=True), curves, [items[row] for row in order])
+
+    def remove(self) -> None:
+        """The parts, when the whole is stored."""
+        if self.folder is not None:
+            shutil.rmtree(self.hidden, ignore_errors=True)
+
+
+def finished(folder: Path, config: dict[str, Any]) -> Judged | None:
+    """The stored results of a finished comparison of this configuration; None if there is none."""
+    if not (folder / RUN).exists() or not (folder / "report.html").exists():
+        return None
+    _same_run(folder / RUN, config)
+    return _read(folder)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a finished comparison. Raises ExegeteError when the folder holds none."""
+    try:
+        config: dict[str, Any] = json.loads((folder / RUN).read_text(encoding="utf-8"))["config"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ExegeteError(f"{folder} holds no comparison: {RUN} is missing or damaged") from error
+    if not (folder / "report.html").exists():
+        raise ExegeteError(f"the comparison in {folder} is not finished: run the same command again")
+    return config
+
+
+def _read(folder: Path) -> Judged:
+    results, curves = read_frames(folder)
+    items: list[Attribution] = list(Attributions.load(folder / "attributions"))
+    return Judged(results, curves, items)
+
+
+def read_frames(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Results and curves. Raises ExegeteError where they are missing or damaged."""
+    try:
+        results, curves = (pd.read_parquet(folder / f"{name}.parquet") for name in ("results", "curves"))
+    except (OSError, pa.ArrowException) as error:
+        raise ExegeteError(f"{folder} is damaged: {error}; remove it, or choose another one") from error
+    return results, curves
+
+
+def _same_run(path: Path, config: dict[str, Any]) -> None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        same, there = found["digest"] == digest(config), found["config"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ExegeteError(f"{path} is damaged: choose another output directory or remove this one") from error
+    if not same:
+        here = plain(config)
+        other = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
+        raise OtherComparisonError(
+            f"{path.parent} holds a comparison of something else (see {', '.join(other)} in {path.name}): "
+            "choose another output directory"
+        )

@@ -1,0 +1,107 @@
+"""Do two attributions rank an example's tokens alike? Between models, between seeds, and between explainers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from exegete.errors import ExegeteError
+from exegete.reports.storage import DATA
+from exegete.studies.runs.grid import Grid, Run
+from exegete.studies.runs.store import Store
+from exegete.studies.runs.work import ATTRIBUTIONS
+from exegete.studies.tables.similarity import Measure, alike, mean_over, measure
+
+Scores = Mapping[str, Sequence[NDArray[np.float64]]]
+"""By explainer: each example's scores, without special tokens."""
+
+SEED = 42
+
+
+def scores(store: Store, run: Run) -> Scores:
+    """The attribution scores kept by a judged run; magnitudes where an explainer is signed (Ferreira et al. 2025).
+
+    Raises:
+        ExegeteError: it kept none.
+    """
+    path = store.folder(run.cell.key) / ATTRIBUTIONS / DATA
+    if not path.exists():
+        raise ExegeteError(f"{run.title}: no attributions were kept; set keep_attributions in its judgement")
+    frame = pd.read_parquet(path, columns=["scores", "special", "signed"])
+    kept = [
+        np.abs(s[~np.asarray(special, dtype=bool)]) if signed else s[~np.asarray(special, dtype=bool)]
+        for s, special, signed in zip(frame["scores"], frame["special"], frame["signed"], strict=True)
+    ]
+    specs = list(run.cell.config["explainers"])
+    size = len(kept) // len(specs)
+    parts = {spec: kept[place * size : (place + 1) * size] for place, spec in enumerate(specs)}
+    return {name: parts[spec] for name, spec in run.explainers.items()}
+
+
+def compared(grid: Grid, store: Store) -> Iterator[tuple[Run, str, str, float]]:
+    """The study's comparisons: a judged run that is done, an explainer, the comparison, and its figure.
+
+    A run's figure is the mean over the other runs of the same training, model and data: those of its recipe with
+    another seed, or those of the recipe it is compared against.
+    """
+    for name, part in grid.study.file.comparisons.items():
+        runs = [run for run in grid.runs if run.judgement == part.judgement and store.done(run.cell.key)]
+        known = {run.title: scores(store, run) for run in runs}
+        how = measure(part.measure)
+        for run in runs:
+            others = [other for other in runs if other is not run and _comparable(run, other, part.against)]
+            for explainer in known[run.title]:
+                values = [
+                    alike(known[run.title][explainer], known[other.title][explainer], how)
+                    for other in others
+                    if explainer in known[other.title]
+                ]
+                if values:
+                    yield run, explainer, name, mean_over(values)
+
+
+def _comparable(run: Run, other: Run, against: str | None) -> bool:
+    same = all(getattr(run, name) == getattr(other, name) for name in ("training", "model", "dataset"))
+    return same and other.recipe == (against or run.recipe)
+
+
+def between_models(one: Sequence[Scores], other: Sequence[Scores], how: Measure) -> dict[str, float]:
+    """By explainer: mean of the measure of the same example on two models, drawn for each example from both groups.
+
+    Where the groups are the same one, two different models are drawn: the agreement that seeds alone leave.
+    """
+    generator, same = np.random.default_rng(SEED), one is other
+    if same and len(one) < 2:
+        return dict.fromkeys(one[0], float("nan"))
+    names = [name for name in one[0] if name in other[0]]
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for example in range(len(one[0][names[0]])):
+        first = int(generator.integers(len(one)))
+        second = int(generator.integers(len(other) - same))
+        second += same and second >= first
+        for name in names:
+            found[name].append(how(one[first][name][example], other[second][name][example]))
+    return {name: mean_over(values) for name, values in found.items()}
+
+
+def between_explainers(models: Sequence[Scores], how: Measure) -> dict[tuple[str, str], float]:
+    """By pair of explainers: mean of the measure of the same example on the same model."""
+    names = list(models[0])
+    return {
+        (one, other): mean_over([how(a, b) for model in models for a, b in zip(model[one], model[other], strict=True)])
+        for one, other in _pairs(names)
+    }
+
+
+def between_seeds(models: Sequence[Scores], explainer: str, how: Measure) -> NDArray[np.float64]:
+    """[S, S] The measure of an explainer's attributions on the models of every two seeds, mean over examples."""
+    return np.array([[alike(one[explainer], other[explainer], how) for other in models] for one in models])
+
+
+def _pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for place, one in enumerate(names):
+        for other in names[place:]:
+            yield one, other

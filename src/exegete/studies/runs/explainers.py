@@ -1,0 +1,50 @@
+"""The explainers of a study: ids, and learned ones that a run of the study left in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers import explainer
+from exegete.explainers.registry import known
+from exegete.studies.runs.run_ref import OWN
+from exegete.studies.spec.schema import ExplainerPart
+
+
+class Chosen(NamedTuple):
+    """An explainer of a judged run: the `spec` that its results are stored under, and what these depend on."""
+
+    spec: str
+    facts: Mapping[str, Any]
+
+
+def check_explainer(part: ExplainerPart) -> None:
+    """Raises ExegeteError for an unknown id or parameter; of a learned one that is not there yet, for its id alone."""
+    if OWN not in part.spec:
+        if part.run is not None:
+            raise ExegeteError(f"{part.spec!r} takes nothing from the run {part.run!r}: expected {OWN} in it")
+        explainer(part.spec)
+        return
+    name = part.spec.partition(":")[0]
+    found = known()
+    if name not in found or not found[name].card.learned:
+        raise unknown("learned method", name, [each for each, kind in found.items() if kind.card.learned])
+
+
+def chosen(part: ExplainerPart, run: str | None) -> Chosen:
+    """An explainer for a judged run; `run` is the address of the run that it comes from, if it comes from one."""
+    if OWN not in part.spec:
+        made = explainer(part.spec)
+        return Chosen(part.spec, {"name": made.name, **made.params})
+    stored = part.spec if part.run is None else part.spec.replace(OWN, f"{{{run}}}")
+    return Chosen(stored, {"spec": part.spec, "run": run})
+
+
+def passes(specs: Collection[str], length: int) -> float:
+    """Passes of all explainers for an example, a backward one counted as two; a learned one's as one."""
+    total = 0.0
+    for spec in specs:
+        forward, backward = (1.0, 0.0) if "{" in spec else explainer(spec).passes(length)
+        total += forward + 2 * backward
+    return total

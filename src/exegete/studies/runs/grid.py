@@ -1,0 +1,277 @@
+"""From a study to its runs, each with the address of all that it depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from exegete.errors import ExegeteError
+from exegete.metrics import metric
+from exegete.studies.runs import estimate, protocols
+from exegete.studies.runs import explainers as explaining
+from exegete.studies.runs import recipes as methods
+from exegete.studies.runs.explainers import Chosen
+from exegete.studies.runs.run_ref import OWN, TRAINED, RunRef, meant, run_refs, runs_named, seeds
+from exegete.studies.runs.store import Cell
+from exegete.studies.runs.work import judge_model, train_model
+from exegete.studies.spec import sources
+from exegete.studies.spec.schema import JudgementPart, RunPart
+from exegete.studies.spec.study_file import Study
+from exegete.studies.spec.yaml_lines import Place as Line
+
+
+@dataclass(frozen=True)
+class Run:
+    """A cell with its place in the grid: names of the study file.
+
+    A judged run has a `dataset` and `judgement`; one that trains has none. `explainers`: what its results are stored
+    under, by name.
+    """
+
+    cell: Cell
+    training: str
+    model: str
+    recipe: str
+    seed: int
+    dataset: str = ""
+    judgement: str = ""
+    explainers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The place in words, as patterns of `--only` see it."""
+        return _title(self.training, self.model, self.recipe, f"seed {self.seed}", self.judgement, self.dataset)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A study's runs in the order they are begun, and what of it is not on this machine."""
+
+    study: Study
+    runs: Sequence[Run]
+    missing: Sequence[str]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The runs' cells, each once."""
+        return list({run.cell.key: run.cell for run in self.runs}.values())
+
+    def only(self, pattern: str | None) -> Grid:
+        """The runs whose title has the pattern in it (* and ? allowed), and those that they need."""
+        if pattern is None:
+            return self
+        wanted = {run.cell.key for run in self.runs if pattern in run.title or fnmatchcase(run.title, f"*{pattern}*")}
+        needs = {run.cell.key: run.cell.needs for run in self.runs}
+        todo = list(wanted)
+        while todo:
+            more = set(needs.get(todo.pop(), ())) - wanted
+            wanted |= more
+            todo += more
+        return Grid(self.study, [run for run in self.runs if run.cell.key in wanted], self.missing)
+
+
+def grid(study: Study) -> Grid:
+    """All runs of a study: every training of every recipe on every model and data by every seed, and its judgements.
+
+    Raises:
+        ExegeteError: a run that is needed is not there, or needs itself; with file and line.
+    """
+    builder = _Builder(study)
+    runs = builder.runs()
+    return Grid(study, runs, builder.missing())
+
+
+class _Builder:
+    """Makes the cells of one study, those that others need first."""
+
+    def __init__(self, study: Study) -> None:
+        self.study, self.file = study, study.file
+        self.datasets = {name: sources.dataset(part) for name, part in self.file.datasets.items()}
+        self.models = {name: sources.model(part.source) for name, part in self.file.models.items()}
+        self.metrics = {spec: metric(spec) for spec in self.file.metrics.values()}
+        self.trained: dict[RunRef, Cell | None] = {}
+        self.begun: set[RunRef] = set()
+        self.found: list[Run] = []
+
+    def missing(self) -> list[str]:
+        """Datasets and models that cannot be found on this machine, each with the line that asks for it."""
+        run_refs = [(("datasets", name, "spec"), source) for name, source in self.datasets.items()]
+        run_refs += [(("models", name, "source"), source) for name, source in self.models.items()]
+        return [str(self.study.error(place, source.problem)) for place, source in run_refs if source.problem]
+
+    def runs(self) -> list[Run]:
+        """All runs of the study: its trainings and their judgements."""
+        for place in run_refs(self.file):
+            trained = self._train(place)
+            for name, judgement in self.file.judgements.items():
+                if _asked(judgement, place):
+                    self._judge(name, judgement, place, trained)
+        return self.found
+
+    def _train(self, place: RunRef) -> Cell | None:
+        """The training run of a place; that of another place where nothing is trained but a run's model taken."""
+        if place not in self.trained:
+            if place in self.begun:
+                raise self.study.error(("recipes", place.recipe), f"{place.recipe} needs itself")
+            self.begun.add(place)
+            self.trained[place] = self._trained(place)
+        return self.trained[place]
+
+    def _trained(self, place: RunRef) -> Cell | None:
+        part, start = self.file.recipes[place.recipe], self.file.models[place.model]
+        line = ("recipes", place.recipe)
+        other = None if part.model is None else self._other(part.model, place, (*line, "model"))
+        if part.recipe == methods.NONE:
+            return other
+        data, arguments = self.file.training[place.training], {**self.file.arguments, **part.arguments}
+        parameters, needs = self._parameters(place, (*line, "parameters"))
+        source = start.source if part.model is None else _A_RUN
+        config = methods.resolved(part.recipe, parameters, arguments, source) | {
+            "kind": "train",
+            "train": self.datasets[data.train].address,
+            "dev": self.datasets[data.dev].address,
+            "model": self.models[place.model].address if other is None else _inside(other, part.model),
+            "max_length": start.max_length,
+            "early_stopping_patience": part.early_stopping_patience,
+            "seed": place.seed,
+        }
+        found = {name: self.file.datasets[getattr(data, name)].model_dump() for name in ("train", "dev")}
+        others = {key: value for key, value in arguments.items() if key not in config["arguments"]}
+        cell = Cell(
+            config,
+            train_model,
+            _title(place.training, place.model, place.recipe, f"seed {place.seed}"),
+            _keys([*needs, other]),
+            found | {"model": start.source, "arguments": others},
+            estimate.training(self.datasets[data.train], self.datasets[data.dev], self.models[place.model], config),
+        )
+        self.found.append(Run(cell, *place))
+        return cell
+
+    def _parameters(self, place: RunRef, line: Line) -> tuple[dict[str, Any], list[Cell | None]]:
+        """The recipe's parameters, those that other runs give by these runs' addresses; and these runs."""
+        given = self.file.recipes[place.recipe].parameters
+        parameters, needs = self._folders(given, place, line)
+        for name, value in methods.references(given).items():
+            other = str(value[methods.FROM])
+            runs = [
+                self._other(RunPart(run=other, seed=seed), place, (*line, name)) for seed in seeds(self.file, other)
+            ]
+            parameters[name] = {
+                "runs": list(_keys(runs)),
+                "metric": value["metric"],
+                "of": value.get("of"),
+                "times": value.get("times", 1.0),
+            }
+            needs += runs
+        return parameters, needs
+
+    def _folders(self, given: Mapping[str, Any], place: RunRef, line: Line) -> tuple[dict[str, Any], list[Cell | None]]:
+        """The values, runs that are named among them by their addresses; and these runs."""
+        values, needs = dict(given), list[Cell | None]()
+        for name, part in runs_named(given).items():
+            cell = self._other(part, place, (*line, name))
+            values[name] = _inside(cell, part)
+            needs.append(cell)
+        return values, needs
+
+    def _other(self, part: RunPart, place: RunRef, line: Line) -> Cell:
+        """The run that a part means."""
+        try:
+            needed = meant(self.file, part, place)
+        except ExegeteError as error:
+            raise self.study.error(line, error) from error
+        cell = self._train(needed)
+        if cell is None:
+            raise self.study.error(line, f"{part.run} trains nothing, so it has no folder")
+        return cell
+
+    def _judge(self, name: str, judgement: JudgementPart, place: RunRef, trained: Cell | None) -> None:
+        """Adds the runs of a judgement of one place in the grid, one for each dataset."""
+        line: Line = ("judgements", name)
+        judged = trained if judgement.model is None else self._other(judgement.model, place, (*line, "model"))
+        chosen, learned = self._explainers(judgement, place, trained)
+        metrics = {self.file.metrics[each]: None for each in judgement.metrics or ()}
+        options, needed = self._folders(judgement.options, place, (*line, "options"))
+        address = self.models[place.model].address
+        for dataset in judgement.datasets:
+            config: dict[str, Any] = {
+                "kind": "judge",
+                "model": address if judged is None else _inside(judged, judgement.model),
+                "dataset": self.datasets[dataset].address,
+                "explainers": {each.spec: each.facts for each in chosen.values()},
+                "metrics": {spec: _facts(self.metrics[spec]) for spec in metrics},
+                "target": judgement.target,
+                "keep_attributions": judgement.keep_attributions,
+                "layers": judgement.layers,
+                "seed": place.seed,
+            }
+            if judgement.special_tokens:
+                config["special_tokens"] = True
+            if judgement.protocol is not None:
+                known = protocols.with_defaults(judgement.protocol, options)
+                config["protocol"] = {"name": judgement.protocol, "options": known}
+            data = self.file.datasets[dataset].model_dump()
+            cell = Cell(
+                config,
+                judge_model,
+                _title(place.training, place.model, place.recipe, f"seed {place.seed}", name, dataset),
+                _keys([judged, *learned, *needed]),
+                {"model": self.file.models[place.model].source, "dataset": data},
+                self._judging(dataset, place.model, config),
+            )
+            self.found.append(Run(cell, *place, dataset, name, {key: each.spec for key, each in chosen.items()}))
+
+    def _explainers(
+        self, judgement: JudgementPart, place: RunRef, trained: Cell | None
+    ) -> tuple[dict[str, Chosen], list[Cell | None]]:
+        """A judgement's explainers of a run by name, and the runs in which learned ones are."""
+        found, needs = dict[str, Chosen](), list[Cell | None]()
+        for name in judgement.explainers or ():
+            part, cell = self.file.explainers[name], None
+            if part.source is not None:
+                cell = self._other(part.source, place, ("explainers", name))
+            elif OWN in part.spec:
+                cell = trained
+                if cell is None:
+                    message = f"comes from the judged run, but {place.recipe} trains nothing: name a run, or recipes"
+                    raise self.study.error(("explainers", name), message)
+            found[name] = explaining.chosen(part, None if cell is None else cell.key)
+            needs.append(cell)
+        return found, needs
+
+    def _judging(self, dataset: str, model: str, config: Mapping[str, Any]) -> float:
+        """The operations of a judgement, roughly."""
+        judges = [self.metrics[spec] for spec in config["metrics"]]
+        length = self.file.models[model].max_length
+        return estimate.judging(self.datasets[dataset], self.models[model], config["explainers"], judges, length)
+
+
+_A_RUN = "the model of a run"
+
+
+def _asked(judgement: JudgementPart, place: RunRef) -> bool:
+    """Whether a judgement is about the runs of a place."""
+    limits = ((judgement.recipes, place.recipe), (judgement.trainings, place.training), (judgement.models, place.model))
+    return all(names is None or name in names for names, name in limits)
+
+
+def _inside(cell: Cell, part: RunPart | None) -> dict[str, str]:
+    """A run's folder, or one inside it, by the run's address."""
+    path = "" if part is None else part.path
+    return {TRAINED: cell.key} | ({"path": path} if path else {})
+
+
+def _keys(cells: Sequence[Cell | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(cell.key for cell in cells if cell is not None))
+
+
+def _title(*parts: str) -> str:
+    return " / ".join(part for part in parts if part)
+
+
+def _facts(chosen: Any) -> Mapping[str, Any]:
+    """A metric with all its parameters."""
+    return {"name": chosen.name, **chosen.params}

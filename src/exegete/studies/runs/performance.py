@@ -1,0 +1,43 @@
+"""How well a model does its task on a dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from datasets import Dataset
+
+from exegete.explainers.attribute import batches
+from exegete.models import ExplainedModel
+from exegete.models.labels import in_model_labels
+from exegete.models.outputs import finite
+from exegete.training.loop import evaluation
+
+
+@torch.no_grad()
+def performance(model: ExplainedModel, data: Dataset) -> tuple[dict[str, float], pd.DataFrame]:
+    """The task's figures over a dataset, and a row an example: its label, and what was predicted.
+
+    Labels are in the model's numbering; a dataset without labels has no figures.
+
+    Raises:
+        ExegeteError: a label that the model does not know.
+    """
+    rows = in_model_labels(model, data)
+    predicted: dict[int, Any] = {}
+    with model.evaluating():
+        for indices in batches(model, rows):
+            batch = model.encode([rows[index] for index in indices])
+            answers = evaluation.predictions(model, batch, finite(model(batch).logits)).float().cpu().numpy()
+            predicted |= dict(zip(indices, answers, strict=True))
+    stacked = np.stack([predicted[index] for index in range(len(rows))])
+    frame = pd.DataFrame({"example": range(len(rows)), "predicted": list(stacked.reshape(len(rows), -1))})
+    if "answer" in data.column_names:
+        return evaluation.score(model.task.name, stacked, data), frame
+    labels = [row.get("label") for row in rows]
+    if any(label is None for label in labels):
+        return {}, frame
+    figures = evaluation.score(model.task.name, stacked, Dataset.from_dict({"label": labels}))
+    return figures, frame.assign(label=np.asarray(labels))

@@ -1,0 +1,84 @@
+"""Training methods by name: every recipe, called in one way, and what its outcome depends on."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from exegete.errors import ExegeteError, unknown
+from exegete.recipes import RECIPES, Recipe
+from exegete.studies.runs.run_ref import RUN, TRAINED, runs_named
+from exegete.training.loop.fine_tune import DEFAULTS, FROM_SCRATCH, IRRELEVANT
+from exegete.training.loop.starting_model import is_new
+
+NONE = "none"
+FROM, OPTIONS = "from", {"from", "metric", "of", "times"}
+
+
+def check_recipe(name: str, parameters: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
+    """Raises ExegeteError for an unknown recipe or parameter, or a value from an undeclared recipe."""
+    for part in runs_named(parameters).values():
+        if part.run not in declared:
+            raise unknown("recipe", part.run, declared)
+    if name != NONE and name not in RECIPES:
+        raise unknown("recipe", name, [*RECIPES, NONE])
+    for key, value in references(parameters).items():
+        if set(value) - OPTIONS or not isinstance(value.get("metric"), str) or value.get("of") not in (None, "train"):
+            expected = "{from: RECIPE, metric: NAME, of: train, times: NUMBER} (of and times as needed)"
+            raise ExegeteError(f"{key}: expected {expected}, got {dict(value)}")
+        if value[FROM] not in declared:
+            raise unknown("recipe", str(value[FROM]), declared)
+    if name != NONE:
+        recipe(name, parameters)
+    elif parameters:
+        raise ExegeteError(f"the recipe none has no parameters, got {', '.join(parameters)}")
+
+
+def references(parameters: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The parameters whose value other runs give."""
+    return {key: value for key, value in parameters.items() if isinstance(value, Mapping) and FROM in value}
+
+
+def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
+    """A recipe with its parameters; of those that other runs give, figures are 1 for now and folders not given.
+
+    A folder that the recipe has no default for is an empty text: what is there is looked at in training only.
+    """
+    known = {key: 1.0 if isinstance(value, Mapping) else value for key, value in parameters.items()}
+    for key, value in parameters.items():
+        if isinstance(value, Mapping) and (RUN in value or TRAINED in value):
+            each = inspect.signature(RECIPES[name]).parameters.get(key)
+            known[key] = "" if each is None or each.default is each.empty else each.default
+    return _made(name, json.dumps(known, sort_keys=True))
+
+
+@cache
+def _made(name: str, parameters: str) -> Recipe:
+    factory, given = RECIPES[name], json.loads(parameters)
+    valid = inspect.signature(factory).parameters
+    wrong = next((key for key in given if key not in valid), None)
+    if wrong is not None:
+        raise unknown(f"parameter of {name}", wrong, valid)
+    try:
+        return factory(**given)
+    except TypeError as error:
+        raise ExegeteError(f"{name}: unusable parameters: {error}") from error
+
+
+def resolved(name: str, parameters: Mapping[str, Any], arguments: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """A method's parameters and the Trainer's arguments, with every default that the outcome depends on."""
+    made = recipe(name, parameters)
+    defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
+    new = FROM_SCRATCH if is_new(source) else {}
+    usual = {**DEFAULTS, **made.arguments, **new, **arguments}
+    return {
+        "recipe": name,
+        "parameters": {**defaults, **parameters},
+        "arguments": {key: value for key, value in usual.items() if key not in IRRELEVANT},
+        "patience": made.patience,
+        "threshold": made.threshold,
+        "recipe_max_length": made.max_length,
+    } | ({} if made.head_rate == 1 else {"head_rate": made.head_rate})

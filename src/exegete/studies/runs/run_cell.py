@@ -1,0 +1,105 @@
+"""A run done once, whoever else tries, and what became of an attempt."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from exegete.data.provenance import TAKEN
+from exegete.errors import ExegeteError
+from exegete.studies.runs.store import Cell, Store, describe
+from exegete.studies.workers.locks import BEAT, STALE, claim
+
+logger = logging.getLogger(__name__)
+
+Status = Literal["done", "busy", "failed", "refused", "killed", "stopped", "full"]
+
+
+class Stopped(Exception):  # noqa: N818  # no error: a signal asked for it
+    """A run that a signal stopped; what it has done is kept, and the same call goes on from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an attempt at a run ended.
+
+    `done`; `busy`: another process is at it; `failed`: it raised; `refused`: bad input, which no second attempt
+    mends; `killed`: its process died; `stopped`: by a signal, with nothing lost; `full`: there is no space left.
+    """
+
+    key: str
+    status: Status
+    message: str = ""
+    seconds: float = 0.0
+
+
+def run_cell(cell: Cell, root: Path, *, threads: int = 1, beat: float = BEAT, stale: float = STALE) -> bool:
+    """Does a run unless it is done; True when it is there, False when another process is at it.
+
+    Raises:
+        Exception: whatever the run raises; its claim is free then, and its checkpoints stay.
+    """
+    store = Store(root)
+    if store.done(cell.key):
+        return True
+    with claim(root / ".claims" / cell.key, beat, stale) as mine:
+        if not mine:
+            return False
+        if store.done(cell.key):
+            return True
+        store.sweep(cell.key)
+        begun = time.monotonic()
+        try:
+            with store.fresh(cell) as space:
+                cell.run(cell, space)
+                describe(space.fresh, cell, time.monotonic() - begun, threads)
+        except OSError as error:
+            if error.errno not in TAKEN or not store.done(cell.key):
+                raise
+            logger.warning("%s was finished by another process meanwhile", cell.title)
+    return True
+
+
+def attempt(cell: Cell, root: Path, *, threads: int = 1) -> Ended:
+    """`run_cell`, with whatever it raises as a message; the traceback goes to `failed/` in the store."""
+    begun = time.monotonic()
+    try:
+        status: Status = "done" if run_cell(cell, root, threads=threads) else "busy"
+        return Ended(cell.key, status, seconds=time.monotonic() - begun)
+    except Stopped as stopped:
+        return Ended(cell.key, "stopped", str(stopped))
+    except Exception as error:  # a run's failure is a result of the study
+        message = f"{type(error).__name__}: {error}" if not isinstance(error, ExegeteError) else str(error)
+        _note(Store(root).failure(cell.key), cell)
+        return Ended(cell.key, _kind(error), " ".join(message.split()), time.monotonic() - begun)
+
+
+def no_space(error: BaseException | None) -> bool:
+    """Whether an error comes from a full disk or a used-up quota, whatever it was wrapped in."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if "No space left on device" in str(error) or "Disk quota exceeded" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _kind(error: BaseException) -> Status:
+    if no_space(error):
+        return "full"
+    return "refused" if isinstance(error, ExegeteError) else "failed"
+
+
+def _note(path: Path, cell: Cell) -> None:
+    """Keeps the traceback, if there is room for it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{cell.title}\n\n{traceback.format_exc()}", encoding="utf-8")
+    except OSError as error:
+        logger.warning("the traceback of %s could not be kept: %s", cell.title, error)

@@ -1,0 +1,92 @@
+"""Where each recipe of a study is run, and which of its runs another run means by `{run: RECIPE}`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from exegete.errors import ExegeteError, unknown
+from exegete.studies.spec.schema import RunPart, StudyFile
+
+RUN, TRAINED = "run", "trained"
+OWN = "{run}"
+
+
+class RunRef(NamedTuple):
+    """One run of a recipe: names of the study file."""
+
+    training: str
+    model: str
+    recipe: str
+    seed: int
+
+
+def runs_named(values: Mapping[str, Any]) -> dict[str, RunPart]:
+    """The values that mean other runs, as `{run: RECIPE}`.
+
+    Raises:
+        ExegeteError: one has a key that there isn't.
+    """
+    found = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and RUN in value:
+            try:
+                found[key] = RunPart.model_validate(value)
+            except ValidationError as error:
+                expected = "{run: RECIPE, training: NAME, model: NAME, seed: NUMBER, path: FOLDER}"
+                raise ExegeteError(f"{key}: expected {expected}, got {dict(value)}") from error
+    return found
+
+
+def run_refs(file: StudyFile) -> Iterator[RunRef]:
+    """All runs of the grid, seed by seed inside recipes inside models inside trainings."""
+    for training, model, recipe in product(file.training or [""], file.models, file.recipes):
+        if training in trainings(file, recipe) and model in models(file, recipe):
+            for seed in seeds(file, recipe):
+                yield RunRef(training, model, recipe, seed)
+
+
+def trainings(file: StudyFile, recipe: str) -> Sequence[str]:
+    """The trainings that a recipe is for; one without a name where the study has none."""
+    return file.recipes[recipe].trainings or list(file.training) or [""]
+
+
+def models(file: StudyFile, recipe: str) -> Sequence[str]:
+    """The models that a recipe is for."""
+    return file.recipes[recipe].models or list(file.models)
+
+
+def seeds(file: StudyFile, recipe: str) -> Sequence[int]:
+    """The seeds of a recipe."""
+    return file.recipes[recipe].seeds or file.seeds
+
+
+def meant(file: StudyFile, part: RunPart, at: RunRef) -> RunRef:
+    """The run that is meant where a run at some place names another one.
+
+    Of trainings, models and seeds it is the one that is named, or the same one, or the only one of that recipe.
+
+    Raises:
+        ExegeteError: the recipe has none such, or several.
+    """
+    if part.run not in file.recipes:
+        raise unknown("recipe", part.run, file.recipes)
+    valid = {"training": trainings(file, part.run), "model": models(file, part.run), "seed": seeds(file, part.run)}
+    return RunRef(recipe=part.run, **{name: _one(name, options, part, at) for name, options in valid.items()})
+
+
+def _one(name: str, options: Sequence[Any], part: RunPart, at: RunRef) -> Any:
+    given, same = getattr(part, name), getattr(at, name)
+    if given is not None:
+        if given not in options:
+            raise unknown(f"{name} of {part.run}", str(given), map(str, options))
+        return given
+    if same in options:
+        return same
+    if len(options) == 1:
+        return options[0]
+    there = ", ".join(map(str, options))
+    raise ExegeteError(f"{part.run} is not run with the {name} {same!r}: name one of its own ({there}) as '{name}'")

@@ -1,0 +1,164 @@
+"""The two kinds of runs: train a model, and judge it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from exegete.data.provenance import write_json
+from exegete.errors import ExegeteError
+from exegete.explainers import Explainer, explainer
+from exegete.models import load
+from exegete.studies.compare.compare import compare
+from exegete.studies.compare.shards import OtherComparisonError
+from exegete.studies.runs import protocols
+from exegete.studies.runs import recipes as methods
+from exegete.studies.runs.layers import by_layer
+from exegete.studies.runs.performance import performance
+from exegete.studies.runs.run_cell import Stopped
+from exegete.studies.runs.run_ref import OWN, TRAINED
+from exegete.studies.runs.store import Cell, Store, Workspace
+from exegete.studies.spec import sources
+from exegete.training.loop.run import HISTORY, METRICS, RECORD
+
+FIGURES = "figures.json"
+PREDICTIONS = "predictions.parquet"
+RESULTS, CURVES = "results.parquet", "curves.parquet"
+ATTRIBUTIONS, LAYERS = "attributions", "layers.parquet"
+PASSING = (".*", "checkpoint-*", "events.out.*")
+
+
+def train_model(cell: Cell, space: Workspace) -> None:
+    """Trains a model; its folder then holds what `exegete.load` takes, without checkpoints.
+
+    What a recipe puts beside its folder is there as long as the run works.
+
+    Raises:
+        Stopped: a signal came; the newest checkpoint is kept.
+    """
+    config, given, folder = cell.config, cell.sources, space.work / "run"
+    _require_readable(folder)
+    recipe = methods.recipe(config["recipe"], _filled(config["parameters"], space.store))
+    result = recipe.train(
+        _start(cell, space.store),
+        sources.load(given["train"]),
+        sources.load(given["dev"]),
+        folder,
+        arguments={**config["arguments"], "disable_tqdm": True, "use_cpu": not torch.cuda.is_available()}
+        | given["arguments"],
+        early_stopping_patience=config["early_stopping_patience"],
+        max_length=config["max_length"],
+        seed=config["seed"],
+    )
+    if not result.finished:
+        raise Stopped(f"stopped after step {result.steps}")
+    shutil.copytree(folder, space.fresh, ignore=shutil.ignore_patterns(*PASSING), dirs_exist_ok=True)
+
+
+def judge_model(cell: Cell, space: Workspace) -> None:
+    """Judges a model on a dataset: its figures and predictions, and its explanations where any are asked for."""
+    config, given = cell.config, cell.sources
+    model, data = load(_start(cell, space.store)), sources.load(given["dataset"])
+    figures, predictions = performance(model, data)
+    if "protocol" in config:
+        options = _filled(config["protocol"]["options"], space.store)
+        figures |= protocols.follow(config["protocol"]["name"], model, data, options, config["seed"])
+    write_json(space.fresh / FIGURES, figures)
+    predictions.to_parquet(space.fresh / PREDICTIONS, index=False)
+    if not config["explainers"]:
+        return
+    explainers, metrics = _explainers(cell, space.store), list(config["metrics"])
+    folder = space.work / "comparison"
+    _require_parts(folder)
+    options = {name: config[name] for name in ("target", "seed")} | {"special_tokens": "special_tokens" in config}
+    try:
+        comparison = compare(model, data, explainers, metrics, output_dir=folder, **options)
+    except OtherComparisonError:  # parts of another version of this library: the run's address does not know them
+        shutil.rmtree(folder)
+        comparison = compare(model, data, explainers, metrics, output_dir=folder, **options)
+    columns = {card.name: spec for card, spec in zip(comparison.cards, metrics, strict=False)}
+    comparison.results.rename(columns=columns).to_parquet(space.fresh / RESULTS, index=False)
+    named = comparison.curves.assign(metric=comparison.curves["metric"].replace(columns))
+    named.to_parquet(space.fresh / CURVES, index=False)
+    if config["keep_attributions"]:
+        comparison.attributions.save(space.fresh / ATTRIBUTIONS)
+    if config["layers"]:
+        special = "special_tokens" in config
+        layered = by_layer(model, data, explainers, metrics, config["target"], config["seed"], special_tokens=special)
+        layered.to_parquet(space.fresh / LAYERS, index=False)
+
+
+def _start(cell: Cell, store: Store) -> str | Path:
+    """The model that a run begins with: the grid's, or another run's."""
+    model = cell.config["model"]
+    return _folder(model, store) if TRAINED in model else str(cell.sources["model"])
+
+
+def _folder(value: Mapping[str, Any], store: Store) -> Path:
+    """Another run's folder, or one inside it. Raises ExegeteError when it is not there."""
+    folder = store.needed(value[TRAINED]) / str(value.get("path", ""))
+    if not folder.is_dir():
+        raise ExegeteError(f"the run {value[TRAINED]} has no folder {value['path']!r}")
+    return folder
+
+
+def _explainers(cell: Cell, store: Store) -> dict[str, str | Explainer]:
+    """A judgement's explainers by what their results are stored under; learned ones from the runs they are in."""
+    return {name: learned(cell, name, store) or name for name in cell.config["explainers"]}
+
+
+def learned(cell: Cell, name: str, store: Store) -> Explainer | None:
+    """An explainer of a judged run that a run of the study left; None for one that goes by its id."""
+    facts = cell.config["explainers"][name]
+    return explainer(facts["spec"].replace(OWN, str(store.needed(facts["run"])))) if "run" in facts else None
+
+
+def _filled(parameters: Mapping[str, Any], store: Store) -> dict[str, Any]:
+    """The parameters with what other runs give put in: a folder, or the mean of a figure over runs, times a factor."""
+    filled = dict(parameters)
+    for name, value in parameters.items():
+        if isinstance(value, Mapping) and TRAINED in value:
+            filled[name] = str(_folder(value, store))
+        elif isinstance(value, Mapping) and "runs" in value:
+            found = [_figure(store.needed(key), value["metric"], value["of"]) for key in value["runs"]]
+            filled[name] = fmean(found) * value.get("times", 1.0)
+    return filled
+
+
+def _figure(folder: Path, metric: str, of: str | None) -> float:
+    """A figure of the model that was kept on dev, or the lowest that was logged in training."""
+    if of == "train":
+        history = json.loads((folder / HISTORY).read_text(encoding="utf-8"))["history"]
+        known = sorted({name for entry in history for name in entry})
+        values = [entry[metric] for entry in history if entry.get(metric) is not None]
+    else:
+        figures = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+        known, values = sorted(figures), [figures[metric]] if figures.get(metric) is not None else []
+    if not values:
+        raise ExegeteError(f"the run {folder.name} has no figure {metric!r}; it has: {', '.join(known)}")
+    return float(min(values))
+
+
+def _require_readable(work: Path) -> None:
+    """Starts over where the record of an attempt is torn: without it nothing says what the checkpoints are of."""
+    try:
+        json.loads((work / RECORD).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if not any(work.glob(f"**/{RECORD}")):
+            shutil.rmtree(work, ignore_errors=True)
+    except ValueError:
+        shutil.rmtree(work)
+
+
+def _require_parts(folder: Path) -> None:
+    record = folder / RECORD
+    try:
+        json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,121 @@
+"""Checks of the names in a study file: methods with their parameters, and parts that the file declares itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from exegete.data.load import open_spec
+from exegete.errors import ExegeteError, unknown
+from exegete.metrics import metric
+from exegete.studies.runs.explainers import check_explainer
+from exegete.studies.runs.protocols import check_protocol
+from exegete.studies.runs.recipes import check_recipe
+from exegete.studies.runs.run_ref import runs_named
+from exegete.studies.spec.schema import RunPart, StudyFile
+from exegete.studies.spec.yaml_lines import Place
+from exegete.studies.tables.similarity import measure
+
+FIELDS = ("training", "model", "recipe", "dataset", "judgement", "explainer", "metric")
+
+
+def problems(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
+    """All that is wrong with a file whose form is right, and where."""
+    for place, look in _looks(file):
+        try:
+            look()
+        except ExegeteError as error:
+            yield place, error
+    for place, what, names, valid in _names(file):
+        yield from (((*place, at), unknown(what, name, valid)) for at, name in enumerate(names) if name not in valid)
+    if not file.training and any(recipe.recipe != "none" for recipe in file.recipes.values()):
+        yield ("recipes",), ExegeteError("there is nothing to train on: name datasets under 'training'")
+    for name, table in file.tables.items():
+        if table.significance and (table.over or table.gain):
+            message = "figures over several fields, or relative to others, have no test: leave one of them out"
+            yield ("tables", name, "significance"), ExegeteError(message)
+
+
+def _looks(file: StudyFile) -> Iterator[tuple[Place, Callable[[], object]]]:
+    """Every place that names something of the library, and what raises where that is not there."""
+    for name, data in file.datasets.items():
+        yield ("datasets", name, "spec"), partial(open_spec, data.spec, seed=data.seed, **data.options)
+    for name, each in file.explainers.items():
+        yield ("explainers", name), partial(check_explainer, each)
+    for name, spec in file.metrics.items():
+        yield ("metrics", name), partial(metric, spec)
+    for name, recipe in file.recipes.items():
+        yield ("recipes", name), partial(check_recipe, recipe.recipe, recipe.parameters, file.recipes)
+    for name, judgement in file.judgements.items():
+        yield ("judgements", name, "options"), partial(runs_named, judgement.options)
+        if judgement.protocol is not None:
+            yield ("judgements", name, "protocol"), partial(check_protocol, judgement.protocol, judgement.options)
+    for name, comparison in file.comparisons.items():
+        yield ("comparisons", name, "measure"), partial(measure, comparison.measure)
+    for name, figure in file.figures.items():
+        yield ("figures", name, "measure"), partial(measure, figure.measure)
+
+
+def _names(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:
+    """Every place that names something declared elsewhere: what it names, the names, and the valid ones."""
+    for name, training in file.training.items():
+        for split in ("train", "dev"):
+            yield ("training", name, split), "dataset", [getattr(training, split)], file.datasets
+    for name, explainer in file.explainers.items():
+        yield from _run(file, ("explainers", name), explainer.source)
+    for name, recipe in file.recipes.items():
+        yield ("recipes", name, "trainings"), "training", recipe.trainings or (), file.training
+        yield ("recipes", name, "models"), "model", recipe.models or (), file.models
+        yield from _run(file, ("recipes", name, "model"), recipe.model)
+    for name, judgement in file.judgements.items():
+        for key in ("datasets", "explainers", "metrics", "recipes", "models"):
+            yield ("judgements", name, key), key[:-1], getattr(judgement, key) or (), getattr(file, key)
+        yield ("judgements", name, "trainings"), "training", judgement.trainings or (), file.training
+        yield from _run(file, ("judgements", name, "model"), judgement.model)
+        for key, named in runs_named(judgement.options).items():
+            yield from _run(file, ("judgements", name, "options", key), named)
+    for name, comparison in file.comparisons.items():
+        yield ("comparisons", name, "judgement"), "judgement", [comparison.judgement], file.judgements
+        yield ("comparisons", name, "against"), "recipe", _given(comparison.against), file.recipes
+    yield from _names_shown(file)
+
+
+def _names_shown(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:
+    """The same of tables and figures."""
+    for name, table in file.tables.items():
+        for key in ("rows", "columns", "over"):
+            yield ("tables", name, key), "field", getattr(table, key), FIELDS
+        for key, row in table.gain.items():
+            rows = [*file.recipes, *file.explainers, *file.training, *file.models]
+            yield ("tables", name, "gain", key), "recipe, explainer, training or model", [row], rows
+        yield from _wheres(file, ("tables", name, "where"), table.where)
+    for name, figure in file.figures.items():
+        yield from _wheres(file, ("figures", name, "where"), figure.where)
+        yield ("figures", name, "table"), "table", _given(figure.table), file.tables
+        for key in ("x", "y"):
+            for index, axis in enumerate(getattr(figure, key)):
+                place = ("figures", name, key, index)
+                yield (*place, "dataset"), "dataset", _given(axis.dataset), file.datasets
+                yield (*place, "explainer"), "explainer", _given(axis.explainer), file.explainers
+
+
+def _run(file: StudyFile, place: Place, part: RunPart | None) -> Iterator[Any]:
+    """The names in a reference to another run, to be checked: its recipe, training and model."""
+    if part is not None:
+        yield (*place, "run"), "recipe", [part.run], file.recipes
+        yield (*place, "training"), "training", _given(part.training), file.training
+        yield (*place, "model"), "model", _given(part.model), file.models
+
+
+def _given(name: str | None) -> list[str]:
+    return [name] if name else []
+
+
+def _wheres(file: StudyFile, place: Place, where: dict[str, list[str]]) -> Iterator[Any]:
+    declared = {"model": file.models, "recipe": file.recipes, "dataset": file.datasets, "explainer": file.explainers}
+    declared |= {"judgement": file.judgements, "training": file.training}
+    yield place, "field", where, FIELDS
+    for key, names in where.items():
+        if key in declared:
+            yield (*place, key), key, names, declared[key]

@@ -1,0 +1,121 @@
+"""From a file to a study: what it extends, its scale, variables, and every name it uses checked."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from exegete.errors import ExegeteError, unknown
+from exegete.studies.spec.checks import problems
+from exegete.studies.spec.schema import StudyFile
+from exegete.studies.spec.yaml_lines import Lined, Place, merged, part, read
+
+SCALES = ("small", "paper")
+VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A checked study file at one scale; `lines` says where each part of it stands."""
+
+    file: StudyFile
+    scale: str
+    lines: Lined
+
+    @property
+    def name(self) -> str:
+        """The study's name with its scale."""
+        return f"{self.file.name}-{self.scale}"
+
+    def error(self, place: Place, message: object) -> ExegeteError:
+        """An error that points at the line of a place."""
+        return ExegeteError(f"{self.lines.where(place)}: {'.'.join(map(str, place))}: {message}")
+
+
+def load_study(path: str | Path, scale: str = "small") -> Study:
+    """Reads and checks a study.
+
+    `extends: FILE` puts the file on top of another one, relative to its own folder; `scales: {small: …, paper: …}` on
+    top of both; null takes a key away. `${NAME}` and `${NAME:-default}` in texts are environment variables.
+
+    Raises:
+        ExegeteError: a malformed file or an unknown name; with file and line.
+    """
+    whole = _whole(Path(path), ())
+    if not isinstance(whole.value, dict):
+        raise ExegeteError(f"{whole.lines[()]}: expected keys and values, got {type(whole.value).__name__}")
+    chosen = _scaled(whole, scale)
+    chosen.value.setdefault("name", Path(path).stem)
+    try:
+        file = StudyFile.model_validate(chosen.value)
+    except ValidationError as error:
+        raise ExegeteError(_first(error, chosen)) from error
+    study = Study(file, scale, chosen)
+    for place, problem in problems(file):
+        raise study.error(place, problem) from problem
+    return study
+
+
+def _whole(path: Path, above: tuple[Path, ...]) -> Lined:
+    """The file on top of what it extends, variables filled in; a scale's nulls stay, as they take away of the whole."""
+    if path.resolve() in above:
+        raise ExegeteError(f"{path} extends itself")
+    found = read(path)
+    found.value = _filled(found, found.value, ())
+    if not isinstance(found.value, dict) or "extends" not in found.value:
+        return found
+    base = found.value.pop("extends")
+    if not isinstance(base, str):
+        raise ExegeteError(f"{found.where(('extends',))}: expected a file to extend, got {base!r}")
+    try:
+        below = _whole(path.parent / base, (*above, path.resolve()))
+    except ExegeteError as error:
+        if not (path.parent / base).exists():
+            raise ExegeteError(f"{found.where(('extends',))}: there is no file {path.parent / base}") from error
+        raise
+    return merged(below, found, keep_null=("scales",))
+
+
+def _filled(document: Lined, value: Any, place: Place) -> Any:
+    """The value with environment variables put into its texts."""
+    if isinstance(value, dict):
+        return {key: _filled(document, inner, (*place, key)) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_filled(document, inner, (*place, index)) for index, inner in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def variable(match: re.Match[str]) -> str:
+        name, default = match.groups()
+        found = os.environ.get(name) or default
+        if found is None:
+            raise ExegeteError(f"{document.where(place)}: the environment variable {name} is not set")
+        return found
+
+    return VARIABLE.sub(variable, value)
+
+
+def _scaled(whole: Lined, scale: str) -> Lined:
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    if "scales" not in whole.value:
+        return whole
+    scales = part(whole, "scales")
+    if not isinstance(scales.value, dict) or set(scales.value) - set(SCALES):
+        raise ExegeteError(f"{scales.lines[()]}: scales: expected {' and '.join(SCALES)}")
+    plain = merged(whole, Lined({"scales": None}, {(): whole.lines[()], ("scales",): scales.lines[()]}))
+    return merged(plain, part(scales, scale)) if scales.value.get(scale) else plain
+
+
+def _first(error: ValidationError, document: Lined) -> str:
+    """The first thing wrong, with its line; how many more there are."""
+    errors = error.errors()
+    place = tuple(each for each in errors[0]["loc"] if isinstance(each, str | int))
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    got = "" if errors[0]["type"] in ("missing", "extra_forbidden") else f", got {errors[0]['input']!r:.60}"
+    return f"{document.where(place)}: {'.'.join(map(str, place))}: {errors[0]['msg']}{got}{more}"

@@ -1,0 +1,75 @@
+"""A study's tables, figures and page in a folder."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from exegete.data.provenance import versions, whole_file
+from exegete.errors import ExegeteError
+from exegete.reports import tables as drawn
+from exegete.reports.study_page import study_page
+from exegete.reports.tables import PaperTable
+from exegete.studies.tables.figures import study_figure
+from exegete.studies.tables.results import Results
+from exegete.studies.tables.tables import study_table
+
+logger = logging.getLogger(__name__)
+
+FORMATS: dict[str, Callable[[PaperTable], str]] = {
+    "md": drawn.markdown,
+    "csv": drawn.csv_text,
+    "tex": drawn.latex,
+    "html": drawn.html,
+}
+
+
+def write_report(results: Results, folder: Path) -> Path:
+    """Every table in every format, every figure as PNG and PDF, `figures.parquet`, and `report.html`."""
+    file = results.grid.study.file
+    with whole_file(folder / "figures.parquet") as fresh:
+        results.figures.to_parquet(fresh, index=False)
+    tables = {name: study_table(results, name) for name in file.tables}
+    for name, table in tables.items():
+        for ending, write in FORMATS.items():
+            with whole_file(folder / f"{name}.{ending}") as fresh:
+                fresh.write_text(write(table), encoding="utf-8")
+    pictures = []
+    for name, part in file.figures.items():
+        figure = _figure(results, name)
+        if figure is not None:
+            for ending in ("png", "pdf"):
+                with whole_file(folder / f"{name}.{ending}") as fresh:
+                    figure.savefig(
+                        fresh, format=ending, dpi=120, metadata={"CreationDate": None} if ending == "pdf" else None
+                    )
+            pictures.append((part.caption or name, _embedded(figure)))
+    facts = {"study": file.model_dump(exclude={"tables", "figures"}), "scale": results.grid.study.scale}
+    page = study_page(
+        file.title or file.name, file.notes, list(tables.values()), pictures, facts | {"versions": versions()}
+    )
+    with whole_file(folder / "report.html") as fresh:
+        fresh.write_text(page, encoding="utf-8")
+    return folder / "report.html"
+
+
+def _figure(results: Results, name: str) -> Figure | None:
+    """The figure; None, with a warning, as long as nothing of it is finished."""
+    try:
+        figure = study_figure(results, name)
+    except ExegeteError as error:
+        logger.warning("figure %s: %s", name, error)
+        return None
+    return figure if figure.axes else None
+
+
+def _embedded(figure: Figure) -> str:
+    """The picture as text for a page."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,127 @@
+"""The results of a study's finished runs, under the names of its file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from exegete.data.cards import MetricCard
+from exegete.metrics import CARDS, metric
+from exegete.metrics.cost import PEAK_MEMORY, SECONDS
+from exegete.studies.runs.agreement import compared
+from exegete.studies.runs.grid import Grid, Run
+from exegete.studies.runs.protocols import PROTOCOLS
+from exegete.studies.runs.store import Store
+from exegete.studies.runs.work import FIGURES, PREDICTIONS, RESULTS
+from exegete.training.loop.run import METRICS
+
+DEV, TRAINING_SECONDS = "dev_", "training_seconds"
+RISING = ("accuracy", "f1_macro", "f1", "exact_match", "pearson")
+COLUMNS = ("training", "model", "recipe", "seed", "dataset", "judgement", "explainer", "metric", "value")
+
+
+@dataclass(frozen=True)
+class Results:
+    """The figures of finished runs, and the way back to what they are made of.
+
+    `figures`: a row a run, explainer and metric, with the columns COLUMNS; `explainer` is empty for a figure of the
+    model itself. Figures of training (on the dev split of the best model) have names that begin with `dev_`.
+    `left_out`: addresses of models that do not count, as they missed the bound they were trained under.
+    """
+
+    grid: Grid
+    store: Store
+    figures: pd.DataFrame
+    left_out: frozenset[str] = frozenset()
+
+    def card(self, name: str) -> MetricCard:
+        """The facts of a metric of the study, or of a figure of the model: losses are better when lower."""
+        declared = self.grid.study.file.metrics
+        if name in declared:
+            return metric(declared[name]).card
+        if name in CARDS:
+            return CARDS[name]
+        if name in self.grid.study.file.comparisons:
+            return MetricCard(name, "agreement", True, "", label=name)
+        for protocol in PROTOCOLS.values():
+            if name in protocol.figures:
+                return MetricCard(name, "cost", protocol.figures[name], "", label=name)
+        return MetricCard(name, "cost", name.removeprefix(DEV) in RISING, "", label=name)
+
+    def runs(self, **where: Any) -> list[Run]:
+        """The finished judged runs with these fields, of models that count."""
+        return [
+            run
+            for run in self.grid.runs
+            if run.dataset
+            and all(getattr(run, name) == value for name, value in where.items())
+            and self.store.done(run.cell.key)
+            and self.left_out.isdisjoint(run.cell.needs)
+        ]
+
+    def examples(self, run: Run) -> pd.DataFrame:
+        """A judged run's rows by example, under this study's names; what has several names has rows under each."""
+        frame = self.by_explainer(run, pd.read_parquet(self.store.folder(run.cell.key) / RESULTS))
+        stored = {name: frame[spec] for name, spec in self.grid.study.file.metrics.items() if spec in frame.columns}
+        kept = [name for name in ("example", "explainer", SECONDS.name, PEAK_MEMORY.name) if name in frame.columns]
+        return frame[kept].assign(**stored)
+
+    def by_explainer(self, run: Run, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows that a judged run stored with a `method`, with this study's names as `explainer`."""
+        parts = [frame[frame["method"] == spec].assign(explainer=name) for name, spec in run.explainers.items()]
+        return pd.concat(parts, ignore_index=True)
+
+    def predictions(self, run: Run) -> pd.DataFrame:
+        """The predictions of a judged run's model, one row an example."""
+        return pd.read_parquet(self.store.folder(run.cell.key) / PREDICTIONS)
+
+
+def collect(grid: Grid, store: Store) -> Results:
+    """The figures of all runs of a grid that are done; without models that missed the bound they were trained under."""
+    empty = Results(grid, store, pd.DataFrame(columns=list(COLUMNS)))
+    done = [run for run in grid.runs if store.done(run.cell.key)]
+    missed = frozenset(run.cell.key for run in done if not run.dataset and infeasible(store.folder(run.cell.key)))
+    kept = [run for run in done if missed.isdisjoint({run.cell.key, *run.cell.needs})]
+    rows = [row for run in kept for row in _figures(empty, run)]
+    titles = {run.title for run in kept}
+    rows += [
+        (run.training, run.model, run.recipe, run.seed, run.dataset, run.judgement, explainer, name, value)
+        for run, explainer, name, value in compared(grid, store)
+        if run.title in titles
+    ]
+    return Results(grid, store, pd.DataFrame(rows, columns=list(COLUMNS)), missed)
+
+
+def infeasible(folder: Path) -> bool:
+    """Whether a trained model's folder says that it missed the bound it was trained under."""
+    return dict(_numbers(folder / METRICS)).get("feasible") == 0
+
+
+def _figures(results: Results, run: Run) -> Iterator[tuple[Any, ...]]:
+    folder = results.store.folder(run.cell.key)
+    place = (run.training, run.model, run.recipe, run.seed)
+    if not run.dataset:
+        dev = results.grid.study.file.training[run.training].dev
+        for name, value in _numbers(folder / METRICS):
+            yield (*place, dev, "", "", f"{DEV}{name}", value)
+        record = results.store.record(run.cell.key) or {}
+        yield (*place, dev, "", "", TRAINING_SECONDS, float(record.get("seconds", np.nan)))
+        return
+    for name, value in _numbers(folder / FIGURES):
+        yield (*place, run.dataset, run.judgement, "", name, value)
+    if (folder / RESULTS).exists():
+        means = results.examples(run).drop(columns="example").groupby("explainer", sort=False).mean()
+        for explainer, row in means.iterrows():
+            yield from ((*place, run.dataset, run.judgement, explainer, name, row[name]) for name in means.columns)
+
+
+def _numbers(path: Path) -> Iterator[tuple[str, float]]:
+    for name, value in json.loads(path.read_text(encoding="utf-8")).items():
+        if value is None or isinstance(value, int | float):
+            yield name, np.nan if value is None else float(value)

@@ -1,0 +1,33 @@
+"""How far a study is, and its table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from exegete.studies.runs import estimate
+from exegete.studies.runs.estimate import Estimate
+from exegete.studies.runs.grid import Grid
+from exegete.studies.runs.store import Store
+
+
+class Status(NamedTuple):
+    """How many runs there are and are done, by kind (`train`, `judge`); what failed, and what the rest will take."""
+
+    total: Counter[str]
+    done: Counter[str]
+    failed: dict[str, str]
+    left: Estimate
+
+
+def status(grid: Grid, store: Store) -> Status:
+    """The state of a grid's runs in a store."""
+    total, done, failed = Counter[str](), Counter[str](), dict[str, str]()
+    for cell in grid.cells:
+        kind = str(cell.config["kind"])
+        total[kind] += 1
+        if store.done(cell.key):
+            done[kind] += 1
+        elif store.failure(cell.key).exists():
+            failed[cell.title] = store.failure(cell.key).read_text(encoding="utf-8").strip().splitlines()[-1]
+    return Status(total, done, failed, estimate.left(grid.cells, store))

@@ -1,0 +1,79 @@
+"""Figures as lines: by a parameter of the recipes, and step by step of training."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from exegete.errors import ExegeteError
+from exegete.reports.curves import Curve
+from exegete.studies.spec.schema import FigurePart
+from exegete.studies.tables.results import Results
+from exegete.studies.tables.tables import RUN, selected
+from exegete.training.loop.run import HISTORY
+
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+NAMED = ("training", "model", "dataset")
+
+
+def sweeps(results: Results, part: FigurePart) -> list[Curve]:
+    """Metrics over a number that runs differ in: mean over seeds with its standard deviation; a panel a metric.
+
+    `over` is `parameters.NAME` or `arguments.NAME` of the recipes (runs without it are left out), or training, model or
+    dataset: the number in its name.
+
+    Raises:
+        ExegeteError: none of the runs has a number there.
+    """
+    frame = selected(results, part.metrics, part.where)
+    numbers = [_number(results, part.over, row) for row in frame.to_dict("records")]
+    frame = frame.assign(x=np.array(numbers, dtype=np.float64)).dropna(subset=["x"])
+    if frame.empty:
+        raise ExegeteError(f"no finished run has a number in {part.over!r}")
+    rest = [name for name in ("training", "model", "dataset", "explainer") if name != part.over]
+    frame = frame.drop_duplicates([*RUN, "dataset", "explainer", "metric"])
+    return _lines(frame, [name for name in rest if frame[name].nunique() > 1], part.over.rpartition(".")[2])
+
+
+def histories(results: Results, part: FigurePart) -> list[Curve]:
+    """Figures as they were logged in training, over its steps: mean over seeds with its standard deviation."""
+    rows = []
+    for run in results.grid.runs:
+        wanted = all(getattr(run, name) in values for name, values in part.where.items() if name in RUN)
+        if run.dataset or not wanted or not results.store.done(run.cell.key):
+            continue
+        history = json.loads((results.store.folder(run.cell.key) / HISTORY).read_text(encoding="utf-8"))["history"]
+        for entry in history:
+            for metric in part.metrics:
+                if entry.get(metric) is not None and entry.get("step") is not None:
+                    rows.append((run.training, run.model, run.recipe, metric, float(entry["step"]), entry[metric]))
+    frame = pd.DataFrame(rows, columns=["training", "model", "recipe", "metric", "x", "value"])
+    if frame.empty:
+        raise ExegeteError(f"no finished run has logged {' or '.join(part.metrics)}")
+    return _lines(frame, [name for name in ("training", "model", "recipe") if frame[name].nunique() > 1], "step")
+
+
+def _lines(frame: pd.DataFrame, by: Sequence[str], label: str) -> list[Curve]:
+    """A panel a metric, a line for each combination of the fields."""
+    curves = []
+    for key, group in frame.groupby(["metric", *by], sort=False):
+        grid = group.groupby("x")["value"].agg(["mean", "std"]).fillna(0.0)
+        mean, spread = grid["mean"].to_numpy(), grid["std"].to_numpy()
+        series = " / ".join(str(each) for each in key[1:] if each) or str(key[0])
+        curves.append(Curve(series, str(key[0]), grid.index.to_numpy(), mean, mean - spread, mean + spread, label))
+    return curves
+
+
+def _number(results: Results, over: str, row: Any) -> float:
+    """Where a figure is on the horizontal axis; NaN where it has no place there."""
+    field, _, name = over.partition(".")
+    if field in NAMED:
+        found = NUMBER.search(row[field])
+        return float(found[0]) if found else float("nan")
+    value = getattr(results.grid.study.file.recipes[row["recipe"]], field).get(name)
+    return float(value) if isinstance(value, int | float) else float("nan")

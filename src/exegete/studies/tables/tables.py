@@ -1,0 +1,259 @@
+"""A study's tables as numbers: centre and spread over seeds, ranks, and which differences are more than chance."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from exegete.data.cards import MetricCard
+from exegete.errors import unknown
+from exegete.reports.leaderboard import Counts, Floats
+from exegete.reports.tables import Form, PaperTable
+from exegete.studies.spec.schema import Significance, TablePart
+from exegete.studies.tables.relative import averaged, gains
+from exegete.studies.tables.results import Results
+from exegete.studies.tables.significance import Summands, corrected, of_metric, of_predictions, paired
+
+Entry = tuple[str, ...]
+RUN = ("training", "model", "recipe", "seed")
+
+
+def study_table(results: Results, name: str) -> PaperTable:
+    """One of the study's tables, with what is finished so far.
+
+    Raises:
+        ExegeteError: an unknown table, or figures that several judgements give differently.
+    """
+    declared = results.grid.study.file.tables
+    if name not in declared:
+        raise unknown("table", name, declared)
+    part = declared[name]
+    chosen = averaged(part, gains(results, part, selected(results, part.metrics, part.where)))
+    _require_one(results, name, part, chosen)
+    rows, columns = (_entries(results, chosen, fields) for fields in (part.rows, part.columns))
+    numbers = np.full((3, len(rows), len(columns)), np.nan)
+    count = np.zeros((len(rows), len(columns)), dtype=np.int64)
+    for (row, column), values in _values(chosen, part, rows, columns).items():
+        numbers[:, row, column] = center_and_spread(values * part.scale, part.show)
+        count[row, column] = len(values)
+    marked, note = _significant(results, part, part.significance, chosen, rows, columns)
+    rank = _ranks(results, part, rows, columns, numbers[0]) if part.mark_best else np.zeros_like(count)
+    return PaperTable(
+        title=part.caption or name,
+        head=" / ".join(part.rows),
+        rows=[_title(results, part, part.rows, row) for row in rows],
+        columns=[_title(results, part, part.columns, column) for column in columns],
+        center=numbers[0],
+        low=numbers[1],
+        high=numbers[2],
+        count=count,
+        rank=rank,
+        marked=marked,
+        form=part.show,
+        digits=part.decimals,
+        note=note,
+    )
+
+
+def selected(results: Results, metrics: Sequence[str], where: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """The figures of these metrics whose fields have one of the values given; an empty field passes."""
+    frame = results.figures
+    keep = frame["metric"].isin(metrics)
+    for name, values in where.items():
+        keep &= frame[name].isin(values) | (frame[name] == "")
+    return frame[keep]
+
+
+def center_and_spread(values: Floats, form: Form) -> tuple[float, float, float]:
+    """Centre, low and high of figures over seeds; a spread needs two of them, else it is NaN."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return np.nan, np.nan, np.nan
+    if form == "median [25–75]":
+        low, center, high = np.percentile(known, [25, 50, 75])
+        return float(center), float(low), float(high)
+    center = float(known.mean())
+    if form == "mean" or len(known) < 2:
+        return center, np.nan, np.nan
+    spread = float(known.std(ddof=1)) / (len(known) ** 0.5 if form == "mean ± se" else 1.0)
+    return center, center - spread, center + spread
+
+
+def _entries(results: Results, chosen: pd.DataFrame, fields: Sequence[str]) -> list[Entry]:
+    """The values of the fields that occur, in the order of the study file."""
+    file = results.grid.study.file
+    order: dict[str, list[str]] = {
+        "training": list(file.training), "model": list(file.models), "recipe": list(file.recipes),
+        "dataset": list(file.datasets), "judgement": list(file.judgements), "explainer": ["", *file.explainers],
+    }  # fmt: skip
+    entries = {tuple(str(value) for value in row) for row in chosen[list(fields)].itertuples(index=False)}
+
+    def place(entry: Entry) -> list[tuple[int, str]]:
+        known = [order.get(name, list(file.metrics)) for name in fields]
+        return [
+            (names.index(value) if value in names else len(names), value)
+            for names, value in zip(known, entry, strict=True)
+        ]
+
+    return sorted(entries, key=place)
+
+
+def _values(
+    chosen: pd.DataFrame, part: TablePart, rows: Sequence[Entry], columns: Sequence[Entry]
+) -> dict[tuple[int, int], Floats]:
+    """Each cell's figures, one a run."""
+    at_row, at_column = ({entry: i for i, entry in enumerate(entries)} for entries in (rows, columns))
+    found: dict[tuple[int, int], Floats] = {}
+    for key, group in chosen.groupby([*part.rows, *part.columns], sort=False):
+        entry = tuple(map(str, key))
+        place = at_row[entry[: len(part.rows)]], at_column[entry[len(part.rows) :]]
+        found[place] = group.drop_duplicates(list(RUN))["value"].to_numpy(dtype=np.float64)
+    return found
+
+
+def _require_one(results: Results, name: str, part: TablePart, chosen: pd.DataFrame) -> None:
+    """A cell is over seeds alone: over datasets or explainers nobody asked for a mean."""
+    fields = ["training", "model", "recipe", "dataset", "explainer", "metric"]
+    free = [field for field in fields if field not in (*part.rows, *part.columns)]
+    if chosen.empty or not free:
+        return
+    counts = chosen.groupby([*part.rows, *part.columns], sort=False)[free].nunique()
+    for field in free:
+        if (counts[field] > 1).any():
+            values = ", ".join(map(repr, chosen[field].unique()[:4]))
+            raise results.grid.study.error(
+                ("tables", name), f"a cell has figures of several {field}s ({values}): name one under 'where'"
+            )
+    if (chosen.groupby([*RUN, "dataset", "explainer", "metric"])["value"].nunique() > 1).any():
+        message = "several judgements give different figures: name one as judgement under 'where'"
+        raise results.grid.study.error(("tables", name), message)
+
+
+def _title(results: Results, part: TablePart, fields: Sequence[str], entry: Entry) -> str:
+    shown = []
+    for field, value in zip(fields, entry, strict=True):
+        if field == "metric" and value not in part.labels:
+            rises = value in part.gain or results.card(value).higher_is_better
+            shown.append(f"{value} {'↑' if rises else '↓'}")
+        else:
+            shown.append(part.labels.get(value, value))
+    return " / ".join(each for each in shown if each)
+
+
+def _card(results: Results, part: TablePart, row: Entry, column: Entry) -> MetricCard:
+    named = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
+    name = named.get("metric", part.metrics[0])
+    card = results.card(name)
+    return replace(card, higher_is_better=True) if name in part.gain else card
+
+
+def _ranks(
+    results: Results, part: TablePart, rows: Sequence[Entry], columns: Sequence[Entry], center: Floats
+) -> Counts:
+    """1 for the best and 2 for the second of each column, among its rows of the same metric; ties share a rank."""
+    ranks = np.zeros(center.shape, dtype=np.int64)
+    for at, column in enumerate(columns):
+        cards = [_card(results, part, row, column) for row in rows]
+        for name in {card.name for card in cards}:
+            mine = np.array([card.name == name for card in cards]) & np.isfinite(center[:, at])
+            sign = 1 if next(card for card in cards if card.name == name).higher_is_better else -1
+            if mine.sum() > 1:
+                goodness = sign * center[mine, at]
+                distinct = np.unique(goodness)
+                run_refs = len(distinct) - np.searchsorted(distinct, goodness)
+                ranks[mine, at] = np.where(run_refs <= 2, run_refs, 0)
+    return ranks
+
+
+def _significant(
+    results: Results,
+    part: TablePart,
+    how: Significance | None,
+    chosen: pd.DataFrame,
+    rows: Sequence[Entry],
+    columns: Sequence[Entry],
+) -> tuple[NDArray[np.bool_], str]:
+    """Which cells differ from the row `how.against` in their column."""
+    marked: NDArray[np.bool_] = np.zeros((len(rows), len(columns)), dtype=np.bool_)
+    if how is None:
+        return marked, ""
+    if how.method == "quartiles":
+        return _apart(results, part, how, chosen, rows, columns)
+    run_refs, p_values = [], []
+    for i, row in enumerate(rows):
+        against = _reference(row, rows, how.against)
+        for j, column in enumerate(columns):
+            pairs = _pairs(results, part, chosen, (against, row), column) if against is not None else []
+            if pairs:
+                one, other = zip(*pairs, strict=True)
+                run_refs.append((i, j))
+                p_values.append(paired(one, other, how.method, how.resamples))
+    for place, p in zip(run_refs, corrected(p_values, how.correction), strict=True):
+        marked[place] = p < how.level
+    correction = {"holm": "Holm", "bh": "Benjamini–Hochberg", "none": "no"}[how.correction]
+    return marked, (
+        f"† differs from {how.against} (paired {how.method} over examples, {len(p_values)} tests, "
+        f"{correction} correction, p < {how.level:g})."
+    )
+
+
+def _apart(
+    results: Results,
+    part: TablePart,
+    how: Significance,
+    chosen: pd.DataFrame,
+    rows: Sequence[Entry],
+    columns: Sequence[Entry],
+) -> tuple[NDArray[np.bool_], str]:
+    """Which cells are better than the row `how.against` in their column, quartile by quartile."""
+    marked: NDArray[np.bool_] = np.zeros((len(rows), len(columns)), dtype=np.bool_)
+    values = _values(chosen, part, rows, columns)
+    for (i, j), own in values.items():
+        against = _reference(rows[i], rows, how.against)
+        other = None if against is None else values.get((rows.index(against), j))
+        if other is not None:
+            (_, low, high), (_, bottom, top) = (center_and_spread(each, "median [25–75]") for each in (own, other))
+            rises = _card(results, part, rows[i], columns[j]).higher_is_better
+            marked[i, j] = low > top if rises else high < bottom
+    return marked, f"† better than {how.against}, from first to third quartile apart."
+
+
+def _reference(row: Entry, rows: Sequence[Entry], against: str) -> Entry | None:
+    """The row that is this one but for the value `against`; None for itself and where there is none."""
+    if against in row:
+        return None
+    near = ((*row[:place], against, *row[place + 1 :]) for place in range(len(row)))
+    return next((entry for entry in near if entry in rows), None)
+
+
+def _pairs(
+    results: Results, part: TablePart, chosen: pd.DataFrame, rows: tuple[Entry, Entry], column: Entry
+) -> list[tuple[Summands, Summands]]:
+    """The summands of both rows' runs that have the same seed."""
+    found = []
+    for row in rows:
+        named = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
+        keep = np.logical_and.reduce([chosen[name] == value for name, value in named.items()])
+        mine = chosen[keep].drop_duplicates(list(RUN))
+        found.append(dict(zip(mine["seed"].tolist(), mine.to_dict("records"), strict=True)))
+    seeds = sorted(found[0].keys() & found[1].keys())
+    both = [tuple(_summands(results, lines[seed]) for lines in found) for seed in seeds]
+    return [(one, other) for one, other in both if one is not None and other is not None]
+
+
+def _summands(results: Results, line: Mapping[Hashable, Any]) -> Summands | None:
+    """The per-example terms of a figure; None for figures of training, whose terms are not stored."""
+    fields = {name: line[name] for name in (*RUN, "dataset", "judgement")}
+    run = next(iter(results.runs(**fields)), None) if line["judgement"] else None
+    if run is None:
+        return None
+    if not line["explainer"]:
+        return of_predictions(line["metric"], results.predictions(run))
+    rows = results.examples(run)
+    rows = rows[rows["explainer"] == line["explainer"]].sort_values("example")
+    return of_metric(rows[line["metric"]].to_numpy(dtype=np.float64))

@@ -1,0 +1,158 @@
+"""Runs on workers: what comes after what, what is tried again, and what is reported."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from exegete.studies.runs.run_cell import Ended
+from exegete.studies.runs.store import Cell, Store
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 3
+PATIENCE = 2.0
+
+
+class Workers(Protocol):
+    """Workers that carry out runs: processes of this machine, or a cluster."""
+
+    @property
+    def free(self) -> int:
+        """How many runs could be started now."""
+
+    def start(self, cell: Cell) -> None:
+        """Starts a run on a free worker."""
+
+    def wait(self, seconds: float) -> list[Ended]:
+        """The runs that have ended since the last call; waits for one, but not longer than so long."""
+
+    def close(self) -> None:
+        """Lets running ones save, and ends."""
+
+
+@dataclass
+class Outcome:
+    """The outcome of a study's runs, by address: `failed` has the reasons; `full`: the disk was, the rest waits."""
+
+    done: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    full: bool = False
+
+
+def drive(
+    cells: Sequence[Cell],
+    root: Path,
+    workers: Workers,
+    report: Callable[[Cell, Ended], None] = lambda cell, ended: None,
+    attempts: int = ATTEMPTS,
+) -> Outcome:
+    """Does all runs that are not done; those that fail do not hold up the others.
+
+    A run that raises or whose process dies is tried again, `attempts` times in all; bad input is not. A run that needs
+    a failed one fails with it. A run that another process is at is waited for. On a full disk nothing new is begun.
+
+    Raises:
+        KeyboardInterrupt: SIGINT or SIGTERM came; running ones were given the time to save.
+    """
+    queue = _Queue(cells, Store(root), attempts)
+    try:
+        with _interruptible():
+            while queue.left:
+                for cell in queue.ready(workers.free):
+                    workers.start(cell)
+                for ended in workers.wait(queue.pause()):
+                    report(queue.cells[ended.key], queue.settle(ended))
+                queue.close_up(report)
+    finally:
+        workers.close()
+    return queue.outcome
+
+
+class _Queue:
+    """The runs of a study in the order they are begun."""
+
+    def __init__(self, cells: Sequence[Cell], store: Store, attempts: int) -> None:
+        self.cells = {cell.key: cell for cell in cells}
+        self.store, self.attempts = store, attempts
+        done = {key for key in self.cells if store.done(key)}
+        self.outcome = Outcome(done)
+        self.waiting = [key for key in self.cells if key not in done]
+        self.running: set[str] = set()
+        self.tried: Counter[str] = Counter()
+        self.later: dict[str, float] = {}
+
+    @property
+    def left(self) -> bool:
+        """Whether there is anything to begin or to wait for."""
+        return bool(self.running or (self.waiting and not self.outcome.full))
+
+    def ready(self, count: int) -> Iterator[Cell]:
+        """Up to so many runs whose needs are met, which count as running from here on."""
+        now = time.monotonic()
+        for key in list(self.waiting):
+            if count <= 0 or self.outcome.full:
+                return
+            if self.later.get(key, 0.0) <= now and self.outcome.done.issuperset(self.cells[key].needs):
+                self.waiting.remove(key)
+                self.running.add(key)
+                count -= 1
+                yield self.cells[key]
+
+    def pause(self) -> float:
+        """How long to wait for workers before looking again at what others do."""
+        return PATIENCE if self.running or not self.waiting else PATIENCE / 4
+
+    def settle(self, ended: Ended) -> Ended:
+        """Takes an attempt's end into account; it may count as `failed` where it was the last one."""
+        self.running.discard(ended.key)
+        if ended.status == "done":
+            self.outcome.done.add(ended.key)
+        elif ended.status == "full":
+            self.outcome.full = True
+            self.outcome.failed[ended.key] = ended.message
+        elif ended.status == "busy":
+            self.waiting.append(ended.key)
+            self.later[ended.key] = time.monotonic() + PATIENCE
+        else:
+            self.tried[ended.key] += 1
+            if ended.status == "refused" or self.tried[ended.key] >= self.attempts:
+                self.outcome.failed[ended.key] = ended.message
+                return Ended(ended.key, "failed", ended.message, ended.seconds)
+            self.waiting.insert(0, ended.key)
+        return ended
+
+    def close_up(self, report: Callable[[Cell, Ended], None]) -> None:
+        """Gives up on runs whose needs have failed."""
+        for key in list(self.waiting):
+            broken = next((need for need in self.cells[key].needs if need in self.outcome.failed), None)
+            if broken is not None:
+                self.waiting.remove(key)
+                name = self.cells[broken].title if broken in self.cells else broken
+                self.outcome.failed[key] = f"needs {name!r}, which failed"
+                report(self.cells[key], Ended(key, "failed", self.outcome.failed[key]))
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM as KeyboardInterrupt for the time of the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,167 @@
+"""Training explanations for criteria: the epoch is chosen by what they are about, coefficients are saved apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from exegete.explainers.learned_attention import LearnedAttention
+from exegete.metrics import Metric, metric
+from exegete.metrics.simulatability import simulatability
+from exegete.models import Batch, ExplainedModel
+from exegete.objectives import Criterion, Objective
+from exegete.training.bilevel.simulatability import Simulatability
+from exegete.training.loop.batches import lengths, longest_first
+from exegete.training.loop.trainer import ObjectiveTrainer
+
+JUDGES: Mapping[str, Metric] = {
+    "comprehensiveness": metric("aopc_comprehensiveness", keep_question=True),
+    "sufficiency": metric("aopc_sufficiency", keep_question=True),
+    "consistency": metric("consistency"),
+    "clustering_consistency": metric("consistency"),
+}
+
+
+class CriterionTrainer(ObjectiveTrainer):
+    """An ObjectiveTrainer that judges explanations on dev by the metric of each criterion it trains for (IvRA, §3).
+
+    Every evaluation has a figure `criterion_NAME` for each criterion, the mean of its metric over dev, and `criterion`,
+    their sum with the sign turned where lower is better: with `metric_for_best_model="criterion"` the best epoch by
+    that is kept. Where a metric is undefined for all of dev, the worst value there is counts.
+
+    The learning rate is multiplied by `gamma` of `lr_scheduler_kwargs` every `epochs` of them, where `gamma` is there,
+    and rises to its height over the warm-up.
+    Parameters that objectives learn have a rate of `lr_multiplier` times the model's, and no weight decay. Trained
+    coefficients lie in a folder of their name beside the model, where `ID:FOLDER` finds them.
+    """
+
+    lr_scheduler: Any
+
+    @classmethod
+    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+        """Adds a figure for each criterion, and `criterion`, their signed sum."""
+        own = {
+            f"criterion_{each.name}": _higher_is_better(each.name) for each in objectives if isinstance(each, Criterion)
+        }
+        return super().directions(task, objectives) | own | {"criterion": True}
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    def scored(self, predicted: Any, dataset: Any) -> dict[str, float]:
+        """The task's figures and the criteria's."""
+        return super().scored(predicted, dataset) | self.criteria_on(dataset)
+
+    @torch.no_grad()
+    def criteria_on(self, data: Dataset) -> dict[str, float]:
+        """`criterion_NAME` for each criterion trained, and their signed sum `criterion`."""
+        judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
+        values: dict[str, list[Tensor]] = {each.name: [] for each in judged}
+        for batch in self._batches(data) if judged else ():
+            with self.accelerator.autocast():
+                for each in judged:
+                    values[each.name].append(self._judged(each, batch).cpu())
+        means = {name: figure(name, self.explained.task.name, torch.cat(found)) for name, found in values.items()}
+        return {f"criterion_{name}": value for name, value in means.items()} | {"criterion": overall(means)}
+
+    def _judged(self, criterion: Criterion, batch: Batch) -> Tensor:
+        """[B] A metric's values; or answers of the student and the model, [B, 2, …]."""
+        if isinstance(criterion, Simulatability):
+            answers = [criterion.pupil.student.explained, self.explained]
+            return torch.stack([_answer(model, batch) for model in answers], 1)
+        scores, judge = criterion.explainer.attribute(self.explained, batch), JUDGES[criterion.name]
+        return judge.judge(self.explained, batch, scores)[judge.name]
+
+    def _batches(self, data: Dataset) -> Iterator[Batch]:
+        order, size = longest_first(lengths(data)), self.args.eval_batch_size
+        for start in range(0, len(order), size):
+            rows = [data[row] for row in order[start : start + size]]
+            yield self.data_collator(rows)["batch"].to(self.args.device)
+
+    # -- rates -------------------------------------------------------------------------------------------------------
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Makes an optimizer with a parameter group for each learning rate of what objectives learn."""
+        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
+        for objective in self.module.objectives:
+            learned = dict(self.module.learned.items()).get(objective.name)
+            own = [] if learned is None else [weight for weight in learned.parameters() if weight.requires_grad]
+            if own:
+                _take_out(optimizer, own)
+                rate = self.args.learning_rate * objective.lr_multiplier
+                optimizer.add_param_group({"params": own, "lr": rate, "weight_decay": 0.0})
+        return optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Steps down every few epochs where `gamma` is given, else the Trainer's."""
+        steps = dict(self.args.lr_scheduler_kwargs or {})
+        if "gamma" not in steps:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            together = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+            every = steps.get("epochs", 2) * math.ceil(len(self.train_dataset) / together)
+            gamma, optimizer = float(steps["gamma"]), self.optimizer if optimizer is None else optimizer
+            rising = self.args.get_warmup_steps(num_training_steps)
+
+            def factor(step: int) -> float:
+                return float((step / rising if step < rising else 1.0) * gamma ** (step // every))
+
+            self.lr_scheduler = LambdaLR(optimizer, factor)
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def conclude(self) -> None:
+        """Adapters become part of the model, so that it loads like any other."""
+        if hasattr(self.explained.model, "merge_and_unload"):
+            self.explained.model = self.explained.model.merge_and_unload()
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.args.should_save:
+            for learned in self.module.learned.values():
+                if isinstance(learned, LearnedAttention):
+                    learned.save_pretrained(Path(output_dir or self.args.output_dir) / learned.name)
+
+
+def figure(name: str, task: str, found: Tensor) -> float:
+    """A criterion's figure on dev: the mean of its metric where that is defined, or the student's simulatability."""
+    if name == Simulatability.name:
+        student, model = found.unbind(1)
+        return simulatability(task, student.numpy(), model.numpy())
+    return float(found.nanmean())
+
+
+def overall(means: Mapping[str, float]) -> float:
+    """The sum of criteria's figures, higher is better: the sign is turned for metrics of which lower is better."""
+    total = 0.0
+    for name, value in means.items():
+        sign = 1 if _higher_is_better(name) else -1
+        total += -1.0 if math.isnan(value) else sign * value
+    return total
+
+
+def _higher_is_better(name: str) -> bool:
+    """Of a criterion's metric; a student's success has none."""
+    return name not in JUDGES or JUDGES[name].card.higher_is_better
+
+
+def _answer(model: ExplainedModel, batch: Batch) -> Tensor:
+    """[B] Classes or values, or spans [B, 2]."""
+    if model.task.name == "regression":
+        return model.probabilities(batch)[:, 0]
+    return model.predict(batch)
+
+
+def _take_out(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> None:
+    """Removes weights from the groups they are in."""
+    gone = {id(weight) for weight in weights}
+    for group in optimizer.param_groups:
+        group["params"] = [weight for weight in group["params"] if id(weight) not in gone]

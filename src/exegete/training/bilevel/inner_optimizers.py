@@ -1,0 +1,138 @@
+"""The next step of an optimizer as a function of the gradient that has a derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from exegete.errors import ExegeteError, unknown
+
+Settings: TypeAlias = Mapping[str, Any]
+Rule: TypeAlias = Callable[[Tensor, Tensor, Settings, Settings], Tensor]
+TINY = 1e-38
+
+
+@dataclass(frozen=True)
+class InnerOptimizer:
+    """The weight after an optimizer's next step, of its name, value and gradient; differentiable in the gradient.
+
+    `kept`: of every weight its group's settings and its state, as they are at present.
+    """
+
+    rule: Rule
+    kept: Mapping[str, tuple[Settings, Settings]]
+
+    def __call__(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
+        """θ', with a graph to the gradient."""
+        return self.rule(weight, gradient, *self.kept[name])
+
+    def of_rows(self, name: str, rows: Tensor) -> InnerOptimizer:
+        """The same for some rows of one weight."""
+        group, state = self.kept[name]
+        own = {key: value[rows] if isinstance(value, Tensor) and value.ndim else value for key, value in state.items()}
+        return replace(self, kept={**self.kept, name: (group, own)})
+
+    @torch.no_grad()
+    def taken(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
+        """θ' without a graph; SGD writes it over the gradient."""
+        group, state = self.kept[name]
+        if self.rule is not _sgd:
+            return self(name, weight, gradient)
+        share, before = _share(group, state), state.get("momentum_buffer")
+        after = gradient.mul_(-group["lr"] * share).add_(weight, alpha=1 - group["lr"] * share * group["weight_decay"])
+        return after if before is None else after.add_(before, alpha=-group["lr"] * group["momentum"])
+
+    @torch.no_grad()
+    def pulled(self, name: str, weight: Tensor, gradient: Tensor, slope: Tensor) -> Tensor:
+        """The slope of a loss at the gradient, from its slope at θ', which it is written over."""
+        group, state = self.kept[name]
+        if self.rule is _sgd:
+            return slope.mul_(-group["lr"] * _share(group, state))
+        gradient = _decayed(gradient, weight, group) if self.rule is _adam else gradient
+        moments = _moments(gradient, group, state)
+        curved = moments.mean.mul_(gradient).div_(moments.root).div_(moments.scale).mul_(-moments.bend)
+        return slope.mul_(curved.add_(1 - group["betas"][0]).div_(moments.scale)).mul_(-moments.rate)
+
+
+def inner_optimizer_of(optimizer: Any, weights: Mapping[str, Tensor]) -> InnerOptimizer:
+    """The next step of an optimizer as a function; its present rates, decay and moments are used and not changed.
+
+    Args:
+        optimizer: SGD (also with momentum), Adam or AdamW, possibly wrapped by Accelerate.
+        weights: those that the optimizer steps, by the names under which they will be asked for.
+
+    Raises:
+        ExegeteError: another kind of optimizer, or a weight that it does not step.
+    """
+    bare: Optimizer = getattr(optimizer, "optimizer", optimizer)
+    rule = next((rule for kind, rule in RULES.items() if type(bare) is kind), None)
+    if rule is None:
+        raise unknown("inner optimizer", type(bare).__name__, [kind.__name__ for kind in RULES])
+    groups = {id(weight): group for group in bare.param_groups for weight in group["params"]}
+    if any(group.get(name) for group in bare.param_groups for name in ("amsgrad", "maximize", "nesterov")):
+        raise ExegeteError("amsgrad, maximize and nesterov are not supported for a student's optimizer")
+    foreign = next((name for name, weight in weights.items() if id(weight) not in groups), None)
+    if foreign is not None:
+        raise ExegeteError(f"the optimizer does not step {foreign}")
+    return InnerOptimizer(
+        rule, {name: (groups[id(weight)], bare.state.get(weight, {})) for name, weight in weights.items()}
+    )
+
+
+def _sgd(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
+    gradient = _share(group, state) * (gradient + group["weight_decay"] * weight)
+    before = state.get("momentum_buffer")
+    if group["momentum"] and before is not None:
+        gradient = gradient + group["momentum"] * before
+    rate: float = group["lr"]
+    return weight - rate * gradient
+
+
+def _share(group: Settings, state: Settings) -> float:
+    """The share of a gradient that enters SGD's step: all of it, except under dampening."""
+    moving = group["momentum"] and state.get("momentum_buffer") is not None
+    return 1.0 - float(group["dampening"]) if moving else 1.0
+
+
+def _adam(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
+    mean, scale, rate = _moments(_decayed(gradient, weight, group), group, state)[:3]
+    return torch.addcdiv(weight, mean, scale, value=-rate)
+
+
+def _adamw(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
+    mean, scale, rate = _moments(gradient, group, state)[:3]
+    return torch.addcdiv(weight * (1 - group["lr"] * group["weight_decay"]), mean, scale, value=-rate)
+
+
+def _decayed(gradient: Tensor, weight: Tensor, group: Settings) -> Tensor:
+    return gradient.add(weight, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
+
+
+class Moments(NamedTuple):
+    """Adam's step is rate·mean/scale; the scale's slope at the gradient is bend·gradient/root."""
+
+    mean: Tensor
+    scale: Tensor
+    rate: float
+    root: Tensor
+    bend: float
+
+
+def _moments(gradient: Tensor, group: Settings, state: Settings) -> Moments:
+    """After a gradient; where nothing ever moved a weight, its second moment has no slope."""
+    first, second = map(float, group["betas"])
+    count = float(state.get("step", 0)) + 1
+    mean, square = gradient * (1 - first), gradient.square().mul_(1 - second)
+    if state:
+        mean, square = mean.add_(state["exp_avg"], alpha=first), square.add_(state["exp_avg_sq"], alpha=second)
+    root, whole = square.clamp(min=TINY).sqrt_(), (1 - second**count) ** 0.5
+    scale = (root / whole).add_(group["eps"])
+    return Moments(mean, scale, float(group["lr"]) / (1 - first**count), root, (1 - second) / whole)
+
+
+RULES: dict[type[Optimizer], Rule] = {SGD: _sgd, AdamW: _adamw, Adam: _adam}

@@ -1,0 +1,303 @@
+"""A student's step, differentiated at the explanation that shaped it: the mechanics of SMaT and of IvRA's SIM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from exegete.errors import unknown
+from exegete.explainers.learned_attention import LearnedAttention
+from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models.preserve import unchanged_random_state
+from exegete.models.readout import answer_only
+from exegete.objectives.cross_entropy import task_losses
+from exegete.training.bilevel.inner_optimizers import InnerOptimizer
+from exegete.training.bilevel.meta_gradient import divergence, meta_gradient
+from exegete.training.bilevel.replayed_pass import RecordedPass, ReplayedPass
+from exegete.training.bilevel.used_embeddings import UsedEmbeddings
+
+Mode = Literal["forward", "unrolled", "implicit"]
+Part = Literal["loss", "simulation", "explanation"]
+TERMS = 3
+
+
+class Student(nn.Module):
+    """A model and the explainer of its own that it learns with, as one function of their weights.
+
+    Its calls are what `torch.func.functional_call` needs to hand other weights over: see `loss`, `simulation` and
+    `explanation`. Labels of batches are the teacher's answers.
+
+    Args:
+        model: the student, in training mode where dropout shall be drawn.
+        explainer: e_S, an explainer with coefficients on the student's attention.
+        weight: β, of the explanation in the student's loss; 0 leaves it out.
+    """
+
+    def __init__(self, model: ExplainedModel, explainer: LearnedAttention, weight: float) -> None:
+        super().__init__()
+        self.explained, self.explainer, self.weight = model, explainer, weight
+
+    def forward(self, part: Part, *arguments: Any) -> Tensor:
+        """One of the methods below, by name."""
+        result: Tensor = getattr(self, part)(*arguments)
+        return result
+
+    def loss(self, batch: Batch, taught: Tensor | None = None) -> Tensor:
+        """L_student = L_sim + β·KL(e_T ‖ e_S) (eq. 3), a mean over the batch; `taught` [B, L]: e_T."""
+        if taught is None or not self.weight:
+            return self.simulation(batch)
+        with answer_only(self.explained):
+            outputs = self.explained(batch, capture=self._capture())
+        explanation = self._explained(batch, outputs)
+        return mean_task_loss(self.explained, batch, outputs.logits) + self.weight * divergence(taught, explanation)
+
+    def simulation(self, batch: Batch) -> Tensor:
+        """L_sim alone: the task's loss at the teacher's answers (eq. 1), a mean over the batch."""
+        with answer_only(self.explained):
+            return mean_task_loss(self.explained, batch, self.explained(batch).logits)
+
+    def explanation(self, batch: Batch) -> Tensor:
+        """e_S [B, L]; the pass ends with the last layer's queries and keys."""
+        return self._explained(batch, self.explained(batch, capture=self._capture(heads_only=True)))
+
+    def weights(self) -> dict[str, Tensor]:
+        """Everything that a step changes, by name."""
+        return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
+
+    def _capture(self, heads_only: bool = False) -> Capture:
+        return Capture(heads=True, differentiable_twice=True, heads_only=heads_only)
+
+    def _explained(self, batch: Batch, outputs: Any) -> Tensor:
+        nowhere = torch.zeros(len(batch), dtype=torch.long, device=batch.device)
+        return self.explainer.from_outputs(self.explained, batch, outputs, nowhere, keep_graph=True)
+
+
+def mean_task_loss(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
+    """The task's loss at the batch's labels, a mean over the examples that have a usable one."""
+    losses, counted = task_losses(model, batch, logits)
+    return (losses * counted).sum() / counted.sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class LookaheadStep:
+    """The student's next step, looked through but never taken (Fernandes et al. 2022, eq. 8 and 9).
+
+    From its present weights θ the student would go to θ' = update(θ, c·∇_θ L_student(x)); c is what clipping scales
+    gradients by, taken as a constant. The teacher's explanation e_T of x acts on L_sim(θ', x_v) through that step only.
+
+    Args:
+        student: in the mode its steps are taken in; nothing of it changes.
+        update: θ' of θ and a gradient, see `inner_updates.inner_optimizer_of`.
+        mode: `forward`: one forward-mode pass, no graph through the step; `unrolled`: double backward; `implicit`:
+            the student is taken to be at its optimum, H⁻¹ is three terms of its Neumann series (with `rate`), and there
+            is no step. The first two are equal but for rounding.
+        max_norm: the gradients' norm at which they are clipped; None: never.
+        rate: the inner learning rate, which only `implicit` reads.
+    """
+
+    student: Student
+    update: InnerOptimizer
+    mode: Mode = "forward"
+    max_norm: float | None = None
+    rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise unknown("meta-gradient", self.mode, get_args(Mode))
+
+    def gradient(
+        self, batch: Batch, taught: Tensor, held_out: Batch, seed: int, explained: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """∂L_sim(x_v)/∂e_T [B, L], and that loss; both without a graph.
+
+        The gradient goes on from there by an ordinary backward pass: `taught.backward(gradient)`, or as a term of a
+        larger loss (taught · gradient).sum().
+
+        Args:
+            batch: x, with the teacher's answers as labels.
+            taught: e_T [B, L], a distribution over real positions; its graph is not looked at.
+            held_out: x_v, with the teacher's answers.
+            seed: what the student's dropout in its step depends on; the global random state stays what it is.
+            explained: e_T of x_v [B, L], a leaf: the loss is then L_student(x_v) with it, and its gradient is left in
+                its `.grad`.
+        """
+        taught = taught.detach().requires_grad_()
+        with torch.enable_grad():
+            return getattr(self, f"_{self.mode}")(batch, taught, _OuterLoss(held_out, explained), seed)  # type: ignore[no-any-return]
+
+    def behind(
+        self, batch: Batch, taught: Tensor, held_out: Batch, seed: int, before: RecordedPass
+    ) -> tuple[Tensor, Tensor]:
+        """As `gradient` in forward mode, through a step that is about to be taken: its gradients lie in `.grad`.
+
+        What the student's own backward pass has left there is not computed again, nor changed.
+
+        Args:
+            batch: x, which the gradients are of, see `gradient`.
+            taught: e_T [B, L].
+            held_out: x_v.
+            seed: what the pass that the gradients are of has drawn its dropout with, see `drawing`.
+            before: what that pass left, with `Capture.differentiable_twice`.
+        """
+        rows = UsedEmbeddings(self.student.explained, batch, held_out)
+        everything = {name: weight for name, weight in self.student.weights().items() if weight.grad is not None}
+        gradients = rows.gradients(everything)
+        factor = clipping(list(gradients.values()), self.max_norm)
+        weights, update = rows.of(everything, self.update)
+        weights = _of_the_model(weights)
+        step = _TakenStep(weights, update, {name: gradients[name] * factor for name in weights}, factor, before)
+        with torch.enable_grad(), rows.looked_up():
+            return self._looked_through(step, batch, taught.detach().requires_grad_(), _OuterLoss(held_out), seed)
+
+    def _forward(self, batch: Batch, taught: Tensor, outer: _OuterLoss, seed: int) -> tuple[Tensor, Tensor]:
+        rows = UsedEmbeddings(self.student.explained, batch, outer.batch)
+        weights, update = rows.of(self.student.weights(), self.update)
+        with rows.looked_up():
+            with RecordedPass() as before:
+                gradients, factor = self._step(batch, taught.detach(), seed, weights)
+            weights, whole = outer.deciding(weights), bool(factor == 1)
+            scaled = {name: gradients.pop(name) if whole else gradients.pop(name).mul_(factor) for name in weights}
+            return self._looked_through(_TakenStep(weights, update, scaled, factor, before), batch, taught, outer, seed)
+
+    def _looked_through(
+        self, step: _TakenStep, batch: Batch, taught: Tensor, outer: _OuterLoss, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """From a step, whose gradients are used up, to the gradient at the explanation."""
+        weights, update, scaled, factor, before = step
+        after = {name: update.taken(name, weight, scaled[name]) for name, weight in weights.items()}
+        uphill, loss = self._judged(after, outer)
+        del after
+        slopes = {
+            name: update.pulled(name, weight, scaled.pop(name), uphill.pop(name)) for name, weight in weights.items()
+        }
+        with ReplayedPass(before):
+            return self._through(batch, taught, weights, slopes, seed, -factor * self.student.weight), loss
+
+    def _unrolled(self, batch: Batch, taught: Tensor, outer: _OuterLoss, seed: int) -> tuple[Tensor, Tensor]:
+        weights = self.student.weights()
+        gradients, factor = self._step(batch, taught, seed, weights, graph=True)
+        weights = outer.deciding(weights)
+        after = {name: self.update(name, weight.detach(), factor * gradients[name]) for name, weight in weights.items()}
+        with self.student.explained.evaluating():
+            loss = functional_call(self.student, after, outer.asked)
+        found = torch.autograd.grad(loss, [taught, *outer.wanting], materialize_grads=True)
+        outer.keep(found[1:])
+        return found[0], loss.detach()
+
+    def _implicit(self, batch: Batch, taught: Tensor, outer: _OuterLoss, seed: int) -> tuple[Tensor, Tensor]:
+        everything = self.student.weights()
+        weights = outer.deciding(everything)
+        uphill, loss = self._judged(weights, outer)
+        gradients, _ = self._step(batch, taught.detach(), seed, everything, graph=True)
+        reached = [name for name in weights if gradients[name].requires_grad]
+        own = [gradients[name] for name in reached]
+        term, total = uphill, dict(uphill)
+        for _ in range(TERMS):
+            along = [term[name] for name in reached]
+            curved = torch.autograd.grad(own, list(weights.values()), along, retain_graph=True, materialize_grads=True)
+            term = {name: term[name] - self.rate * bent for name, bent in zip(weights, curved, strict=True)}
+            total = {name: total[name] + term[name] for name in weights}
+        return self._through(batch, taught, weights, total, seed, self.student.weight), loss
+
+    def _step(
+        self, batch: Batch, taught: Tensor, seed: int, weights: Mapping[str, Tensor], graph: bool = False
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """The gradients of the student's loss at its weights by name, and what clipping scales them by."""
+        with drawing(seed):
+            loss = functional_call(self.student, dict(weights), ("loss", batch, taught))
+        found = torch.autograd.grad(loss, list(weights.values()), create_graph=graph, materialize_grads=True)
+        return dict(zip(weights, found, strict=True)), clipping(found, self.max_norm)
+
+    def _judged(self, weights: Mapping[str, Tensor], outer: _OuterLoss) -> tuple[dict[str, Tensor], Tensor]:
+        """The outer loss's gradients at weights, without dropout, by name, and that loss."""
+        leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+        with self.student.explained.evaluating():
+            loss = functional_call(self.student, leaves, outer.asked)
+        found = torch.autograd.grad(loss, [*leaves.values(), *outer.wanting], materialize_grads=True)
+        outer.keep(found[len(leaves) :])
+        return dict(zip(leaves, found[: len(leaves)], strict=True)), loss.detach()
+
+    def _through(
+        self,
+        batch: Batch,
+        taught: Tensor,
+        weights: Mapping[str, Tensor],
+        slopes: Mapping[str, Tensor],
+        seed: int,
+        scale: Tensor | float,
+    ) -> Tensor:
+        """The mean over the batch of `scale` times the derivative of log e_S along the slopes: [B, L]."""
+
+        def explained(weights: Mapping[str, Tensor]) -> Tensor:
+            with drawing(seed):
+                result: Tensor = functional_call(self.student, dict(weights), ("explanation", batch))
+            return result
+
+        (found,) = meta_gradient(taught, [taught], explained, weights, slopes, float(scale))
+        return found
+
+
+class _OuterLoss(NamedTuple):
+    """Held-out data the student is judged on after its step: x_v, and its e_T if that is part of the loss."""
+
+    batch: Batch
+    explained: Tensor | None = None
+
+    @property
+    def asked(self) -> tuple[Any, ...]:
+        """The student's method and its arguments."""
+        return ("simulation", self.batch) if self.explained is None else ("loss", self.batch, self.explained)
+
+    @property
+    def wanting(self) -> list[Tensor]:
+        """The tensors that need a gradient: e_T of x_v, if it is part of the loss."""
+        return [] if self.explained is None else [self.explained]
+
+    def keep(self, gradients: Sequence[Tensor]) -> None:
+        """Leaves the gradients where they belong."""
+        for value, gradient in zip(self.wanting, gradients, strict=True):
+            value.grad = gradient
+
+    def deciding(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those that the loss depends on."""
+        return _of_the_model(weights) if self.explained is None else dict(weights)
+
+
+class _TakenStep(NamedTuple):
+    """A step that is looked through: its weights, what it makes of them, their gradients, clipped by a factor.
+
+    `before`: what the pass left that the gradients are of.
+    """
+
+    weights: Mapping[str, Tensor]
+    update: InnerOptimizer
+    scaled: dict[str, Tensor]
+    factor: Tensor
+    before: RecordedPass
+
+
+def _of_the_model(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those that answers depend on: all but the explainer's."""
+    return {name: weight for name, weight in weights.items() if not name.startswith("explainer.")}
+
+
+def clipping(gradients: Any, max_norm: float | None) -> Tensor:
+    """The factor by which `clip_grad_norm_` multiplies gradients; a scalar without a graph."""
+    if not max_norm:
+        return torch.ones((), device=gradients[0].device)
+    norm = torch.nn.utils.get_total_norm([gradient.detach() for gradient in gradients])
+    return (max_norm / (norm + 1e-6)).clamp(max=1.0)
+
+
+@contextmanager
+def drawing(seed: int) -> Iterator[None]:
+    """Inside the block what is drawn from the global generators depends on the seed alone; they are restored after."""
+    with unchanged_random_state():
+        torch.manual_seed(seed)
+        yield

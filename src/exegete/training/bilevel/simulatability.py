@@ -1,0 +1,199 @@
+"""Explanations from which another model learns to answer as this one does (IvRA's SIM)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.models import Batch, ExplainedModel
+from exegete.models.digest import weights_digest
+from exegete.objectives import Criterion, Step
+from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
+from exegete.training.bilevel.lookahead import LookaheadStep, Mode, Student, clipping, drawing
+
+Inner = Literal["sgd", "adamw"]
+ODD = 0x9E3779B97F4A7C15 - 2**64  # of 64 bits, about the golden ratio's share of them
+
+
+class SimulatingStudent(nn.Module):
+    """A student whose weights want no gradient but inside `wanting_gradients`: no optimizer but its own steps them.
+
+    Args:
+        model: pretrained, not fine-tuned; it reads the same tokens as the model that is explained.
+        weight: β, of the explanations in its loss; above 0.
+        optimizer: of its steps: `sgd`, without momentum, or `adamw`, without decay, whose moments are buffers here.
+        special_tokens: whether its explanation r* is over them, too; as in those that it learns from.
+
+    Raises:
+        ExegeteError: another optimizer, or a weight of 0.
+    """
+
+    def __init__(
+        self, model: ExplainedModel, weight: float = 1.0, optimizer: Inner = "sgd", special_tokens: bool = True
+    ) -> None:
+        super().__init__()
+        if optimizer not in get_args(Inner):
+            raise unknown("student's optimizer", optimizer, get_args(Inner))
+        if weight <= 0:
+            raise ExegeteError(f"a student that learns from explanations weighs them by more than 0, got {weight}")
+        own = InterpretableAttention.untrained(model, normaliser="softmax", special_tokens=special_tokens).to(
+            model.device
+        )
+        self.student = Student(model, own, weight).requires_grad_(False)
+        self.kind = optimizer
+        self.moments = nn.ModuleList(map(_Moments, self.student.parameters()) if optimizer == "adamw" else ())
+
+    @contextmanager
+    def wanting_gradients(self) -> Iterator[Student]:
+        """The student, whose weights take part in graphs inside the block."""
+        self.student.requires_grad_(True)
+        try:
+            yield self.student
+        finally:
+            self.student.requires_grad_(False)
+
+    def optimizer(self, rate: float) -> torch.optim.Optimizer:
+        """The optimizer of the student's weights, with the state it had after its last step."""
+        weights = list(self.student.parameters())
+        if self.kind == "sgd":
+            return torch.optim.SGD(weights, lr=rate)
+        optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.0)
+        for weight, own in zip(weights, self.moments, strict=True):
+            optimizer.state[weight] = dict(own.named_buffers())
+        return optimizer
+
+
+class _Moments(nn.Module):
+    """AdamW's state of one weight, under its names."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("step", torch.tensor(0.0))
+        self.register_buffer("exp_avg", torch.zeros_like(weight))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(weight))
+
+
+@dataclass(frozen=True)
+class Simulatability(Criterion):
+    """How badly a student foretells the model after a step that the model's explanations shape (IvRA, eq. 7, 14, 15).
+
+    In every training step the student first takes a step on CE(S(x), ỹ) + β·KL(r ‖ r*) (the equation prints the
+    first term without its minus sign), x the batch's taught examples and ỹ the model's predictions. Then it looks
+    through one more such step to θ', and the term is CE(S_θ'(x'), ỹ') on the others, which it never learns from, in no
+    epoch: see `examined`. The term's gradient reaches the explanations through that step: see `bilevel.LookaheadStep`.
+    In evaluation the term is the student's CE on the whole batch. A batch without taught examples or without others: 0.
+
+    Args:
+        explainer: see `Criterion`, as `weight` and `lr_multiplier`.
+        pupil: the student.
+        rate: of the student's optimizer.
+        max_norm: at which its gradients are clipped.
+        mode: of the meta-gradient.
+        held_out: the share of examples that the outer loss is on.
+        outer_divergence: whether the term is + β·KL(r' ‖ r*') at θ', as printed; SMaT's outer loss has none. With it
+            explanations also come to look like the student's own.
+    """
+
+    pupil: SimulatingStudent = field(kw_only=True, repr=False)
+    rate: float = 5e-3
+    max_norm: float = 5.0
+    mode: Mode = "forward"
+    held_out: float = 0.5
+    outer_divergence: bool = False
+    name: ClassVar[str] = "simulatability"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.held_out < 1:
+            raise ExegeteError(f"expected a held-out share between 0 and 1, got {self.held_out}")
+        if self.rate <= 0:
+            raise ExegeteError(f"the student's learning rate is above 0, got {self.rate}")
+
+    @property
+    def companion(self) -> nn.Module:
+        """The student, a module that the criterion trains by itself."""
+        return self.pupil
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Those of the criterion, and what the student starts from."""
+        student = self.pupil.student
+        own = {"optimizer": self.pupil.kind, "special_tokens": student.explainer.params["special_tokens"]}
+        start = {"model": student.explained.config.model_type, "weights": weights_digest(student.explained.model)}
+        return super().params | {"pupil": start | {"weight": student.weight} | own}
+
+    def __call__(self, step: Step) -> Tensor:
+        """The student's loss, a scalar; in training on held-out examples, after its step on the others."""
+        batch = answered(step.model, step.batch, step.outputs.logits)
+        if not step.context.training:
+            with self.pupil.student.explained.evaluating():
+                return self.pupil.student("simulation", batch)  # type: ignore[no-any-return]
+        if step.context.rank:
+            raise ExegeteError("a student learns in one process: start one")
+        explained = self.scores(step).masked_fill(~batch.attended, 0.0)
+        held_out = examined(batch, self.held_out)
+        if held_out.all() or not held_out.any():
+            return explained.sum() * 0
+        lesson, exam = (batch.select(rows.nonzero().flatten()) for rows in (~held_out, held_out))
+        taught, judged = explained[~held_out], explained[held_out]
+        own = judged.detach().requires_grad_() if self.outer_divergence else None
+        gradient, loss = self._taught(step, lesson, taught.detach(), exam, own)
+        through = (taught * gradient).sum()
+        if own is not None:
+            assert own.grad is not None
+            through = through + (judged * own.grad).sum()
+        return loss + through - through.detach()
+
+    def _taught(
+        self, step: Step, lesson: Batch, taught: Tensor, exam: Batch, own: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The student's step, and the outer loss after one more with its gradient at the explanations [B, L].
+
+        `own`: the exam's explanations, where they are part of that loss; see `LookaheadStep.gradient`.
+        """
+        seeds = [step.generator(f"student's {what}").initial_seed() for what in ("step", "lookahead")]
+        with torch.enable_grad(), self.pupil.wanting_gradients() as student:
+            weights, optimizer = student.weights(), self.pupil.optimizer(self.rate)
+            with drawing(seeds[0]):
+                loss = student("loss", lesson, taught)
+            found = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
+            factor = clipping(found, self.max_norm)
+            for weight, slope in zip(weights.values(), found, strict=True):
+                weight.grad = slope.mul_(factor)
+            optimizer.step()
+            optimizer.zero_grad()
+            lookahead = LookaheadStep(
+                student, inner_optimizer_of(optimizer, weights), self.mode, self.max_norm, self.rate
+            )
+            return lookahead.gradient(lesson, taught, exam, seeds[1], own)
+
+
+def examined(batch: Batch, share: float) -> Tensor:
+    """[B] Which examples a student is judged on and never taught: that share of all, drawn by what they are.
+
+    An example, and one like it, is on the same side in every epoch, whatever it is padded to.
+    """
+    inputs = next(iter(batch.inputs.values())).flatten(1)
+    tokens = inputs.float().view(torch.int32).long() if inputs.is_floating_point() else inputs
+    real = batch.attended if tokens.shape == batch.attended.shape else torch.ones_like(tokens, dtype=torch.bool)
+    powers = torch.full_like(tokens, ODD).masked_fill(~real, 1).cumprod(1)
+    mixed = (powers * (tokens + 1) * real).sum(1)
+    for shift in (33, 29):
+        mixed = (mixed ^ (mixed >> shift)) * ODD
+    return (mixed >> 40) & 0xFFFFFF < share * 2**24
+
+
+def answered(model: ExplainedModel, batch: Batch, logits: Tensor) -> Batch:
+    """The batch with the model's own answers for labels."""
+    if model.task.name == "multi_label":
+        raise ExegeteError("students learn one class, a value or a span an example, not several labels at once")
+    if model.task.name == "regression":
+        return replace(batch, labels=logits.detach().squeeze(-1))
+    return replace(batch, labels=model.target(batch, "predicted", logits))

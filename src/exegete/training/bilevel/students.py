@@ -1,0 +1,272 @@
+"""Students of a frozen teacher: one, or one for every explainer, size and seed, and how well they foretell it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from exegete.data.provenance import digest, write_json
+from exegete.errors import ExegeteError
+from exegete.explainers import Explainer
+from exegete.explainers.base import recorded
+from exegete.explainers.learned_attention import mixable
+from exegete.explainers.parameterised_attention import Normaliser, ParameterisedAttention
+from exegete.metrics.simulatability import simulatability
+from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models.digest import weights_digest
+from exegete.objectives import CrossEntropy, Objective
+from exegete.training.bilevel.lookahead import Mode
+from exegete.training.bilevel.scaffold import LAST, LEARNED, NONE, Scaffolding, projected, static, usual_weight
+from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
+from exegete.training.bilevel.teacher_outputs import (
+    ROW,
+    answers,
+    decided,
+    taught,
+    teacher_answers,
+    teacher_outputs,
+    with_gold,
+)
+from exegete.training.loop import evaluation
+from exegete.training.loop.fine_tune import TrainResult, fine_tune
+from exegete.training.loop.run import vocabulary_digest
+from exegete.training.loop.starting_model import Source, as_numbered, is_new
+
+MEASURED = "student.json"
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """How a student learns from a teacher.
+
+    Args:
+        teacher: frozen; nothing of it changes.
+        explainer: `none`, `learned` (SMaT), or a static one, see `scaffold.static`.
+        weight: β; default: 5, for signed methods 0.2.
+        normaliser: of the heads' coefficients, of the teacher's and the student's explainer.
+        mode: how the outer gradient is found, see `bilevel.LookaheadStep`.
+        lookahead: whether it is through a further step of the student, see `Scaffolding`.
+        interval: the student's steps for each of the teacher's explainer.
+        rate: the outer learning rate.
+        retrain: after the teacher's explainer is learned, a new student learns from it as from a static one.
+    """
+
+    teacher: ExplainedModel
+    explainer: str = LEARNED
+    weight: float | None = None
+    normaliser: Normaliser = "sparsemax"
+    mode: Mode = "forward"
+    lookahead: bool = True
+    interval: int = 1
+    rate: float = 5e-4
+    retrain: bool = False
+
+    def student(
+        self, model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any
+    ) -> TrainResult:
+        """Trains one student, whose labels in both splits are the teacher's answers; options as those of `fine_tune`.
+
+        Beside it lie `student_explainer` and, where it learned, `teacher_explainer`. With `retrain` the student that
+        the explainer learned with lies in a folder beside, whose name ends with `-learned`.
+
+        Raises:
+            ExegeteError: a student with another vocabulary, a teacher that says the same of all dev data in a
+                regression; else as `fine_tune`.
+        """
+        folder = Path(output_dir)
+        if self.retrain and self.explainer == LEARNED:
+            first = replace(self, retrain=False).student(deepcopy(model), train, dev, beside(folder), **options)
+            if not first.finished:
+                raise ExegeteError("learning the explainer was stopped: the same call goes on from there")
+            return self.fixed(first.folder).student(model, train, dev, folder, **options)
+        alike = self.cutting(options.get("max_length"))
+        return alike.run(model, alike.taught(train), alike.taught(dev), folder, **options)
+
+    def run(
+        self,
+        model: Source,
+        lesson: Dataset,
+        exam: Dataset,
+        folder: Path,
+        objectives: Sequence[Objective] | None = None,
+        **options: Any,
+    ) -> TrainResult:
+        """As `student`, from data with the teacher's answers; `objectives`: made of data that `lesson` is a part of."""
+        _require_varied(self.teacher, exam)
+        if is_new(model) and options.get("processing_class") is None:
+            options["processing_class"] = self.teacher.processing_class
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        terms = self.objectives(lesson, folder.parent) if objectives is None else objectives
+        return fine_tune(model, lesson, exam, folder, objectives=terms, trainer=ScaffoldTrainer, **options)
+
+    def cutting(self, max_length: int | None) -> Teaching:
+        """With a teacher that cuts texts where the student does."""
+        return self if max_length is None else replace(self, teacher=self.teacher.with_max_length(max_length))
+
+    def taught(self, data: Dataset) -> Dataset:
+        """The data as a student sees it, see `teacher_outputs.taught`; what is so already stays."""
+        return data if ROW in data.column_names else taught(self.teacher, data)
+
+    def objectives(self, data: Dataset, folder: Path | None = None) -> tuple[Objective, ...]:
+        """L_sim, and what the teacher's explanations of this data add; they are computed here, and only here."""
+        if self.explainer == NONE or self.weight == 0:
+            return (CrossEntropy(),)
+        learns = self.explainer == LEARNED
+        method = static("untrained" if learns else self.explainer, self.teacher, self.normaliser)
+        if isinstance(method, torch.nn.Module):
+            method.to(self.teacher.device)
+        say = partial(_head_logits if learns else _explanations, self.teacher, method)
+        scaffolding = Scaffolding(
+            method=self.explainer,
+            teacher_outputs=teacher_outputs(self.teacher, data, say, folder),
+            teacher=method if learns and isinstance(method, ParameterisedAttention) else None,
+            weight=usual_weight(method) if self.weight is None else self.weight,
+            normaliser=self.normaliser,
+            layers="last" if _looks_at_last(self.explainer, method) else "all",
+            special_tokens=getattr(method, "special_tokens", True),
+            mode=self.mode,
+            lookahead=self.lookahead,
+            interval=self.interval,
+            rate=self.rate,
+            source=digest([weights_digest(self.teacher.model), recorded(method)]),
+            vocabulary=vocabulary_digest(self.teacher.processing_class),
+        )
+        return CrossEntropy(), scaffolding
+
+    def fixed(self, folder: Path) -> Teaching:
+        """With the explainer that a run learned, as a static one."""
+        return replace(self, explainer=f"parameterised_attention:{folder / 'teacher_explainer'}", retrain=False)
+
+
+def beside(folder: Path) -> Path:
+    """Where the student lies that an explainer was learned with."""
+    return folder.with_name(f"{folder.name}-learned")
+
+
+def measured(model: ExplainedModel, data: Dataset) -> dict[str, float]:
+    """A student's figures on taught data, without explanations: `simulatability`, and the task's against people's."""
+    data, task = as_numbered(model, data), model.task.name
+    predicted = answers(model, data)
+    gold = with_gold(data)
+    figures = {} if gold is None else evaluation.score(task, predicted, gold)
+    return {"simulatability": simulatability(task, decided(task, predicted), teacher_answers(data))} | figures
+
+
+def student_splits(data: Dataset, dev: int, test: int, seed: int = 0) -> tuple[Dataset, Dataset, Dataset]:
+    """Pool, dev and test of students, from data that the teacher did not learn from: shuffled, the last are the test.
+
+    Raises:
+        ExegeteError: nothing would be left for the pool.
+    """
+    if dev < 1 or test < 1 or dev + test >= len(data):
+        raise ExegeteError(f"{len(data)} rows are too few for {dev} of dev, {test} of test and a pool")
+    order = np.random.RandomState(seed).permutation(len(data))  # the authors' generator
+    ends = len(data) - dev - test, len(data) - test
+    pool, middle, last = order[: ends[0]], order[ends[0] : ends[1]], order[ends[1] :]
+    return data.select(pool), data.select(middle), data.select(last)
+
+
+def students(
+    model: Source,
+    teaching: Teaching,
+    pool: Dataset,
+    dev: Dataset,
+    test: Dataset,
+    output_dir: str | Path,
+    *,
+    explainers: Sequence[str],
+    sizes: Sequence[int],
+    seeds: Sequence[int],
+    **options: Any,
+) -> pd.DataFrame:
+    """A student for every explainer, size and seed: a row each, with its figures on the test split.
+
+    The first `size` rows of the pool are its training data, whatever the seed. What is finished is kept, the same call
+    goes on. The teacher is asked once a split and explainer.
+
+    Args:
+        model: what every student starts from; never the teacher's own weights.
+        teaching: the teacher and the settings that all students share.
+        pool: rows to learn from.
+        dev: chooses the best student, and is the outer problem's data.
+        test: is looked at once a student.
+        output_dir: a folder a student.
+        explainers: as `Teaching.explainer`.
+        sizes: numbers of rows.
+        seeds: of the students.
+        options: of `fine_tune`.
+    """
+    teaching = teaching.cutting(options.get("max_length"))
+    lesson, exam, last = (teaching.taught(data) for data in (pool, dev, test))
+    if max(sizes) > len(lesson):
+        raise ExegeteError(f"the pool has {len(lesson)} rows, fewer than {max(sizes)}")
+    rows = []
+    for name in explainers:
+        one, terms = replace(teaching, explainer=name), None
+        for size, seed in ((size, seed) for size in sizes for seed in seeds):
+            folder = Path(output_dir) / f"{_plain(name)}-{size}-{seed}"
+            if not (folder / MEASURED).exists():
+                Path(output_dir).mkdir(parents=True, exist_ok=True)
+                terms = terms or one.objectives(lesson, Path(output_dir))
+                result = one.run(deepcopy(model), lesson.select(range(size)), exam, folder, terms, seed=seed, **options)
+                if not result.finished:
+                    raise ExegeteError("the students' training was stopped: the same call goes on from there")
+                write_json(folder / MEASURED, measured(result.model, last) | {"steps": result.steps})
+            found = json.loads((folder / MEASURED).read_text(encoding="utf-8"))
+            rows.append({"explainer": name, "size": size, "seed": seed, **found})
+    return pd.DataFrame(rows)
+
+
+def summary(frame: pd.DataFrame, figure: str = "simulatability", baseline: str = NONE) -> pd.DataFrame:
+    """Median and quartiles over seeds, for every explainer and size.
+
+    `better`: the quartiles lie above all of the baseline's (Fernandes et al. 2022, tables 1, 3 and 5).
+    """
+    groups = frame.groupby(["explainer", "size"], sort=False)[figure]
+    table = (
+        groups.quantile(np.array([0.25, 0.5, 0.75])).unstack().set_axis(["low", "median", "high"], axis=1).reset_index()
+    )
+    table["seeds"] = groups.count().to_numpy()
+    tops: Mapping[Any, Any] = table[table["explainer"] == baseline].set_index("size")["high"].to_dict()
+    table["better"] = [row.low > tops.get(row.size, float("inf")) for row in table.itertuples()]
+    return table[["explainer", "size", "median", "low", "high", "seeds", "better"]]
+
+
+def _head_logits(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Tensor:
+    """[B, N·H, L], which the coefficients are applied to."""
+    with teacher.evaluating():
+        outputs = teacher(batch, capture=Capture(heads=True, heads_only=True))
+    return mixable(teacher, batch, outputs).flatten(1, 2)
+
+
+def _explanations(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Tensor:
+    """[B, 1, L] of the teacher's own answer."""
+    return projected(method, method.explain_all_positions(teacher, batch).scores.detach(), batch.attended)[:, None]
+
+
+def _looks_at_last(name: str, method: Explainer) -> bool:
+    return name in LAST or (isinstance(method, ParameterisedAttention) and method.layers == "last")
+
+
+def _require_varied(teacher: ExplainedModel, exam: Dataset) -> None:
+    if teacher.task.name == "regression" and np.ptp(teacher_answers(exam)) == 0:
+        raise ExegeteError(
+            "the teacher gives every row of the dev data the same value: no correlation with it is defined, and there "
+            "is nothing to foretell"
+        )
+
+
+def _plain(name: str) -> str:
+    """A name for a folder."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)

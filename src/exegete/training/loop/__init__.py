@@ -1,0 +1,1 @@
+"""One training run on transformers' Trainer: data, objectives, checkpoints, evaluation, stopping with nothing lost."""

@@ -1,0 +1,77 @@
+"""From a dataset in canonical form to batches: encoding, and an order in which batches are of even length."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from torch.utils.data import Sampler
+from transformers.trainer_pt_utils import get_length_grouped_indices
+
+from exegete.models import Batch, ExplainedModel
+from exegete.objectives import StepContext
+
+
+class Collator:
+    """Rows become {"batch": a `Batch` in main memory}, encoded the way the model encodes everything."""
+
+    def __init__(self, model: ExplainedModel) -> None:
+        self.model = model
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Batch]:
+        """The rows as a batch on the CPU for the Trainer; loader processes must not touch an accelerator."""
+        return {"batch": self.model.encode(rows, device="cpu")}
+
+
+class InOrder(Sampler[int]):
+    """Rows in the order that `order` gives when a pass over the data begins."""
+
+    def __init__(self, size: int, order: Callable[[], Sequence[int]]) -> None:
+        self.size, self.order = size, order
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.order()
+
+
+def lengths(dataset: Dataset) -> list[int]:
+    """Characters of each row's texts; 0 for images."""
+    columns = [dataset[name][:] for name in ("text", "text_pair") if name in dataset.column_names]
+    return [sum(map(len, texts)) for texts in zip(*columns, strict=True)] if columns else [0] * len(dataset)
+
+
+def shuffled(sizes: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[int]:
+    """Rows of an epoch: shuffled, yet neighbours are of like length. Depends on (seed, epoch) alone."""
+    generator = StepContext(seed, epoch).generator("order")
+    order: list[int] = get_length_grouped_indices(list(sizes), batch_size, generator=generator)
+    return order
+
+
+def longest_first(sizes: Sequence[int]) -> list[int]:
+    """Rows from the longest to the shortest."""
+    order: list[int] = np.argsort(-np.asarray(sizes), kind="stable").tolist()
+    return order
+
+
+@contextmanager
+def said_once(name: str) -> Iterator[None]:
+    """Inside the block a logger says each kind of message once, however many batches there are."""
+    said: set[str] = set()
+
+    def first(record: logging.LogRecord) -> bool:
+        new = str(record.msg) not in said
+        said.add(str(record.msg))
+        return new
+
+    logger = logging.getLogger(name)
+    logger.addFilter(first)
+    try:
+        yield
+    finally:
+        logger.removeFilter(first)

@@ -1,0 +1,349 @@
+"""The loop: transformers' Trainer with a list of objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from exegete.errors import ExegeteError
+from exegete.models import Batch, ExplainedModel
+from exegete.objectives import Adaptive, CrossEntropy, Objective, StepContext
+from exegete.training.loop import evaluation
+from exegete.training.loop.batches import Collator, InOrder, lengths, longest_first, shuffled
+from exegete.training.loop.head import split_head
+from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.progress import Progress
+
+LEARNED = "exegete_learned.safetensors"
+SUMS = "exegete_sums.safetensors"
+
+
+class ObjectiveTrainer(Trainer):
+    """Trains a model on Σ weight · objective, with everything that transformers' Trainer brings.
+
+    Datasets are in canonical form. Each objective's unweighted term is logged under its name, in evaluation with the
+    prefix `eval_`, beside the task's own figures (see `evaluation.score`). Predictions come back in the dataset's
+    order: probabilities, values, or answers as characters (see `evaluation.predictions`).
+
+    Args:
+        model: what is trained; its Hugging Face model is changed in place and is what gets saved.
+        args: the Trainer's arguments; `train_sampling_strategy="group_by_length"` is an order of our own, which
+            depends on (seed, epoch) alone, so that resumed runs see the same batches.
+        objectives: the terms of the loss.
+        masked_share: examples that lose random words in training, see `masking.masked`.
+        head_rate: the head's learning rate as a multiple of the encoder's, see `head.split_head`.
+        kwargs: further arguments of the Trainer, such as `train_dataset`, `eval_dataset`, `callbacks`.
+    """
+
+    model: Any
+
+    def __init__(
+        self,
+        model: ExplainedModel,
+        args: TrainingArguments,
+        objectives: Sequence[Objective] = (CrossEntropy(),),
+        masked_share: float = 0.0,
+        head_rate: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        if args.label_smoothing_factor:
+            raise ExegeteError("label smoothing is not supported: set label_smoothing_factor=0")
+        if args.gradient_checkpointing:
+            _require_recomputable(objectives)
+        args = copy(args)
+        args.remove_unused_columns = False
+        if args.n_gpu > 1:
+            args._n_gpu = 1
+        self.explained = model
+        self.head_rate = head_rate
+        self.part, self.usual_size = 0, torch.ones(len(objectives))
+        self._sums: dict[str, Tensor] = {}
+        module = self.made_module(model, objectives, masked_share)
+        kwargs = {"data_collator": Collator(model), "processing_class": model.processing_class} | kwargs
+        super().__init__(module, args, **kwargs)
+        self.remove_callback(PrinterCallback)
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(Progress)
+
+    def made_module(
+        self, model: ExplainedModel, objectives: Sequence[Objective], masked_share: float
+    ) -> TrainingModule:
+        """The module that is trained; for subclasses whose steps are of another kind."""
+        return TrainingModule(model, objectives, masked_share)
+
+    @property
+    def module(self) -> TrainingModule:
+        """The module that is trained, without wrappers of Accelerate."""
+        module: TrainingModule = self.accelerator.unwrap_model(self.model)
+        return module
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """The Trainer's, with the head's weights apart where they have a learning rate of their own."""
+        made = self.optimizer is None
+        optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
+        if made and self.head_rate != 1:
+            split_head(optimizer, self.explained.model, self.head_rate)
+        return optimizer
+
+    @staticmethod
+    def stopping(patience: int, threshold: float) -> TrainerCallback:
+        """A callback that stops after `patience` evaluations without an improvement of more than `threshold`."""
+        return EarlyStoppingCallback(patience, threshold)
+
+    @classmethod
+    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+        """Whether higher is better, of every figure of an evaluation; for subclasses that have more of them."""
+        lower = dict.fromkeys(("loss", *(objective.name for objective in objectives)), False)
+        return lower | evaluation.HIGHER_IS_BETTER[task]
+
+    # -- a step ------------------------------------------------------------------------------------------------------
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Σ weight · term; with `return_outputs` also the predictions.
+
+        Raises:
+            ExegeteError: a term is not a finite number.
+        """
+        batch: Batch = inputs["batch"]
+        training = model.training
+        epoch = int((self.state.epoch or 0) + 1e-6)
+        context = StepContext(
+            self.args.seed, self.state.global_step, self.args.process_index, self.part, training, epoch
+        )
+        self.part += 1
+        outputs = model(batch, context)
+        terms: Tensor = outputs["terms"]
+        self._require_finite(terms)
+        sizes = self._sizes(batch).to(terms)
+        weights = terms.new_tensor([objective.weight for objective in self.module.objectives])
+        for purpose in ("step", "log") if training else ("evaluation",):
+            self._record(purpose, terms, sizes)
+        loss = (terms * weights * (sizes / self.usual_size.clamp(min=1e-9) if training else 1)).sum()
+        if not return_outputs:
+            return loss
+        return loss, {"prediction": evaluation.predictions(self.explained, batch, outputs["logits"].detach())}
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """The batches of one optimizer step; a smaller one among them, in any process, gets a smaller share of it."""
+        samples, items = super().get_batch_samples(*args, **kwargs)
+        self.part = 0
+        self._sums.pop("step", None)
+        if samples:
+            sizes = torch.stack([self._sizes(inputs["batch"]) for inputs in samples]).mean(0).to(self.args.device)
+            self.usual_size = self.accelerator.reduce(sizes, "mean")
+        return samples, items
+
+    def _sizes(self, batch: Batch) -> Tensor:
+        """[number of objectives], see `Objective.size`."""
+        return torch.stack([objective.size(batch) for objective in self.module.objectives])
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Forward and backward; weights are never stepped along a gradient that is not finite."""
+        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        if self.accelerator.sync_gradients and self.accelerator.scaler is None:
+            gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+            if gradients and not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
+                raise self._broken("the gradient is")
+        if self.accelerator.sync_gradients:
+            self._adapt()
+        return loss
+
+    def _adapt(self) -> None:
+        """Tells the adaptive objectives what their terms were over the whole step."""
+        objectives = self.module.objectives
+        if not any(isinstance(objective, Adaptive) for objective in objectives):
+            return
+        values = self._drained("step")
+        for objective in objectives:
+            if isinstance(objective, Adaptive):
+                objective.adapt(values[objective.name], self.state.global_step, self.state.max_steps)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[Tensor, Tensor | None, None]:
+        """Loss and predictions of one batch."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.accelerator.autocast():
+            loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
+        return loss.detach(), None if prediction_loss_only else outputs["prediction"], None
+
+    def _prepare_input(self, data: Any) -> Any:
+        return data.to(self.args.device) if isinstance(data, Batch) else super()._prepare_input(data)
+
+    def _require_finite(self, terms: Tensor) -> None:
+        if not torch.isfinite(terms).all():
+            names = [objective.name for objective in self.module.objectives]
+            broken = [name for name, good in zip(names, torch.isfinite(terms).tolist(), strict=True) if not good]
+            raise self._broken(f"{', '.join(broken)} is")
+
+    def _broken(self, what: str) -> ExegeteError:
+        return ExegeteError(
+            f"{what} not a finite number at step {self.state.global_step + 1}: the run stops, its last checkpoint is "
+            "good. Lower the learning rate, or train in float32"
+        )
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: Any = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        """The Trainer's, with the objectives' terms and the task's figures; predictions in the dataset's order."""
+        self.part = 0
+        self._sums.pop("evaluation", None)
+        output = super().evaluation_loop(
+            dataloader, description, prediction_loss_only=False, metric_key_prefix=metric_key_prefix
+        )
+        dataset = dataloader.dataset
+        predicted = np.empty_like(output.predictions)
+        predicted[longest_first(lengths(dataset))] = output.predictions
+        figures = self._loss_and_terms() | self.scored(predicted, dataset)
+        figures |= self.judged(figures)
+        named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
+        return output._replace(predictions=predicted, metrics=output.metrics | named)
+
+    def _loss_and_terms(self) -> dict[str, float]:
+        """Means over the evaluation that has just run."""
+        terms = self._drained("evaluation")
+        return {"loss": sum(objective.weight * terms[objective.name] for objective in self.module.objectives)} | terms
+
+    def scored(self, predicted: Any, dataset: Any) -> dict[str, float]:
+        """The task's figures of predictions in the dataset's order; for subclasses to add to."""
+        return evaluation.score(self.explained.task.name, predicted, dataset)
+
+    def conclude(self) -> None:
+        """Final changes to the trained model before it is evaluated and saved; for subclasses."""
+
+    def judged(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """Further figures of an evaluation, made of its figures; for subclasses."""
+        return {}
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Adds the objectives' terms since the last log, and what adaptive ones have to say."""
+        if "loss" in logs:
+            adaptive = [objective for objective in self.module.objectives if isinstance(objective, Adaptive)]
+            logs = logs | self._drained("log") | {n: v for each in adaptive for n, v in each.figures.items()}
+        super().log(logs, start_time)
+
+    def _record(self, purpose: str, terms: Tensor, sizes: Tensor) -> None:
+        """Adds to the sums [2, number of objectives] of terms times sizes, and of sizes."""
+        summed = torch.stack([terms.detach() * sizes, sizes])
+        self._sums[purpose] = self._sums.get(purpose, torch.zeros_like(summed)) + summed
+
+    def _drained(self, purpose: str) -> dict[str, float]:
+        """Each objective's mean since the last call, over all processes; 0 where there was nothing to average."""
+        if purpose not in self._sums:
+            return {}
+        sums, sizes = self.accelerator.reduce(self._sums.pop(purpose), "sum")
+        means = (sums / sizes.clamp(min=1e-9)).tolist()
+        return {each.name: mean for each, mean in zip(self.module.objectives, means, strict=True)}
+
+    # -- data --------------------------------------------------------------------------------------------------------
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(dataset)
+        sizes = lengths(dataset)
+        together = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return InOrder(len(sizes), lambda: shuffled(sizes, together, seed, int(self.state.epoch or 0)))
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        return InOrder(len(eval_dataset), lambda: longest_first(lengths(eval_dataset)))
+
+    # -- files: what is saved is the Hugging Face model, and what objectives learned beside it -----------------------
+
+    @contextmanager
+    def _hugging_face_model(self) -> Iterator[None]:
+        module, self.model = self.model, self.explained.model
+        try:
+            yield
+        finally:
+            self.model = module
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Also the sums since the last log, so that a resumed run logs the terms of an unbroken one."""
+        super()._save_optimizer_and_scheduler(output_dir)
+        if "log" in self._sums:
+            sums = self.accelerator.reduce(self._sums["log"], "sum")
+            if self.args.should_save:
+                save_file({"log": sums}, Path(output_dir) / SUMS)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and (Path(checkpoint) / SUMS).is_file():
+            sums = load_file(Path(checkpoint) / SUMS)["log"].to(self.args.device)
+            self._sums["log"] = sums * (self.args.process_index == 0)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        folder, prefix = Path(output_dir or self.args.output_dir), "explained.model."
+        if state_dict is not None:
+            state_dict = {name.removeprefix(prefix): v for name, v in state_dict.items() if name.startswith(prefix)}
+        learned = self.module.learned.state_dict()
+        with self._hugging_face_model():
+            super()._save(str(folder), state_dict)
+        if learned and self.args.should_save:
+            save_file({name: value.contiguous() for name, value in learned.items()}, folder / LEARNED)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if not self._load_converted(resume_from_checkpoint):
+            with self._hugging_face_model():
+                super()._load_from_checkpoint(resume_from_checkpoint, self.explained.model)
+        self._load_learned(resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        if not self._load_converted(self.state.best_model_checkpoint):
+            with self._hugging_face_model():
+                super()._load_best_model()
+        self._load_learned(self.state.best_model_checkpoint)
+
+    def _load_converted(self, folder: str) -> bool:
+        """Loads weights saved by `save_pretrained`, which may rename them: a plain load would pass over those."""
+        model = self.explained.model
+        if not isinstance(model, PreTrainedModel) or self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            return False
+        saved = type(model).from_pretrained(folder, dtype=model.dtype)
+        model.load_state_dict(saved.state_dict())
+        return True
+
+    def _load_learned(self, folder: str) -> None:
+        if len(self.module.learned):
+            self.module.learned.load_state_dict(load_file(Path(folder) / LEARNED))
+
+
+def _require_recomputable(objectives: Sequence[Objective]) -> None:
+    """Raises ExegeteError for terms that look into the step's own pass: it is run again outside of what they set up."""
+    looking = [
+        each.name
+        for each in objectives
+        if each.on_embeddings or each.capture.attentions or each.capture.differentiable_twice
+    ]
+    if looking:
+        raise ExegeteError(
+            f"gradient checkpointing runs layers again without what {', '.join(looking)} looks at in them: "
+            "set gradient_checkpointing=False"
+        )

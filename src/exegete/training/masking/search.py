@@ -1,0 +1,229 @@
+"""The weights of a masking model's terms, searched for the metric that the maps shall be good by."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+from datasets import Dataset
+from optuna.trial import FrozenTrial, Trial, TrialState
+from transformers import PreTrainedModel, TrainerCallback
+
+from exegete.data.provenance import data_digest, digest, plain
+from exegete.errors import ExegeteError
+from exegete.explainers.attributive_masking.losses import Weights
+from exegete.metrics import Metric, metric
+from exegete.models import ExplainedModel
+from exegete.models import encode as encoding
+from exegete.models.digest import processor_digest, weights_digest
+from exegete.models.preserve import unchanged_random_state, weights_fixed
+from exegete.training.loop.batches import said_once
+from exegete.training.masking.data import only_texts, stratified, without
+from exegete.training.masking.run import masking_arguments, new_masking, usual
+from exegete.training.masking.trainer import MaskingTrainer
+
+logger = logging.getLogger(__name__)
+FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
+PROCESS = "process"
+TERMS = ("preservation", "sparsity", "inverse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightSearch:
+    """TPE over λ_p, λ_a and λ_inv in [0, 1]: short trainings on a part of the data, those behind the median pruned.
+
+    The same search on the same storage goes on where it was stopped: a trial that was killed is not counted, all else
+    is kept, and the resumed search draws what an unbroken one would have drawn. Several processes or machines may run
+    it on one storage at a time.
+
+    Args:
+        trials: finished or pruned ones, over all processes.
+        epochs: of each; the learning rate falls as if there were as many as `arguments` say (10).
+        train_rows: examples a trial learns from, spread over the classes.
+        dev_rows: examples it is judged on.
+        storage: any URL of Optuna's; default: an SQLite file in the folder.
+        seed: of the sampler.
+        weights: the forms of the terms; its numbers are not looked at.
+    """
+
+    trials: int = 30
+    epochs: float = 2
+    train_rows: int | None = 450
+    dev_rows: int | None = 200
+    storage: str | None = None
+    seed: int = 42
+    weights: Weights = field(default_factory=Weights)
+
+    def __post_init__(self) -> None:
+        if self.trials < 1 or self.epochs <= 0:
+            raise ExegeteError(f"expected at least one trial of more than 0 epochs, got {self.trials} of {self.epochs}")
+
+    def run(
+        self,
+        model: ExplainedModel,
+        train: Dataset,
+        dev: Dataset,
+        output_dir: str | Path,
+        selection: str | Metric,
+        *,
+        backbone: str | PreTrainedModel | None = None,
+        tokenizer: Any = None,
+        choices: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Weights:
+        """The weights of the best trial by the metric; arguments as in `train_masking`.
+
+        Raises:
+            ExegeteError: a storage that cannot be opened, or no trial whose maps the metric is defined for.
+        """
+        judge = selection if isinstance(selection, Metric) else metric(selection)
+        few = stratified(dev, self.dev_rows, self.seed)
+        case = _Case(
+            self, model, only_texts(stratified(without(train, dev), self.train_rows, self.seed)), only_texts(few),
+            judge, backbone, tokenizer, dict(choices or {}), dict(arguments or {}),
+        )  # fmt: skip
+        folder = Path(output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        url = self.storage or f"sqlite:///{(folder / 'search.db').resolve()}"
+        while (study := self._study(url, case)) is not None:
+            study.optimize(case, n_trials=1)
+            last = study.trials[-1]
+            logger.info("trial %d: %s %s", last.number, last.state.name.lower(), last.value)
+        return self._best(url, case)
+
+    def _study(self, url: str, case: _Case) -> optuna.Study | None:
+        """The study; None when there are trials enough."""
+        study = opened(url, case.name, case.judge.card.higher_is_better)
+        if len(study.get_trials(deepcopy=False, states=FINISHED)) >= self.trials:
+            return None
+        study.pruner = optuna.pruners.MedianPruner()
+        return study
+
+    def _best(self, url: str, case: _Case) -> Weights:
+        study = opened(url, case.name, case.judge.card.higher_is_better)
+        if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            raise ExegeteError(
+                f"no trial was finished: {case.judge.name} is undefined for these texts, or all diverged"
+            )
+        best: FrozenTrial = study.best_trial
+        logger.info("best of %d trials: %s = %.4f with %s", len(study.trials), case.judge.name, best.value, best.params)
+        return replace(self.weights, **best.params)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """The objective function of the search: one trial trains a masking model and measures it."""
+
+    search: WeightSearch
+    model: ExplainedModel
+    train: Dataset
+    dev: Dataset
+    judge: Metric
+    backbone: Any
+    tokenizer: Any
+    choices: dict[str, Any]
+    arguments: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The study's, from all that a trial's outcome depends on but its weights."""
+        facts = {
+            "model": {"weights": weights_digest(self.model.model), **self.model.settings},
+            "processors": [processor_digest(each) for each in (self.model.processing_class, self.tokenizer)],
+            "data": [data_digest(self.train), data_digest(self.dev)],
+            "metric": {self.judge.name: self.judge.params},
+            "backbone": self.backbone if isinstance(self.backbone, str | None) else weights_digest(self.backbone),
+            "choices": self.choices,
+            "arguments": self.arguments,
+            "search": {name: getattr(self.search, name) for name in ("epochs", "seed")},
+            "forms": [self.search.weights.inverse_form, self.search.weights.sparsity_form],
+        }
+        return f"aml-{self.judge.name}-{digest(plain(facts))}"
+
+    def __call__(self, trial: Trial) -> float:
+        """The metric after the last epoch."""
+        weights = drawn(trial, self.search.seed)
+        watch = _Watch(trial, f"eval_{self.judge.name}", self.search.epochs)
+        with tempfile.TemporaryDirectory() as folder, weights_fixed(self.model), unchanged_random_state():
+            quiet = {"save_strategy": "no", "load_best_model_at_end": False, "disable_tqdm": True}
+            arguments = {**usual(self.model), **self.arguments, **quiet}
+            args = masking_arguments(arguments, [self.judge], len(self.train), Path(folder), self.search.seed)
+            settings = self.choices | {"weights": replace(self.search.weights, **weights)}
+            masking = new_masking(self.model, self.backbone, self.tokenizer, settings, self.search.seed)
+            data = {"train_dataset": self.train, "eval_dataset": self.dev}
+            loop = MaskingTrainer(self.model, args, masking, [self.judge], callbacks=[watch], **data)
+            with self.model.evaluating(), said_once(encoding.__name__):
+                loop.train()
+                value = None if watch.pruned else loop.evaluate()[f"eval_{self.judge.name}"]
+        if value is None:
+            raise optuna.TrialPruned
+        return float(value)
+
+
+def drawn(trial: Trial, seed: int) -> dict[str, Any]:
+    """A trial's λ: those of an unbroken search, and others than those of the trials that run beside it."""
+    trial.set_user_attr(PROCESS, [platform.node(), os.getpid()])
+    others = [each for each in trial.study.get_trials(deepcopy=False) if each.number < trial.number]
+    before = sum(each.state in FINISHED or (each.state == TrialState.RUNNING and _may_run(each)) for each in others)
+    trial.study.sampler = optuna.samplers.TPESampler(seed=seed + before)
+    return {name: trial.suggest_float(name, 0.0, 1.0) for name in TERMS}
+
+
+def _may_run(trial: FrozenTrial) -> bool:
+    """Whether the process of a running trial is alive, as far as can be known here."""
+    machine, process = trial.user_attrs.get(PROCESS, (None, 0))
+    if machine != platform.node():
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+class _Watch(TrainerCallback):
+    """Tells the study of every evaluation, and ends the trial after its epochs or where the study gives it up."""
+
+    def __init__(self, trial: Trial, name: str, epochs: float) -> None:
+        self.trial, self.name, self.epochs, self.pruned = trial, name, epochs, False
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
+        """Reports; an evaluation after the end is the trial's value and not reported."""
+        if state.epoch >= self.epochs or self.pruned:
+            return
+        self.trial.report(metrics[self.name], state.global_step)
+        if self.trial.should_prune():
+            self.pruned = control.should_training_stop = True
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Ends the trial after its last epoch, without another evaluation."""
+        if state.epoch >= self.epochs:
+            control.should_training_stop = True
+            control.should_evaluate = False
+
+
+def opened(url: str, name: str, higher_is_better: bool) -> optuna.Study:
+    """The study of that name in a storage, new if there is none.
+
+    Raises:
+        ExegeteError: a storage that cannot be opened.
+    """
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        direction = "maximize" if higher_is_better else "minimize"
+        return optuna.create_study(storage=url, study_name=name, direction=direction, load_if_exists=True)
+    except Exception as error:  # Optuna lets every database's own errors through
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ExegeteError(f"the search's storage {url!r} cannot be opened: {first}") from error
+    finally:
+        optuna.logging.set_verbosity(before)

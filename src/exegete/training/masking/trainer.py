@@ -1,0 +1,162 @@
+"""The loop of a masking model: it learns to mask another model's input, and a metric chooses its best state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import TrainingArguments
+from transformers.trainer_utils import EvalLoopOutput
+
+from exegete.errors import ExegeteError
+from exegete.explainers.attributive_masking import AttributiveMasking
+from exegete.explainers.learned_attention import WEIGHTS
+from exegete.metrics import Metric
+from exegete.models import Batch, ExplainedModel
+from exegete.models.outputs import finite
+from exegete.models.readout import answer_only
+from exegete.objectives import Objective, StepContext
+from exegete.objectives.masking import MaskingStep, both, masking_objectives, twice
+from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.trainer import ObjectiveTrainer
+
+
+class MaskingModule(TrainingModule):
+    """The masking model with the one it explains, which is never in training mode and learns nothing.
+
+    What the Trainer asks of a model otherwise, and what it sets there, concerns the masking model's backbone.
+    """
+
+    def __init__(self, explained: ExplainedModel, objectives: Sequence[Objective], masking: AttributiveMasking) -> None:
+        super().__init__(explained, objectives)
+        self.masking = masking
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return nn.Module.__getattr__(self, name)
+        except AttributeError:
+            masking: Any = nn.Module.__getattr__(self, "masking")
+            return getattr(masking.reader.model, name)
+
+    def train(self, mode: bool = True) -> MaskingModule:
+        """The mode of the masking model."""
+        super().train(mode)
+        self.explained.train(False)
+        return self
+
+    def forward(self, batch: Batch, context: StepContext) -> dict[str, Tensor]:
+        """The terms [number of objectives], the explained model's logits, and the maps as its tokens have them."""
+        model, masking = self.explained, self.masking
+        with torch.no_grad():
+            outputs = model(batch)
+            answer = model.task.probabilities(finite(outputs.logits))
+        reading = masking.read(model, batch)
+        own = masking(reading, answer)
+        scores = masking.onto(reading, own)
+        drawn = torch.rand(
+            batch.content.shape, generator=context.generator("masking", batch.device), device=batch.device
+        )
+        reference = masking.masking.reference(model, batch, drawn)
+        doubled = None if reference is None else reference.repeat(2, 1, 1)
+        with answer_only(model):
+            kept, without = masking.masking.logits(model, twice(batch), both(scores), doubled).chunk(2)
+        none, all_ = answer.new_zeros(len(batch)), torch.ones(len(batch), dtype=torch.bool, device=batch.device)
+        step = MaskingStep(
+            model, batch, outputs, none, all_, context,
+            answer=answer, scores=own, own_content=reading.own.content, kept=kept, without=without,
+        )  # fmt: skip
+        terms = torch.stack([objective(step) for objective in self.objectives])
+        return {"terms": terms, "logits": outputs.logits, "scores": scores}
+
+
+class MaskingTrainer(ObjectiveTrainer):
+    """Trains a masking model on another model's answers; no label is looked at.
+
+    Evaluation judges the maps of the evaluation data by `metrics`; what the first of them prefers is what
+    `metric_for_best_model` should name. What is saved, and what checkpoints hold, is the masking model.
+
+    Args:
+        model: what is explained; a classifier of texts, in evaluation mode throughout. Its weights are left out of
+            the optimizer by asking for no gradient (see `weights_fixed`).
+        args: the Trainer's.
+        masking: what is trained.
+        metrics: judge it; each under its own name.
+        objectives: the terms of the loss; default: the three of the masking model's own weights.
+        kwargs: further arguments of the Trainer.
+    """
+
+    def __init__(
+        self,
+        model: ExplainedModel,
+        args: TrainingArguments,
+        masking: AttributiveMasking,
+        metrics: Sequence[Metric],
+        objectives: Sequence[Objective] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not metrics:
+            raise ExegeteError("a masking model is chosen by a metric: give at least one")
+        self.masking, self.metrics = masking, tuple(metrics)
+        chosen = masking_objectives(masking.settings.weights) if objectives is None else objectives
+        super().__init__(model, args, chosen, **({"processing_class": None} | kwargs))
+
+    def made_module(
+        self, model: ExplainedModel, objectives: Sequence[Objective], masked_share: float
+    ) -> TrainingModule:
+        """The module that is trained, a `MaskingModule`: the masking model with the model it explains."""
+        return MaskingModule(model, objectives, self.masking)
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: Any = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """The terms and each metric's mean over the examples for which it is defined; no predictions."""
+        self.part = 0
+        self._sums.pop("evaluation", None)
+        module = self.module
+        module.eval()
+        judged: dict[str, list[Tensor]] = {metric.name: [] for metric in self.metrics}
+        for inputs in dataloader:
+            for name, values in self._judged(module, self._prepare_inputs(inputs)["batch"]).items():
+                judged[name].append(self.accelerator.gather_for_metrics(values))
+        means = {name: float(torch.cat(values).double().nanmean()) for name, values in judged.items()}
+        named = {f"{metric_key_prefix}_{name}": value for name, value in (self._loss_and_terms() | means).items()}
+        return EvalLoopOutput(None, None, named, len(dataloader.dataset))
+
+    @torch.no_grad()
+    def _judged(self, module: TrainingModule, batch: Batch) -> dict[str, Tensor]:
+        """Every metric's values [B]; the terms are recorded."""
+        context = StepContext(
+            self.args.seed, self.state.global_step, self.args.process_index, self.part, training=False
+        )
+        self.part += 1
+        with self.accelerator.autocast():
+            outputs = module(batch, context)
+        self._require_finite(outputs["terms"])
+        self._record("evaluation", outputs["terms"], self._sizes(batch).to(outputs["terms"]))
+        target = self.explained.task.predict(outputs["logits"], batch)
+        with self.explained.remember():
+            return {
+                metric.name: metric.judge(self.explained, batch, outputs["scores"], target)[metric.name]
+                for metric in self.metrics
+            }
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        if self.args.should_save:
+            self.masking.save_pretrained(output_dir or self.args.output_dir)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        self.masking.load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS))
+
+    def _load_best_model(self) -> None:
+        self._load_from_checkpoint(self.state.best_model_checkpoint)

@@ -1,0 +1,160 @@
+"""The pages of annotators: sign in by invitation, one example after the other, back and forth, done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import RedirectResponse, Response
+from sqlalchemy.orm import Session
+
+from exegete.errors import ExegeteError
+from exegete.web import guard
+from exegete.web.human_study import answers
+from exegete.web.human_study.answers import Walk
+from exegete.web.human_study.kinds import BEFORE
+from exegete.web.human_study.projects import invited
+from exegete.web.human_study.tables import Annotator, Item, now
+from exegete.web.pages import page
+from exegete.web.site import site_of
+
+router = APIRouter()
+GONE = "This invitation is not valid, or not any more. Ask whoever sent it for a new one."
+
+
+@router.get("/join/{token}")
+def invitation(request: Request, token: str) -> Response:
+    """The study's invitation page with a button; opening the link changes nothing, as mail programs open links too."""
+    with site_of(request).studies.reading() as session:
+        way = answers.walk(session, _person(session, token))
+        return page(request, "join", way=way, csrf=guard.csrf_token(request, token))
+
+
+@router.post("/join/{token}")
+def join(request: Request, token: str, form: guard.AnyForm) -> Response:
+    """Signs the annotator in by the invitation's token."""
+    if not guard.same(guard.one(form, "csrf"), guard.csrf_token(request, token)):
+        raise HTTPException(403, "Open the invitation again and press its button.")
+    with site_of(request).studies.writing() as session:
+        person = _person(session, token)
+        person.joined = person.joined or now()
+    response = RedirectResponse("/annotate", 303)
+    guard.join(request, response, token)
+    return response
+
+
+@router.get("/annotate")
+def overview(request: Request) -> Response:
+    """The instructions, and how far one has come."""
+    with _signed_in(request) as (_, way):
+        return page(request, "annotate_home", way=way)
+
+
+@router.get("/annotate/{place}")
+def example(request: Request, place: int) -> Response:
+    """The page of one example to annotate."""
+    with _signed_in(request) as (session, way):
+        return _shown(request, session, way, place)
+
+
+@router.post("/annotate/{place}")
+def submit(request: Request, place: int, form: guard.CheckedForm) -> Response:
+    """Keeps an answer and goes on."""
+    with _signed_in(request, writing=True) as (session, way):
+        item = answers.item_at(session, way, place)
+        phase = guard.one(form, "phase")
+        if phase not in way.kind.phases:
+            raise ExegeteError("this form is not one of this study's")
+        try:
+            content = way.kind.read(form, answers.asked(way, item, phase), phase)
+        except ExegeteError as error:
+            return _shown(request, session, way, place, problem=str(error), form=form)
+        answers.keep(session, way, item, phase, content, _seconds(form))
+        session.flush()
+        further = answers.walk(session, way.annotator)
+        after = further.next(place) if further.complete(place) else place
+    return RedirectResponse("/annotate" if after is None else f"/annotate/{after}", 303)
+
+
+@router.get("/annotate/{place}/picture")
+def picture(request: Request, place: int) -> Response:
+    """The image of an example in the study."""
+    with _signed_in(request) as (session, way):
+        found = answers.item_at(session, way, place).picture
+    if found is None:
+        raise HTTPException(404, "This example has no picture.")
+    return Response(found, media_type="image/png")
+
+
+@router.post("/annotate/leave/now")
+def leave(form: guard.CheckedForm) -> Response:
+    """Signs out; the invitation lets one in again."""
+    response = RedirectResponse("/annotate", 303)
+    response.delete_cookie(guard.ANNOTATOR, path="/")
+    return response
+
+
+@contextmanager
+def _signed_in(request: Request, *, writing: bool = False) -> Iterator[tuple[Session, Walk]]:
+    """A session, and the way of the annotator whose browser this is."""
+    studies = site_of(request).studies
+    with studies.writing() if writing else studies.reading() as session:
+        yield session, answers.walk(session, _person(session, request.cookies.get(guard.ANNOTATOR, "")))
+
+
+def _person(session: Session, token: str) -> Annotator:
+    person = invited(session, token)
+    if person is None:
+        raise HTTPException(403, GONE)
+    return person
+
+
+def _shown(
+    request: Request, session: Session, way: Walk, place: int, problem: str = "", form: guard.Form | None = None
+) -> Response:
+    item = answers.item_at(session, way, place)
+    phase = way.phase(place)
+    asked = answers.asked(way, item, phase)
+    said = answers.answer(session, way, item, phase)
+    first = answers.answer(session, way, item, BEFORE) if phase != BEFORE else None
+    content = None if said is None else said.content
+    return page(
+        request,
+        f"annotate_{way.project.kind}",
+        status=422 if problem else 200,
+        way=way,
+        place=place,
+        asked=asked,
+        phase=phase,
+        label=item.content["label"],
+        chosen=_chosen(way, item, content, asked, form),
+        first=None if first is None else first.content,
+        problem=problem,
+    )
+
+
+def _chosen(way: Walk, item: Item, content: dict[str, Any] | None, asked: Any, form: guard.Form | None) -> Any:
+    """The form's initial values: those just sent, or those of an earlier answer."""
+    if way.project.kind == "rank":
+        if form is not None:
+            return {each.letter: guard.one(form, f"rank-{each.letter}") for each in asked.shown}
+        return {each.letter: str((content or {}).get("ranks", {}).get(each.method, "")) for each in asked.shown}
+    if way.project.kind == "simulate":
+        return (content or {}).get("guess")
+    marks = (content or {}).get("marks", [])
+    return {
+        number
+        for number, word in enumerate(asked.words)
+        if any(word.side == side and word.start < end and start < word.end for side, start, end in marks)
+    }
+
+
+def _seconds(form: guard.Form) -> float | None:
+    try:
+        seconds = float(guard.one(form, "seconds", "nan"))
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) else None

@@ -1,0 +1,129 @@
+"""An annotator's way through a project: what comes next, what was said, and keeping it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from exegete.errors import ExegeteError
+from exegete.web.human_study.blind import Unnamed, assigned, blinded, item_order
+from exegete.web.human_study.cases import restored
+from exegete.web.human_study.kinds import AFTER, BEFORE, KINDS, Asked, Kind
+from exegete.web.human_study.tables import Annotator, Answer, Item, Project, now
+
+LONGEST = 24 * 3600.0
+"""Seconds on an example above which the clock is not believed."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """An annotator in a project: the examples in this annotator's order, and the phases answered of each."""
+
+    annotator: Annotator
+    project: Project
+    items: Sequence[int]
+    done: Mapping[int, frozenset[str]]
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of study, which decides the questions asked."""
+        return KINDS[self.project.kind]
+
+    def complete(self, place: int) -> bool:
+        """Whether everything is said about the example at a place (from 1)."""
+        return set(self.kind.phases) <= self.done.get(self.items[place - 1], frozenset())
+
+    @property
+    def finished(self) -> int:
+        """How many examples are complete."""
+        return sum(self.complete(place) for place in range(1, len(self.items) + 1))
+
+    def phase(self, place: int) -> str:
+        """The phase to ask next; the last one where all are answered."""
+        said = self.done.get(self.items[place - 1], frozenset())
+        return next((phase for phase in self.kind.phases if phase not in said), self.kind.phases[-1])
+
+    def next(self, after: int = 0) -> int | None:
+        """The first place behind `after` that is not complete, else the first of all; None when nothing is left."""
+        places = range(1, len(self.items) + 1)
+        left = [place for place in places if not self.complete(place)]
+        return next((place for place in left if place > after), left[0] if left else None)
+
+
+def walk(session: Session, annotator: Annotator) -> Walk:
+    """The annotator's way through the project."""
+    project = session.get_one(Project, annotator.project_id)
+    ids = list(session.scalars(select(Item.id).where(Item.project_id == project.id).order_by(Item.number)))
+    order = item_order(len(ids), seed=project.seed, annotator=annotator.id)
+    done: dict[int, set[str]] = {}
+    said = select(Answer.item_id, Answer.phase).where(Answer.annotator_id == annotator.id)
+    for item, phase in session.execute(said):
+        done.setdefault(item, set()).add(phase)
+    items = [ids[place] for place in order]
+    return Walk(annotator, project, items, {item: frozenset(phases) for item, phases in done.items()})
+
+
+def item_at(session: Session, way: Walk, place: int) -> Item:
+    """The example at a place (from 1). Raises ExegeteError outside."""
+    if not 1 <= place <= len(way.items):
+        raise ExegeteError(f"expected an example from 1 to {len(way.items)}, got {place}")
+    return session.get_one(Item, way.items[place - 1])
+
+
+def asked(way: Walk, item: Item, phase: str) -> Asked:
+    """The content shown to the annotator for an example in a phase."""
+    shown: list[Unnamed] = []
+    if phase != BEFORE and way.kind.fewest:
+        found = {each.method: restored(each) for each in item.explanations}
+        if phase == AFTER:
+            names = sorted(found)
+            name = names[assigned(len(names), annotator=way.annotator.id, number=item.number)]
+            found = {name: found[name]}
+        shown = blinded(found, seed=way.project.seed, annotator=way.annotator.id, number=item.number)
+    content = item.content
+    picture = item.picture is not None
+    return Asked(tuple(content["texts"]), picture, shown, way.project.labels, content["prediction"])
+
+
+def answer(session: Session, way: Walk, item: Item, phase: str) -> Answer | None:
+    """The annotator's earlier answer on an example in a phase; None if there is none."""
+    query = select(Answer).where(Answer.annotator_id == way.annotator.id, Answer.item_id == item.id)
+    return session.scalar(query.where(Answer.phase == phase))
+
+
+def keep(
+    session: Session, way: Walk, item: Item, phase: str, content: Mapping[str, Any], seconds: float | None
+) -> None:
+    """Keeps an answer: one for each annotator, example and phase, whatever is sent twice or at once.
+
+    A later one replaces an earlier one, but not in a phase that is final.
+    """
+    for _ in range(2):
+        said = answer(session, way, item, phase)
+        if said is not None:
+            if phase not in way.kind.final:
+                said.content, said.updated, said.revision = dict(content), now(), said.revision + 1
+            return
+        fresh = Answer(
+            annotator_id=way.annotator.id,
+            item_id=item.id,
+            phase=phase,
+            content=dict(content),
+            seconds=_believed(seconds),
+        )
+        try:
+            with session.begin_nested():
+                session.add(fresh)
+            return
+        except IntegrityError:
+            continue
+    raise ExegeteError("the answer could not be kept: send it again")
+
+
+def _believed(seconds: float | None) -> float | None:
+    return seconds if seconds is not None and 0 <= seconds <= LONGEST else None

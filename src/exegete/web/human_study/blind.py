@@ -1,0 +1,63 @@
+"""Blinding of explanations for annotators: a letter instead of a name, and nothing that reveals the method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from string import ascii_uppercase
+from typing import NamedTuple
+
+import numpy as np
+
+from exegete.reports.attributions import Attribution
+
+
+class Unnamed(NamedTuple):
+    """An explanation under a letter. `method` stays on the server."""
+
+    letter: str
+    method: str
+    attribution: Attribution
+
+
+def blinded(explanations: Mapping[str, Attribution], *, seed: int, annotator: int, number: int) -> list[Unnamed]:
+    """The explanations of example `number` in this annotator's random order, under letters.
+
+    The order is decided by the project's seed, the annotator and the example: coming back shows the same one. Colours
+    are the same for every method, signed or not, and numbers, parameters and what only some methods have are left out.
+    """
+    names = sorted(explanations)
+    order = _generator(seed, annotator, number).permutation(len(names))
+    return [
+        Unnamed(letter_of(place), names[chosen], unnamed(explanations[names[chosen]], letter_of(place)))
+        for place, chosen in enumerate(order)
+    ]
+
+
+def unnamed(item: Attribution, letter: str) -> Attribution:
+    """The attribution without what tells its method."""
+    return replace(item, method=letter, params={}, delta=None, layers=None, signed=True)
+
+
+def letter_of(place: int) -> str:
+    """A, B, ..., Z, A2, B2, ..."""
+    again = place // len(ascii_uppercase)
+    return ascii_uppercase[place % len(ascii_uppercase)] + (str(again + 1) if again else "")
+
+
+def item_order(count: int, *, seed: int, annotator: int) -> list[int]:
+    """The order in which an annotator meets the examples."""
+    order: list[int] = _generator(seed, annotator, -1).permutation(count).tolist()
+    return order
+
+
+def assigned(methods: int, *, annotator: int, number: int) -> int:
+    """Which of so many methods explains an example to an annotator, where only one does.
+
+    Every annotator sees each method equally often, and so does every example.
+    """
+    return (annotator + number) % methods
+
+
+def _generator(seed: int, annotator: int, number: int) -> np.random.Generator:
+    return np.random.default_rng([seed, annotator, number + 1])

@@ -1,0 +1,99 @@
+"""Attributions as the examples of a study: each with every method's explanation of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from exegete.data.marked import Marked
+from exegete.explainers import attribute
+from exegete.models import ExplainedModel
+from exegete.reports.attributions import Attribution, Attributions
+from exegete.studies import Comparison
+from exegete.studies.compare.compare import seeded
+from exegete.web.human_study.tables import Item, StoredExplanation
+from exegete.web.names import shown
+from exegete.web.pictures import png
+
+USUAL = ("input_x_gradient", "integrated_gradients", "attention_all")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An example. `explanations` by method, all of one target; `label`: its name; `picture`: a PNG."""
+
+    texts: tuple[str, ...]
+    explanations: Mapping[str, Attribution] = field(default_factory=dict)
+    label: str | None = None
+    prediction: str | None = None
+    picture: bytes | None = None
+    marks: Mapping[str, tuple[tuple[int, int, int], ...]] = field(default_factory=dict)
+
+    def to_item(self, number: int) -> Item:
+        """The case as it is stored."""
+        content = {"texts": list(self.texts), "label": self.label, "prediction": self.prediction}
+        kept = [
+            StoredExplanation(method=method, attribution=_plain(item)) for method, item in self.explanations.items()
+        ]
+        return Item(number=number, content=content, picture=self.picture, explanations=kept)
+
+
+def cases(explanations: Iterable[tuple[str, Attribution]], rows: Sequence[Mapping[str, Any]] = ()) -> list[Case]:
+    """The examples of what methods, by their specs, say of them; `rows` are the examples, where they are known."""
+    by_example: dict[int, dict[str, Attribution]] = {}
+    given = list(explanations)
+    names = shown(dict.fromkeys(method for method, _ in given))
+    for method, item in given:
+        by_example.setdefault(item.index, {})[names[method]] = item
+    return [_case(found, rows[index] if index < len(rows) else {}) for index, found in sorted(by_example.items())]
+
+
+def explained(
+    model: ExplainedModel, rows: Sequence[Mapping[str, Any]], methods: Sequence[str] = (), seed: int = 0
+) -> list[Case]:
+    """The rows as several methods explain the model's predictions; default: those of Fernandes et al. 2022, table 4.
+
+    The learned explainer of that table needs a folder: give it among `methods`.
+    """
+    chosen = {spec: seeded(spec, seed) for spec in methods or USUAL}
+    found = ((spec, item) for spec, method in chosen.items() for item in attribute(model, list(rows), method))
+    return cases(found, rows)
+
+
+def compared(comparison: Comparison, limit: int) -> list[Case]:
+    """At most so many examples of a comparison, evenly spaced, explained by the methods of its table."""
+    explanations = zip(comparison.results["method"], comparison.attributions, strict=True)
+    found = cases(explanations, comparison.examples)
+    count = min(limit, len(found))
+    return [found[place * len(found) // count] for place in range(count)]
+
+
+def marked_cases(examples: Sequence[Marked]) -> list[Case]:
+    """Examples that people marked elsewhere."""
+    return [
+        Case(each.texts, label=None if each.label is None else str(each.label), marks=each.marks) for each in examples
+    ]
+
+
+def restored(explanation: StoredExplanation) -> Attribution:
+    """The attribution that was stored."""
+    return Attribution(**explanation.attribution)
+
+
+def _plain(item: Attribution) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(Attributions([replace(item, layers=None)]).to_json())[0]
+    return plain
+
+
+def _case(explanations: Mapping[str, Attribution], row: Mapping[str, Any]) -> Case:
+    first = next(iter(explanations.values()))
+    picture = row.get("image")
+    return Case(
+        first.texts,
+        explanations,
+        label=row.get("label_name"),
+        prediction=first.prediction_label,
+        picture=None if picture is None else png(picture),
+    )

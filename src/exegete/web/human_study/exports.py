@@ -1,0 +1,172 @@
+"""A project's answers as files: tables, a corpus with rationales, and what other annotation tools read."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from io import BytesIO, StringIO
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Dataset
+from sqlalchemy.orm import Session
+
+from exegete.data.argilla import write_records
+from exegete.data.label_studio import write_tasks
+from exegete.data.marked import marked_table
+from exegete.errors import ExegeteError
+from exegete.web.human_study.kinds import BEFORE
+from exegete.web.human_study.results import answers_of, marked_examples
+from exegete.web.human_study.tables import Answer, Project
+
+SCHEMA = pa.schema(
+    {
+        "study": pa.string(),
+        "kind": pa.string(),
+        "annotator": pa.string(),
+        "example": pa.int64(),
+        "phase": pa.string(),
+        "method": pa.string(),
+        "position": pa.int64(),
+        "rank": pa.int64(),
+        "guess": pa.string(),
+        "prediction": pa.string(),
+        "label": pa.string(),
+        "marks": pa.list_(pa.list_(pa.int64())),
+        "seconds": pa.float64(),
+        "revision": pa.int64(),
+        "created": pa.timestamp("us"),
+        "updated": pa.timestamp("us"),
+    }
+)
+"""One row an answer; of a ranking one row a method. What an answer does not have is null."""
+RISKY = ("=", "+", "-", "@", "\t", "\r")
+
+
+class Export(NamedTuple):
+    """A file: what it is for people, its media type, and what makes it."""
+
+    title: str
+    media: str
+    write: Callable[[Session, Project], bytes]
+
+
+def table(session: Session, project: Project) -> pa.Table:
+    """All answers of a project as a table, see `SCHEMA`."""
+    rows = [row for answer in answers_of(session, project) for row in _rows(project, answer)]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def to_csv(session: Session, project: Project) -> bytes:
+    """The answers as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
+    text = StringIO()
+    writer = csv.writer(text)
+    writer.writerow(SCHEMA.names)
+    for row in table(session, project).to_pylist():
+        writer.writerow([_cell(row[name]) for name in SCHEMA.names])
+    return text.getvalue().encode()
+
+
+def to_parquet(session: Session, project: Project) -> bytes:
+    """All answers of a project as a Parquet file."""
+    return _parquet(table(session, project))
+
+
+def to_dataset(session: Session, project: Project) -> Dataset:
+    """The texts with the rationale that half of their annotators agree on, in canonical form."""
+    features, rows = marked_table(marked_examples(session, project))
+    data = list(rows)
+    return Dataset.from_dict({name: [row[name] for row in data] for name in features}, features=features)
+
+
+def to_corpus(session: Session, project: Project) -> bytes:
+    """The corpus as Parquet, which `parquet:FILE` reads; labels by their names."""
+    dataset = to_dataset(session, project)
+    names = getattr(dataset.features.get("label"), "names", None)
+    rows = [dict(row) | ({"label": names[row["label"]]} if names else {}) for row in dataset]
+    spans = pa.list_(pa.list_(pa.int32()))
+    kinds = {"rationale": spans, "rationale_pair": spans}
+    label = pa.string() if names else pa.float32()
+    return _parquet(
+        pa.Table.from_pylist(
+            rows,
+            schema=pa.schema(
+                {name: kinds.get(name, label if name == "label" else pa.string()) for name in dataset.features}
+            ),
+        )
+    )
+
+
+def to_label_studio(session: Session, project: Project) -> bytes:
+    """The texts and marks as Label Studio imports them."""
+    return _json(write_tasks(marked_examples(session, project)))
+
+
+def to_argilla(session: Session, project: Project) -> bytes:
+    """The texts and marks as records of Argilla."""
+    return _json(write_records(marked_examples(session, project)))
+
+
+EXPORTS: dict[str, Export] = {
+    "answers.csv": Export("All answers (CSV)", "text/csv; charset=utf-8", to_csv),
+    "answers.parquet": Export("All answers (Parquet)", "application/vnd.apache.parquet", to_parquet),
+    "rationales.parquet": Export("Corpus with rationales (Parquet)", "application/vnd.apache.parquet", to_corpus),
+    "label-studio.json": Export("Rationales for Label Studio", "application/json", to_label_studio),
+    "argilla.json": Export("Rationales for Argilla", "application/json", to_argilla),
+}
+RATIONALES = ("rationales.parquet", "label-studio.json", "argilla.json")
+
+
+def offered(project: Project) -> dict[str, Export]:
+    """The exports that a project has: rationales where words are marked."""
+    return {name: export for name, export in EXPORTS.items() if project.kind == "highlight" or name not in RATIONALES}
+
+
+def exported(session: Session, project: Project, name: str) -> tuple[Export, bytes]:
+    """An export and its content. Raises ExegeteError for one that the project does not have."""
+    found = offered(project)
+    if name not in found:
+        raise ExegeteError(f"this study has no export {name!r:.80}; it has: {', '.join(found)}")
+    return found[name], found[name].write(session, project)
+
+
+def _rows(project: Project, answer: Answer) -> Iterator[dict[str, Any]]:
+    content, item = answer.content, answer.item.content
+    row = {
+        "study": project.name,
+        "kind": project.kind,
+        "annotator": answer.annotator.name,
+        "example": answer.item.number,
+        "phase": answer.phase or None,
+        "prediction": item["prediction"],
+        "label": item["label"],
+        "seconds": answer.seconds,
+        "revision": answer.revision,
+        "created": answer.created,
+        "updated": answer.updated,
+    }
+    if project.kind == "rank":
+        for place, method in enumerate(content["order"], 1):
+            yield row | {"method": method, "position": place, "rank": content["ranks"][method]}
+    elif project.kind == "simulate":
+        yield row | {"guess": content["guess"], "method": None if answer.phase == BEFORE else content["method"]}
+    else:
+        yield row | {"marks": content["marks"]}
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list):
+        return json.dumps(value)
+    return f"'{value}" if isinstance(value, str) and value.startswith(RISKY) else value
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, indent=1).encode()
+
+
+def _parquet(content: pa.Table) -> bytes:
+    buffer = BytesIO()
+    pq.write_table(content, buffer, compression="zstd")
+    return buffer.getvalue()

@@ -1,0 +1,135 @@
+"""The kinds of human study: ranking explanations, marking evidence, predicting the model's answer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from exegete.data.alignment import Word, words_of
+from exegete.data.spans import marked
+from exegete.errors import ExegeteError
+from exegete.web.human_study.blind import Unnamed
+
+ONLY = ""
+BEFORE, AFTER = "before", "after"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The content of a question to one annotator about one example.
+
+    `shown`: its explanations under letters, in this annotator's order; `labels`: what the model can answer.
+    """
+
+    texts: tuple[str, ...]
+    has_picture: bool
+    shown: Sequence[Unnamed]
+    labels: Sequence[str]
+    prediction: str | None
+
+    @property
+    def words(self) -> list[Word]:
+        """The words of all texts."""
+        return [word for side, text in enumerate(self.texts) for word in words_of(text, side)]
+
+
+class Kind(ABC):
+    """A kind of study. `phases` are asked one after the other; `final`: an answer in these cannot be changed."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    question: ClassVar[str]
+    instructions: ClassVar[tuple[str, ...]]
+    phases: ClassVar[tuple[str, ...]] = (ONLY,)
+    final: ClassVar[tuple[str, ...]] = ()
+    fewest: ClassVar[int] = 0
+
+    @abstractmethod
+    def read(self, form: Mapping[str, Sequence[str]], asked: Asked, phase: str) -> dict[str, Any]:
+        """The answer that a form holds, by method. Raises ExegeteError, telling what is missing."""
+
+
+class Rank(Kind):
+    """Rank unnamed explanations, 1 is best, ties allowed (Fernandes et al. 2022, appendix B)."""
+
+    name = "rank"
+    title = "Rank explanations"
+    question = "Which explanation aligns the most with how you would explain a similar decision?"
+    instructions = (
+        "You will see examples, what a model predicted for each, and several explanations of the prediction. Each "
+        "explanation colours the parts of the input: blue speaks for the prediction, orange against it, and the "
+        "stronger the colour, the more the part counts.",
+        "Give every explanation a rank: 1 for the one that is closest to what you would have marked to justify "
+        "the prediction. Ties are allowed: 1, 1, 3, 4 is a valid ranking.",
+        "The methods behind the explanations are unnamed and in random order, a new one for each example.",
+    )
+    fewest = 2
+
+    def read(self, form: Mapping[str, Sequence[str]], asked: Asked, phase: str) -> dict[str, Any]:
+        """`ranks` by method, and the `order` in which they were shown."""
+        ranks = {}
+        for each in asked.shown:
+            given = form.get(f"rank-{each.letter}", ())
+            if len(given) != 1 or given[0] not in map(str, range(1, len(asked.shown) + 1)):
+                raise ExegeteError(f"explanation {each.letter} needs a rank from 1 to {len(asked.shown)}")
+            ranks[each.method] = int(given[0])
+        return {"ranks": ranks, "order": [each.method for each in asked.shown]}
+
+
+class Highlight(Kind):
+    """Mark the words that are evidence for the label: a human rationale."""
+
+    name = "highlight"
+    title = "Mark evidence"
+    question = "Which words would you point at to justify the label?"
+    instructions = (
+        "You will see texts with a label. Mark the words that you would point at to justify the label; mark as few as "
+        "are needed to convince somebody who cannot see the rest.",
+        "Mark nothing where nothing in the text speaks for the label, and save all the same: that is an answer too.",
+    )
+
+    def read(self, form: Mapping[str, Sequence[str]], asked: Asked, phase: str) -> dict[str, Any]:
+        """`marks`: (side, start, end) in characters; neighbouring words make one mark."""
+        words = asked.words
+        chosen = set(form.get("word", ()))
+        if not chosen <= {str(number) for number in range(len(words))}:
+            raise ExegeteError("a marked word is not one of the text's")
+        marks = [
+            [side, start, end]
+            for side in range(len(asked.texts))
+            for start, end in marked(
+                [(word.start, word.end) for word in words if word.side == side],
+                [str(number) in chosen for number, word in enumerate(words) if word.side == side],
+            )
+        ]
+        return {"marks": marks}
+
+
+class Simulate(Kind):
+    """Predict the model's answer, first without and then with an explanation (forward simulation)."""
+
+    name = "simulate"
+    title = "Predict the model"
+    question = "What does the model answer?"
+    instructions = (
+        "You will see examples, and say for each what you think a model answers: not what is right, but what the model "
+        "says. The model makes mistakes.",
+        "After your first guess you will see which parts of the example the model looked at, and may guess again. The "
+        "first guess cannot be changed afterwards.",
+    )
+    phases = (BEFORE, AFTER)
+    final = (BEFORE,)
+    fewest = 1
+
+    def read(self, form: Mapping[str, Sequence[str]], asked: Asked, phase: str) -> dict[str, Any]:
+        """`guess`: a label; `method`: what explained it, in the second phase."""
+        given = form.get("guess", ())
+        if len(given) != 1 or given[0] not in map(str, range(len(asked.labels))):
+            raise ExegeteError("choose what you think the model answers")
+        guess = {"guess": asked.labels[int(given[0])]}
+        return guess | ({"method": asked.shown[0].method} if phase == AFTER else {})
+
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Rank(), Highlight(), Simulate())}

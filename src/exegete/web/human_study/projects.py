@@ -1,0 +1,155 @@
+"""Projects: made from cases, found by name, and who is invited to them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Collection, Sequence
+from hashlib import sha256
+from itertools import chain, count
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from exegete.errors import ExegeteError, unknown
+from exegete.web.human_study.cases import Case
+from exegete.web.human_study.kinds import KINDS, ONLY
+from exegete.web.human_study.tables import Annotator, Answer, Project, now
+
+NAME = re.compile(r"[\w][\w .-]{0,79}")
+TOKEN_BYTES = 32
+MOST_INVITATIONS = 200
+LONGEST = 80
+"""Characters of an annotator's name."""
+
+
+def create(
+    session: Session,
+    name: str,
+    cases: Sequence[Case],
+    kind: str = "rank",
+    *,
+    question: str = "",
+    labels: Sequence[str] = (),
+    seed: int = 0,
+) -> Project:
+    """A new project of these cases, with the marks that they bring.
+
+    Args:
+        session: a writing one.
+        name: letters, digits, spaces, dots, dashes; at most 80.
+        cases: its examples, explained by the same methods.
+        kind: one of `KINDS`.
+        question: what people are asked; default: the kind's question.
+        labels: what the model can answer; default: what it predicted for the cases.
+        seed: of the orders in which annotators see things.
+
+    Raises:
+        ExegeteError: a name that is taken or unusable, no cases, or cases or labels that are not what the kind needs.
+    """
+    check_new(name, kind)
+    if session.scalar(select(Project.id).where(Project.name == name)) is not None:
+        raise ExegeteError(f"there is a study named {name!r} already: choose another name")
+    predicted = {case.prediction for case in cases if case.prediction is not None}
+    answers = list(labels) or sorted(predicted)
+    _check(cases, kind)
+    if kind == "simulate" and not (predicted <= set(answers) and len(answers) > 1):
+        raise ExegeteError(f"the kind simulate needs a model that says one of 2 labels or more, found {answers!r:.90}")
+    project = Project(
+        name=name, kind=kind, question=question.strip() or KINDS[kind].question, seed=seed, labels=answers
+    )
+    project.items = [case.to_item(number) for number, case in enumerate(cases)]
+    session.add(project)
+    session.flush()
+    _keep_marks(session, project, cases)
+    return project
+
+
+def check_new(name: str, kind: str) -> None:
+    """Raises ExegeteError for a name or kind that no study can have."""
+    if not NAME.fullmatch(name):
+        raise ExegeteError(f"expected a name of letters, digits, spaces, dots and dashes, got {name!r:.90}")
+    if kind not in KINDS:
+        raise unknown("kind of study", kind, KINDS)
+
+
+def _check(cases: Sequence[Case], kind: str) -> None:
+    if not cases:
+        raise ExegeteError("a study needs at least one example")
+    methods = set(cases[0].explanations)
+    if any(set(case.explanations) != methods for case in cases):
+        raise ExegeteError("every example of a study needs an explanation by the same methods")
+    if len(methods) < KINDS[kind].fewest:
+        fewest, found = KINDS[kind].fewest, len(methods)
+        raise ExegeteError(f"a study of the kind {kind} needs explanations by at least {fewest} methods, found {found}")
+    shown = [item for case in cases for item in case.explanations.values()] if KINDS[kind].fewest else []
+    other = next((item for item in shown if item.target_label != item.prediction_label), None)
+    if other is not None:
+        told = f"{other.target_label} where the model predicts {other.prediction_label}"
+        raise ExegeteError(f"a study of the kind {kind} needs explanations of predictions, these explain {told}")
+    if kind == "highlight" and any(not case.texts for case in cases):
+        raise ExegeteError("evidence can be marked in texts only: choose the kind rank or simulate for images")
+
+
+def _keep_marks(session: Session, project: Project, cases: Sequence[Case]) -> None:
+    """Marks that people made elsewhere, as answers of annotators who have no invitation."""
+    people: dict[str, Annotator] = {}
+    for item, case in zip(project.items, cases, strict=True):
+        for person, marks in case.marks.items():
+            if person not in people:
+                name = _free(person, {annotator.name for annotator in people.values()})
+                people[person] = Annotator(project_id=project.id, name=name, joined=now())
+                session.add(people[person])
+                session.flush()
+            content = {"marks": [list(mark) for mark in marks]}
+            session.add(Answer(annotator_id=people[person].id, item_id=item.id, phase=ONLY, content=content))
+
+
+def _free(person: str, taken: Collection[str]) -> str:
+    """The person's name, cut to what is kept of one, with a number where somebody else's is cut to the same."""
+    ends = chain([""], (f" {number}" for number in count(2)))
+    names = (f"{person[: LONGEST - len(end)]}{end}" for end in ends)
+    return next(name for name in names if name not in taken)
+
+
+def find(session: Session, name: str) -> Project:
+    """The project of this name. Raises ExegeteError when there is none."""
+    project = session.scalar(select(Project).where(Project.name == name))
+    if project is None:
+        raise unknown("study", name, session.scalars(select(Project.name)))
+    return project
+
+
+def invite(session: Session, project: Project, names: Sequence[str]) -> dict[str, str]:
+    """New annotators; by name the token of each one's invitation, which is not kept and cannot be shown again."""
+    if not 1 <= len(names) <= MOST_INVITATIONS:
+        raise ExegeteError(f"expected 1 to {MOST_INVITATIONS} names, got {len(names)}")
+    taken = {annotator.name for annotator in project.annotators}
+    tokens = {}
+    for name in names:
+        if not 1 <= len(name) <= LONGEST:
+            raise ExegeteError(f"expected a name of 1 to {LONGEST} characters, got {len(name)}")
+        if name in taken or name in tokens:
+            raise ExegeteError(f"somebody named {name!r} is invited already: choose another name")
+        tokens[name] = secrets.token_urlsafe(TOKEN_BYTES)
+        project.annotators.append(Annotator(name=name, token_digest=digest(tokens[name])))
+    return tokens
+
+
+def revoke(session: Session, project: Project, annotator_id: int) -> None:
+    """Ends an invitation at once; what was answered is kept."""
+    annotator = next((each for each in project.annotators if each.id == annotator_id), None)
+    if annotator is None:
+        raise ExegeteError("this study has no such invitation")
+    annotator.revoked = annotator.revoked or now()
+
+
+def invited(session: Session, token: str) -> Annotator | None:
+    """Whom a token belongs to; None for unknown and revoked ones."""
+    annotator = session.scalar(select(Annotator).where(Annotator.token_digest == digest(token)))
+    return annotator if annotator is not None and annotator.revoked is None else None
+
+
+def digest(token: str) -> str:
+    """The SHA-256 digest of a token, stored in its place."""
+    return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,115 @@
+"""Results of a human study: ratings, agreement, simulation gain, plausibility; and the answers themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.orm import Session, selectinload
+
+from exegete.data.marked import Marked
+from exegete.web.human_study.cases import restored
+from exegete.web.human_study.evidence import Plausible, agreement, plausible
+from exegete.web.human_study.kinds import AFTER, BEFORE
+from exegete.web.human_study.ranking import Ballot, Rating, concordance, mean_concordance, ratings
+from exegete.web.human_study.simulation import Guess, Help, helped
+from exegete.web.human_study.tables import Annotator, Answer, Item, Project
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A project's results; what its kind does not have is empty or NaN.
+
+    `w_examples`: mean of Kendall's W over `n_examples` examples that several people ranked; `w_people`: W of the
+    people's mean ranks of each method; `f1`: agreement of marks.
+    """
+
+    answers: int
+    ratings: Sequence[Rating] = ()
+    w_examples: float = NAN
+    n_examples: int = 0
+    w_people: float = NAN
+    help: Sequence[Help] = ()
+    plausible: Sequence[Plausible] = ()
+    f1: float = NAN
+    guesses: Sequence[Guess] = field(default=(), repr=False)
+
+
+def answers_of(session: Session, project: Project) -> list[Answer]:
+    """All answers, by example, annotator and phase: an order that does not depend on who was first."""
+    query = (
+        select(Answer)
+        .join(Item)
+        .where(Item.project_id == project.id)
+        .options(selectinload(Answer.item), selectinload(Answer.annotator))
+        .order_by(Item.number, Answer.annotator_id, Answer.phase)
+    )
+    return list(session.scalars(query))
+
+
+def findings(session: Session, project: Project) -> Findings:
+    """The results of a study's answers so far, by its kind."""
+    answers = answers_of(session, project)
+    if project.kind == "rank":
+        return _ranked(answers)
+    if project.kind == "simulate":
+        found = guesses(answers)
+        return Findings(len(answers), help=helped(found, project.seed), guesses=found)
+    examples = marked_examples(session, project)
+    explained = [{each.method: restored(each) for each in item.explanations} for item in project.items]
+    return Findings(len(answers), plausible=plausible(examples, explained), f1=agreement(examples))
+
+
+def guesses(answers: Sequence[Answer]) -> list[Guess]:
+    """People's guesses on the examples where both were made."""
+    first = {(a.annotator_id, a.item_id): a.content["guess"] for a in answers if a.phase == BEFORE}
+    return [
+        Guess(
+            answer.item.number,
+            answer.content["method"],
+            first[place] == answer.item.content["prediction"],
+            answer.content["guess"] == answer.item.content["prediction"],
+        )
+        for answer in answers
+        if answer.phase == AFTER and (place := (answer.annotator_id, answer.item_id)) in first
+    ]
+
+
+def marked_examples(session: Session, project: Project) -> list[Marked]:
+    """The project's texts with what every annotator marked."""
+    marks: dict[int, dict[str, tuple[tuple[int, int, int], ...]]] = {}
+    names = dict(session.execute(select(Annotator.id, Annotator.name).where(Annotator.project_id == project.id)).all())
+    if project.kind == "highlight":
+        for answer in answers_of(session, project):
+            mine = tuple((side, start, end) for side, start, end in answer.content["marks"])
+            marks.setdefault(answer.item_id, {})[names[answer.annotator_id]] = mine
+    return [
+        Marked(tuple(item.content["texts"]), item.content["label"], marks.get(item.id, {}))
+        for item in project.items
+        if item.content["texts"]
+    ]
+
+
+def _ranked(answers: Sequence[Answer]) -> Findings:
+    ballots = [(answer.item.number, answer.content["ranks"]) for answer in answers]
+    if not ballots:
+        return Findings(0)
+    w, count = mean_concordance(ballots)
+    return Findings(len(answers), ratings([b for _, b in ballots]), w, count, concordance(_by_person(answers)))
+
+
+def _by_person(answers: Sequence[Answer]) -> list[Ballot]:
+    """Each person's mean ranks as a ranking."""
+    people: dict[int, list[Ballot]] = {}
+    for answer in answers:
+        people.setdefault(answer.annotator_id, []).append(answer.content["ranks"])
+    found: list[Ballot] = []
+    for ballots in people.values():
+        mean = {name: float(np.mean([ballot[name] for ballot in ballots])) for name in ballots[0]}
+        order = sorted(set(mean.values()))
+        found.append({name: 1 + order.index(value) for name, value in mean.items()})
+    return found

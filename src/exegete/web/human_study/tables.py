@@ -1,0 +1,100 @@
+"""The database tables of a human study."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import JSON, DateTime, Float, ForeignKey, Integer, LargeBinary, MetaData, String, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+def now() -> datetime:
+    """The time, without a zone: UTC."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+class Base(DeclarativeBase):
+    """All tables of a study; a change to one needs a revision in `migrations/versions`."""
+
+    metadata = MetaData(naming_convention=NAMES)
+
+
+class Project(Base):
+    """A study: examples, how each is explained, and what people are asked."""
+
+    __tablename__ = "project"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(80), unique=True)
+    kind: Mapped[str] = mapped_column(String(20))
+    question: Mapped[str] = mapped_column(Text)
+    seed: Mapped[int] = mapped_column(Integer, default=0)
+    labels: Mapped[list[str]] = mapped_column(JSON, default=list)
+    created: Mapped[datetime] = mapped_column(DateTime, default=now)
+    items: Mapped[list[Item]] = relationship(back_populates="project", order_by="Item.number")
+    annotators: Mapped[list[Annotator]] = relationship(back_populates="project", order_by="Annotator.id")
+
+
+class Item(Base):
+    """An example. `content` has its texts, label and prediction; `picture` is a PNG."""
+
+    __tablename__ = "item"
+    __table_args__ = (UniqueConstraint("project_id", "number"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("project.id"), index=True)
+    number: Mapped[int] = mapped_column(Integer)
+    content: Mapped[dict[str, Any]] = mapped_column(JSON)
+    picture: Mapped[bytes | None] = mapped_column(LargeBinary)
+    project: Mapped[Project] = relationship(back_populates="items")
+    explanations: Mapped[list[StoredExplanation]] = relationship(order_by="StoredExplanation.id")
+
+
+class StoredExplanation(Base):
+    """An example as one method explains it: an `Attribution` as plain values."""
+
+    __tablename__ = "explanation"
+    __table_args__ = (UniqueConstraint("item_id", "method"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    item_id: Mapped[int] = mapped_column(ForeignKey("item.id"), index=True)
+    method: Mapped[str] = mapped_column(String(200))
+    attribution: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class Annotator(Base):
+    """Somebody who was invited. Of the invitation's token only a digest is kept."""
+
+    __tablename__ = "annotator"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("project.id"), index=True)
+    name: Mapped[str] = mapped_column(String(80))
+    token_digest: Mapped[str | None] = mapped_column(String(64), unique=True)
+    created: Mapped[datetime] = mapped_column(DateTime, default=now)
+    joined: Mapped[datetime | None] = mapped_column(DateTime)
+    revoked: Mapped[datetime | None] = mapped_column(DateTime)
+    project: Mapped[Project] = relationship(back_populates="annotators")
+    answers: Mapped[list[Answer]] = relationship(back_populates="annotator", order_by="Answer.id")
+
+
+class Answer(Base):
+    """An annotator's answer on an example in one phase; a later one replaces it."""
+
+    __tablename__ = "answer"
+    __table_args__ = (UniqueConstraint("annotator_id", "item_id", "phase"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    annotator_id: Mapped[int] = mapped_column(ForeignKey("annotator.id"), index=True)
+    item_id: Mapped[int] = mapped_column(ForeignKey("item.id"), index=True)
+    phase: Mapped[str] = mapped_column(String(20))
+    content: Mapped[dict[str, Any]] = mapped_column(JSON)
+    seconds: Mapped[float | None] = mapped_column(Float)
+    revision: Mapped[int] = mapped_column(Integer, default=1)
+    created: Mapped[datetime] = mapped_column(DateTime, default=now)
+    updated: Mapped[datetime] = mapped_column(DateTime, default=now)
+    annotator: Mapped[Annotator] = relationship(back_populates="answers")
+    item: Mapped[Item] = relationship()
