@@ -10,10 +10,22 @@ import torch
 from torch import Tensor
 
 from exegete.data.alignment import Alignment
+from exegete.errors import ExegeteError
 
-TENSORS = ("attended", "content", "word_of", "rationale", "has_rationale", "labels", "answerable")
+TENSORS = (
+    "attended",
+    "content",
+    "word_of",
+    "rationale",
+    "has_rationale",
+    "labels",
+    "answerable",
+    "response",
+    "unit_of",
+    "foil",
+)
 PER_POSITION = frozenset(
-    {"attended", "content", "word_of", "rationale", "answerable"}
+    {"attended", "content", "word_of", "rationale", "answerable", "response", "unit_of"}
     | {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
 )
 
@@ -27,7 +39,9 @@ class Batch:
     special tokens either). `word_of` [B, L] long: index of each position's word in its example, -1 for none.
     `rationale` [B, L] bool: positions that people marked; `has_rationale` [B]: somebody looked.
     `labels` [B] (class or value) or [B, 2] (token span; -1 when it lies outside). `answerable` [B, L]: where a span
-    may lie. `image_shape`: the grid of patches.
+    may lie. `image_shape`: the grid of patches. `response` [B, L] bool: the tokens of generated text, which is explained
+    and never removed; `foil` [B, R]: a token in the place of each, to explain the difference. `unit_of` [B, L] long: the
+    unit (source, sentence) of each position where units are larger than words, -1 for none.
     """
 
     inputs: dict[str, Tensor]
@@ -40,6 +54,9 @@ class Batch:
     labels: Tensor | None = None
     answerable: Tensor | None = None
     image_shape: tuple[int, int] | None = None
+    response: Tensor | None = None
+    unit_of: Tensor | None = None
+    foil: Tensor | None = None
 
     @classmethod
     def from_ids(
@@ -49,19 +66,27 @@ class Batch:
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         content: Tensor | None = None,
+        response: Tensor | None = None,
+        unit_of: Tensor | None = None,
     ) -> Self:
         """A batch from token ids [B, L] made elsewhere.
 
-        Without `attention_mask` every position is real; without `content` every real position can carry attribution,
-        special tokens included, because ids alone do not tell them apart. Every content position is a word of its own.
+        Without `attention_mask` every position is real; without `content` every real position but the `response` can
+        carry attribution, special tokens included, because ids alone do not tell them apart. Every content position is
+        a word of its own.
+
+        Raises:
+            ExegeteError: a response that is empty or starts where nothing stands before it.
         """
         attended = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         inputs = {"input_ids": input_ids, "attention_mask": attended.long()}
         optional = {"token_type_ids": token_type_ids, "position_ids": position_ids}
         inputs |= {name: value for name, value in optional.items() if value is not None}
-        content = attended if content is None else content.bool() & attended
+        response = None if response is None else _checked_response(response.bool(), attended)
+        visible = attended if response is None else attended & ~response
+        content = visible if content is None else content.bool() & attended
         word_of = torch.where(content, content.long().cumsum(1) - 1, -1)
-        return cls(inputs, attended, content, word_of)
+        return cls(inputs, attended, content, word_of, response=response, unit_of=unit_of)
 
     def __len__(self) -> int:
         """B, the number of examples."""
@@ -79,8 +104,13 @@ class Batch:
 
     @property
     def erasable(self) -> Tensor:
-        """[B, L] Content that may be taken away: all of it; of a question on a context, the context alone."""
-        return self.content if self.answerable is None else self.content & self.answerable
+        """[B, L] Content that metrics may take away: what is removable; of a question on a context, the context alone."""
+        return self.removable if self.answerable is None else self.removable & self.answerable
+
+    @property
+    def removable(self) -> Tensor:
+        """[B, L] Content that perturbations may take away: all but a response."""
+        return self.content if self.response is None else self.content & ~self.response
 
     def to(self, device: torch.device | str) -> Self:
         """The same batch with every tensor on `device`."""
@@ -114,3 +144,15 @@ class Batch:
         }
         inputs = {name: changed(name, value) for name, value in self.inputs.items()}
         return replace(self, inputs=inputs, **tensors)
+
+
+def _checked_response(response: Tensor, attended: Tensor) -> Tensor:
+    """The response's mask, when each row has one that is real and has a real position before it."""
+    starts = response & ~response.roll(1, 1)
+    before = attended.roll(1, 1)
+    before[:, 0] = False
+    if not (response.any(1).all() and (attended | ~response).all() and (before | ~starts).all()):
+        raise ExegeteError("expected a response of one token at least in every row, after a prompt and without padding")
+    if (starts.sum(1) > 1).any():
+        raise ExegeteError("expected a response's tokens side by side")
+    return response

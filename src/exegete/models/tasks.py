@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from copy import copy
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 import torch.nn.functional as F
@@ -12,12 +13,30 @@ from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
+from exegete.models.generation.places import predicting_columns, response_places
+
+Output = Literal["logit", "log_prob", "prob"]
 
 
 class Task(ABC):
-    """Reads logits from a Hugging Face output and turns a target into a score."""
+    """Reads logits from a Hugging Face output and turns a target into a score.
+
+    `output`: which number of the target gradients are taken of, and which one removal methods watch; None: the logit,
+    and the probability.
+    """
 
     name: ClassVar[str]
+    output: Output | None = None
+
+    def with_output(self, output: Output | None) -> Self:
+        """The same task, explaining this number of a target; None changes nothing."""
+        if output is None:
+            return self
+        if output not in get_args(Output):
+            raise unknown("output", output, get_args(Output))
+        other = copy(self)
+        other.output = output
+        return other
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
         """[B, C] (spans: [B, 2, L])."""
@@ -36,9 +55,26 @@ class Task(ABC):
         """The entry of `values` [..., B, C] at the target: [..., B]."""
         return values.gather(-1, target.expand(values.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
-    def score(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The number that is explained, the target's logit: [B]."""
+    def logit(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The target's logit, from [..., B, C]: [..., B]."""
         return self.pick(logits, target)
+
+    def score(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The number that is explained, from [..., B, C]: [..., B]."""
+        if self.output == "prob":
+            return self.probability(self.probabilities(logits), target)
+        return self.log_probability(logits, target) if self.output == "log_prob" else self.logit(logits, target)
+
+    def value(self, probabilities: Tensor, target: Tensor) -> Tensor:
+        """The number whose fall removal methods report, from [..., B, C]: [..., B].
+
+        Raises:
+            ExegeteError: the logit, which probabilities do not tell.
+        """
+        if self.output == "logit":
+            raise ExegeteError("under removal only probabilities are known: choose output='prob' or 'log_prob'")
+        found = self.probability(probabilities, target)
+        return found.log() if self.output == "log_prob" else found
 
     def probability(self, probabilities: Tensor, target: Tensor) -> Tensor:
         """The target's probability, from [..., B, C]: [..., B]."""
@@ -121,7 +157,7 @@ class Span(Task):
         """Start and end entries [..., B, 2] of [..., B, 2, L]."""
         return values.gather(-1, target.unsqueeze(-1).expand(*values.shape[:-1], 1)).squeeze(-1)
 
-    def score(self, logits: Tensor, target: Tensor) -> Tensor:
+    def logit(self, logits: Tensor, target: Tensor) -> Tensor:
         """The start's logit plus the end's."""
         return self.pick(logits, target).sum(-1)
 
@@ -134,11 +170,84 @@ class Span(Task):
         return super().log_probability(logits, target).sum(-1)
 
 
+class Generation(Task):
+    """A span of response tokens, each given everything before it; its default output is the log-probability.
+
+    What other tasks call logits is here a table [B, R, 2] of each response token's log-probability and logit (with
+    foils [B, R, 3]: and the foil's logit), R the longest response, zeros behind a response's end: all that a score can
+    be made of, without the vocabulary.
+    """
+
+    name = "generation"
+    output: Output | None = "log_prob"
+
+    def logits(self, output: Any, batch: Batch) -> Tensor:
+        """[B, R, 2 or 3], in float32 at least."""
+        assert batch.response is not None
+        positions, real = response_places(batch.response)
+        columns, full = predicting_columns(batch.response), output.logits
+        if full.shape[1] == len(columns):
+            positions, index = positions, torch.searchsorted(columns, positions - 1)
+        else:
+            index = positions - 1
+        if full.shape[1] != index.shape[1] or not real.all():
+            full = full[torch.arange(len(batch), device=batch.device)[:, None], index]
+        ids = batch.inputs["input_ids"].gather(1, positions)[..., None]
+        full = _precise(full)
+        found = [full.log_softmax(-1).gather(-1, ids), full.gather(-1, ids)]
+        if batch.foil is not None:
+            found.append(full.gather(-1, batch.foil[:, : ids.shape[1], None]))
+        return torch.cat(found, -1) * real[..., None]
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The table itself."""
+        return logits
+
+    def predict(self, logits: Tensor, batch: Batch) -> Tensor:
+        """[B, 2] The whole response."""
+        assert batch.response is not None
+        end = batch.response.sum(1)
+        return torch.stack([torch.zeros_like(end), end], 1)
+
+    def pick(self, values: Tensor, target: Tensor) -> Tensor:
+        """Sums [..., B, k] of the table [..., B, R, k] over the span."""
+        step = torch.arange(values.shape[-2], device=values.device)
+        inside = (step >= target[:, :1]) & (step < target[:, 1:])
+        return (values * inside[..., None]).sum(-2)
+
+    def logit(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The sum of the tokens' logits; of their differences from the foils' where there are foils."""
+        picked = self.pick(logits, target)
+        return picked[..., 1] - picked[..., 2] if picked.shape[-1] > 2 else picked[..., 1]
+
+    def probability(self, probabilities: Tensor, target: Tensor) -> Tensor:
+        """The span's probability given what is before it."""
+        return self.pick(probabilities, target)[..., 0].exp()
+
+    def log_probability(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Its logarithm."""
+        return self.pick(logits, target)[..., 0]
+
+    def score(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The span's output; with foils minus that of the foils, each read on the response's own prefix."""
+        picked = self.pick(logits, target)
+        if self.output == "logit" or (self.output == "log_prob" and picked.shape[-1] > 2):
+            return self.logit(logits, target)
+        if self.output == "log_prob":
+            return picked[..., 0]
+        other = (picked[..., 0] - picked[..., 1] + picked[..., 2]).exp() if picked.shape[-1] > 2 else 0
+        return picked[..., 0].exp() - other
+
+    def value(self, probabilities: Tensor, target: Tensor) -> Tensor:
+        """The same number: nothing is lost under removal."""
+        return self.score(probabilities, target)
+
+
 def _precise(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Span)}
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Span, Generation)}
 
 
 def task_of(model: PreTrainedModel, name: str | None = None) -> Task:
@@ -149,6 +258,8 @@ def task_of(model: PreTrainedModel, name: str | None = None) -> Task:
     """
     if name is not None and name not in TASKS:
         raise unknown("task", name, TASKS)
+    if name == "generation" and model.get_output_embeddings() is None:
+        raise ExegeteError(f"{type(model).__name__} has no language modelling head: it generates nothing to explain")
     return TASKS[name or _named_by_head(model)]()
 
 

@@ -1,0 +1,84 @@
+"""Prompts and responses given as token ids become left-padded batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from exegete.errors import ExegeteError
+from exegete.models.batch import Batch
+
+
+def batch_of_ids(
+    prompts: Any, responses: Any, pad_id: int, content: Any = None, unit_of: Any = None, foils: Any = None
+) -> Batch:
+    """See `GeneratingModel.batch`."""
+    prompt, response = _rows("prompt_ids", prompts), _rows("response_ids", responses)
+    if len(prompt) != len(response):
+        raise ExegeteError(f"expected a response for each of {len(prompt)} prompts, got {len(response)}")
+    for number, (asked, said) in enumerate(zip(prompt, response, strict=True)):
+        if not len(asked) or not len(said):
+            empty = "response" if len(asked) else "prompt"
+            raise ExegeteError(f"example {number} has an empty {empty}: each needs one token at least")
+    lengths = [(len(asked), len(said)) for asked, said in zip(prompt, response, strict=True)]
+    ids = [torch.cat(pair) for pair in zip(prompt, response, strict=True)]
+    attended = _padded([torch.ones_like(row, dtype=torch.bool) for row in ids], False)
+    marked = _padded([torch.arange(p + r) >= p for p, r in lengths], False)
+    shown = ~marked if content is None else _padded(_over("content", content, lengths, False), False).bool()
+    shown = shown & attended
+    batch = Batch(
+        inputs={"input_ids": _padded(ids, pad_id), "attention_mask": attended.long()},
+        attended=attended,
+        content=shown,
+        word_of=torch.where(shown, shown.long().cumsum(1) - 1, -1),
+        response=marked,
+        unit_of=None if unit_of is None else _padded(_over("unit_of", unit_of, lengths, -1), -1),
+        foil=None if foils is None else _foils(foils, lengths),
+    )
+    return batch
+
+
+def _rows(name: str, given: Any) -> list[Tensor]:
+    """Each example's numbers [n]: from one example or several, as lists, arrays or tensors."""
+    try:
+        if not isinstance(given, Sequence) or (len(given) and isinstance(given[0], int | bool)):
+            given = torch.as_tensor(given)
+            given = given[None] if given.ndim == 1 else given
+        rows = [torch.as_tensor(row, device="cpu") for row in given]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ExegeteError(f"{name} cannot be read as rows of integers: {error}") from error
+    if not rows or any(row.ndim != 1 or row.is_floating_point() for row in rows):
+        raise ExegeteError(f"expected {name} as one row of integers or one for each example")
+    return [row if row.dtype == torch.bool else row.long() for row in rows]
+
+
+def _over(name: str, given: Any, lengths: list[tuple[int, int]], fill: Any) -> list[Tensor]:
+    """Rows over prompt and response, from rows over both or over the prompt alone."""
+    rows = _rows(name, given)
+    if len(rows) != len(lengths):
+        raise ExegeteError(f"expected {name} for {len(lengths)} examples, got {len(rows)} rows")
+    found = []
+    for number, (row, (asked, said)) in enumerate(zip(rows, lengths, strict=True)):
+        if len(row) not in (asked, asked + said):
+            raise ExegeteError(
+                f"expected {name} of example {number} for its {asked} prompt tokens or all {asked + said} tokens, "
+                f"got {len(row)}"
+            )
+        found.append(torch.cat([row, row.new_full((asked + said - len(row),), fill)]))
+    return found
+
+
+def _foils(foils: Any, lengths: list[tuple[int, int]]) -> Tensor:
+    """[B, R] A foil for each token of each response."""
+    rows = _rows("foil_ids", foils)
+    if [len(row) for row in rows] != [said for _, said in lengths]:
+        raise ExegeteError(f"expected a foil for each response token, {[said for _, said in lengths]} of them")
+    return pad_sequence(rows, batch_first=True, padding_value=0)
+
+
+def _padded(rows: list[Tensor], fill: Any) -> Tensor:
+    return pad_sequence(rows, batch_first=True, padding_value=fill, padding_side="left")

@@ -1,0 +1,121 @@
+"""A causal language model, explained in what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from exegete.errors import ExegeteError
+from exegete.models.batch import Batch
+from exegete.models.capture import Capture
+from exegete.models.explained import ExplainedModel
+from exegete.models.generation.from_ids import batch_of_ids
+from exegete.models.generation.places import predicting_columns, response_places
+from exegete.models.tasks import Generation
+
+
+class GeneratingModel(ExplainedModel):
+    """A causal language model whose response to a prompt is explained.
+
+    The target is a span of response tokens, (start, end) counted from the response's first token: its log-probability
+    given everything before it (its logits' sum, or its probability, with `output`). Each token is read at the position
+    before it, all of them in one pass. The response is never removed or replaced.
+
+    Args:
+        model: a causal language model.
+        processing_class: its tokenizer; without it only batches made from ids work.
+        max_length: tokens that prompt and response may have together, where that shall be fewer than the model takes.
+
+    Raises:
+        ExegeteError: a model without a language modelling head.
+    """
+
+    def __init__(self, model: PreTrainedModel, processing_class: Any = None, max_length: int | None = None) -> None:
+        super().__init__(model, processing_class, "generation", max_length)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A text has none."""
+        return ()
+
+    @property
+    def is_decoder(self) -> bool:
+        """Padding goes left."""
+        return True
+
+    @property
+    def _reads_last_token(self) -> bool:
+        return False
+
+    def batch(
+        self, prompt_ids: Any, response_ids: Any, content: Any = None, *, unit_of: Any = None, foil_ids: Any = None
+    ) -> Batch:
+        """Prompts and responses made elsewhere as one left-padded batch on the model's device.
+
+        Args:
+            prompt_ids: ids of one example, or a row for each; lists, arrays or tensors, rows of any length.
+            response_ids: the same for what the model said, or might have said.
+            content: booleans in rows as long as the prompt, or prompt and response: what can carry attribution;
+                default: the whole prompt, special tokens included, because ids alone do not tell them apart.
+            unit_of: integers in rows as `content`: the number of each position's unit (source, sentence), -1 for none.
+            foil_ids: another token in each response token's place; scores then are differences, response − foil.
+
+        Raises:
+            ExegeteError: rows of other lengths, an empty prompt or response.
+        """
+        made = batch_of_ids(prompt_ids, response_ids, self.pad_id, content, unit_of, foil_ids)
+        if (ids := made.inputs["input_ids"]).max() >= self.config.get_text_config().vocab_size or ids.min() < 0:
+            raise ExegeteError(f"expected token ids from 0 to {self.config.get_text_config().vocab_size - 1}")
+        return self.with_positions(made.to(self.device))
+
+    def readout(self, batch: Batch, target: Tensor) -> Tensor:
+        """Weights [B, L] of the positions that predict the span's tokens, the same for each, 1 in all."""
+        positions, _ = response_places(_response(batch))
+        step = torch.arange(positions.shape[1], device=batch.device)
+        inside = ((step >= target[:, :1]) & (step < target[:, 1:])).to(self.dtype)
+        weights = torch.zeros(batch.attended.shape, device=batch.device, dtype=self.dtype)
+        return weights.scatter_add(1, positions - 1, inside / inside.sum(1, keepdim=True))
+
+    def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:
+        columns = predicting_columns(_response(batch))
+        only_needed = {"logits_to_keep": columns} if self.takes("logits_to_keep") else {}
+        return super()._arguments_for(batch, capture) | only_needed
+
+    def _checked_target(self, batch: Batch, target: Tensor) -> Tensor:
+        if list(target.shape) != [len(batch), 2] or target.is_floating_point():
+            raise ExegeteError(
+                f"expected a target of integers [{len(batch)}, 2], got {list(target.shape)} {target.dtype}"
+            )
+        count = _response(batch).sum(1)
+        wrong = (target[:, 0] < 0) | (target[:, 0] >= target[:, 1]) | (target[:, 1] > count)
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
+            raise ExegeteError(
+                f"expected a span start < end within the {int(count[row])} tokens of response {row}, "
+                f"got {tuple(target[row].tolist())}"
+            )
+        return target
+
+    def _named_target(self, batch: Batch, target: Any) -> Tensor:
+        """[B, 2] from one span or token for all responses, or a list with one for each."""
+        each = target if isinstance(target, list) else [target] * len(batch)
+        try:
+            spans = [(int(one), int(one) + 1) if not isinstance(one, tuple | list) else one for one in each]
+            return torch.as_tensor(spans, device=batch.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ExegeteError(
+                "a target of generated text is a span (start, end) of response tokens or a token's number, "
+                f"or a list of those, got {target!r:.80}"
+            ) from error
+
+
+def _response(batch: Batch) -> Tensor:
+    if batch.response is None:
+        raise ExegeteError(
+            "generated text needs a batch that says where the response is: use model.batch(prompt_ids, response_ids), "
+            "or Batch.from_ids(…, response=mask)"
+        )
+    return batch.response

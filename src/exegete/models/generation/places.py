@@ -1,0 +1,29 @@
+"""Where in a padded batch the tokens of a response stand, and which positions predict them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class ResponsePlaces(NamedTuple):
+    """`positions` [B, R] of the responses' tokens, R the longest; `real` [B, R]: False where a response has ended."""
+
+    positions: Tensor
+    real: Tensor
+
+
+def response_places(response: Tensor) -> ResponsePlaces:
+    """The places of the positions marked in `response` [B, L]; positions beyond a response's end are 1."""
+    count = response.sum(1)
+    longest = int(count.max())
+    real = torch.arange(longest, device=response.device) < count[:, None]
+    positions = (~response).to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
+    return ResponsePlaces(positions.masked_fill(~real, 1), real)
+
+
+def predicting_columns(response: Tensor) -> Tensor:
+    """[K] Columns at which any response token of the batch is predicted: those before the tokens, ascending."""
+    return response[:, 1:].any(0).nonzero().flatten()
