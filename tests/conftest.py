@@ -74,3 +74,9 @@ def minilm_path() -> Path:
 def minilm(minilm_path):
     """A real fine-tuned sentiment model (read only: tests must not change it)."""
     return exegete.load(minilm_path, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def golden_generation() -> Path:
+    """The folder of numbers from published implementations for generated text, and of their tiny models."""
+    return _folder("EXEGETE_GOLDEN_LLM", "golden-llm")

@@ -220,7 +220,7 @@ def test_wrong_names_and_parameters(spec, params, message):
     ("spec", "message"),
     [
         ("integrated_gradients?baselines=blank", "mask, pad, zero"),
-        ("occlusion?granularity=sentence", "token, word"),
+        ("occlusion?granularity=paragraph", "sentence, source, token, word"),
         ("occlusion?perturbation=delete", "mask, pad, remove, zero"),
     ],
 )

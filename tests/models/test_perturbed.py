@@ -349,7 +349,7 @@ def test_what_cannot_be_done_is_told():
 
 
 @pytest.mark.parametrize("lengths", [[], [7], [9, 9, 5, 5, 5, 2, 1], [40, 3, 3]])
-@pytest.mark.parametrize("untrained", [False, True])
+@pytest.mark.parametrize("uniform", [False, True])
 def test_passes_cover_every_row_once(lengths, uniform):
     parts = list(engine.passes(lengths, 10, uniform=uniform))
     assert [i for part in parts for i in range(part.start, part.stop)] == list(range(len(lengths)))

@@ -55,13 +55,16 @@ def _converted(what: str, value: str, hint: Any) -> Any:
     kinds = get_args(hint) or (hint,)
     if NoneType in kinds and value.lower() == "none":
         return None
-    if any(value in get_args(kind) for kind in kinds if get_origin(kind) is Literal):
+    choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    if value in choices:
         return value
     if bool in kinds:
         if value.lower() not in BOOLEANS:
             raise unknown(what, value, BOOLEANS)
         return BOOLEANS[value.lower()]
-    kind = next(kind for kind in kinds if kind is not NoneType)
+    kind = next((kind for kind in kinds if kind is not NoneType and get_origin(kind) is not Literal), None)
+    if kind is None:
+        raise unknown(what, value, choices)
     try:
         return kind(value)
     except ValueError:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.base import SinglePass, gradient
+from exegete.explainers.base import OfOutput, SinglePass, gradient
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 Query = Literal["readout", "mean"]
@@ -63,7 +63,7 @@ class AttentionAll(AttentionLast):
 
 
 @dataclass(frozen=True)
-class ScaledAttention(SinglePass):
+class ScaledAttention(OfOutput, SinglePass):
     """Last layer's attention times its gradient, each a mean over heads, from where the answer is read. Signed."""
 
     card: ClassVar = MethodCard("scaled_attention", "attention", True, True, "F + B", "Serrano and Smith 2019")
@@ -82,7 +82,7 @@ class ScaledAttention(SinglePass):
     ) -> Tensor:
         """mean_h A^N[q, :] ⊙ mean_h ∂f_c/∂A^N[q, :]."""
         last = outputs.attentions[-1]
-        slope = gradient(model.task.score(outputs.logits, target), last, keep_graph=keep_graph)
+        slope = gradient(self.score(model, outputs, target), last, keep_graph=keep_graph)
         return from_readout(model, batch, last.mean(1), target) * from_readout(model, batch, slope.mean(1), target)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,6 +14,7 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.digest import weights_digest
+from exegete.models.tasks import Output
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Explainer(ABC):
     """
 
     card: ClassVar[MethodCard]
+    output: Output | None = None
 
     @property
     def name(self) -> str:
@@ -58,7 +60,7 @@ class Explainer(ABC):
     @property
     def params(self) -> dict[str, Any]:
         """The method's parameters by name, as plain values."""
-        return {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
+        return {each.name: getattr(self, each.name) for each in fields(self)} if is_dataclass(self) else {}
 
     def passes(self, length: int) -> tuple[float, float]:
         """Forward and backward passes for an example with `length` content positions, its target given."""
@@ -96,7 +98,7 @@ class Explainer(ABC):
         with model.evaluating():
             target = model.target(batch, target)
             with torch.set_grad_enabled(keep_graph):
-                return self.explanation(model, batch, target)
+                return self.explanation(model.with_output(self.output), batch, target)
 
     def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
         """For methods that say more than scores."""
@@ -116,6 +118,22 @@ class Explainer(ABC):
         if given:
             raise ExegeteError(f"a saved {self.name} takes no parameter, got {', '.join(given)}")
         return self
+
+
+@dataclass(frozen=True)
+class OfOutput(Explainer):
+    """A method that explains a number of the target which can be chosen.
+
+    Args:
+        output: `logit`, `log_prob` or `prob`; default: the task's own, for classes the logit (removal: the
+            probability), for generated text the log-probability.
+    """
+
+    output: Output | None = field(default=None, kw_only=True)
+
+    def score(self, model: ExplainedModel, outputs: Outputs, target: Tensor) -> Tensor:
+        """The number that is explained, from one pass: [B]."""
+        return model.task.with_output(self.output).score(outputs.logits, target)
 
 
 class SinglePass(Explainer):

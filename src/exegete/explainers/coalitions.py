@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explainer
+from exegete.explainers.base import OfOutput
 from exegete.explainers.seeding import generators
 from exegete.explainers.units import Granularity, spread, units
 from exegete.models import Batch, ExplainedModel
@@ -30,13 +30,13 @@ class Drawn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CoalitionMethod(Explainer):
+class CoalitionMethod(OfOutput):
     """The target's probability, explained by asking for it under many sets of present words (or tokens).
 
     Args:
         n_samples: perturbed inputs an example, at most; with 2^n ≤ n_samples every set of the n units is asked once,
             and nothing is left to chance. Equal inputs are run once.
-        granularity: `word` or `token`; a word's score is shared equally by its tokens.
+        granularity: `word`, `token`, `sentence` or `source`; a unit's score is shared equally by its tokens.
         perturbation: what happens to absent units: `remove`, `mask`, `pad` or `zero`.
         seed: with the example's own content it decides the draws; batching and order change nothing.
     """
@@ -99,7 +99,7 @@ def coalition_values(
     size = max(1, POSITIONS_PER_CALL // unit.numel())
     with model.remember():
         answers = [
-            model.task.probability(model.perturbed(batch, part.gather(2, index.expand(len(part), -1, -1)), how), target)
+            model.task.value(model.perturbed(batch, part.gather(2, index.expand(len(part), -1, -1)), how), target)
             for part in present.split(size)
         ]
     return torch.cat(answers)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.base import Explainer, Explanation
+from exegete.explainers.base import Explanation, OfOutput
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.architecture import layers
 from exegete.models.frozen import Factors, Gate, frozen
@@ -22,7 +22,7 @@ CAPTURE = Capture(differentiable_twice=True)
 
 
 @dataclass(frozen=True)
-class DecompXLinear(Explainer):
+class DecompXLinear(OfOutput):
     """Contribution of each position to the target's logit in the network made linear at this input. Signed, exact.
 
     With attention probabilities, norms' scales and activations' slopes (f(x)/x) held at their true values, the logit is

@@ -11,14 +11,14 @@ from captum.attr import DeepLift as CaptumDeepLift
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import Explainer
+from exegete.explainers.base import OfOutput
 from exegete.explainers.through_captum import ScoreOfEmbeddings
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import Reference
 
 
 @dataclass(frozen=True)
-class DeepLift(Explainer):
+class DeepLift(OfOutput):
     """Captum's DeepLift with the rescale rule on input embeddings (Shrikumar et al. 2017). Signed.
 
     Limits, which are Captum's: only activations that are modules (nn.Tanh, nn.ReLU, ...) and used once are rescaled; in

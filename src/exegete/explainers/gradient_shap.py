@@ -11,7 +11,7 @@ from captum.attr import GradientShap as CaptumGradientShap
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import Explainer
+from exegete.explainers.base import OfOutput
 from exegete.explainers.paths import within
 from exegete.explainers.seeding import seeds
 from exegete.explainers.through_captum import ScoreOfEmbeddings
@@ -21,7 +21,7 @@ from exegete.models.preserve import unchanged_random_state
 
 
 @dataclass(frozen=True)
-class GradientShap(Explainer):
+class GradientShap(OfOutput):
     """Captum's GradientSHAP, mean over draws of ∇f_c(b + α(E − b)) · (E − b) (Lundberg and Lee 2017). Signed.
 
     α ~ U(0, 1); b is the reference or, as often, the input itself (which gives nothing), as in the comparisons of AML.

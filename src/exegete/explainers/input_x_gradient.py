@@ -8,12 +8,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import SinglePass, gradient
+from exegete.explainers.base import OfOutput, SinglePass, gradient
 from exegete.models import Batch, ExplainedModel, Outputs
 
 
 @dataclass(frozen=True)
-class InputXGradient(SinglePass):
+class InputXGradient(OfOutput, SinglePass):
     """Input embedding times the gradient of the target's logit, summed over d (Shrikumar et al. 2017). Signed."""
 
     card: ClassVar = MethodCard("input_x_gradient", "gradients", True, True, "F + B", "Shrikumar et al. 2017")
@@ -28,5 +28,5 @@ class InputXGradient(SinglePass):
     ) -> Tensor:
         """The inner product of each embedding and its gradient: Σ_d E_id ∂f_c/∂E_id."""
         assert outputs.embeddings is not None
-        slope = gradient(model.task.score(outputs.logits, target), outputs.embeddings, keep_graph=keep_graph)
+        slope = gradient(self.score(model, outputs, target), outputs.embeddings, keep_graph=keep_graph)
         return (slope * outputs.embeddings).sum(-1)

@@ -12,14 +12,14 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.adaptive import Value, integrate
-from exegete.explainers.base import Explainer, Explanation, embeddings_with_gradient
+from exegete.explainers.base import Explanation, OfOutput, embeddings_with_gradient
 from exegete.explainers.paths import Rule, every, gradients_at, quadrature
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import Reference
 
 
 @dataclass(frozen=True)
-class IntegratedGradients(Explainer):
+class IntegratedGradients(OfOutput):
     """(E − b) ⊙ ∫₀¹ ∇f_c(b + α(E − b)) dα, summed over d (Sundararajan et al. 2017). Signed.
 
     Completeness: scores over all positions add up to f_c(E) − f_c(b); `delta` is what is missing.

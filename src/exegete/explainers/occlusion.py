@@ -9,18 +9,20 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import Explainer
+from exegete.explainers.base import OfOutput
 from exegete.explainers.units import Granularity, spread, units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbed import How
 
 
 @dataclass(frozen=True)
-class Occlusion(Explainer):
-    """Drop of the target's probability when a word (or token) is taken away (Zeiler and Fergus 2014). Signed.
+class Occlusion(OfOutput):
+    """Drop of the target's probability when a word (or other unit) is taken away (Zeiler and Fergus 2014). Signed.
 
-    `granularity`: `word` or `token`; a word's drop is shared equally by its tokens. `perturbation`: `mask`, `remove`,
-    `pad` or `zero`.
+    Generated text: drop of the log-probability, unless `output` says otherwise.
+
+    `granularity`: `word`, `token`, `sentence` or `source`; a unit's drop is shared equally by its
+    tokens. `perturbation`: `mask`, `remove`, `pad` or `zero`.
     """
 
     granularity: Granularity = "word"
@@ -37,5 +39,5 @@ class Occlusion(Explainer):
         number = torch.arange(-1, max(int(unit.max()), 0) + 1, device=batch.device)
         keep = unit != number[:, None, None]
         keep[0] = True
-        probability = model.task.probability(model.perturbed(batch, keep, self.perturbation), target)
-        return spread((probability[0] - probability[1:]).T, unit)
+        value = model.task.value(model.perturbed(batch, keep, self.perturbation), target)
+        return spread((value[0] - value[1:]).T, unit)

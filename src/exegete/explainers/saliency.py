@@ -9,14 +9,14 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.base import SinglePass, gradient
+from exegete.explainers.base import OfOutput, SinglePass, gradient
 from exegete.models import Batch, ExplainedModel, Outputs
 
 Norm = Literal["l2", "mean_absolute"]
 
 
 @dataclass(frozen=True)
-class Saliency(SinglePass):
+class Saliency(OfOutput, SinglePass):
     """Norm of the gradient of the target's logit at each input embedding (Simonyan et al. 2014). Unsigned.
 
     `norm`: `l2`, or `mean_absolute`, the mean of |∂f/∂E| over the embedding's dimensions.
@@ -39,5 +39,5 @@ class Saliency(SinglePass):
     ) -> Tensor:
         """The norm of the gradient at each embedding, ‖∂f_c/∂E_i‖, or the mean of its absolute values."""
         assert outputs.embeddings is not None
-        slope = gradient(model.task.score(outputs.logits, target), outputs.embeddings, keep_graph=keep_graph)
+        slope = gradient(self.score(model, outputs, target), outputs.embeddings, keep_graph=keep_graph)
         return slope.norm(dim=-1) if self.norm == "l2" else slope.abs().mean(-1)

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import Explainer, Explanation, embeddings_with_gradient
+from exegete.explainers.base import Explanation, OfOutput, embeddings_with_gradient
 from exegete.explainers.paths import gradients_at, quadrature, scores_at
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import Reference
 
 
 @dataclass(frozen=True)
-class SequentialIntegratedGradients(Explainer):
+class SequentialIntegratedGradients(OfOutput):
     """(E_i − b_i) · ∫₀¹ ∂f_c/∂E_i dα with E_i alone on its way from b_i, for every position i (Enguehard 2023). Signed.
 
     The class is fixed, and the path is one of word embeddings, to which the model adds positions and norms.

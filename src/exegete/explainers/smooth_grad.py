@@ -11,7 +11,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.base import Explainer
+from exegete.explainers.base import OfOutput
 from exegete.explainers.paths import every, gradients_at
 from exegete.explainers.saliency import Norm
 from exegete.explainers.seeding import seeds
@@ -19,7 +19,7 @@ from exegete.models import Batch, ExplainedModel
 
 
 @dataclass(frozen=True)
-class SmoothGrad(Explainer):
+class SmoothGrad(OfOutput):
     """‖mean over noise of ∂f_c/∂E at E + N(0, σ²)‖ (Smilkov et al. 2017). Unsigned.
 
     Args:

@@ -1,29 +1,51 @@
-"""Words or tokens as the units that a perturbation takes away."""
+"""Words, tokens, sentences or whole texts as the units that a perturbation takes away."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from exegete.errors import unknown
+from exegete.data.sentences import sentence_of_tokens, text_of_tokens
+from exegete.errors import ExegeteError, unknown
 from exegete.models import Batch
 
-Granularity = Literal["word", "token"]
+Granularity = Literal["word", "token", "sentence", "source"]
 
 
 def units(batch: Batch, granularity: Granularity) -> Tensor:
-    """[B, L] The number of each content position's unit, from 0 without gaps within an example; -1 outside content."""
+    """[B, L] The number of each content position's unit, from 0 without gaps within an example; -1 outside content.
+
+    A source is a text: a document or a turn of a prompt, a side of a pair. `Batch.unit_of`, where it is given, says
+    what sentences and sources are.
+
+    Raises:
+        ExegeteError: an unknown granularity, or sentences and sources of ids made elsewhere without `unit_of`.
+    """
+    if granularity not in get_args(Granularity):
+        raise unknown("granularity", granularity, get_args(Granularity))
     if granularity == "token":
         return torch.where(batch.content, batch.content.long().cumsum(1) - 1, -1)
-    if granularity != "word":
-        raise unknown("granularity", granularity, ("word", "token"))
-    words = torch.where(batch.content, batch.word_of, -1)
-    present = torch.zeros(len(batch), int(words.max()) + 2, dtype=torch.long, device=batch.device)
-    present.scatter_(1, words + 1, 1)
+    numbers = batch.word_of if granularity == "word" else _larger(batch, granularity)
+    numbers = torch.where(batch.content, numbers, -1)
+    present = torch.zeros(len(batch), int(numbers.max()) + 2, dtype=torch.long, device=batch.device)
+    present.scatter_(1, numbers + 1, 1)
     present[:, 0] = 0
-    return torch.where(words >= 0, (present.cumsum(1) - 1).gather(1, words + 1), -1)
+    return torch.where(numbers >= 0, (present.cumsum(1) - 1).gather(1, numbers + 1), -1)
+
+
+def _larger(batch: Batch, granularity: Granularity) -> Tensor:
+    """[B, L] Numbers of sentences or texts."""
+    if batch.unit_of is not None:
+        return batch.unit_of
+    if batch.alignments is None:
+        raise ExegeteError(f"nothing says which {granularity} a position belongs to: give the batch unit_of")
+    number_of = sentence_of_tokens if granularity == "sentence" else text_of_tokens
+    found = torch.full_like(batch.word_of, -1)
+    for row, attended, alignment in zip(found, batch.attended, batch.alignments, strict=True):
+        row[attended] = torch.tensor(number_of(alignment), device=batch.device)
+    return found
 
 
 def spread(scores: Tensor, unit: Tensor) -> Tensor:

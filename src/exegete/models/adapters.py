@@ -42,3 +42,8 @@ def with_adapter(model: PreTrainedModel, name: str) -> tuple[Any, Sequence[str]]
         raise ExegeteError(f"the adapter at {name} does not fit its model: {str(error).splitlines()[0]}") from error
     brought = loaded.peft_config["default"].modules_to_save
     return loaded, tuple(brought or ())
+
+
+def unwrapped(model: PreTrainedModel) -> PreTrainedModel:
+    """The model inside a PEFT wrapper, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -39,9 +39,9 @@ class Batch:
     special tokens either). `word_of` [B, L] long: index of each position's word in its example, -1 for none.
     `rationale` [B, L] bool: positions that people marked; `has_rationale` [B]: somebody looked.
     `labels` [B] (class or value) or [B, 2] (token span; -1 when it lies outside). `answerable` [B, L]: where a span
-    may lie. `image_shape`: the grid of patches. `response` [B, L] bool: the tokens of generated text, which is explained
-    and never removed; `foil` [B, R]: a token in the place of each, to explain the difference. `unit_of` [B, L] long: the
-    unit (source, sentence) of each position where units are larger than words, -1 for none.
+    may lie. `image_shape`: the grid of patches. `response` [B, L] bool: tokens of generated text, which
+    are explained and never removed; `foil` [B, R]: a token in the place of each, to explain the difference. `unit_of`
+    [B, L] long: each position's sentence or source, where that was decided elsewhere, -1 for none.
     """
 
     inputs: dict[str, Tensor]
@@ -104,7 +104,7 @@ class Batch:
 
     @property
     def erasable(self) -> Tensor:
-        """[B, L] Content that metrics may take away: what is removable; of a question on a context, the context alone."""
+        """[B, L] Content that metrics may take away: what is removable; of a question on a context only that."""
         return self.removable if self.answerable is None else self.removable & self.answerable
 
     @property

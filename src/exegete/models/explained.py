@@ -16,13 +16,14 @@ from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
 from exegete.models import encode as encoding
+from exegete.models.adapters import unwrapped
 from exegete.models.batch import Batch
 from exegete.models.capture import Capture, Recorded, recording
 from exegete.models.outputs import Outputs, finite
 from exegete.models.perturbed import How, perturbed
 from exegete.models.preserve import attention_type_for, evaluating, hooks_removed
 from exegete.models.substitute import embeddings_replaced, last_tokens, read_at
-from exegete.models.tasks import Task, task_of
+from exegete.models.tasks import Output, Task, task_of
 
 Reference = Literal["mask", "pad", "zero"]
 
@@ -165,6 +166,12 @@ class ExplainedModel(nn.Module):
         other.limit = _enough(max_length)
         return other
 
+    def with_output(self, output: Output | None) -> Self:
+        """The same model, sharing all that it holds, with another number of the target explained; None: the same."""
+        other = copy(self)
+        other.task = self.task.with_output(output)
+        return other
+
     def takes(self, argument: str) -> bool:
         """Whether the model's forward has this argument."""
         return argument in self._arguments
@@ -219,10 +226,10 @@ class ExplainedModel(nn.Module):
         return torch.where(batch.content[..., None], blank, embeddings)
 
     def blend(self, batch: Batch, keep: Tensor, how: Reference = "mask") -> Tensor:
-        """E·keep + E_ref·(1 − keep) [B, L, d] with keep [B, L] bool or in [0, 1]; outside `content` E stays."""
+        """E·keep + E_ref·(1 − keep) [B, L, d] with keep [B, L] bool or in [0, 1]; outside `removable` E stays."""
         embeddings = self.embed(batch)
         reference = torch.zeros_like(embeddings) if how == "zero" else self.reference(batch, how)
-        keep = torch.where(batch.content, keep.to(embeddings.dtype), 1.0)[..., None]
+        keep = torch.where(batch.removable, keep.to(embeddings.dtype), 1.0)[..., None]
         return embeddings * keep + reference * (1 - keep)
 
     # -- passes ------------------------------------------------------------------------------------------------------
@@ -389,8 +396,3 @@ def _enough(max_length: int | None) -> int | None:
     if max_length is not None and max_length < 8:
         raise ExegeteError(f"expected a max_length of at least 8 tokens, got {max_length}")
     return max_length
-
-
-def unwrapped(model: PreTrainedModel) -> PreTrainedModel:
-    """The model inside a PEFT wrapper, or the model itself."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model

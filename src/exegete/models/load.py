@@ -23,9 +23,11 @@ from transformers import (
 from exegete.errors import ExegeteError, unknown
 from exegete.models.adapters import adapted, with_adapter
 from exegete.models.explained import ExplainedModel
+from exegete.models.generation.model import GeneratingModel
 from exegete.models.prompted import PromptedModel
 from exegete.models.tasks import TASKS
 
+CAUSAL = ("prompt", "generation")
 HEADS: dict[str, Any] = {
     "ForSequenceClassification": AutoModelForSequenceClassification,
     "ForQuestionAnswering": AutoModelForQuestionAnswering,
@@ -60,7 +62,7 @@ def load(
         dtype: the floating point type to load it in, as "bfloat16"; default: the checkpoint's own.
         task: what the model's answer is, where its configuration does not say; `prompt`: a causal language model
             classifies by continuing `template`, in which `{text}` stands for the text, with one of `labels`; see
-            `PromptedModel`.
+            `PromptedModel`; `generation`: a causal language model is explained in what it says, see `GeneratingModel`.
         template: the prompt.
         labels: how each label continues the prompt, as a list or by name.
         max_length: tokens that a text may have, where that shall be fewer than the model takes.
@@ -88,18 +90,21 @@ def load(
         _check_dtype(dtype)
         base = adapted(name)
         names = (name,) if base is None else (name, base)
-        loaded = _pretrained(names[-1], dtype, trust_remote_code, prompted=task == "prompt", adapter=names[:-1])
+        loaded = _pretrained(names[-1], dtype, trust_remote_code, causal=task in CAUSAL, adapter=names[:-1])
         loaded.to(place).eval()
     for name in names:
         processing_class = processing_class or _beside(name, loaded, trust_remote_code)
+    if task == "generation":
+        return GeneratingModel(loaded, processing_class, max_length)
     if template is not None and labels is not None:
         return PromptedModel(loaded, processing_class, template, labels, max_length)
     return ExplainedModel(loaded, processing_class, task, max_length)
 
 
 def _check_task(task: str | None, template: str | None, labels: Sequence[str] | Mapping[str, str] | None) -> None:
-    if task is not None and task not in (*TASKS, "prompt"):
-        raise unknown("task", task, (*TASKS, "prompt"))
+    choices = {*TASKS, *CAUSAL}
+    if task is not None and task not in choices:
+        raise unknown("task", task, choices)
     if (task == "prompt") != (template is not None) or (task == "prompt") != (labels is not None):
         raise ExegeteError("task='prompt', template= and labels= go together: give all three or none")
 
@@ -119,7 +124,7 @@ def _check_dtype(dtype: str | torch.dtype | None) -> None:
 
 
 def _pretrained(
-    name: str, dtype: str | torch.dtype | None, trust_remote_code: bool, *, prompted: bool, adapter: tuple[str, ...]
+    name: str, dtype: str | torch.dtype | None, trust_remote_code: bool, *, causal: bool, adapter: tuple[str, ...]
 ) -> PreTrainedModel:
     """The model, with the adapter in it if there is one."""
     if _looks_local(name) and not Path(name).exists():
@@ -128,7 +133,7 @@ def _pretrained(
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise ExegeteError(f"no model could be loaded from {name!r}: {_first_line(error)}") from error
-    head = AutoModelForCausalLM if prompted else _head(name, config, anything=bool(adapter))
+    head = AutoModelForCausalLM if causal else _head(name, config, anything=bool(adapter))
     try:
         model, info = head.from_pretrained(
             name, dtype=dtype or "auto", trust_remote_code=trust_remote_code, output_loading_info=True
@@ -155,7 +160,8 @@ def _head(name: str, config: Any, *, anything: bool) -> Any:
         raise ExegeteError(
             f"{name} holds {architecture}, which has no classification head; expected "
             + ", ".join(f"…{suffix}" for suffix in HEADS)
-            + ". Fine-tune it first: exegete train baseline; or use a causal language model as it is: task='prompt'"
+            + ". Fine-tune it first: exegete train baseline; or take a causal language model as it is, as a classifier "
+            "(task='prompt') or for what it says (task='generation')"
         )
     return head
 

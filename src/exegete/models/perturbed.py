@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
@@ -33,7 +34,7 @@ def perturbed(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Te
         raise ExegeteError(f"expected keep of shape [N, {len(batch)}, {batch.length}], got {list(keep.shape)}")
     if keep.dtype != torch.bool:
         return _soft(model, batch, keep, how)
-    keep = (keep | ~batch.content) & batch.attended
+    keep = (keep | ~batch.removable) & batch.attended
     versions = Deletion(model, batch, keep) if how == "remove" else Replacement(model, batch, keep, how)
     with torch.no_grad(), model.evaluating():
         answers = _answers(model, versions, how)
@@ -44,7 +45,7 @@ def passes(lengths: Sequence[int], budget: int, *, uniform: bool = False) -> Ite
     """Consecutive slices of rows that are sorted from long to short, each of at most `budget` padded tokens.
 
     A pass that is half full ends where the rows get shorter: without padding there is no mask to apply either. A row
-    longer than the budget gets a pass of its own. `untrained`: no two lengths in one pass, however small it is.
+    longer than the budget gets a pass of its own. `uniform`: no two lengths in one pass, however small it is.
     """
     start = 0
     while start < len(lengths):
@@ -81,6 +82,8 @@ def _answers(model: ExplainedModel, versions: Removal, how: How) -> Tensor:
     answers = [memory[name] for name in names]
     if model.task.name == "span":
         return _restored([answers[index] for index in version], versions.places)
+    if model.task.name == "generation":
+        return pad_sequence([answers[index] for index in version], batch_first=True)
     return torch.stack(answers)[torch.as_tensor(version, device=model.device)]
 
 

@@ -37,7 +37,7 @@ class Deletion:
         self.model, self.batch = model, batch
         flat = keep.flatten(0, 1)
         self.example = torch.arange(len(batch), device=batch.device).repeat(len(keep))
-        self.emptied = ~flat.any(1)
+        self.emptied = ~(flat if batch.response is None else flat & ~batch.response[self.example]).any(1)
         flat[self.emptied, batch.attended.long().argmax(1)[self.example[self.emptied]]] = True
         self.places, self.lengths = flat, flat.sum(1)
         self.width = int(self.lengths.max())
@@ -46,11 +46,12 @@ class Deletion:
         self.real = flat.gather(1, self.columns)
 
     def keys(self) -> NDArray[np.int32]:
-        """Token ids and types; for images the picture and the patches that stay."""
+        """Token ids and types, where a response is and its foil; for images the picture and the patches that stay."""
         if self.model.modality == "image":
             parts = [_digests(self.batch)[self.example], self._filled(self.columns)]
         else:
-            parts = [self._filled(self._gathered(name, slice(None))) for name in self._per_position()]
+            parts = [self._filled(self._gathered(name, slice(None)).long()) for name in self._per_position()]
+            parts += [] if self.batch.foil is None else [self.batch.foil[self.example]]
         return torch.cat(parts, 1).to(torch.int32).cpu().numpy()
 
     def run(self, rows: Tensor) -> list[Tensor]:
@@ -63,20 +64,30 @@ class Deletion:
                 return _answers(self.model, chosen)
         real = self.real[rows, columns]
         inputs = {name: self._gathered(name, rows)[:, columns] for name in self._per_position()}
+        response = inputs.pop("response", None)
         inputs["attention_mask"] = real.long()
         nowhere = torch.full_like(self.columns[rows, columns], -1)
-        return _answers(self.model, Batch(inputs, real, real, nowhere))
+        foil = None if self.batch.foil is None else self.batch.foil[self.example[rows]]
+        return _answers(self.model, Batch(inputs, real, real, nowhere, response=response, foil=foil))
 
     def _per_position(self) -> list[str]:
-        return [name for name in ("input_ids", "token_type_ids") if name in self.batch.inputs]
+        response = [] if self.batch.response is None else ["response"]
+        return [name for name in ("input_ids", "token_type_ids") if name in self.batch.inputs] + response
 
     def _gathered(self, name: str, rows: Tensor | slice) -> Tensor:
-        """[m, width] An input at the positions that stay; where nothing stays, one mask token."""
-        values = self.batch.inputs[name][self.example[rows, None], self.columns[rows]]
+        """[m, width] An input at the positions that stay; where nothing stays but a response, one mask token."""
+        place = (self.example[rows, None], self.columns[rows])
+        if name == "response":
+            assert self.batch.response is not None
+            return self.batch.response[place] & self.real[rows]
+        values = self.batch.inputs[name][place]
         if name == "input_ids":
             values = values.masked_fill(~self.real[rows], self.model.pad_id)
             if self.emptied.any():
-                values = values.masked_fill(self.emptied[rows, None] & self.real[rows], self.model.mask_id)
+                empty = self.emptied[rows, None] & self.real[rows]
+                if self.batch.response is not None:
+                    empty &= ~self.batch.response[place]
+                values = values.masked_fill(empty, self.model.mask_id)
         return values
 
     def _filled(self, values: Tensor) -> Tensor:
@@ -100,7 +111,9 @@ class Replacement:
             identity = _digests(self.batch)
         else:
             names = [n for n in ("input_ids", "token_type_ids", "position_ids") if n in self.batch.inputs]
-            identity = torch.cat([self.batch.inputs[name].masked_fill(~attended, -1) for name in names], 1)
+            found = [self.batch.inputs[name].masked_fill(~attended, -1) for name in names]
+            found += [] if self.batch.response is None else [self.batch.response.long().masked_fill(~attended, -1)]
+            identity = torch.cat([*found, *([] if self.batch.foil is None else [self.batch.foil])], 1)
         kept = self.keep.long().masked_fill(~attended[self.example], -1)
         return torch.cat([identity[self.example], kept], 1).to(torch.int32).cpu().numpy()
 

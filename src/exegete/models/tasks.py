@@ -186,10 +186,8 @@ class Generation(Task):
         assert batch.response is not None
         positions, real = response_places(batch.response)
         columns, full = predicting_columns(batch.response), output.logits
-        if full.shape[1] == len(columns):
-            positions, index = positions, torch.searchsorted(columns, positions - 1)
-        else:
-            index = positions - 1
+        read = positions - 1
+        index = torch.searchsorted(columns, read) if full.shape[1] == len(columns) else read
         if full.shape[1] != index.shape[1] or not real.all():
             full = full[torch.arange(len(batch), device=batch.device)[:, None], index]
         ids = batch.inputs["input_ids"].gather(1, positions)[..., None]
@@ -247,7 +245,7 @@ def _precise(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Span, Generation)}
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Span)}
 
 
 def task_of(model: PreTrainedModel, name: str | None = None) -> Task:
@@ -258,8 +256,6 @@ def task_of(model: PreTrainedModel, name: str | None = None) -> Task:
     """
     if name is not None and name not in TASKS:
         raise unknown("task", name, TASKS)
-    if name == "generation" and model.get_output_embeddings() is None:
-        raise ExegeteError(f"{type(model).__name__} has no language modelling head: it generates nothing to explain")
     return TASKS[name or _named_by_head(model)]()
 
 

@@ -30,7 +30,7 @@ def batch_of_ids(
     marked = _padded([torch.arange(p + r) >= p for p, r in lengths], False)
     shown = ~marked if content is None else _padded(_over("content", content, lengths, False), False).bool()
     shown = shown & attended
-    batch = Batch(
+    return Batch(
         inputs={"input_ids": _padded(ids, pad_id), "attention_mask": attended.long()},
         attended=attended,
         content=shown,
@@ -39,7 +39,6 @@ def batch_of_ids(
         unit_of=None if unit_of is None else _padded(_over("unit_of", unit_of, lengths, -1), -1),
         foil=None if foils is None else _foils(foils, lengths),
     )
-    return batch
 
 
 def _rows(name: str, given: Any) -> list[Tensor]:
@@ -51,7 +50,7 @@ def _rows(name: str, given: Any) -> list[Tensor]:
         rows = [torch.as_tensor(row, device="cpu") for row in given]
     except (TypeError, ValueError, RuntimeError) as error:
         raise ExegeteError(f"{name} cannot be read as rows of integers: {error}") from error
-    if not rows or any(row.ndim != 1 or row.is_floating_point() for row in rows):
+    if not rows or any(row.ndim != 1 or (len(row) and row.is_floating_point()) for row in rows):
         raise ExegeteError(f"expected {name} as one row of integers or one for each example")
     return [row if row.dtype == torch.bool else row.long() for row in rows]
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
+from exegete.models.adapters import unwrapped
 from exegete.models.batch import Batch
 from exegete.models.capture import Capture
 from exegete.models.explained import ExplainedModel
@@ -34,7 +35,10 @@ class GeneratingModel(ExplainedModel):
     """
 
     def __init__(self, model: PreTrainedModel, processing_class: Any = None, max_length: int | None = None) -> None:
-        super().__init__(model, processing_class, "generation", max_length)
+        super().__init__(model, processing_class, "classification", max_length)
+        if unwrapped(model).get_output_embeddings() is None:
+            raise ExegeteError(f"{type(model).__name__} has no language modelling head: it generates nothing")
+        self.task = Generation()
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -1,0 +1,42 @@
+"""Sentences of a text, found by punctuation and line breaks; no language is assumed."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+
+from exegete.data.alignment import Alignment
+
+_END = re.compile(r"""[.!?…]+["'”’)\]]*(?=\s)|[。！？]+["'”’」』）]*|(?=\n)""")
+_ABBREVIATION = re.compile(r"(?:\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|etc|e\.g|i\.e|cf|Fig|al))\.$")
+
+
+def sentence_ends(text: str) -> list[int]:
+    """Where each sentence of a text ends, in characters; the white space before a sentence belongs to it.
+
+    A sentence ends at a line break, and at a full stop, question or exclamation mark before white space unless a small
+    letter follows or the stop belongs to a common abbreviation. The last one ends with the text.
+    """
+    ends: list[int] = []
+    for match in _END.finditer(text):
+        end, start = match.end(), ends[-1] if ends else 0
+        following = text[end:].lstrip()[:1]
+        inside = match.group() and (following.islower() or _ABBREVIATION.search(text, start, end))
+        if following and not inside and text[start:end].strip():
+            ends.append(end)
+    return [*ends, len(text)]
+
+
+def sentence_of_tokens(alignment: Alignment) -> list[int]:
+    """[L] The number of each token's sentence, through all texts; -1 for special tokens."""
+    ends = [sentence_ends(text) for text in alignment.texts]
+    first = [sum(map(len, ends[:side])) for side in range(len(ends))]
+    return [
+        -1 if span is None else first[span[0]] + min(bisect_right(ends[span[0]], span[1]), len(ends[span[0]]) - 1)
+        for span in alignment.spans
+    ]
+
+
+def text_of_tokens(alignment: Alignment) -> list[int]:
+    """[L] The number of each token's text, -1 for special tokens."""
+    return [-1 if span is None else span[0] for span in alignment.spans]

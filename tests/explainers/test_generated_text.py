@@ -1,0 +1,135 @@
+"""Every method on spans of generated text: padding, one span at a time, sums over tokens, contrasts."""
+
+import numpy as np
+import pytest
+import torch
+
+import families
+from exegete import ExegeteError, explainer
+from exegete.models.generation.model import GeneratingModel
+from left_behind import mixed_modes, state
+from models.test_generation import PROMPTS, RESPONSES, generating, padded_right
+from small import NATIVE, made
+
+METHODS = [name for name in NATIVE if name != "decompx_classifier"]
+LINEAR = [
+    "input_x_gradient",
+    "integrated_gradients?n_steps=4",
+    "sequential_integrated_gradients",
+    "decompx_linear",
+    "occlusion",
+    "occlusion?perturbation=remove&granularity=token",
+    "shapley_sampling?n_samples=24",
+]
+TARGET = torch.tensor([[0, 2], [2, 5], [1, 2]])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@torch.no_grad()
+def test_padding_on_either_side_changes_nothing(family, method):
+    model, single = generating(family), made(method)
+    together = single.attribute(model, model.batch(PROMPTS, RESPONSES), TARGET)
+    right = single.attribute(model, padded_right(PROMPTS, RESPONSES), TARGET)
+    for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+        alone = single.attribute(model, model.batch(prompt, response), TARGET[row : row + 1])[0]
+        assert alone[: len(prompt)].any()
+        assert not alone[len(prompt) :].any()
+        for scores in (together[row, -len(alone) :], right[row, : len(alone)]):
+            torch.testing.assert_close(scores, alone, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", LINEAR)
+@pytest.mark.parametrize("output", ["log_prob", "logit"])
+@torch.no_grad()
+def test_rows_of_tokens_add_up_to_the_span(method, output):
+    model = generating("gpt2")
+    batch, single = model.batch(PROMPTS[1], RESPONSES[1]), explainer(method, output=output)
+    rows = torch.cat([single.attribute(model, batch, token) for token in range(1, 4)])
+    torch.testing.assert_close(rows.sum(0), single.attribute(model, batch, (1, 4))[0], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", LINEAR)
+@torch.no_grad()
+def test_a_contrast_is_the_difference_of_two_logits(method):
+    model, single = generating("gpt2"), explainer(method, output="logit")
+    one, other = (single.attribute(model, model.batch(PROMPTS[0], [token]), 0) for token in (50, 99))
+    contrast = single.attribute(model, model.batch(PROMPTS[0], [50], foil_ids=[99]), 0)
+    torch.testing.assert_close(contrast, one - other, rtol=1e-9, atol=1e-10)
+    swapped = explainer(method).attribute(model, model.batch(PROMPTS[0], [99], foil_ids=[50]), 0)
+    torch.testing.assert_close(contrast, -swapped, rtol=1e-9, atol=1e-10)
+    assert not single.attribute(model, model.batch(PROMPTS[0], [50], foil_ids=[50]), 0).any()
+
+
+@torch.no_grad()
+def test_integrated_gradients_are_complete():
+    model = generating()
+    batch = model.batch(PROMPTS, RESPONSES)
+    explanation = explainer("integrated_gradients", n_steps="auto", tolerance=1e-3).explain(model, batch, TARGET)
+    keep = torch.stack([batch.attended, ~batch.attended])
+    full, nothing = model.task.value(model.perturbed(batch, keep, "mask"), TARGET)
+    torch.testing.assert_close(explanation.scores.sum(1), full - nothing, rtol=2e-3, atol=1e-6)
+
+
+@torch.no_grad()
+def test_outputs_rank_tokens_differently_but_agree_where_they_must():
+    model = generating()
+    batch = model.batch(PROMPTS[0], RESPONSES[0])
+    scores = {
+        o: explainer("input_x_gradient", output=o).attribute(model, batch, 1) for o in ("logit", "log_prob", "prob")
+    }
+    chance = model.probabilities(batch)[0, 1, 0].exp()
+    torch.testing.assert_close(scores["prob"], chance * scores["log_prob"])
+    torch.testing.assert_close(explainer("input_x_gradient").attribute(model, batch, 1), scores["log_prob"])
+    assert (scores["logit"] - scores["log_prob"]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("granularity", ["sentence", "source"])
+@torch.no_grad()
+def test_units_given_with_the_ids_are_removed_as_one(granularity):
+    model = generating()
+    unit = [[-1, 0, 0, 0, 2, 2, 1, 1, 1], [0, 0, 1], [5, 5, 5, 5, 5, 5]]
+    batch = model.batch(PROMPTS, RESPONSES, [[n >= 0 for n in row] for row in unit], unit_of=unit)
+    method = explainer("occlusion", granularity=granularity, perturbation="remove")
+    scores = method.attribute(model, batch)
+    whole = model.task.value(model.probabilities(batch), model.target(batch))
+    for row, numbers in enumerate(unit):
+        own = scores[row, batch.attended[row]].numpy()
+        for number in {number for number in numbers if number >= 0}:
+            left = [token for token, one in zip(PROMPTS[row], numbers, strict=True) if one != number]
+            without = model.batch(left or [model.mask_id], RESPONSES[row])
+            drop = whole[row] - model.task.value(model.probabilities(without), model.target(without))[0]
+            here = own[: len(numbers)][np.array(numbers) == number]
+            np.testing.assert_allclose(here, drop / len(here), rtol=1e-9)
+    with pytest.raises(ExegeteError, match="give the batch unit_of"):
+        method.attribute(model, model.batch(PROMPTS, RESPONSES))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_model_is_left_as_it_came(method):
+    model = generating("gpt2", torch.float32)
+    mixed_modes(model)
+    batch = model.batch(PROMPTS, RESPONSES)
+    before = state(model)
+    made(method).attribute(model, batch, TARGET)
+    assert state(model) == before
+    with pytest.raises(ExegeteError, match="start < end"):
+        made(method).attribute(model, batch, (1, 1))
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if made(name).differentiable])
+def test_attributions_keep_a_graph_to_the_weights(method):
+    model = generating()
+    scores = made(method).attribute(model, model.batch(PROMPTS[:2], RESPONSES[:2]), (0, 2))
+    scores.square().sum().backward()
+    slopes = [weight.grad for weight in model.model.parameters() if weight.grad is not None]
+    assert any(slope.any() for slope in slopes)
+
+
+@torch.no_grad()
+def test_half_precision_answers():
+    model = GeneratingModel(families.tiny("llama", "CausalLM", dtype=torch.bfloat16), families.processor("llama"))
+    batch = model.batch(PROMPTS, RESPONSES)
+    for method in ("saliency", "occlusion", "attention_rollout", "decompx_linear"):
+        assert explainer(method).attribute(model, batch).isfinite().all()
