@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 import exegete
-from exegete.explainers.attribute import batches
+from exegete.explainers.attribute_examples import batches
 from exegete.explainers.units import units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.architecture import layers

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import exegete
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.attribute import batches
+from exegete.explainers.attribute_examples import batches
 from exegete.metrics import measured, metric, top_fraction
 from exegete.models import Batch, ExplainedModel
 

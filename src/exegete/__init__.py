@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from exegete.lazy import lazy
 
 if TYPE_CHECKING:
     from exegete.data import load_data
@@ -13,17 +14,8 @@ if TYPE_CHECKING:
     from exegete.models import Batch, ExplainedModel, load
     from exegete.reports.attributions import Attribution, Attributions
     from exegete.studies import Comparison, compare
-
-_ROOMS = {
-    "exegete.data": ("load_data",),
-    "exegete.errors": ("ExegeteError",),
-    "exegete.explainers": ("Explainer", "attribute", "explainer", "methods"),
-    "exegete.metrics": ("Metric", "metric"),
-    "exegete.models": ("Batch", "ExplainedModel", "load"),
-    "exegete.reports.attributions": ("Attribution", "Attributions"),
-    "exegete.studies": ("Comparison", "compare"),
-}
-_WHERE = {name: room for room, names in _ROOMS.items() for name in names}
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 __all__ = [
     "Attribution",
@@ -42,14 +34,3 @@ __all__ = [
     "methods",
     "metric",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Public names are imported when first used, so that `exegete --help` does not wait for torch."""
-    if name not in _WHERE:
-        raise AttributeError(f"module 'exegete' has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -6,7 +6,7 @@ import pandas as pd
 
 from exegete.cli import main
 from exegete.data.cards import MetricCard
-from exegete.metrics import CARDS
+from exegete.metrics import cards
 
 
 def test_methods_find_the_planted_evidence(tmp_path, capsys):
@@ -19,6 +19,6 @@ def test_methods_find_the_planted_evidence(tmp_path, capsys):
     assert auc["occlusion"] >= 0.85
     assert abs(auc["random"] - 0.5) < 0.05
     page = (tmp_path / "comparison" / "report.html").read_text(encoding="utf-8")
-    auc_card: MetricCard = CARDS["auc"]
+    auc_card: MetricCard = cards()["auc"]
     assert all(method in shown and method in page for method in methods.split(","))
     assert auc_card.label in page

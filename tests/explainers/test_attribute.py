@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import exegete
 from exegete import ExegeteError, attribute, explainer
-from exegete.explainers.attribute import TOKENS_PER_BATCH, batches
+from exegete.explainers.attribute_examples import TOKENS_PER_BATCH, batches
 from small import PAIRS, shared, small, uneven
 
 TEXTS = [

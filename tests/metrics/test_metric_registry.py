@@ -5,7 +5,7 @@ import torch
 
 import families
 from exegete.errors import ExegeteError
-from exegete.metrics import CARDS, METRICS, PRESETS, metric, preset
+from exegete.metrics import METRICS, PRESETS, cards, metric, preset
 from judged import attribution_for, model_of
 
 
@@ -14,7 +14,7 @@ from judged import attribution_for, model_of
 def test_smoke_every_metric_on_every_kind_of_model(family, name):
     model = model_of(family)
     batch = model.encode(families.examples(family))
-    card = CARDS[name]
+    card = cards()[name]
     values = metric(name).judge(model, batch, attribution_for(batch))
     assert list(values) == [card.name] == [name]
     assert values[name].shape == (len(batch),)

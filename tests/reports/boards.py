@@ -7,9 +7,18 @@ from exegete.data.cards import MetricCard
 from exegete.reports.attributions import Attribution
 
 CARDS = [
-    MetricCard("comprehensiveness", "faithfulness", True, "DeYoung et al. 2020", (-1, 1), label="Comprehensiveness"),
-    MetricCard("sufficiency", "faithfulness", False, "DeYoung et al. 2020", (-1, 1)),
-    MetricCard("seconds", "cost", False, "", (0, None)),
+    MetricCard(
+        name="comprehensiveness",
+        family="faithfulness",
+        higher_is_better=True,
+        paper="DeYoung et al. 2020",
+        bounds=(-1, 1),
+        label="Comprehensiveness",
+    ),
+    MetricCard(
+        name="sufficiency", family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020", bounds=(-1, 1)
+    ),
+    MetricCard(name="seconds", family="cost", higher_is_better=False, bounds=(0, None)),
 ]
 
 

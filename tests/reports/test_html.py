@@ -69,7 +69,7 @@ def _report(methods=("random", "occlusion"), label="positive", text="The tea was
 
 
 def test_hostile_strings_stay_text():
-    card = MetricCard("seconds", "cost", False, HOSTILE, label=HOSTILE)
+    card = MetricCard(name="seconds", family="cost", higher_is_better=False, paper=HOSTILE, label=HOSTILE)
     methods = (HOSTILE, "occlusion")
     calm, hostile = (
         Page(page)

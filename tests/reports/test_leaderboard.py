@@ -104,7 +104,7 @@ def test_bad_tables_are_refused():
 
 def _board(mean, higher=True):
     mean = np.array(mean, dtype=float)[:, None]
-    card = MetricCard("m", "faithfulness", higher, "")
+    card = MetricCard(name="m", family="faithfulness", higher_is_better=higher)
     return Leaderboard([str(row) for row in range(len(mean))], [card], mean, mean, mean, np.ones_like(mean, dtype=int))
 
 

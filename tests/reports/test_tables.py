@@ -67,5 +67,5 @@ def test_tables_without_methods_or_metrics():
     assert csv_table(nothing).count("\n") == 1
     assert r"\bottomrule" in latex(nothing)
     assert csv_table(leaderboard(results(), [])) == "method\nrandom\nattention\nocclusion\n"
-    hostile = MetricCard("m", "cost", True, "", label=HOSTILE)
+    hostile = MetricCard(name="m", family="cost", higher_is_better=True, label=HOSTILE)
     assert latex(leaderboard(results().assign(m=1.0), [hostile])).count(r"\end{table}") == 1

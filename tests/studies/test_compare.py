@@ -16,7 +16,7 @@ import torch
 import exegete
 import families
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.attribute import batches
+from exegete.explainers.attribute_examples import batches
 from exegete.reports.attributions import Attributions
 from exegete.studies.compare.judge import Judged
 from exegete.studies.compare.shards import Parts

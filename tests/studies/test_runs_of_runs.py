@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from math import ceil
 from pathlib import Path
 
@@ -54,14 +55,14 @@ def attentive() -> Recipe:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     root = tmp_path_factory.mktemp("store")
-    RECIPES["attentive"] = attentive
+    RECIPES.native["attentive"] = EntryPoint("attentive", f"{__name__}:attentive", RECIPES.group)
     try:
         study = grid(load_study(FILE))
         for cell in study.cells:
             assert run_cell(cell, root)
         yield collect(study, Store(root))
     finally:
-        del RECIPES["attentive"]
+        del RECIPES.native["attentive"]
 
 
 def folder(results, recipe, judgement=""):

@@ -42,7 +42,7 @@ class TestNativeMetrics(MetricContract):
 class Careless(Explainer):
     """Leaves a hook behind, and looks at its neighbours."""
 
-    card: ClassVar = MethodCard("careless", "control", True, False, "F", "")
+    card: ClassVar = MethodCard(name="careless", family="control", signed=True, cost="F")
 
     def scores(self, model, batch, target):
         model.model.register_forward_hook(lambda *_: None)

@@ -43,8 +43,9 @@ def datasets() -> None:
     import pandas as pd
 
     from exegete.data import READERS
+    from exegete.data.cards import DataCard
 
-    _show(pd.DataFrame([asdict(reader.card) for reader in READERS.values()]))
+    _show(pd.DataFrame([asdict(card) for card in READERS.cards(DataCard).values()]))
 
 
 def _show(frame: pd.DataFrame) -> None:

@@ -13,7 +13,7 @@ MetricFamily = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MethodCard:
     """Properties of an explainer that hold for every input.
 
@@ -24,21 +24,21 @@ class MethodCard:
 
     name: str
     family: MethodFamily
-    signed: bool
-    differentiable: bool
-    cost: str
-    paper: str
+    signed: bool = False
+    differentiable: bool = False
     learned: bool = False
+    cost: str
+    paper: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricCard:
     """A metric's facts. `bounds` are those of one example's value; None means unbounded on that side."""
 
     name: str
     family: MetricFamily
     higher_is_better: bool
-    paper: str
+    paper: str = ""
     bounds: tuple[float | None, float | None] = (None, None)
     needs_rationale: bool = False
     label: str = ""
@@ -49,7 +49,7 @@ class MetricCard:
         return f"{self.label or self.name} {'↑' if self.higher_is_better else '↓'}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataCard:
     """A reader's facts. `form`: how its spec is written; `example`: a call that works where the data is."""
 

@@ -26,7 +26,7 @@ def load_data(
     all that is not at its default.
 
     Args:
-        spec: NAME:PATH?OPTION=VALUE&..., a key of READERS first; a path alone where it ends in .csv, .jsonl, .parquet.
+        spec: NAME:PATH?OPTION=VALUE&..., a key of READERS first; a path alone where it ends in a key (.csv, .jsonl, .parquet).
         split: train, dev (also validation, val, valid), test; single files also have all.
         limit: at most so many rows, drawn by the seed, in the order of the file; a smaller draw is part of a larger.
         seed: what chance decides (division of single files, the generated corpus, the draw); wins over the spec's.
@@ -85,7 +85,7 @@ def _name_and_path(address: str) -> tuple[str, str]:
     if name in READERS:
         return name, path
     suffix = Path(address).suffix.removeprefix(".").lower()
-    if suffix in {"csv", "jsonl", "parquet"}:
+    if suffix in READERS:
         return suffix, address
     raise unknown("kind of data", name, READERS)
 

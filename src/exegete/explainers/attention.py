@@ -25,7 +25,9 @@ class AttentionLast(SinglePass):
     """
 
     query: Query = "readout"
-    card: ClassVar = MethodCard("attention_last", "attention", False, True, "F", "Jain and Wallace 2019")
+    card: ClassVar = MethodCard(
+        name="attention_last", family="attention", differentiable=True, cost="F", paper="Jain and Wallace 2019"
+    )
 
     def __post_init__(self) -> None:
         if self.query not in get_args(Query):
@@ -47,7 +49,9 @@ class AttentionLast(SinglePass):
 class AttentionAll(AttentionLast):
     """Attention of all layers and heads, mean. Unsigned; parameters as `attention_last`."""
 
-    card: ClassVar = MethodCard("attention_all", "attention", False, True, "F", "Fernandes et al. 2022")
+    card: ClassVar = MethodCard(
+        name="attention_all", family="attention", differentiable=True, cost="F", paper="Fernandes et al. 2022"
+    )
 
     @property
     def capture(self) -> Capture:
@@ -66,7 +70,14 @@ class AttentionAll(AttentionLast):
 class ScaledAttention(OfOutput, SinglePass):
     """Last layer's attention times its gradient, each a mean over heads, from where the answer is read. Signed."""
 
-    card: ClassVar = MethodCard("scaled_attention", "attention", True, True, "F + B", "Serrano and Smith 2019")
+    card: ClassVar = MethodCard(
+        name="scaled_attention",
+        family="attention",
+        signed=True,
+        differentiable=True,
+        cost="F + B",
+        paper="Serrano and Smith 2019",
+    )
 
     @property
     def capture(self) -> Capture:
@@ -93,7 +104,9 @@ class AttentionRollout(SinglePass):
     A' = (mean_h A + I) / 2; the row of A'_N ··· A'_1 where the answer is read (Abnar and Zuidema 2020).
     """
 
-    card: ClassVar = MethodCard("attention_rollout", "attention", False, True, "F", "Abnar and Zuidema 2020")
+    card: ClassVar = MethodCard(
+        name="attention_rollout", family="attention", differentiable=True, cost="F", paper="Abnar and Zuidema 2020"
+    )
 
     @property
     def capture(self) -> Capture:

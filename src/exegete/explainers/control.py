@@ -21,7 +21,7 @@ class Random(Explainer):
     """Independent N(0, 1) scores from the seed and the input itself, so batching and order change nothing."""
 
     seed: int = 0
-    card: ClassVar = MethodCard("random", "control", False, False, "0", "")
+    card: ClassVar = MethodCard(name="random", family="control", cost="0")
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 64:

@@ -43,7 +43,14 @@ class DecompXLinear(OfOutput):
 
     start: Literal["hidden", "embeddings"] = "hidden"
     gate: Gate = "value"
-    card: ClassVar = MethodCard("decompx_linear", "decomposition", True, True, "F + B", "Modarressi et al. 2023")
+    card: ClassVar = MethodCard(
+        name="decompx_linear",
+        family="decomposition",
+        signed=True,
+        differentiable=True,
+        cost="F + B",
+        paper="Modarressi et al. 2023",
+    )
 
     @property
     def differentiable(self) -> bool:

@@ -29,7 +29,9 @@ class DeepLift(OfOutput):
     """
 
     baselines: Reference = "mask"
-    card: ClassVar = MethodCard("deep_lift", "gradients", True, False, "2 (F + B)", "Shrikumar et al. 2017")
+    card: ClassVar = MethodCard(
+        name="deep_lift", family="gradients", signed=True, cost="2 (F + B)", paper="Shrikumar et al. 2017"
+    )
 
     def passes(self, length: int) -> tuple[float, float]:
         """Input and reference, forward and backward."""

@@ -39,7 +39,9 @@ class GradientShap(OfOutput):
     stdevs: float = 0.0
     baselines: Reference = "mask"
     seed: int = 0
-    card: ClassVar = MethodCard("gradient_shap", "gradients", True, False, "n_samples (F + B)", "Lundberg and Lee 2017")
+    card: ClassVar = MethodCard(
+        name="gradient_shap", family="gradients", signed=True, cost="n_samples (F + B)", paper="Lundberg and Lee 2017"
+    )
 
     def passes(self, length: int) -> tuple[float, float]:
         """One forward and one backward pass for each draw."""

@@ -16,7 +16,14 @@ from exegete.models import Batch, ExplainedModel, Outputs
 class InputXGradient(OfOutput, SinglePass):
     """Input embedding times the gradient of the target's logit, summed over d (Shrikumar et al. 2017). Signed."""
 
-    card: ClassVar = MethodCard("input_x_gradient", "gradients", True, True, "F + B", "Shrikumar et al. 2017")
+    card: ClassVar = MethodCard(
+        name="input_x_gradient",
+        family="gradients",
+        signed=True,
+        differentiable=True,
+        cost="F + B",
+        paper="Shrikumar et al. 2017",
+    )
     on_embeddings: ClassVar[bool] = True
 
     def passes(self, length: int) -> tuple[float, float]:

@@ -42,7 +42,12 @@ class IntegratedGradients(OfOutput):
     tolerance: float = 0.01
     max_steps: int = 200
     card: ClassVar = MethodCard(
-        "integrated_gradients", "gradients", True, True, "n_steps (F + B) + 2 F", "Sundararajan et al. 2017"
+        name="integrated_gradients",
+        family="gradients",
+        signed=True,
+        differentiable=True,
+        cost="n_steps (F + B) + 2 F",
+        paper="Sundararajan et al. 2017",
     )
 
     def __post_init__(self) -> None:

@@ -56,7 +56,14 @@ class InterpretableAttention(LearnedAttention):
     key_features: Tensor
     head_coefficients: Tensor
     layer_coefficients: Tensor
-    card: ClassVar = MethodCard("interpretable_attention", "learned", False, True, "F", "Xie et al. 2024", learned=True)
+    card: ClassVar = MethodCard(
+        name="interpretable_attention",
+        family="learned",
+        differentiable=True,
+        cost="F",
+        paper="Xie et al. 2024",
+        learned=True,
+    )
 
     def __init__(
         self,

@@ -27,7 +27,11 @@ class KernelShap(CoalitionMethod):
     """
 
     card: ClassVar = MethodCard(
-        "kernel_shap", "perturbation", True, False, "min(n_samples, 2^words) F", "Lundberg and Lee 2017"
+        name="kernel_shap",
+        family="perturbation",
+        signed=True,
+        cost="min(n_samples, 2^words) F",
+        paper="Lundberg and Lee 2017",
     )
 
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:

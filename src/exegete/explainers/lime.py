@@ -30,7 +30,9 @@ class Lime(CoalitionMethod):
 
     kernel_width: float = 0.25
     alpha: float = 1.0
-    card: ClassVar = MethodCard("lime", "perturbation", True, False, "min(n_samples, 2^words) F", "Ribeiro et al. 2016")
+    card: ClassVar = MethodCard(
+        name="lime", family="perturbation", signed=True, cost="min(n_samples, 2^words) F", paper="Ribeiro et al. 2016"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -27,7 +27,9 @@ class Occlusion(OfOutput):
 
     granularity: Granularity = "word"
     perturbation: How = "mask"
-    card: ClassVar = MethodCard("occlusion", "perturbation", True, False, "(words + 1) F", "Zeiler and Fergus 2014")
+    card: ClassVar = MethodCard(
+        name="occlusion", family="perturbation", signed=True, cost="(words + 1) F", paper="Zeiler and Fergus 2014"
+    )
 
     def passes(self, length: int) -> tuple[float, float]:
         """One a unit and one of the whole, at most: equal inputs are run once."""

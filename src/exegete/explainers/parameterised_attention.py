@@ -32,7 +32,12 @@ class ParameterisedAttention(LearnedAttention):
     """
 
     card: ClassVar = MethodCard(
-        "parameterised_attention", "learned", False, True, "F", "Fernandes et al. 2022", learned=True
+        name="parameterised_attention",
+        family="learned",
+        differentiable=True,
+        cost="F",
+        paper="Fernandes et al. 2022",
+        learned=True,
     )
 
     def __init__(

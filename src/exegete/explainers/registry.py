@@ -2,89 +2,66 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from exegete.data.cards import MethodCard
+from exegete.data.registry import Registry
 from exegete.data.specs import parameters, split
-from exegete.errors import ExegeteError, unknown
-from exegete.explainers.attention import AttentionAll, AttentionLast, AttentionRollout, ScaledAttention
-from exegete.explainers.attributive_masking import AttributiveMasking
-from exegete.explainers.base import Explainer
-from exegete.explainers.control import Random
-from exegete.explainers.decomposition import Alti, DecompX, DecompXClassifier, GlobEnc
-from exegete.explainers.decompx_linear import DecompXLinear
-from exegete.explainers.deep_lift import DeepLift
-from exegete.explainers.gradient_shap import GradientShap
-from exegete.explainers.input_x_gradient import InputXGradient
-from exegete.explainers.integrated_gradients import IntegratedGradients
-from exegete.explainers.interpretable_attention import InterpretableAttention
-from exegete.explainers.kernel_shap import KernelShap
-from exegete.explainers.lime import Lime
-from exegete.explainers.llm_ranking import LlmRanking
-from exegete.explainers.occlusion import Occlusion
-from exegete.explainers.parameterised_attention import ParameterisedAttention
-from exegete.explainers.saliency import Saliency
-from exegete.explainers.sequential_integrated_gradients import SequentialIntegratedGradients
-from exegete.explainers.shapley_sampling import ShapleySampling
-from exegete.explainers.smooth_grad import SmoothGrad
-from exegete.explainers.solvex import Solvex
-from exegete.explainers.value_zeroing import ValueZeroing
+from exegete.errors import ExegeteError
 
-EXPLAINERS: dict[str, type[Explainer]] = {
-    method.card.name: method
-    for method in (
-        Random,
-        Saliency,
-        InputXGradient,
-        SmoothGrad,
-        IntegratedGradients,
-        SequentialIntegratedGradients,
-        GradientShap,
-        DeepLift,
-        AttentionLast,
-        AttentionAll,
-        ScaledAttention,
-        AttentionRollout,
-        ValueZeroing,
-        GlobEnc,
-        Alti,
-        DecompX,
-        DecompXClassifier,
-        DecompXLinear,
-        Occlusion,
-        Lime,
-        KernelShap,
-        ShapleySampling,
-        Solvex,
-        LlmRanking,
-        ParameterisedAttention,
-        InterpretableAttention,
-        AttributiveMasking,
-    )
-}
-ENTRY_POINTS = "exegete.explainers"
+if TYPE_CHECKING:
+    from exegete.explainers.base import Explainer
+
+EXPLAINERS: Registry[type[Explainer]] = Registry(
+    "method",
+    "exegete.explainers",
+    {
+        "random": "control:Random",
+        "saliency": "saliency:Saliency",
+        "input_x_gradient": "input_x_gradient:InputXGradient",
+        "smooth_grad": "smooth_grad:SmoothGrad",
+        "integrated_gradients": "integrated_gradients:IntegratedGradients",
+        "sequential_integrated_gradients": "sequential_integrated_gradients:SequentialIntegratedGradients",
+        "gradient_shap": "gradient_shap:GradientShap",
+        "deep_lift": "deep_lift:DeepLift",
+        "attention_last": "attention:AttentionLast",
+        "attention_all": "attention:AttentionAll",
+        "scaled_attention": "attention:ScaledAttention",
+        "attention_rollout": "attention:AttentionRollout",
+        "value_zeroing": "value_zeroing:ValueZeroing",
+        "globenc": "decomposition.globenc:GlobEnc",
+        "alti": "decomposition.alti:Alti",
+        "decompx": "decomposition.decompx:DecompX",
+        "decompx_classifier": "decomposition.decompx:DecompXClassifier",
+        "decompx_linear": "decompx_linear:DecompXLinear",
+        "occlusion": "occlusion:Occlusion",
+        "lime": "lime:Lime",
+        "kernel_shap": "kernel_shap:KernelShap",
+        "shapley_sampling": "shapley_sampling:ShapleySampling",
+        "solvex": "solvex:Solvex",
+        "llm_ranking": "llm_ranking:LlmRanking",
+        "parameterised_attention": "parameterised_attention:ParameterisedAttention",
+        "interpretable_attention": "interpretable_attention:InterpretableAttention",
+        "attributive_masking": "attributive_masking.explainer:AttributiveMasking",
+    },
+)
 
 
 def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     """An explainer by id, as `integrated_gradients`, `integrated_gradients?n_steps=20`, or `ID:PATH` for a learned one.
 
-    Installed packages add methods through the entry point group `exegete.explainers`; a native id is never replaced.
-
     Raises:
         ExegeteError: an unknown id or parameter; the message names the valid ones.
     """
-    if isinstance(spec, Explainer):
+    if not isinstance(spec, str):
         if params:
             raise ExegeteError(f"{spec.name} is made already: parameters ({', '.join(params)}) go with an id only")
         return spec
     address, given = split(spec)
     name, _, path = address.partition(":")
-    found = known()
-    if name not in found:
-        raise unknown("method", name, found)
-    kind = found[name]
+    kind = EXPLAINERS[name]
     if path:
         return kind.from_pretrained(path).configured(**given, **params)
     if kind.card.learned:
@@ -92,14 +69,8 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     return kind(**parameters(name, kind, given | params))
 
 
-def known() -> dict[str, type[Explainer]]:
-    """Native and installed explainers by id."""
-    installed = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-    return {name: point.load() for name, point in installed.items() if name not in EXPLAINERS} | EXPLAINERS
-
-
 def methods() -> pd.DataFrame:
     """Every method: id, family, signed, differentiable, learned, cost in forward (F) and backward (B) passes, paper."""
-    cards = [kind.card for kind in known().values()]
     columns = ("name", "family", "signed", "differentiable", "learned", "cost", "paper")
+    cards = EXPLAINERS.cards(MethodCard).values()
     return pd.DataFrame([{column: getattr(card, column) for column in columns} for card in cards])

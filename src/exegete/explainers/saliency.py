@@ -23,7 +23,9 @@ class Saliency(OfOutput, SinglePass):
     """
 
     norm: Norm = "l2"
-    card: ClassVar = MethodCard("saliency", "gradients", False, True, "F + B", "Simonyan et al. 2014")
+    card: ClassVar = MethodCard(
+        name="saliency", family="gradients", differentiable=True, cost="F + B", paper="Simonyan et al. 2014"
+    )
     on_embeddings: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -31,12 +31,12 @@ class SequentialIntegratedGradients(OfOutput):
     n_steps: int | Literal["auto"] = "auto"
     baselines: Reference = "mask"
     card: ClassVar = MethodCard(
-        "sequential_integrated_gradients",
-        "gradients",
-        True,
-        True,
-        "(tokens + 1) F",
-        "Enguehard 2023",
+        name="sequential_integrated_gradients",
+        family="gradients",
+        signed=True,
+        differentiable=True,
+        cost="(tokens + 1) F",
+        paper="Enguehard 2023",
     )
 
     def passes(self, length: int) -> tuple[float, float]:

@@ -25,7 +25,11 @@ class ShapleySampling(CoalitionMethod):
     """
 
     card: ClassVar = MethodCard(
-        "shapley_sampling", "perturbation", True, False, "min(n_samples, 2^words) F", "Castro et al. 2009"
+        name="shapley_sampling",
+        family="perturbation",
+        signed=True,
+        cost="min(n_samples, 2^words) F",
+        paper="Castro et al. 2009",
     )
 
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:

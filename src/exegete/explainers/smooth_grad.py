@@ -33,7 +33,13 @@ class SmoothGrad(OfOutput):
     noise: float = 0.1
     norm: Norm = "l2"
     seed: int = 0
-    card: ClassVar = MethodCard("smooth_grad", "gradients", False, True, "n_samples (F + B)", "Smilkov et al. 2017")
+    card: ClassVar = MethodCard(
+        name="smooth_grad",
+        family="gradients",
+        differentiable=True,
+        cost="n_samples (F + B)",
+        paper="Smilkov et al. 2017",
+    )
 
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):

@@ -44,7 +44,9 @@ class Solvex(Explainer):
     beam: int = 50
     granularity: Granularity = "word"
     perturbation: How | None = None
-    card: ClassVar = MethodCard("solvex", "search", True, False, "≤ beam · words² F", "Zhou and Shah 2023")
+    card: ClassVar = MethodCard(
+        name="solvex", family="search", signed=True, cost="≤ beam · words² F", paper="Zhou and Shah 2023"
+    )
 
     def __post_init__(self) -> None:
         if self.objective not in get_args(Objective):

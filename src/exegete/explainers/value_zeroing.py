@@ -27,7 +27,9 @@ class ValueZeroing(Explainer):
     products up to each layer. The class that is explained plays no part.
     """
 
-    card: ClassVar = MethodCard("value_zeroing", "attention", False, False, "(tokens + 1) F", "Mohebbi et al. 2023")
+    card: ClassVar = MethodCard(
+        name="value_zeroing", family="attention", cost="(tokens + 1) F", paper="Mohebbi et al. 2023"
+    )
 
     def passes(self, length: int) -> tuple[float, float]:
         """Every layer once with each position's value zeroed."""

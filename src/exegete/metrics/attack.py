@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from exegete.data.alignment import words_of
 from exegete.data.swaps import Swap, applied, swaps
 from exegete.errors import ExegeteError
-from exegete.explainers.attribute import batches
+from exegete.explainers.attribute_examples import batches
 from exegete.models import ExplainedModel
 from exegete.models.encode import as_row
 

@@ -23,7 +23,9 @@ class ImportantTokens(Metric):
     """
 
     thresholds: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-    card: ClassVar = MetricCard("important_tokens", "conciseness", False, "IvRA, appendix D", (0, 1))
+    card: ClassVar = MetricCard(
+        name="important_tokens", family="conciseness", higher_is_better=False, paper="IvRA, appendix D", bounds=(0, 1)
+    )
 
     def __post_init__(self) -> None:
         if not self.thresholds or not all(0 <= z < 1 for z in self.thresholds):

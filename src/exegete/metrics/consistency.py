@@ -32,7 +32,9 @@ class Consistency(Metric):
     """
 
     across: Across = "tokens"
-    card: ClassVar = MetricCard("consistency", "consistency", True, "IvRA, eq. 12", (-1, 1))
+    card: ClassVar = MetricCard(
+        name="consistency", family="consistency", higher_is_better=True, paper="IvRA, eq. 12", bounds=(-1, 1)
+    )
     compares_examples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -12,11 +12,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from exegete.data.cards import MetricCard
-
-SECONDS = MetricCard("seconds", "cost", False, "", (0, None), label="seconds")
-PEAK_MEMORY = MetricCard("peak_memory", "cost", False, "", (0, None), label="MiB")
-
 MIB = 1 << 20
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
 from typing import ClassVar
 
 import torch
@@ -15,15 +14,20 @@ from exegete.metrics.erasure import AtBudget, OverBudgets, Probability, drops, w
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbed import How
 
-ERASER, AML = "DeYoung et al. 2020", "Barkan et al. 2024"
-LOWEST = 1e-12
+LOWEST = 1e-12  # the bounds of log_odds are its logarithm
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comprehensiveness(AtBudget):
     """p(x) − p(x without the top)."""
 
-    card: ClassVar = MetricCard("comprehensiveness", "faithfulness", True, ERASER, (-1, 1))
+    card: ClassVar = MetricCard(
+        name="comprehensiveness",
+        family="faithfulness",
+        higher_is_better=True,
+        paper="DeYoung et al. 2020",
+        bounds=(-1, 1),
+    )
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """The drop of p at the only budget: [1, B]."""
@@ -34,7 +38,9 @@ class Comprehensiveness(AtBudget):
 class Sufficiency(AtBudget):
     """p(x) − p(the top alone)."""
 
-    card: ClassVar = MetricCard("sufficiency", "faithfulness", False, ERASER, (-1, 1))
+    card: ClassVar = MetricCard(
+        name="sufficiency", family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020", bounds=(-1, 1)
+    )
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """The drop of p at the only budget: [1, B]."""
@@ -45,7 +51,13 @@ class Sufficiency(AtBudget):
 class AopcComprehensiveness(OverBudgets):
     """Comprehensiveness, as a mean over several budgets."""
 
-    card: ClassVar = MetricCard("aopc_comprehensiveness", "faithfulness", True, ERASER, (-1, 1))
+    card: ClassVar = MetricCard(
+        name="aopc_comprehensiveness",
+        family="faithfulness",
+        higher_is_better=True,
+        paper="DeYoung et al. 2020",
+        bounds=(-1, 1),
+    )
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """The drop at each budget."""
@@ -56,7 +68,13 @@ class AopcComprehensiveness(OverBudgets):
 class AopcSufficiency(OverBudgets):
     """Sufficiency, as a mean over several budgets."""
 
-    card: ClassVar = MetricCard("aopc_sufficiency", "faithfulness", False, ERASER, (-1, 1))
+    card: ClassVar = MetricCard(
+        name="aopc_sufficiency",
+        family="faithfulness",
+        higher_is_better=False,
+        paper="DeYoung et al. 2020",
+        bounds=(-1, 1),
+    )
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """The drop at each budget."""
@@ -67,7 +85,9 @@ class AopcSufficiency(OverBudgets):
 class Difference(AtBudget):
     """Comprehensiveness minus sufficiency: p(the top alone) − p(x without the top)."""
 
-    card: ClassVar = MetricCard("difference", "faithfulness", True, AML, (-1, 1))
+    card: ClassVar = MetricCard(
+        name="difference", family="faithfulness", higher_is_better=True, paper="Barkan et al. 2024", bounds=(-1, 1)
+    )
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """Comprehensiveness minus sufficiency at the only budget: [1, B]."""
@@ -78,7 +98,9 @@ class Difference(AtBudget):
 class AopcDifference(OverBudgets):
     """Comprehensiveness minus sufficiency over several budgets."""
 
-    card: ClassVar = MetricCard("aopc_difference", "faithfulness", True, AML, (-1, 1))
+    card: ClassVar = MetricCard(
+        name="aopc_difference", family="faithfulness", higher_is_better=True, paper="Barkan et al. 2024", bounds=(-1, 1)
+    )
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """The difference at each budget."""
@@ -90,7 +112,13 @@ class LogOdds(AtBudget):
     """log p(x with the top replaced) − log p(x), with p never below 1e-12 (Shrikumar et al. 2017)."""
 
     how: How = "mask"
-    card: ClassVar = MetricCard("log_odds", "faithfulness", False, "Shrikumar et al. 2017", (log(LOWEST), -log(LOWEST)))
+    card: ClassVar = MetricCard(
+        name="log_odds",
+        family="faithfulness",
+        higher_is_better=False,
+        paper="Shrikumar et al. 2017",
+        bounds=(-27.631021115928547, 27.631021115928547),
+    )
 
     def points(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> Tensor:
         """[1, B]; a regression is an ExegeteError."""

@@ -19,7 +19,6 @@ from torch import Tensor
 from exegete.data.cards import MetricCard
 from exegete.metrics.erasure import OverBudgets, Probability, drops
 
-CARTON = "Carton et al. 2020"
 EPSILON = 1e-4
 
 
@@ -41,7 +40,13 @@ class Normalised(OverBudgets):
 class NormalisedComprehensiveness(Normalised):
     """The share of the possible drop that goes with the top."""
 
-    card: ClassVar = MetricCard("normalised_comprehensiveness", "faithfulness", True, CARTON, (0, 1))
+    card: ClassVar = MetricCard(
+        name="normalised_comprehensiveness",
+        family="faithfulness",
+        higher_is_better=True,
+        paper="Carton et al. 2020",
+        bounds=(0, 1),
+    )
 
     def kept(self, chosen: Tensor) -> Tensor:
         """All content but the top at each budget: [K, B, L]."""
@@ -56,7 +61,13 @@ class NormalisedComprehensiveness(Normalised):
 class NormalisedSufficiency(Normalised):
     """The share of the possible drop that the top alone prevents: here, unlike in `sufficiency`, higher is better."""
 
-    card: ClassVar = MetricCard("normalised_sufficiency", "faithfulness", True, CARTON, (0, 1))
+    card: ClassVar = MetricCard(
+        name="normalised_sufficiency",
+        family="faithfulness",
+        higher_is_better=True,
+        paper="Carton et al. 2020",
+        bounds=(0, 1),
+    )
 
     def kept(self, chosen: Tensor) -> Tensor:
         """The top alone at each budget: [K, B, L]."""

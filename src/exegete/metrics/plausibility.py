@@ -81,7 +81,15 @@ class Plausibility(Metric):
 class Auc(Plausibility):
     """Area under the ROC curve: how often a marked unit is ahead of an unmarked one; ties count half."""
 
-    card: ClassVar = MetricCard("auc", "plausibility", True, "Fawcett 2006", (0, 1), needs_rationale=True, label="AUC")
+    card: ClassVar = MetricCard(
+        name="auc",
+        family="plausibility",
+        higher_is_better=True,
+        paper="Fawcett 2006",
+        bounds=(0, 1),
+        needs_rationale=True,
+        label="AUC",
+    )
 
     def value(self, ranked: Ranked) -> Tensor:
         """Mann and Whitney's statistic, over groups of equal scores."""
@@ -97,7 +105,13 @@ class AveragePrecision(Plausibility):
     """Precision at every marked unit, averaged; units of equal score come together (step-wise, not interpolated)."""
 
     card: ClassVar = MetricCard(
-        "average_precision", "plausibility", True, "DeYoung et al. 2020", (0, 1), needs_rationale=True, label="AP"
+        name="average_precision",
+        family="plausibility",
+        higher_is_better=True,
+        paper="DeYoung et al. 2020",
+        bounds=(0, 1),
+        needs_rationale=True,
+        label="AP",
     )
 
     def value(self, ranked: Ranked) -> Tensor:
@@ -112,7 +126,13 @@ class RecallAtK(Plausibility):
     """Share of the G marked units among the first G; of equal scores the first in the text counts."""
 
     card: ClassVar = MetricCard(
-        "recall_at_k", "plausibility", True, "DeYoung et al. 2020", (0, 1), needs_rationale=True, label="recall@k"
+        name="recall_at_k",
+        family="plausibility",
+        higher_is_better=True,
+        paper="DeYoung et al. 2020",
+        bounds=(0, 1),
+        needs_rationale=True,
+        label="recall@k",
     )
 
     def value(self, ranked: Ranked) -> Tensor:
@@ -131,7 +151,13 @@ class TokenF1(Plausibility):
 
     k: float | None = None
     card: ClassVar = MetricCard(
-        "token_f1", "plausibility", True, "DeYoung et al. 2020", (0, 1), needs_rationale=True, label="F1"
+        name="token_f1",
+        family="plausibility",
+        higher_is_better=True,
+        paper="DeYoung et al. 2020",
+        bounds=(0, 1),
+        needs_rationale=True,
+        label="F1",
     )
 
     def __post_init__(self) -> None:

@@ -1,33 +1,24 @@
-"""Terms of a training loss on a model and its explanations: OBJECTIVES["cross_entropy"] is one."""
+"""Terms of a training loss on a model and its explanations. A new one is a file and a line in `registry.py`."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from exegete.objectives.base import Adaptive, Objective, Step, StepContext
-from exegete.objectives.clustering_consistency import ClusteringConsistency
-from exegete.objectives.comprehensiveness import Comprehensiveness
-from exegete.objectives.consistency import Consistency
-from exegete.objectives.criterion import Criterion
-from exegete.objectives.cross_entropy import CrossEntropy, task_losses
-from exegete.objectives.explanation import ExplanationLoss
-from exegete.objectives.explanation_guided import ExplanationGuided
-from exegete.objectives.gradient_penalty import GradientPenalty
-from exegete.objectives.sufficiency import Sufficiency
-from exegete.objectives.virtual_adversarial import VirtualAdversarial
+from exegete.lazy import lazy
 
-OBJECTIVES: dict[str, type[Objective]] = {
-    objective.name: objective
-    for objective in (
-        CrossEntropy,
-        ExplanationLoss,
-        GradientPenalty,
-        VirtualAdversarial,
-        ExplanationGuided,
-        Comprehensiveness,
-        Sufficiency,
-        Consistency,
-        ClusteringConsistency,
-    )
-}
+if TYPE_CHECKING:
+    from exegete.objectives.base import Adaptive, Objective, Step, StepContext
+    from exegete.objectives.clustering_consistency import ClusteringConsistency
+    from exegete.objectives.comprehensiveness import Comprehensiveness
+    from exegete.objectives.consistency import Consistency
+    from exegete.objectives.criterion import Criterion
+    from exegete.objectives.cross_entropy import CrossEntropy, task_losses
+    from exegete.objectives.explanation import ExplanationLoss
+    from exegete.objectives.explanation_guided import ExplanationGuided
+    from exegete.objectives.gradient_penalty import GradientPenalty
+    from exegete.objectives.registry import OBJECTIVES
+    from exegete.objectives.sufficiency import Sufficiency
+    from exegete.objectives.virtual_adversarial import VirtualAdversarial
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 __all__ = [
     "OBJECTIVES",

@@ -169,5 +169,4 @@ def smat(
 
 def _beside(teacher: str | None, name: str) -> str:
     """The name, with the teacher's folder for that of a learned method that has none."""
-    method = EXPLAINERS.get(name)
-    return f"{name}:{teacher}" if teacher and method is not None and method.card.learned else name
+    return f"{name}:{teacher}" if teacher and name in EXPLAINERS and EXPLAINERS[name].card.learned else name

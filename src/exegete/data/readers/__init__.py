@@ -1,40 +1,13 @@
-"""The registry of formats: READERS["sst"] reads what the spec sst:FOLDER names."""
+"""Formats of data. A new one is a file with its class and a line in `registry.py`."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from exegete.data.readers.base import Reader, Table
-from exegete.data.readers.csv import Csv
-from exegete.data.readers.digits import Digits
-from exegete.data.readers.eraser import Eraser
-from exegete.data.readers.generated import Generated
-from exegete.data.readers.hub import Hub
-from exegete.data.readers.jsonl import Jsonl
-from exegete.data.readers.labelled import Labelled
-from exegete.data.readers.marked_json import Argilla, LabelStudio
-from exegete.data.readers.mlqe import Mlqe
-from exegete.data.readers.parquet import Parquet
-from exegete.data.readers.snli import Snli
-from exegete.data.readers.squad import Squad
-from exegete.data.readers.sst import Sst
+from exegete.lazy import lazy
 
-READERS: dict[str, type[Reader]] = {
-    reader.card.name: reader
-    for reader in (
-        Sst,
-        Eraser,
-        Snli,
-        Squad,
-        Mlqe,
-        Csv,
-        Jsonl,
-        Parquet,
-        Labelled,
-        Hub,
-        Digits,
-        Generated,
-        LabelStudio,
-        Argilla,
-    )
-}
+if TYPE_CHECKING:
+    from exegete.data.readers.base import Reader, Table
+    from exegete.data.readers.registry import READERS
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 __all__ = ["READERS", "Reader", "Table"]

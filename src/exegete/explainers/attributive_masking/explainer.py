@@ -75,7 +75,9 @@ class AttributiveMasking(nn.Module, SinglePass):
         refinement: what is done for each example at inference; nothing by default.
     """
 
-    card: ClassVar = MethodCard("attributive_masking", "learned", False, False, "F + G", "Barkan et al. 2024", True)
+    card: ClassVar = MethodCard(
+        name="attributive_masking", family="learned", cost="F + G", paper="Barkan et al. 2024", learned=True
+    )
 
     def __init__(
         self, backbone: PreTrainedModel, tokenizer: Any, settings: Settings, refinement: Refinement | None = None

@@ -29,7 +29,9 @@ class Alti(LayerMaps):
     """
 
     distance: int = 1
-    card: ClassVar = MethodCard("alti", "decomposition", False, True, "≈ 3 F", "Ferrando et al. 2022")
+    card: ClassVar = MethodCard(
+        name="alti", family="decomposition", differentiable=True, cost="≈ 3 F", paper="Ferrando et al. 2022"
+    )
 
     def map(self, state: LayerState, rows: Tensor) -> Tensor:
         """The contribution matrix C of a layer at the rows: [R, L]."""

@@ -45,7 +45,9 @@ class DecompX(Explainer):
     activation: Activation = "zero_origin"
     feed_forward: bool = True
     max_memory: int = 1 << 25
-    card: ClassVar = MethodCard("decompx", "decomposition", False, False, "≈ L F / 2", "Modarressi et al. 2023")
+    card: ClassVar = MethodCard(
+        name="decompx", family="decomposition", cost="≈ L F / 2", paper="Modarressi et al. 2023"
+    )
 
     @property
     def rules(self) -> Rules:
@@ -89,7 +91,7 @@ class DecompXClassifier(DecompX):
 
     head_activation: Literal["zero_origin", "tangent"] = "zero_origin"
     card: ClassVar = MethodCard(
-        "decompx_classifier", "decomposition", True, False, "≈ L F / 2", "Modarressi et al. 2023"
+        name="decompx_classifier", family="decomposition", signed=True, cost="≈ L F / 2", paper="Modarressi et al. 2023"
     )
 
     @torch.no_grad()

@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 from datasets import Dataset
 from tqdm.auto import tqdm
 
+from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer, explainer
-from exegete.explainers.attribute import batches, listed, targets_of
+from exegete.explainers.attribute_examples import batches, listed, targets_of
 from exegete.explainers.base import recorded
 from exegete.metrics import Metric, metric
-from exegete.metrics.cost import PEAK_MEMORY, SECONDS
+from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models import ExplainedModel
 from exegete.models.digest import weights_digest
 from exegete.models.encode import as_row
@@ -138,7 +139,9 @@ def _shards(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) 
 
 def native_methods() -> list[str]:
     """Every method that needs nothing but the model."""
-    return [name for name, kind in EXPLAINERS.items() if not kind.card.learned and kind.card.family != "prompted"]
+    return [
+        name for name, card in EXPLAINERS.cards(MethodCard).items() if not card.learned and card.family != "prompted"
+    ]
 
 
 def _methods(

@@ -11,8 +11,8 @@ import pandas as pd
 
 from exegete.data.cards import MetricCard
 from exegete.data.provenance import whole_file
-from exegete.metrics import CARDS
-from exegete.metrics.cost import PEAK_MEMORY, SECONDS
+from exegete.metrics import cards as metric_cards
+from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.csv_table import csv_table
 from exegete.reports.curves import Curve
@@ -84,7 +84,8 @@ class Comparison:
         folder = Path(directory)
         config = read_config(folder)
         results, curves = read_frames(folder)
-        cards = [replace(CARDS[made["metric"]], name=column) for column, made in config["metrics"].items()]
+        known = metric_cards()
+        cards = [replace(known[made["metric"]], name=column) for column, made in config["metrics"].items()]
         examples = read_examples(folder / EXAMPLES, results["example"].nunique())
         attributions = Attributions.load(folder / "attributions")
         return cls(results, curves, attributions, [*cards, SECONDS, PEAK_MEMORY], examples, config)

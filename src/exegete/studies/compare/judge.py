@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from exegete.explainers.attribute import describe
+from exegete.explainers.attribute_examples import describe
 from exegete.explainers.base import Explainer, Explanation
 from exegete.metrics import Metric
 from exegete.metrics.cost import measured

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers import explainer
-from exegete.explainers.registry import known
+from exegete.explainers import EXPLAINERS, explainer
 from exegete.studies.runs.run_ref import OWN
 from exegete.studies.spec.schema import ExplainerPart
 
@@ -27,9 +27,9 @@ def check_explainer(part: ExplainerPart) -> None:
         explainer(part.spec)
         return
     name = part.spec.partition(":")[0]
-    found = known()
-    if name not in found or not found[name].card.learned:
-        raise unknown("learned method", name, [each for each, kind in found.items() if kind.card.learned])
+    learned = [each for each, card in EXPLAINERS.cards(MethodCard).items() if card.learned]
+    if name not in learned:
+        raise unknown("learned method", name, learned)
 
 
 def chosen(part: ExplainerPart, run: str | None) -> Chosen:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from exegete.explainers import Explainer
 from exegete.explainers.attention import AttentionLast, AttentionRollout, from_readout
-from exegete.explainers.attribute import batches, targets_of
+from exegete.explainers.attribute_examples import batches, targets_of
 from exegete.metrics import metric
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.labels import in_model_labels

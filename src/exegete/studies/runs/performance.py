@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from datasets import Dataset
 
-from exegete.explainers.attribute import batches
+from exegete.explainers.attribute_examples import batches
 from exegete.models import ExplainedModel
 from exegete.models.labels import in_model_labels
 from exegete.models.outputs import finite

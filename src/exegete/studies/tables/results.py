@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from exegete.data.cards import MetricCard
-from exegete.metrics import CARDS, metric
-from exegete.metrics.cost import PEAK_MEMORY, SECONDS
+from exegete.metrics import cards, metric
+from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.studies.runs.agreement import compared
 from exegete.studies.runs.grid import Grid, Run
 from exegete.studies.runs.protocols import PROTOCOLS
@@ -45,14 +45,14 @@ class Results:
         declared = self.grid.study.file.metrics
         if name in declared:
             return metric(declared[name]).card
-        if name in CARDS:
-            return CARDS[name]
+        if name in cards():
+            return cards()[name]
         if name in self.grid.study.file.comparisons:
-            return MetricCard(name, "agreement", True, "", label=name)
+            return MetricCard(name=name, family="agreement", higher_is_better=True, label=name)
         for protocol in PROTOCOLS.values():
             if name in protocol.figures:
-                return MetricCard(name, "cost", protocol.figures[name], "", label=name)
-        return MetricCard(name, "cost", name.removeprefix(DEV) in RISING, "", label=name)
+                return MetricCard(name=name, family="cost", higher_is_better=protocol.figures[name], label=name)
+        return MetricCard(name=name, family="cost", higher_is_better=name.removeprefix(DEV) in RISING, label=name)
 
     def runs(self, **where: Any) -> list[Run]:
         """The finished judged runs with these fields, of models that count."""

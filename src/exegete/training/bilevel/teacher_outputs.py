@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.explainers.attribute import batches
+from exegete.explainers.attribute_examples import batches
 from exegete.models import Batch, ExplainedModel
 from exegete.models.labels import in_model_labels
 from exegete.models.outputs import finite

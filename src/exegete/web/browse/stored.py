@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer, explainer
 from exegete.metrics import metric
-from exegete.metrics.cost import PEAK_MEMORY, SECONDS
+from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.studies import Comparison
 from exegete.studies.compare.examples import EXAMPLES, read_examples

@@ -1,0 +1,32 @@
+"""The registry of formats: READERS["sst"] reads what the spec sst:FOLDER names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from exegete.data.registry import Registry
+
+if TYPE_CHECKING:
+    from exegete.data.readers.base import Reader
+
+READERS: Registry[type[Reader]] = Registry(
+    "kind of data",
+    "exegete.readers",
+    {
+        "sst": "sst:Sst",
+        "eraser": "eraser:Eraser",
+        "snli": "snli:Snli",
+        "squad": "squad:Squad",
+        "mlqe": "mlqe:Mlqe",
+        "csv": "csv:Csv",
+        "jsonl": "jsonl:Jsonl",
+        "parquet": "parquet:Parquet",
+        "labelled": "labelled:Labelled",
+        "hub": "hub:Hub",
+        "digits": "digits:Digits",
+        "generated": "generated:Generated",
+        "label_studio": "marked_json:LabelStudio",
+        "argilla": "marked_json:Argilla",
+    },
+    package="exegete.data.readers",
+)

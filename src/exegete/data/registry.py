@@ -1,0 +1,105 @@
+"""The registry of one kind of parts: an id a line, what installed packages add, cards that need no import."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.resources import files
+from typing import Any, TypeVar
+
+from exegete.data.specs import parameters, split
+from exegete.errors import ExegeteError, unknown
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+class Registry(Mapping[str, T]):
+    """Parts of one kind by id; a part is imported when it is looked up, never for its id.
+
+    `what` is what errors call a part. `group` is the entry point group in which installed packages name parts of
+    their own; they replace no native one. `native` says where in `package` (by default named as the group) ours are:
+    id → `module:name`.
+
+    Looking up raises ExegeteError for an unknown id, with the valid ones and the closest.
+    """
+
+    def __init__(self, what: str, group: str, native: Mapping[str, str], package: str = "") -> None:
+        self.what, self.group, package = what, group, package or group
+        self.native = {name: EntryPoint(name, f"{package}.{where}", group) for name, where in native.items()}
+
+    def __getitem__(self, name: str) -> T:
+        point = self.native.get(name) or self._installed.get(name)
+        if point is None:
+            raise unknown(self.what, name, self)
+        try:
+            part: T = point.load()
+        except Exception as error:
+            if name in self.native:
+                raise
+            raise ExegeteError(f"the {self.what} {name!r} of an installed package ({point.value}): {error}") from error
+        return part
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.native, **self._installed})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.native or name in self._installed
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The part, or the default where there is none of the name."""
+        if name not in self:
+            return default
+        return self[name]
+
+    def make(self, spec: str, **params: Any) -> Any:
+        """The part of a spec, `id` or `id?name=value&...`, called with the parameters; `params` come on top.
+
+        Raises:
+            ExegeteError: an unknown id or parameter, or a value that is none of its field's type.
+        """
+        name, given = split(spec)
+        part: Any = self[name]
+        return part(**parameters(name, part, given | params))
+
+    def cards(self, kind: type[C]) -> dict[str, C]:
+        """Every part's card by id. Native ones are read from their files, so that a list imports nothing heavy.
+
+        A package whose part cannot be loaded is left out, with a warning.
+        """
+        found = {name: kind(**_card(point)) for name, point in self.native.items()}
+        for name in self._installed:
+            try:
+                found[name] = self[name].card  # type: ignore[attr-defined]  # of the kind that was asked for
+            except ExegeteError as error:
+                logging.getLogger(__name__).warning("%s", error)
+        return found
+
+    @property
+    def _installed(self) -> dict[str, EntryPoint]:
+        return {name: point for name, point in installed(self.group).items() if name not in self.native}
+
+
+@cache
+def installed(group: str) -> dict[str, EntryPoint]:
+    """The parts that packages add to a group, by id; looked for once a process."""
+    return {point.name: point for point in entry_points(group=group)}
+
+
+@cache
+def _card(point: EntryPoint) -> dict[str, Any]:
+    """The keywords of `card = Card(...)` in a native class, by its file."""
+    *rooms, module = point.module.split(".")[1:]
+    source = files("exegete").joinpath(*rooms, f"{module}.py").read_text(encoding="utf-8")
+    for part in ast.parse(source).body:
+        for line in part.body if isinstance(part, ast.ClassDef) and part.name == point.attr else ():
+            value = line.value if isinstance(line, ast.Assign | ast.AnnAssign) else None
+            if isinstance(value, ast.Call) and ast.unparse(line).startswith("card"):
+                return {str(word.arg): ast.literal_eval(word.value) for word in value.keywords}
+    raise TypeError(f"{point.value} says no `card: ClassVar = Card(name=..., ...)` of plain values")

@@ -1,0 +1,26 @@
+"""The registry of training methods by their id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from exegete.data.registry import Registry
+
+if TYPE_CHECKING:
+    from exegete.recipes.base import Factory
+
+RECIPES: Registry[Factory] = Registry(
+    "recipe",
+    "exegete.recipes",
+    {
+        "baseline": "baseline:baseline",
+        "er_joint": "er_joint:er_joint",
+        "er_constrained": "er_constrained:er_constrained",
+        "er_bound": "er_bound:er_bound",
+        "fresh": "fresh:fresh",
+        "regex": "regex:regex",
+        "smat": "smat:smat",
+        "ivra": "ivra:ivra",
+        "aml": "aml:aml",
+    },
+)

@@ -1,0 +1,116 @@
+"""One registry for every kind of part: ids without imports, cards from files, what installed packages add."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import exegete
+from exegete.data import READERS
+from exegete.data.cards import DataCard, MethodCard, MetricCard
+from exegete.data.registry import Registry, installed
+from exegete.errors import ExegeteError
+from exegete.explainers import EXPLAINERS, explainer, methods
+from exegete.metrics import METRICS, metric
+from exegete.objectives import OBJECTIVES
+from exegete.recipes import RECIPES
+
+REGISTRIES = {registry.group: registry for registry in (EXPLAINERS, METRICS, OBJECTIVES, RECIPES, READERS)}
+CARDS = {"exegete.explainers": MethodCard, "exegete.metrics": MetricCard, "exegete.readers": DataCard}
+LISTS = """
+import sys
+from exegete.cli import main
+assert main(sys.argv[1:]) == 0
+heavy = {"torch", "transformers", "datasets", "captum", "sklearn", "scipy"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group, each in REGISTRIES.items() for name in each])
+def test_an_id_is_what_the_part_is_called(group, name):
+    part = REGISTRIES[group][name]
+    assert name == (part.card.name if group in CARDS else getattr(part, "name", part.__name__))
+
+
+@pytest.mark.parametrize("group", CARDS)
+def test_cards_read_from_files_are_those_of_the_classes(group):
+    registry = REGISTRIES[group]
+    assert registry.cards(CARDS[group]) == {name: part.card for name, part in registry.items()}
+
+
+@pytest.mark.parametrize("command", ["methods", "metrics", "datasets"])
+def test_lists_import_nothing_heavy(command):
+    path = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", LISTS, command], env=path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "random" in done.stdout or "auc" in done.stdout or "sst" in done.stdout
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """An installed package with parts of its own, one of them broken, and two with the ids of native ones."""
+    (tmp_path / "plugged.py").write_text(
+        "from exegete.explainers.control import Random\n"
+        "from exegete.metrics.conciseness import ImportantTokens\n"
+        "class Mine(Random):\n    card = Random.card.__class__(name='mine', family='control', cost='0')\n"
+        "class Few(ImportantTokens):\n    pass\n"
+    )
+    info = tmp_path / "plugged-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[exegete.explainers]\nmine = plugged:Mine\nrandom = plugged:Mine\nbroken = plugged:Nowhere\n"
+        "[exegete.metrics]\nfew = plugged:Few\nauc = plugged:Few\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    installed.cache_clear()
+    yield
+    installed.cache_clear()
+    sys.modules.pop("plugged", None)
+
+
+@pytest.mark.usefixtures("package")
+def test_an_installed_package_adds_parts_and_replaces_none(caplog):
+    assert type(explainer("mine?seed=3")).__module__ == "plugged"
+    assert metric("few?thresholds=0.5").thresholds == (0.5,)
+    assert type(explainer("random")).__module__ == "exegete.explainers.control"
+    assert METRICS["auc"].__module__ == "exegete.metrics.plausibility"
+    assert set(list(EXPLAINERS)[-2:]) == {"broken", "mine"}
+    assert len(EXPLAINERS) == len(EXPLAINERS.native) + 2
+    assert "mine" in set(methods()["name"])
+    assert "broken" not in set(methods()["name"])
+    assert "plugged:Nowhere" in caplog.text
+    with pytest.raises(ExegeteError, match=r"method 'broken' of an installed package \(plugged:Nowhere\)"):
+        explainer("broken")
+    with pytest.raises(ExegeteError, match="Did you mean 'mine'"):
+        explainer("mien")
+
+
+def test_packages_are_looked_for_once(monkeypatch):
+    calls = []
+    monkeypatch.setattr("exegete.data.registry.entry_points", lambda group: calls.append(group) or [])
+    installed.cache_clear()
+    for _ in range(3):
+        assert "nothing" not in EXPLAINERS
+        assert len(list(METRICS)) == len(METRICS)
+    assert sorted(calls) == ["exegete.explainers", "exegete.metrics"]
+    installed.cache_clear()
+
+
+def test_looking_up():
+    registry = Registry("shape", "exegete.shapes", {"random": "control:Random"}, package="exegete.explainers")
+    assert registry["random"] is EXPLAINERS["random"]
+    assert registry.get("square") is None
+    assert registry.make("random?seed=1", seed=2) == explainer("random", seed=2)
+    with pytest.raises(ExegeteError, match=r"unknown shape 'rndom'. Did you mean 'random'\? Valid choices: random"):
+        registry["rndom"]
+
+
+def test_a_card_that_a_list_cannot_read_is_a_mistake():
+    registry = Registry("shape", "exegete.shapes", {"base": "base:Explainer"}, package="exegete.explainers")
+    with pytest.raises(TypeError, match="exegete.explainers.base:Explainer says no `card"):
+        registry.cards(MethodCard)
