@@ -26,7 +26,7 @@ def load_data(
     all that is not at its default.
 
     Args:
-        spec: NAME:PATH?OPTION=VALUE&..., a key of READERS first; a path alone where it ends in a key (.csv, .jsonl, .parquet).
+        spec: NAME:PATH?OPTION=VALUE&..., a key of READERS first; a path alone where it ends in one, as .csv or .jsonl.
         split: train, dev (also validation, val, valid), test; single files also have all.
         limit: at most so many rows, drawn by the seed, in the order of the file; a smaller draw is part of a larger.
         seed: what chance decides (division of single files, the generated corpus, the draw); wins over the spec's.
