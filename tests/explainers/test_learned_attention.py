@@ -183,7 +183,7 @@ def normalised(norm, values):
 
 def by_loops(single, model, batch, row):
     """Literal IvRA of an example, number by number."""
-    outputs, norm = pass_of(model, batch), single.norm
+    outputs, norm = pass_of(model, batch), single.normaliser
     real = batch.attended[row].nonzero().flatten().tolist()
     places = [p for p in real if single.special_tokens or batch.content[row, p]]
     layers = []
@@ -212,7 +212,7 @@ def by_loops(single, model, batch, row):
 def test_literal_mix_against_loops(family, norm, special_tokens):
     model = shared(family)
     batch = model.encode(["a moving film", "great"])
-    options = {"norm": norm, "mix": "literal", "scales": (3.0, 2.0), "special_tokens": special_tokens}
+    options = {"normaliser": norm, "mix": "literal", "scales": (3.0, 2.0), "special_tokens": special_tokens}
     single = drawn(InterpretableAttention.untrained(model, **options))
     scores = single.explain_all_positions(model, batch).scores
     for row in range(len(batch)):
@@ -448,7 +448,7 @@ def test_models_of_another_shape_are_refused():
     ("options", "message"),
     [
         ({"n_layers": 0}, "at least 1 layer"),
-        ({"norm": "sparse"}, "unknown norm"),
+        ({"normaliser": "sparse"}, "unknown normaliser"),
         ({"mix": "coef"}, "Did you mean 'coefs'"),
         ({"scales": (1.0,)}, "two positive"),
         ({"scales": (1.0, 0.0)}, "two positive"),
