@@ -194,6 +194,18 @@ def test_squad_by_hand(tmp_path):
     assert squad(tmp_path, [])["answer"][:] == [[]]
 
 
+def test_squad_with_the_sentence_of_the_answer_for_context(tmp_path):
+    context = "One is here. The tin lid is old. Nobody has a lid. A lid."
+    answers = [{"text": "lid", "answer_start": 21}, {"text": "lid", "answer_start": 46}]
+    squad(tmp_path, answers, context)
+    data = load_data(f"squad:{tmp_path / 's.json'}?sentences=true", "all")
+    assert data[0]["text_pair"] == "The tin lid is old."
+    assert [data[0]["text_pair"][a:b] for a, b in data[0]["answer"]] == ["lid"]
+    squad(tmp_path, [])
+    with pytest.raises(ExegeteError, match="no rows"):
+        load_data(f"squad:{tmp_path / 's.json'}?sentences=true", "all")
+
+
 def test_squad_malformed(tmp_path):
     with pytest.raises(ExegeteError, match="the answer 'tin' does not stand at character 8"):
         squad(tmp_path, [{"text": "tin", "answer_start": 8}])

@@ -50,6 +50,13 @@ def test_a_run_that_failed_once_is_mended_and_bad_input_is_not_tried_again(tmp_p
     assert not Store(tmp_path / "store").failure(once.key).exists()
 
 
+def test_when_the_time_is_up_no_run_is_begun_and_the_same_call_goes_on(tmp_path):
+    these = cells(3)
+    for minutes, left in ((0, 3), (1e-9, 3), (None, 0)):
+        outcome = drive(these, tmp_path / "store", Inline(tmp_path / "store"), minutes=minutes)
+        assert (outcome.waiting, len(outcome.done), outcome.failed) == (left, 3 - left, {})
+
+
 def test_needs_come_first_in_whatever_order_runs_are_given(tmp_path):
     first, second = cells(2)
     late = Cell({"kind": "test", "number": 2}, ordinary, "late", needs=(first.key, second.key))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
+from exegete.data.provenance import data_digest
 from exegete.errors import ExegeteError
 from exegete.studies.runs.grid import grid
+from exegete.studies.spec import sources
 from exegete.studies.spec.study_file import load_study
 from exegete.studies.spec.yaml_lines import read
 
@@ -71,7 +74,19 @@ BAD = [
     ("seeds: 2", "seeds: 2\nseeds: 3", 11, "the key 'seeds' comes twice"),
     ("seeds: 2", "seeds: [2", 11, "no YAML"),
     ("seeds: 2", "seeds: ${NOT_SET_ANYWHERE}", 10, "NOT_SET_ANYWHERE is not set"),
-    ("seeds: 2", "scales: {huge: {}}", 10, "scales: expected small and paper"),
+    ("seeds: 2", "scales: {huge: {}}", 10, "scales: expected small, paper and trial"),
+    (
+        "split: dev}",
+        "split: dev, longest: {words: 3, characters: 9}}",
+        3,
+        "expected one of characters, words and tokens",
+    ),
+    ("split: dev}", "split: dev, longest: {tokens: 3, model: tin}}", 3, "unknown model 'tin'. Did you mean 'tiny'"),
+    ("split: dev}", "split: dev, exclude: trian}", 3, "unknown dataset 'trian'"),
+    ("split: dev}", "split: dev, exclude: dev}", 3, "dev excludes itself"),
+    ("metrics: [auc]}", "metrics: [auc], limits: {rnd: 3}}", 14, "unknown explainer 'rnd'"),
+    ("metrics: [auc]}", "protocol: students}", 14, "students needs the option 'pool'"),
+    ("ATT: attention_last", "ATT: none", 14, "the explainer none is for protocols with students"),
     ("seeds: 2", "extends: nothing.yaml", 10, "there is no file .*nothing.yaml"),
 ]
 
@@ -134,6 +149,74 @@ def test_a_null_of_a_scale_takes_away_what_any_file_below_put_there(tmp_path):
     assert (list(file.recipes), file.tables) == (["slow"], {})
 
 
+def test_a_trial_is_on_top_of_the_small_scale_and_judged_on_rows_that_it_leaves(tmp_path):
+    more = """\
+extends: good.yaml
+datasets: {dev: {longest: {words: 99}}}
+scales:
+  small: {datasets: {dev: {limit: 3}, train: {limit: 7}}, seeds: 3}
+  trial: {datasets: {train: {limit: 5}}}
+"""
+    written(tmp_path / "good.yaml", GOOD)
+    path = written(tmp_path / "more.yaml", more)
+    study, small = load_study(path, "trial"), load_study(path)
+    assert (study.name, study.file.seeds, study.file.datasets["train"].limit) == ("more-trial", [7], 5)
+    judged = sources.load(study.dataset("dev", judged=True))["text"][:]
+    kept = {name: set(sources.load(small.dataset(name))["text"][:]) for name in ("train", "dev")}
+    assert (len(judged), len(kept["dev"])) == (3, 3)
+    assert not set(judged) & (kept["dev"] | kept["train"])
+    assert sources.load(study.dataset("dev"))["text"][:] == sources.load(small.dataset("dev"))["text"][:]
+    less = written(tmp_path / "less.yaml", "extends: good.yaml")
+    (missing,) = grid(load_study(less, "trial")).missing
+    assert re.search("good.yaml:3: datasets.dev.spec: generated.* has no row left", missing)
+
+
+LONGEST = [
+    ({"characters": 90}, lambda text: len(text) <= 90),
+    ({"words": 14}, lambda text: len(text.split()) <= 14),
+]
+
+
+@pytest.mark.parametrize(("longest", "fits"), LONGEST)
+def test_rows_are_chosen_by_length_and_rationales_and_not_twice(longest, fits):
+    whole = {"spec": "generated?size=60", "split": "train", "limit": None, "seed": 0, "options": {}}
+    texts = sources.load(whole)["text"][:]
+    short = sources.load(whole | {"longest": longest})["text"][:]
+    assert short == [text for text in texts if fits(text)]
+    assert 0 < len(short) < len(texts)
+    few = whole | {"longest": longest, "limit": 4}
+    rest = sources.load(whole | {"longest": longest, "exclude": [few], "rows": [0, 3]})["text"][:]
+    assert len(rest) == 3
+    assert set(rest) <= set(short) - set(sources.load(few)["text"][:])
+    assert sources.dataset(few).address == {"rows": 4, "digest": data_digest(sources.load(few))}
+
+
+def test_tokens_are_those_of_a_models_own_tokenizer_and_pairs_count_together(tmp_path):
+    from families import tokenizer
+
+    cut = tokenizer("bert")
+    cut.save_pretrained(tmp_path / "m")
+    rows = [{"text": "a moving film", "text_pair": " ".join(["dull"] * size)} for size in range(1, 9)]
+    lines = [json.dumps(row | {"label": "yes" if i % 2 else "no"}) for i, row in enumerate(rows)]
+    written(tmp_path / "pairs.jsonl", "\n".join(lines) + "\n")
+    part = {"spec": f"jsonl:{tmp_path}/pairs.jsonl", "split": "all", "limit": None, "seed": 0, "options": {}}
+    longest = len(cut(rows[4]["text"], rows[4]["text_pair"])["input_ids"])
+    found = sources.load(part | {"longest": {"tokens": longest, "model": str(tmp_path / "m")}})
+    assert found["text_pair"][:] == [row["text_pair"] for row in rows[:5]]
+    with pytest.raises(ExegeteError, match=r"there is no tokenizer.json at \./nowhere"):
+        sources.load(part | {"longest": {"tokens": 9, "model": "./nowhere"}})
+
+
+def test_rows_with_rationales_are_those_where_somebody_marked_something(tmp_path):
+    lines = [
+        {"text": f"film {i}", "label": "ab"[i % 2], "rationale": r}
+        for i, r in enumerate([[[0, 4]], [], None, [[0, 2]]])
+    ]
+    written(tmp_path / "r.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    part = {"spec": f"jsonl:{tmp_path}/r.jsonl", "split": "all", "limit": None, "seed": 0, "options": {}}
+    assert sources.load(part | {"rationales": True})["text"][:] == ["film 0", "film 3"]
+
+
 def test_anchors_and_merge_keys_keep_lines(tmp_path):
     found = read(written(tmp_path / "a.yaml", "a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n"))
     assert found.value == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}
@@ -182,8 +265,6 @@ def test_a_model_folder_and_a_data_file_go_by_content(tmp_path):
     def keys(data):
         text = study.replace('spec: "generated?size=40", split: train', f"spec: 'jsonl:{data}', split: all")
         return [run.cell.key for run in grid(load_study(written(tmp_path / "s.yaml", text))).runs]
-
-    from exegete.studies.spec import sources
 
     first = keys(tmp_path / "one.jsonl")
     assert keys(tmp_path / "two.jsonl") == first

@@ -221,7 +221,7 @@ def test_a_late_zombie_does_not_replace_what_is_finished(tmp_path):
     def overtaken(cell, space):
         with Store(store.root).fresh(Cell(cell.config, ordinary, "the thief")) as thief:
             ordinary(cell, thief)
-            cell_module.describe(thief.fresh, cell, 1.0, 1)
+            cell_module.describe(thief.fresh, cell, 1, seconds=1.0, cpu_seconds=1.0)
         (space.fresh / "first.txt").write_text("late")
 
     assert run_cell(Cell(cell.config, overtaken, "the zombie"), store.root)

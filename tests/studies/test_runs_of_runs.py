@@ -23,7 +23,6 @@ from exegete.studies.runs.performance import performance
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.runs.store import Store
 from exegete.studies.spec import sources
-from exegete.studies.spec.schema import DatasetPart
 from exegete.studies.spec.study_file import load_study
 from exegete.studies.tables.coefficients import coefficient_maps
 from exegete.studies.tables.figures import agreements, table_matrix
@@ -137,7 +136,7 @@ def test_a_protocols_figures_are_those_of_its_function(results):
 def test_a_student_foretells_its_teacher_as_often_as_both_say_the_same(results):
     """The teacher's own model foretells it always."""
     teacher = exegete.load(folder(results, "Teacher"))
-    exam = sources.load(results.grid.study.file.datasets["exam"].model_dump())
+    exam = sources.load(results.grid.study.dataset("exam"))
     said = performance(teacher, exam)[1]["predicted"].map(np.argmax)
     for run in results.runs(judgement="foretold"):
         share = (results.predictions(run)["predicted"].map(np.argmax) == said).mean()
@@ -163,14 +162,14 @@ def test_coefficients_of_an_explainer_are_those_it_was_left_with(results):
 
 
 def test_rows_divide_a_split():
-    parts = [DatasetPart(spec="generated?size=48", split="train", rows=rows) for rows in ([0, 16], [16, 28])]
-    pool, exam = (sources.load(part.model_dump())["text"][:] for part in parts)
+    usual = {"spec": "generated?size=48", "split": "train", "limit": None, "seed": 0, "options": {}}
+    parts = [usual | {"rows": rows} for rows in ([0, 16], [16, 28])]
+    pool, exam = (sources.load(part)["text"][:] for part in parts)
     assert (len(pool), len(exam)) == (16, 12)
     assert not set(pool) & set(exam)
     assert pool == exegete.load_data("generated?size=48", "train", limit=16, seed=0)["text"][:]
     assert sources.dataset(parts[0]).address != sources.dataset(parts[1]).address
-    few = DatasetPart(spec="generated?size=48", split="train", rows=[40, 99])
-    assert "none to take from 40 to 99" in sources.dataset(few).problem
+    assert "none to take from 40 to 99" in sources.dataset(usual | {"rows": [40, 99]}).problem
 
 
 def test_how_alike_seeds_are_is_the_mean_over_pairs_of_examples(results):

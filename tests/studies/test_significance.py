@@ -13,7 +13,7 @@ from exegete.studies.tables.significance import corrected, of_metric, of_predict
 
 
 def predictions(labels, classes):
-    return pd.DataFrame({"predicted": [np.eye(3)[c] for c in classes], "label": labels})
+    return pd.DataFrame({"example": range(len(labels)), "predicted": [np.eye(3)[c] for c in classes], "label": labels})
 
 
 def test_figures_are_rebuilt_from_sums():
@@ -26,7 +26,7 @@ def test_figures_are_rebuilt_from_sums():
         found = of_predictions(name, predictions(labels, classes))
         assert found.figure(found.values.sum(0)) == pytest.approx(expected)
     x, y = draw.normal(size=50), draw.normal(size=50)
-    frame = pd.DataFrame({"predicted": [np.array([value]) for value in x], "label": y})
+    frame = pd.DataFrame({"example": range(50), "predicted": [np.array([value]) for value in x], "label": y})
     for name, expected in (("pearson", stats.pearsonr(x, y).statistic), ("rmse", np.sqrt(((x - y) ** 2).mean()))):
         found = of_predictions(name, frame)
         assert found.figure(found.values.sum(0)) == pytest.approx(expected)

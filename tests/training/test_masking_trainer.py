@@ -22,6 +22,7 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.data import generated_tokenizer
+from exegete.data.selection import without
 from exegete.explainers.attributive_masking.losses import Weights
 from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, StepContext
@@ -30,7 +31,7 @@ from exegete.recipes import RECIPES
 from exegete.training.bilevel.students import Teaching
 from exegete.training.loop.batches import Collator
 from exegete.training.loop.module import TrainingModule
-from exegete.training.masking.data import stratified, without
+from exegete.training.masking.data import stratified
 from exegete.training.masking.run import masking_arguments, train_masking, usual
 from exegete.training.masking.search import WeightSearch, drawn, opened
 from exegete.training.masking.trainer import MaskingTrainer

@@ -37,6 +37,7 @@ class Scale(StrEnum):
 
     small = "small"
     paper = "paper"
+    trial = "trial"
 
 
 class Format(StrEnum):
@@ -68,6 +69,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what there is 
 Resume = Annotated[
     bool, typer.Option("--resume/--no-resume", help="Keep what an interrupted study has; else refuse to.")
 ]
+Minutes = Annotated[
+    float | None, typer.Option("--minutes", min=0, help="Begin no run after so long. Default: all are begun.")
+]
 Address = Annotated[str | None, typer.Option("--address", help="Of the Ray cluster. Default: the one running here.")]
 STORE = Path("runs")
 
@@ -87,6 +91,7 @@ def run(
     threads: Threads = None,
     only: Only = None,
     dry_run: DryRun = False,
+    minutes: Minutes = None,
     resume: Resume = True,
     address: Address = None,
     quiet: options.Quiet = False,
@@ -120,7 +125,8 @@ def run(
             f"{output_dir} holds finished runs of this study: choose another folder, or drop --no-resume"
         )
     options.writable(output_dir)
-    outcome = drive(grid.cells, output_dir, _workers(engine, output_dir, workers, threads, address), _Talk(grid, quiet))
+    hands = _workers(engine, output_dir, workers, threads, address)
+    outcome = drive(grid.cells, output_dir, hands, _Talk(grid, quiet), minutes=minutes)
     _write(grid, store)
     _require_finished(grid, outcome, output_dir)
 
@@ -276,5 +282,7 @@ def _require_finished(grid: Grid, outcome: Outcome, root: Path) -> None:
         say(f"failed: {titles[key]}: {reason} (see {root / 'failed' / key}.txt)")
     if outcome.full:
         say(f"the disk of {root} is full: make room and run the same command; {len(outcome.done)} runs are kept")
+    elif outcome.waiting:
+        say(f"the time is up: {outcome.waiting} runs are left; the same command goes on")
     if outcome.failed:
         raise typer.Exit(1)

@@ -13,8 +13,9 @@ BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "n
 
 
 def split(spec: str) -> tuple[str, dict[str, str]]:
-    """The name and its parameters as text, from `name?a=1&b=2`."""
+    """The name and its parameters as text, from `name?a=1&b=2`; one without a value is `true`."""
     name, _, query = spec.partition("?")
+    query = "&".join(part if "=" in part or not part else f"{part}=true" for part in query.split("&"))
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:

@@ -45,6 +45,11 @@ class LearnedAttention(nn.Module, SinglePass):
             raise ExegeteError(f"expected at least 1 layer and 1 head, got {n_layers} layers of {n_heads} heads")
         self.n_layers, self.n_heads = n_layers, n_heads
 
+    @classmethod
+    @abstractmethod
+    def untrained(cls, model: ExplainedModel, **options: Any) -> Self:
+        """The explainer for a model with all coefficients alike; `options` as in the class."""
+
     @property
     @abstractmethod
     def params(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from exegete.data.cards import MethodCard
 from exegete.data.registry import Registry
-from exegete.data.specs import parameters, split
+from exegete.data.specs import BOOLEANS, parameters, split
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
 def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     """An explainer by id, as `integrated_gradients`, `integrated_gradients?n_steps=20`, or `ID:PATH` for a learned one.
 
+    `parameterised_attention?untrained` and `interpretable_attention?untrained&normaliser=softmax` learned nothing yet.
+
     Raises:
         ExegeteError: an unknown id or parameter; the message names the valid ones.
     """
@@ -59,14 +61,19 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
         if params:
             raise ExegeteError(f"{spec.name} is made already: parameters ({', '.join(params)}) go with an id only")
         return spec
-    address, given = split(spec)
+    address, asked = split(spec)
+    given: dict[str, Any] = asked | params
     name, _, path = address.partition(":")
     kind = EXPLAINERS[name]
     if path:
-        return kind.from_pretrained(path).configured(**given, **params)
+        return kind.from_pretrained(path).configured(**given)
+    if kind.card.learned and BOOLEANS.get(given.pop("untrained", "false")):
+        from exegete.explainers.untrained import Untrained  # noqa: PLC0415  # imported when used
+
+        return Untrained(kind, given)
     if kind.card.learned:
         raise ExegeteError(f"{name} is learned: give the folder it was saved in, as {name}:PATH")
-    return kind(**parameters(name, kind, given | params))
+    return kind(**parameters(name, kind, given))
 
 
 def methods() -> pd.DataFrame:

@@ -29,7 +29,12 @@ class Squad(Reader):
 
     A file is one of the published splits, so it is divided by paragraph: all questions of a paragraph are in the same
     part (80 % train, 10 % dev, 10 % test of the paragraphs by a hash of text and seed); `all` is the whole file.
+
+    Args:
+        sentences: the context is the sentence of the first answer alone, and questions without one are left out.
     """
+
+    sentences: bool = False
 
     card: ClassVar[DataCard] = DataCard(
         name="squad",
@@ -52,7 +57,8 @@ class Squad(Reader):
         for where, paragraph in _paragraphs(Path(self.path)):
             context = need_text(field(paragraph, "context", where), "context", where)
             if belongs(context, split, self.seed):
-                yield from (_row(question, context, where) for question in listed(paragraph, "qas", where))
+                rows = (_row(question, context, where) for question in listed(paragraph, "qas", where))
+                yield from (_sentence(row) for row in rows if row["answer"]) if self.sentences else rows
 
 
 def _paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
@@ -72,6 +78,15 @@ def _row(question: Any, context: str, where: str) -> Row:
         "rationale": None,
         "rationale_pair": None,
     }
+
+
+def _sentence(row: Row) -> Row:
+    """The row with the sentence of its first answer for context, and the answers that lie in it."""
+    context, (begin, end) = row["text_pair"], row["answer"][0]
+    before, stop = context.rfind(". ", 0, begin), context.find(". ", end) + 1 or len(context)
+    start = 0 if before < 0 else before + 2
+    inside = [[a - start, b - start] for a, b in row["answer"] if start <= a and b <= stop]
+    return row | {"text_pair": context[start:stop], "answer": inside}
 
 
 def _answer(answer: Any, context: str, where: str) -> list[int]:

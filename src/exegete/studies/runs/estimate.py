@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ def training(train: Source, dev: Source, model: Source, config: Mapping[str, Any
 def judging(
     data: Source,
     model: Source,
-    explainers: Collection[str],
+    explainers: Mapping[str, Mapping[str, Any]],
     metrics: Sequence[Metric],
     max_length: int | None,
 ) -> float:

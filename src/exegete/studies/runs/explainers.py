@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import EXPLAINERS, explainer
+from exegete.metrics import metric
 from exegete.studies.runs.run_ref import OWN
 from exegete.studies.spec.schema import ExplainerPart
+
+NOISY, BUDGETS = "noisy", 5
+NONE = "none"
+"""No explainer, for students that learn from answers alone."""
 
 
 class Chosen(NamedTuple):
@@ -21,10 +26,13 @@ class Chosen(NamedTuple):
 
 def check_explainer(part: ExplainerPart) -> None:
     """Raises ExegeteError for an unknown id or parameter; of a learned one that is not there yet, for its id alone."""
+    if part.noisy is not None:
+        metric(part.noisy.best_by)
     if OWN not in part.spec:
         if part.run is not None:
             raise ExegeteError(f"{part.spec!r} takes nothing from the run {part.run!r}: expected {OWN} in it")
-        explainer(part.spec)
+        if part.spec != NONE:
+            explainer(part.spec)
         return
     name = part.spec.partition(":")[0]
     learned = [each for each, card in EXPLAINERS.cards(MethodCard).items() if card.learned]
@@ -34,17 +42,26 @@ def check_explainer(part: ExplainerPart) -> None:
 
 def chosen(part: ExplainerPart, run: str | None) -> Chosen:
     """An explainer for a judged run; `run` is the address of the run that it comes from, if it comes from one."""
-    if OWN not in part.spec:
+    if part.spec == NONE:
+        return Chosen(NONE, {"name": NONE})
+    if OWN in part.spec:
+        stored = part.spec if part.run is None else part.spec.replace(OWN, f"{{{run}}}")
+        facts: dict[str, Any] = {"spec": part.spec, "run": run}
+    else:
         made = explainer(part.spec)
-        return Chosen(part.spec, {"name": made.name, **made.params})
-    stored = part.spec if part.run is None else part.spec.replace(OWN, f"{{{run}}}")
-    return Chosen(stored, {"spec": part.spec, "run": run})
+        stored, facts = part.spec, {"name": made.name, **made.params}
+    if part.noisy is None:
+        return Chosen(stored, facts)
+    noisy = part.noisy.model_dump()
+    title = "best of {maps} by {best_by}, noise {spread:g}".format(**noisy)
+    return Chosen(f"{stored} ({title})", facts | {"spec": part.spec, NOISY: noisy})
 
 
-def passes(specs: Collection[str], length: int) -> float:
+def passes(explainers: Mapping[str, Mapping[str, Any]], length: int) -> float:
     """Passes of all explainers for an example, a backward one counted as two; a learned one's as one."""
     total = 0.0
-    for spec in specs:
-        forward, backward = (1.0, 0.0) if "{" in spec else explainer(spec).passes(length)
-        total += forward + 2 * backward
+    for stored, facts in explainers.items():
+        spec, maps = facts.get("spec", stored), facts.get(NOISY, {}).get("maps", 0)
+        forward, backward = (1.0, 0.0) if OWN in spec or spec == NONE else explainer(spec).passes(length)
+        total += forward + 2 * backward + BUDGETS * maps
     return total

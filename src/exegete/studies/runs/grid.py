@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeAlias
 
 from exegete.errors import ExegeteError
 from exegete.metrics import metric
@@ -13,7 +13,18 @@ from exegete.studies.runs import estimate, protocols
 from exegete.studies.runs import explainers as explaining
 from exegete.studies.runs import recipes as methods
 from exegete.studies.runs.explainers import Chosen
-from exegete.studies.runs.run_ref import OWN, TRAINED, RunRef, meant, run_refs, runs_named, seeds
+from exegete.studies.runs.run_ref import (
+    DATASET,
+    MODEL,
+    OWN,
+    TRAINED,
+    RunRef,
+    meant,
+    parts_named,
+    run_refs,
+    runs_named,
+    seeds,
+)
 from exegete.studies.runs.store import Cell
 from exegete.studies.runs.work import judge_model, train_model
 from exegete.studies.spec import sources
@@ -27,7 +38,7 @@ class Run:
     """A cell with its place in the grid: names of the study file.
 
     A judged run has a `dataset` and `judgement`; one that trains has none. `explainers`: what its results are stored
-    under, by name.
+    under, by name. `partly`: of explainers that are judged on a part of the examples, beside a run on all of them.
     """
 
     cell: Cell
@@ -38,11 +49,12 @@ class Run:
     dataset: str = ""
     judgement: str = ""
     explainers: Mapping[str, str] = field(default_factory=dict)
+    partly: bool = False
 
     @property
     def title(self) -> str:
         """The place in words, as patterns of `--only` see it."""
-        return _title(self.training, self.model, self.recipe, f"seed {self.seed}", self.judgement, self.dataset)
+        return self.cell.title if self.partly else _title(*_place(self), self.judgement, self.dataset)
 
 
 @dataclass(frozen=True)
@@ -83,12 +95,17 @@ def grid(study: Study) -> Grid:
     return Grid(study, runs, builder.missing())
 
 
+Resolved: TypeAlias = tuple[dict[str, Any], list[Cell | None], dict[str, Any]]
+
+
 class _Builder:
     """Makes the cells of one study, those that others need first."""
 
     def __init__(self, study: Study) -> None:
         self.study, self.file = study, study.file
-        self.datasets = {name: sources.dataset(part) for name, part in self.file.datasets.items()}
+        self.datasets = {name: sources.dataset(study.dataset(name)) for name in self.file.datasets}
+        names = {name for part in self.file.judgements.values() for name in part.datasets}
+        self.judged = {name: sources.dataset(study.dataset(name, judged=True)) for name in names}
         self.models = {name: sources.model(part.source) for name, part in self.file.models.items()}
         self.metrics = {spec: metric(spec) for spec in self.file.metrics.values()}
         self.trained: dict[RunRef, Cell | None] = {}
@@ -97,7 +114,8 @@ class _Builder:
 
     def missing(self) -> list[str]:
         """Datasets and models that cannot be found on this machine, each with the line that asks for it."""
-        run_refs = [(("datasets", name, "spec"), source) for name, source in self.datasets.items()]
+        asked = {name: self.judged.get(name, source) for name, source in self.datasets.items()}
+        run_refs = [(("datasets", name, "spec"), source) for name, source in asked.items()]
         run_refs += [(("models", name, "source"), source) for name, source in self.models.items()]
         return [str(self.study.error(place, source.problem)) for place, source in run_refs if source.problem]
 
@@ -126,7 +144,7 @@ class _Builder:
         if part.recipe == methods.NONE:
             return other
         data, arguments = self.file.training[place.training], {**self.file.arguments, **part.arguments}
-        parameters, needs = self._parameters(place, (*line, "parameters"))
+        parameters, needs, parts = self._parameters(place, (*line, "parameters"))
         source = start.source if part.model is None else _A_RUN
         config = methods.resolved(part.recipe, parameters, arguments, source) | {
             "kind": "train",
@@ -137,23 +155,23 @@ class _Builder:
             "early_stopping_patience": part.early_stopping_patience,
             "seed": place.seed,
         }
-        found = {name: self.file.datasets[getattr(data, name)].model_dump() for name in ("train", "dev")}
+        found = {name: self.study.dataset(getattr(data, name)) for name in ("train", "dev")}
         others = {key: value for key, value in arguments.items() if key not in config["arguments"]}
         cell = Cell(
             config,
             train_model,
-            _title(place.training, place.model, place.recipe, f"seed {place.seed}"),
+            _title(*_place(place)),
             _keys([*needs, other]),
-            found | {"model": start.source, "arguments": others},
+            found | {"model": start.source, "arguments": others, "parts": parts},
             estimate.training(self.datasets[data.train], self.datasets[data.dev], self.models[place.model], config),
         )
         self.found.append(Run(cell, *place))
         return cell
 
-    def _parameters(self, place: RunRef, line: Line) -> tuple[dict[str, Any], list[Cell | None]]:
-        """The recipe's parameters, those that other runs give by these runs' addresses; and these runs."""
+    def _parameters(self, place: RunRef, line: Line) -> Resolved:
+        """The recipe's parameters, those that other runs give by these runs' addresses; these runs; where parts are."""
         given = self.file.recipes[place.recipe].parameters
-        parameters, needs = self._folders(given, place, line)
+        parameters, needs, parts = self._values(given, place, line)
         for name, value in methods.references(given).items():
             other = str(value[methods.FROM])
             runs = [
@@ -166,16 +184,20 @@ class _Builder:
                 "times": value.get("times", 1.0),
             }
             needs += runs
-        return parameters, needs
+        return parameters, needs, parts
 
-    def _folders(self, given: Mapping[str, Any], place: RunRef, line: Line) -> tuple[dict[str, Any], list[Cell | None]]:
-        """The values, runs that are named among them by their addresses; and these runs."""
-        values, needs = dict(given), list[Cell | None]()
+    def _values(self, given: Mapping[str, Any], place: RunRef, line: Line) -> Resolved:
+        """The values, runs, datasets and models among them by their addresses; these runs; and where the others are."""
+        values, needs, parts = dict(given), list[Cell | None](), dict[str, Any]()
         for name, part in runs_named(given).items():
             cell = self._other(part, place, (*line, name))
             values[name] = _inside(cell, part)
             needs.append(cell)
-        return values, needs
+        for name, dataset in parts_named(given, DATASET).items():
+            values[name], parts[name] = {DATASET: self.datasets[dataset].address}, self.study.dataset(dataset)
+        for name, model in parts_named(given, MODEL).items():
+            values[name], parts[name] = {MODEL: self.models[model].address}, self.file.models[model].source
+        return values, needs, parts
 
     def _other(self, part: RunPart, place: RunRef, line: Line) -> Cell:
         """The run that a part means."""
@@ -189,40 +211,53 @@ class _Builder:
         return cell
 
     def _judge(self, name: str, judgement: JudgementPart, place: RunRef, trained: Cell | None) -> None:
-        """Adds the runs of a judgement of one place in the grid, one for each dataset."""
+        """Adds the runs of a judgement of one place in the grid: one for each dataset and limit of its explainers."""
         line: Line = ("judgements", name)
         judged = trained if judgement.model is None else self._other(judgement.model, place, (*line, "model"))
         chosen, learned = self._explainers(judgement, place, trained)
-        metrics = {self.file.metrics[each]: None for each in judgement.metrics or ()}
-        options, needed = self._folders(judgement.options, place, (*line, "options"))
-        address = self.models[place.model].address
+        options, needed, parts = self._values(judgement.options, place, (*line, "options"))
         for dataset in judgement.datasets:
-            config: dict[str, Any] = {
-                "kind": "judge",
-                "model": address if judged is None else _inside(judged, judgement.model),
-                "dataset": self.datasets[dataset].address,
-                "explainers": {each.spec: each.facts for each in chosen.values()},
-                "metrics": {spec: _facts(self.metrics[spec]) for spec in metrics},
-                "target": judgement.target,
-                "keep_attributions": judgement.keep_attributions,
-                "layers": judgement.layers,
-                "seed": place.seed,
-            }
-            if judgement.special_tokens:
-                config["special_tokens"] = True
-            if judgement.protocol is not None:
-                known = protocols.with_defaults(judgement.protocol, options)
-                config["protocol"] = {"name": judgement.protocol, "options": known}
-            data = self.file.datasets[dataset].model_dump()
-            cell = Cell(
-                config,
-                judge_model,
-                _title(place.training, place.model, place.recipe, f"seed {place.seed}", name, dataset),
-                _keys([judged, *learned, *needed]),
-                {"model": self.file.models[place.model].source, "dataset": data},
-                self._judging(dataset, place.model, config),
-            )
-            self.found.append(Run(cell, *place, dataset, name, {key: each.spec for key, each in chosen.items()}))
+            part, data = self.study.dataset(dataset, judged=True), self.judged[dataset]
+            for limit, few in _by_limit(judgement, chosen, len(data.lengths)).items():
+                config = self._judged_by(judgement, place, few, options) | {
+                    "model": self.models[place.model].address if judged is None else _inside(judged, judgement.model),
+                    "dataset": data.address,
+                }
+                if limit:
+                    config["limit"] = limit
+                title = f"first {limit}" if limit else ""
+                cell = Cell(
+                    config,
+                    judge_model,
+                    _title(*_place(place), name, title, dataset),
+                    _keys([judged, *learned, *needed]),
+                    {"model": self.file.models[place.model].source, "dataset": part, "parts": parts},
+                    self._judging(data, place.model, config),
+                )
+                specs = {key: each.spec for key, each in few.items()}
+                self.found.append(Run(cell, *place, dataset, name, specs, partly=limit > 0))
+
+    def _judged_by(
+        self, judgement: JudgementPart, place: RunRef, chosen: Mapping[str, Chosen], options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """A judgement's facts, but for the model and the data."""
+        config: dict[str, Any] = {
+            "kind": "judge",
+            "explainers": {each.spec: each.facts for each in chosen.values()},
+            "metrics": {
+                spec: _facts(self.metrics[spec]) for spec in map(self.file.metrics.__getitem__, judgement.metrics or ())
+            },
+            "target": judgement.target,
+            "keep_attributions": judgement.keep_attributions,
+            "layers": judgement.layers,
+            "seed": place.seed,
+        }
+        if judgement.special_tokens:
+            config["special_tokens"] = True
+        if judgement.protocol is not None:
+            known = protocols.with_defaults(judgement.protocol, options)
+            config["protocol"] = {"name": judgement.protocol, "options": known}
+        return config
 
     def _explainers(
         self, judgement: JudgementPart, place: RunRef, trained: Cell | None
@@ -242,11 +277,12 @@ class _Builder:
             needs.append(cell)
         return found, needs
 
-    def _judging(self, dataset: str, model: str, config: Mapping[str, Any]) -> float:
+    def _judging(self, data: sources.Source, model: str, config: Mapping[str, Any]) -> float:
         """The operations of a judgement, roughly."""
         judges = [self.metrics[spec] for spec in config["metrics"]]
         length = self.file.models[model].max_length
-        return estimate.judging(self.datasets[dataset], self.models[model], config["explainers"], judges, length)
+        whole = estimate.judging(data, self.models[model], config["explainers"], judges, length)
+        return whole * float(config.get("limit", len(data.lengths)) / len(data.lengths))
 
 
 _A_RUN = "the model of a run"
@@ -256,6 +292,19 @@ def _asked(judgement: JudgementPart, place: RunRef) -> bool:
     """Whether a judgement is about the runs of a place."""
     limits = ((judgement.recipes, place.recipe), (judgement.trainings, place.training), (judgement.models, place.model))
     return all(names is None or name in names for names, name in limits)
+
+
+def _by_limit(judgement: JudgementPart, chosen: Mapping[str, Chosen], rows: int) -> dict[int, dict[str, Chosen]]:
+    """The explainers by the number of examples that they are judged on; 0 for all, which is always there."""
+    found: dict[int, dict[str, Chosen]] = {0: {}}
+    for name, each in chosen.items():
+        limit = judgement.limits.get(name, rows)
+        found.setdefault(limit if limit < rows else 0, {})[name] = each
+    return found
+
+
+def _place(at: Run | RunRef) -> tuple[str, str, str, str]:
+    return at.training, at.model, at.recipe, f"seed {at.seed}"
 
 
 def _inside(cell: Cell, part: RunPart | None) -> dict[str, str]:

@@ -6,9 +6,11 @@ A new protocol is a function and a line in `PROTOCOLS`; a study's judgement name
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 from datasets import Dataset
 
 from exegete.errors import ExegeteError, unknown
@@ -17,18 +19,24 @@ from exegete.models import ExplainedModel, load
 from exegete.models.labels import in_model_labels
 from exegete.recipes.fresh import rationales
 from exegete.studies.runs.performance import performance
-from exegete.training.bilevel.students import measured
+from exegete.training.bilevel.students import Teaching, measured
+from exegete.training.bilevel.students import students as trained_students
 from exegete.training.bilevel.teacher_outputs import taught
 
 
 class Protocol(NamedTuple):
     """A function of a model and a dataset that gives figures by name, and whether higher is better of each.
 
-    Its options are keyword arguments; one that is called `seed` gets the run's. An option may be another run's folder.
+    Its options are keyword arguments; a study may give another run's folder, `{dataset: NAME}` or `{model: NAME}`. What
+    is called `seed`, `explainers` or `folder` is given by the run: its seed, the specs of the judgement's explainers,
+    a folder to work in. A protocol with explainers gives a row for each `example` and `method`, a spec, instead.
     """
 
-    run: Callable[..., Mapping[str, float]]
+    run: Callable[..., Mapping[str, float] | pd.DataFrame]
     figures: Mapping[str, bool]
+
+
+GIVEN = ("seed", "explainers", "folder")
 
 
 def select_then_predict(
@@ -66,6 +74,48 @@ def simulates(model: ExplainedModel, data: Dataset, *, teacher: str) -> dict[str
     return {"simulatability": measured(model, taught(load(teacher, device=model.device), data))["simulatability"]}
 
 
+def students(
+    model: ExplainedModel,
+    data: Dataset,
+    *,
+    explainers: Sequence[str],
+    pool: Dataset,
+    dev: Dataset,
+    start: str,
+    count: int = 4,
+    weight: float | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    max_length: int | None = None,
+    folder: Path,
+    seed: int,
+) -> pd.DataFrame:
+    """How well new students foretell a model that learned from its answers and explanations: a row a student.
+
+    Args:
+        model: the teacher.
+        data: what students are examined on, without explanations.
+        explainers: of the teacher, a group of students each; `none`: students that learn from answers alone.
+        pool: what they learn from.
+        dev: chooses among a student's epochs, where `arguments` say so.
+        start: the model that students start from.
+        count: students for each explainer, whose seeds no other seed of the study has.
+        weight: β, of the explanations; default: SMaT's.
+        arguments: of the Trainer.
+        max_length: tokens that a text may have.
+        folder: keeps finished students.
+        seed: of the run.
+    """
+    seeds = range(count * seed, count * (seed + 1))
+    quiet = {"disable_tqdm": True, "save_strategy": "no", "eval_strategy": "no", "load_best_model_at_end": False}
+    rows = trained_students(
+        start, Teaching(model, weight=weight), pool, dev, data, folder, explainers=explainers, sizes=[len(pool)],
+        seeds=seeds, arguments={**quiet, "use_cpu": model.device.type == "cpu", **(arguments or {})},
+        max_length=max_length,
+    )  # fmt: skip
+    found = rows.rename(columns={"explainer": "method", "seed": "example"})
+    return found[["example", "method", "simulatability"]]
+
+
 def attacked(
     model: ExplainedModel, data: Dataset, *, budget: int | None = None, choices: int = 5, seed: int = 0
 ) -> dict[str, float]:
@@ -99,6 +149,7 @@ PROTOCOLS: dict[str, Protocol] = {
         select_then_predict, {"rationale_accuracy": True, "rationale_f1_macro": True, "rationale_pearson": True}
     ),
     "simulatability": Protocol(simulates, {"simulatability": True}),
+    "students": Protocol(students, {"simulatability": True}),
 }
 
 
@@ -110,31 +161,42 @@ def check_protocol(name: str, options: Mapping[str, Any]) -> None:
     wrong = next((key for key in options if key not in valid), None)
     if wrong is not None:
         raise unknown(f"option of {name}", wrong, valid)
-    missing = [key for key, each in valid.items() if each.default is each.empty and key not in (*options, "seed")]
+    missing = [key for key, each in valid.items() if each.default is each.empty and key not in options]
     if missing:
         raise ExegeteError(f"{name} needs the option {missing[0]!r}")
 
 
 def with_defaults(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options that a protocol's figures depend on, the seed apart."""
-    valid = _options(name)
-    return {key: options.get(key, each.default) for key, each in valid.items() if key != "seed"}
+    """All options that a protocol's figures depend on, but those that the run gives."""
+    return {key: options.get(key, each.default) for key, each in _options(name).items()}
 
 
-def follow(name: str, model: ExplainedModel, data: Dataset, options: Mapping[str, Any], seed: int) -> dict[str, float]:
-    """The figures of a protocol.
+def explains(name: str | None) -> bool:
+    """Whether a protocol gives its figures for each of the judgement's explainers."""
+    return name is not None and "explainers" in _given(name)
+
+
+def follow(
+    name: str, model: ExplainedModel, data: Dataset, options: Mapping[str, Any], **given: Any
+) -> Mapping[str, float] | pd.DataFrame:
+    """The figures of a protocol; `given`: what the run gives, see `Protocol`.
 
     Raises:
         ExegeteError: it gives figures that it does not declare.
     """
     protocol = PROTOCOLS[name]
-    own = {"seed": seed} if "seed" in _options(name) else {}
-    figures = dict(protocol.run(model, data, **{**options, **own}))
+    found = protocol.run(model, data, **options, **{key: given[key] for key in _given(name)})
+    figures = found.columns.drop(["example", "method"]) if isinstance(found, pd.DataFrame) else found
     wrong = next((key for key in figures if key not in protocol.figures), None)
     if wrong is not None:
         raise unknown(f"figure of {name}", wrong, protocol.figures)
-    return figures
+    return found
 
 
-def _options(name: str) -> Mapping[str, inspect.Parameter]:
-    return dict(list(inspect.signature(PROTOCOLS[name].run).parameters.items())[2:])
+def _given(name: str) -> list[str]:
+    return [key for key in inspect.signature(PROTOCOLS[name].run).parameters if key in GIVEN]
+
+
+def _options(name: str) -> dict[str, inspect.Parameter]:
+    parameters = list(inspect.signature(PROTOCOLS[name].run).parameters.items())[2:]
+    return {key: each for key, each in parameters if key not in GIVEN}

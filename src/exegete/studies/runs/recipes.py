@@ -10,7 +10,7 @@ from typing import Any
 
 from exegete.errors import ExegeteError, unknown
 from exegete.recipes import RECIPES, Recipe
-from exegete.studies.runs.run_ref import RUN, TRAINED, runs_named
+from exegete.studies.runs.run_ref import MODEL, RUN, TRAINED, runs_named
 from exegete.training.loop.fine_tune import DEFAULTS, FROM_SCRATCH, IRRELEVANT
 from exegete.training.loop.starting_model import is_new
 
@@ -49,7 +49,7 @@ def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     """
     known = {key: 1.0 if isinstance(value, Mapping) else value for key, value in parameters.items()}
     for key, value in parameters.items():
-        if isinstance(value, Mapping) and (RUN in value or TRAINED in value):
+        if isinstance(value, Mapping) and not {RUN, TRAINED, MODEL}.isdisjoint(value):
             each = inspect.signature(RECIPES[name]).parameters.get(key)
             known[key] = "" if each is None or each.default is each.empty else each.default
     return _made(name, json.dumps(known, sort_keys=True))

@@ -45,21 +45,22 @@ def run_cell(cell: Cell, root: Path, *, threads: int = 1, beat: float = BEAT, st
         Exception: whatever the run raises; its claim is free then, and its checkpoints stay.
     """
     store = Store(root)
-    if store.done(cell.key):
+    if store.whole(cell.key):
         return True
     with claim(root / ".claims" / cell.key, beat, stale) as mine:
         if not mine:
             return False
-        if store.done(cell.key):
+        if store.whole(cell.key):
             return True
         store.sweep(cell.key)
-        begun = time.monotonic()
+        begun, spent = time.monotonic(), time.process_time()
         try:
             with store.fresh(cell) as space:
                 cell.run(cell, space)
-                describe(space.fresh, cell, time.monotonic() - begun, threads)
+                cost = {"seconds": time.monotonic() - begun, "cpu_seconds": time.process_time() - spent}
+                describe(space.fresh, cell, threads, **cost)
         except OSError as error:
-            if error.errno not in TAKEN or not store.done(cell.key):
+            if error.errno not in TAKEN or not store.whole(cell.key):
                 raise
             logger.warning("%s was finished by another process meanwhile", cell.title)
     return True

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from exegete.errors import ExegeteError, unknown
 from exegete.studies.spec.schema import RunPart, StudyFile
 
-RUN, TRAINED = "run", "trained"
+RUN, TRAINED, DATASET, MODEL = "run", "trained", "dataset", "model"
 OWN = "{run}"
 
 
@@ -39,6 +39,11 @@ def runs_named(values: Mapping[str, Any]) -> dict[str, RunPart]:
                 expected = "{run: RECIPE, training: NAME, model: NAME, seed: NUMBER, path: FOLDER}"
                 raise ExegeteError(f"{key}: expected {expected}, got {dict(value)}") from error
     return found
+
+
+def parts_named(values: Mapping[str, Any], kind: str) -> dict[str, str]:
+    """The values that mean a dataset or model of the file, as `{dataset: NAME}`: NAME by key."""
+    return {key: value[kind] for key, value in values.items() if isinstance(value, Mapping) and [*value] == [kind]}
 
 
 def run_refs(file: StudyFile) -> Iterator[RunRef]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from uuid import uuid4
 from exegete.data.provenance import digest, versions, whole_folder, write_json
 from exegete.errors import ExegeteError
 
-RECORD = "cell.json"
+RECORD, FIGURES_ONLY = "cell.json", "figures_only"
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,28 @@ class Store:
         return record if whole and sizes == record["files"] else None
 
     def done(self, key: str) -> bool:
-        """Whether a run is finished and whole."""
+        """Whether a run's figures are there."""
         return self.record(key) is not None
+
+    def whole(self, key: str) -> bool:
+        """Whether a run is there with all that others may need, and not as imported figures alone."""
+        record = self.record(key)
+        return record is not None and not record.get(FIGURES_ONLY)
+
+    def left(self, cells: Sequence[Cell]) -> list[str]:
+        """The runs to do, in their order: those that are not done, and those that they need but of their figures."""
+        known = {cell.key: cell for cell in cells}
+        found, todo = set[str](), [key for key in known if not self.done(key)]
+        while todo:
+            key = todo.pop()
+            found.add(key)
+            todo += [need for need in known[key].needs if need in known and need not in found and not self.whole(need)]
+        return [key for key in known if key in found]
+
+    def recorded(self, study: str) -> Mapping[str, Any]:
+        """The addresses of a study's datasets and models on the machine that its imported figures come from."""
+        path = self.root / "sources" / f"{study}.json"
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
     def finished(self) -> list[str]:
         """The addresses of all finished runs."""
@@ -89,14 +112,19 @@ class Store:
 
     def needed(self, key: str) -> Path:
         """The folder of a run that another one needs. Raises ExegeteError when it is not there."""
-        if not self.done(key):
+        if not self.whole(key):
             raise ExegeteError(f"the run {key} is not finished in {self.root}")
         return self.folder(key)
 
     def sweep(self, key: str) -> None:
-        """Removes what killed attempts left, and puts a torn run aside. Only for who has claimed the run."""
+        """Removes what killed attempts left, imported figures of a run that is done now, and puts a torn run aside.
+
+        Only for who has claimed the run.
+        """
         for left in self.root.glob(f"cells/.{key}.*"):
             shutil.rmtree(left, ignore_errors=True)
+        if self.done(key) and not self.whole(key):
+            shutil.rmtree(self.folder(key))
         if self.folder(key).exists() and not self.done(key):
             aside = self.root / ".damaged" / f"{key}.{uuid4().hex[:8]}"
             aside.parent.mkdir(parents=True, exist_ok=True)
@@ -112,9 +140,22 @@ class Store:
         shutil.rmtree(self.work(cell.key), ignore_errors=True)
 
 
-def describe(folder: Path, cell: Cell, seconds: float, threads: int) -> None:
+def describe(folder: Path, cell: Cell, threads: int, *, seconds: float, cpu_seconds: float) -> None:
     """Writes the record of a finished run beside its files."""
-    files = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
-    record = {"key": cell.key, "title": cell.title, "config": cell.config, "files": files, "versions": versions()}
-    cost = {"seconds": round(seconds, 3), "threads": threads, "flops": cell.flops}
-    write_json(folder / RECORD, record | cost)
+    made = {"versions": versions(), "date": datetime.now(UTC).date().isoformat(), "machine": machine()}
+    cost = {"seconds": round(seconds, 3), "cpu_seconds": round(cpu_seconds, 3), "threads": threads, "flops": cell.flops}
+    facts = {"key": cell.key, "title": cell.title, "config": cell.config}
+    write_json(folder / RECORD, facts | {"files": sizes(folder)} | made | cost)
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """The size of each file in a run's folder, by its path there."""
+    return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def machine() -> str:
+    """The kind of this machine, in words: its architecture, cores and graphics card."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    torch: Any = sys.modules.get("torch")
+    gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else "no GPU"
+    return f"{platform.machine()}, {cores} CPU cores, {gpu}"

@@ -9,17 +9,23 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
+from datasets import Dataset
 
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, explainer
-from exegete.models import load
-from exegete.studies.compare.compare import compare
+from exegete.models import ExplainedModel, load
+from exegete.studies.compare.compare import compare, seeded
+from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.shards import OtherComparisonError
 from exegete.studies.runs import protocols
 from exegete.studies.runs import recipes as methods
+from exegete.studies.runs.explainers import NOISY
 from exegete.studies.runs.layers import by_layer
+from exegete.studies.runs.noisy import BestOfNoisy
 from exegete.studies.runs.performance import performance
 from exegete.studies.runs.run_cell import Stopped
 from exegete.studies.runs.run_ref import OWN, TRAINED
@@ -44,7 +50,7 @@ def train_model(cell: Cell, space: Workspace) -> None:
     """
     config, given, folder = cell.config, cell.sources, space.work / "run"
     _require_readable(folder)
-    recipe = methods.recipe(config["recipe"], _filled(config["parameters"], space.store))
+    recipe = methods.recipe(config["recipe"], _filled(config["parameters"], cell, space.store))
     result = recipe.train(
         _start(cell, space.store),
         sources.load(given["train"]),
@@ -63,35 +69,66 @@ def train_model(cell: Cell, space: Workspace) -> None:
 
 def judge_model(cell: Cell, space: Workspace) -> None:
     """Judges a model on a dataset: its figures and predictions, and its explanations where any are asked for."""
-    config, given = cell.config, cell.sources
-    model, data = load(_start(cell, space.store)), sources.load(given["dataset"])
+    config = cell.config
+    model, data = load(_start(cell, space.store)), sources.load(cell.sources["dataset"])
+    chosen = drawn(len(data), config.get("limit"))
+    data = data.select(chosen)
     figures, predictions = performance(model, data)
+    predictions.assign(example=chosen).to_parquet(space.fresh / PREDICTIONS, index=False)
     if "protocol" in config:
-        options = _filled(config["protocol"]["options"], space.store)
-        figures |= protocols.follow(config["protocol"]["name"], model, data, options, config["seed"])
+        found = _follow(cell, space, model, data)
+        if isinstance(found, pd.DataFrame):
+            found.to_parquet(space.fresh / RESULTS, index=False)
+        else:
+            figures |= found
     write_json(space.fresh / FIGURES, figures)
-    predictions.to_parquet(space.fresh / PREDICTIONS, index=False)
-    if not config["explainers"]:
+    if not config["explainers"] or protocols.explains(config.get("protocol", {}).get("name")):
         return
-    explainers, metrics = _explainers(cell, space.store), list(config["metrics"])
-    folder = space.work / "comparison"
-    _require_parts(folder)
-    options = {name: config[name] for name in ("target", "seed")} | {"special_tokens": "special_tokens" in config}
-    try:
-        comparison = compare(model, data, explainers, metrics, output_dir=folder, **options)
-    except OtherComparisonError:  # parts of another version of this library: the run's address does not know them
-        shutil.rmtree(folder)
-        comparison = compare(model, data, explainers, metrics, output_dir=folder, **options)
-    columns = {card.name: spec for card, spec in zip(comparison.cards, metrics, strict=False)}
-    comparison.results.rename(columns=columns).to_parquet(space.fresh / RESULTS, index=False)
-    named = comparison.curves.assign(metric=comparison.curves["metric"].replace(columns))
+    explainers, special = _explainers(cell, space.store), "special_tokens" in config
+    comparison = _compared(cell, space.work / "comparison", model, data, explainers)
+    columns = {card.name: spec for card, spec in zip(comparison.cards, config["metrics"], strict=False)}
+    places = dict(enumerate(chosen))
+    results = comparison.results.rename(columns=columns).replace({"example": places})
+    results.to_parquet(space.fresh / RESULTS, index=False)
+    named = comparison.curves.assign(metric=comparison.curves["metric"].replace(columns)).replace({"example": places})
     named.to_parquet(space.fresh / CURVES, index=False)
     if config["keep_attributions"]:
         comparison.attributions.save(space.fresh / ATTRIBUTIONS)
     if config["layers"]:
-        special = "special_tokens" in config
-        layered = by_layer(model, data, explainers, metrics, config["target"], config["seed"], special_tokens=special)
+        metrics, target, seed = list(config["metrics"]), config["target"], config["seed"]
+        layered = by_layer(model, data, explainers, metrics, target, seed, special_tokens=special)
         layered.to_parquet(space.fresh / LAYERS, index=False)
+
+
+def drawn(count: int, limit: int | None) -> list[int]:
+    """The examples of `count` that a judgement with a limit looks at, in their order; all without one."""
+    return sorted(np.random.default_rng(0).permutation(count)[:limit].tolist())
+
+
+def _follow(cell: Cell, space: Workspace, model: ExplainedModel, data: Dataset) -> Mapping[str, float] | pd.DataFrame:
+    """What the judgement's protocol finds, its methods by what results are stored under."""
+    protocol, names = (
+        cell.config["protocol"],
+        {_spec(cell, name, space.store): name for name in cell.config["explainers"]},
+    )
+    options = _filled(protocol["options"], cell, space.store)
+    given = {"seed": cell.config["seed"], "explainers": [*names], "folder": space.work / "protocol"}
+    found = protocols.follow(protocol["name"], model, data, options, **given)
+    return found.replace({"method": names}) if isinstance(found, pd.DataFrame) else found
+
+
+def _compared(
+    cell: Cell, folder: Path, model: ExplainedModel, data: Dataset, explainers: Mapping[str, str | Explainer]
+) -> Comparison:
+    """The comparison of a judgement, which goes on where a stopped one was."""
+    config = cell.config
+    options = {name: config[name] for name in ("target", "seed")} | {"special_tokens": "special_tokens" in config}
+    _require_parts(folder)
+    try:
+        return compare(model, data, explainers, list(config["metrics"]), output_dir=folder, **options)
+    except OtherComparisonError:  # parts of another version of this library: the run's address does not know them
+        shutil.rmtree(folder)
+        return compare(model, data, explainers, list(config["metrics"]), output_dir=folder, **options)
 
 
 def _start(cell: Cell, store: Store) -> str | Path:
@@ -110,24 +147,41 @@ def _folder(value: Mapping[str, Any], store: Store) -> Path:
 
 def _explainers(cell: Cell, store: Store) -> dict[str, str | Explainer]:
     """A judgement's explainers by what their results are stored under; learned ones from the runs they are in."""
-    return {name: learned(cell, name, store) or name for name in cell.config["explainers"]}
+    found: dict[str, str | Explainer] = {}
+    for name, facts in cell.config["explainers"].items():
+        found[name] = learned(cell, name, store) or _spec(cell, name, store)
+        if NOISY in facts:
+            of = seeded(found[name], cell.config["seed"])
+            found[name] = BestOfNoisy(of, **facts[NOISY], seed=cell.config["seed"])
+    return found
 
 
 def learned(cell: Cell, name: str, store: Store) -> Explainer | None:
     """An explainer of a judged run that a run of the study left; None for one that goes by its id."""
+    return explainer(_spec(cell, name, store)) if "run" in cell.config["explainers"][name] else None
+
+
+def _spec(cell: Cell, name: str, store: Store) -> str:
+    """An explainer's spec, with the folder of the run that it comes from."""
     facts = cell.config["explainers"][name]
-    return explainer(facts["spec"].replace(OWN, str(store.needed(facts["run"])))) if "run" in facts else None
+    spec = str(facts.get("spec", name))
+    return spec.replace(OWN, str(store.needed(facts["run"]))) if "run" in facts else spec
 
 
-def _filled(parameters: Mapping[str, Any], store: Store) -> dict[str, Any]:
-    """The parameters with what other runs give put in: a folder, or the mean of a figure over runs, times a factor."""
-    filled = dict(parameters)
+def _filled(parameters: Mapping[str, Any], cell: Cell, store: Store) -> dict[str, Any]:
+    """The parameters with what they stand for put in.
+
+    That is a run's folder, the mean of a figure over runs times a factor, the rows of a dataset, or a model's source.
+    """
+    parts = cell.sources.get("parts", {})
+    found = {name: part if isinstance(part, str) else sources.load(part) for name, part in parts.items()}
+    filled = {**parameters, **found}
     for name, value in parameters.items():
         if isinstance(value, Mapping) and TRAINED in value:
             filled[name] = str(_folder(value, store))
         elif isinstance(value, Mapping) and "runs" in value:
-            found = [_figure(store.needed(key), value["metric"], value["of"]) for key in value["runs"]]
-            filled[name] = fmean(found) * value.get("times", 1.0)
+            values = [_figure(store.needed(key), value["metric"], value["of"]) for key in value["runs"]]
+            filled[name] = fmean(values) * value.get("times", 1.0)
     return filled
 
 

@@ -9,11 +9,12 @@ from typing import Any
 from exegete.data.load import open_spec
 from exegete.errors import ExegeteError, unknown
 from exegete.metrics import metric
-from exegete.studies.runs.explainers import check_explainer
-from exegete.studies.runs.protocols import check_protocol
+from exegete.studies.runs.explainers import NONE, check_explainer
+from exegete.studies.runs.protocols import check_protocol, explains
 from exegete.studies.runs.recipes import check_recipe
-from exegete.studies.runs.run_ref import runs_named
+from exegete.studies.runs.run_ref import DATASET, MODEL, parts_named, runs_named
 from exegete.studies.spec.schema import RunPart, StudyFile
+from exegete.studies.spec.sources import resolved
 from exegete.studies.spec.yaml_lines import Place
 from exegete.studies.tables.similarity import measure
 
@@ -31,6 +32,23 @@ def problems(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
         yield from (((*place, at), unknown(what, name, valid)) for at, name in enumerate(names) if name not in valid)
     if not file.training and any(recipe.recipe != "none" for recipe in file.recipes.values()):
         yield ("recipes",), ExegeteError("there is nothing to train on: name datasets under 'training'")
+    yield from _unfit(file)
+
+
+def _unfit(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
+    """Parts whose names are known but that do not go together."""
+    for name in file.datasets:
+        try:
+            resolved(file, name)
+        except ExegeteError as error:
+            yield ("datasets", name, "exclude"), error
+    for name, judgement in file.judgements.items():
+        wants = explains(judgement.protocol)
+        if wants and (judgement.limits or judgement.metrics or not judgement.explainers):
+            message = f"{judgement.protocol} asks the explainers itself: name some, and neither metrics nor limits"
+            yield ("judgements", name, "protocol"), ExegeteError(message)
+        if not wants and any(file.explainers[each].spec == NONE for each in judgement.explainers or ()):
+            yield ("judgements", name, "explainers"), ExegeteError("the explainer none is for protocols with students")
     for name, table in file.tables.items():
         if table.significance and (table.over or table.gain):
             message = "figures over several fields, or relative to others, have no test: leave one of them out"
@@ -59,6 +77,10 @@ def _looks(file: StudyFile) -> Iterator[tuple[Place, Callable[[], object]]]:
 
 def _names(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:
     """Every place that names something declared elsewhere: what it names, the names, and the valid ones."""
+    for name, data in file.datasets.items():
+        yield ("datasets", name, "exclude"), "dataset", data.exclude, file.datasets
+        model = data.longest.model if data.longest else None
+        yield ("datasets", name, "longest", "model"), "model", _given(model), file.models
     for name, training in file.training.items():
         for split in ("train", "dev"):
             yield ("training", name, split), "dataset", [getattr(training, split)], file.datasets
@@ -68,11 +90,14 @@ def _names(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterabl
         yield ("recipes", name, "trainings"), "training", recipe.trainings or (), file.training
         yield ("recipes", name, "models"), "model", recipe.models or (), file.models
         yield from _run(file, ("recipes", name, "model"), recipe.model)
+        yield from _parts(file, ("recipes", name, "parameters"), recipe.parameters)
     for name, judgement in file.judgements.items():
         for key in ("datasets", "explainers", "metrics", "recipes", "models"):
             yield ("judgements", name, key), key[:-1], getattr(judgement, key) or (), getattr(file, key)
         yield ("judgements", name, "trainings"), "training", judgement.trainings or (), file.training
+        yield ("judgements", name, "limits"), "explainer", judgement.limits, judgement.explainers or ()
         yield from _run(file, ("judgements", name, "model"), judgement.model)
+        yield from _parts(file, ("judgements", name, "options"), judgement.options)
         for key, named in runs_named(judgement.options).items():
             yield from _run(file, ("judgements", name, "options", key), named)
     for name, comparison in file.comparisons.items():
@@ -106,6 +131,12 @@ def _run(file: StudyFile, place: Place, part: RunPart | None) -> Iterator[Any]:
         yield (*place, "run"), "recipe", [part.run], file.recipes
         yield (*place, "training"), "training", _given(part.training), file.training
         yield (*place, "model"), "model", _given(part.model), file.models
+
+
+def _parts(file: StudyFile, place: Place, values: dict[str, Any]) -> Iterator[Any]:
+    """The datasets and models that values name."""
+    for kind, valid in ((DATASET, file.datasets), (MODEL, file.models)):
+        yield from (((*place, key), kind, [name], valid) for key, name in parts_named(values, kind).items())
 
 
 def _given(name: str | None) -> list[str]:

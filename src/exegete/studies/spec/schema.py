@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
 Names = list[str] | None
 
@@ -42,11 +42,30 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=False, frozen=True, allow_inf_nan=False)
 
 
+class LongestPart(Part):
+    """The length of the longest text (both texts of a pair together) in one unit; tokens are a `model`'s by name."""
+
+    characters: PositiveInt | None = None
+    words: PositiveInt | None = None
+    tokens: PositiveInt | None = None
+    model: str | None = None
+
+    @model_validator(mode="after")
+    def _one_unit(self) -> Self:
+        if sum(each is not None for each in (self.characters, self.words, self.tokens)) != 1:
+            raise ValueError("expected one of characters, words and tokens")
+        if (self.tokens is None) != (self.model is None):
+            raise ValueError("tokens, and nothing else, are counted by a 'model'")
+        return self
+
+
 class DatasetPart(Part):
     """One split of a dataset: what `exegete.load_data` takes.
 
-    `rows: [START, END]` divides a split: of its rows in an order that the seed draws, those from START to before END,
-    back in the order of the file. `[0, N]` is what a `limit` of N draws.
+    `longest`: rows of at most so many characters, words or tokens; `rationales`: rows with some evidence marked;
+    `exclude`: names of datasets whose rows have no part in this one. Of what is left, `rows: [START, END]` takes a
+    part: in an order that the seed draws those from START to before END, back in the order of the file; `[0, N]` is
+    what a `limit` of N draws.
     """
 
     spec: str
@@ -55,6 +74,20 @@ class DatasetPart(Part):
     rows: tuple[NonNegativeInt, PositiveInt] | None = None
     seed: int = 0
     options: dict[str, Any] = {}
+    longest: LongestPart | None = None
+    rationales: bool = False
+    exclude: Several = []
+
+
+class NoisyPart(Part):
+    """A control of choosing: of `maps` copies of an explanation, all but one with noise, the one that a metric likes.
+
+    `best_by` is the metric's spec; `spread` the noise's standard deviation in those of the explanation's own scores.
+    """
+
+    best_by: str
+    maps: int = Field(11, ge=2)
+    spread: float = Field(0.5, gt=0)
 
 
 class ExplainerPart(Part):
@@ -65,6 +98,7 @@ class ExplainerPart(Part):
     training: str | None = None
     model: str | None = None
     seed: int | None = None
+    noisy: NoisyPart | None = None
 
     @property
     def source(self) -> RunPart | None:
@@ -126,9 +160,10 @@ class JudgementPart(Part):
 
     `recipes`, `trainings`, `models`: whose runs are asked; all where not given. `model`: another run's model is judged
     in place of the run's own, as where a run learned an explainer of it. `protocol` with its `options`: what else is
-    found out about the model, see `exegete.studies.runs.protocols`. `layers`: also judge each layer's scores by the
-    metrics on rationales, for explainers that have them. `special_tokens`: what explainers give to special tokens is
-    judged too, by metrics that look at them; else it counts as 0.
+    found out about the model, see `exegete.studies.runs.protocols`. `limits`: explainer → the number of examples that
+    it is judged on where all cost too much; a smaller draw is part of a larger one. `layers`: also judge each layer's
+    scores by the metrics on rationales, for explainers that have them. `special_tokens`: what explainers give to
+    special tokens is judged too, by metrics that look at them; else it counts as 0.
     """
 
     datasets: Several
@@ -140,6 +175,7 @@ class JudgementPart(Part):
     model: RunPart | None = None
     protocol: str | None = None
     options: dict[str, Any] = {}
+    limits: dict[str, PositiveInt] = {}
     target: str | int = "predicted"
     keep_attributions: bool = False
     layers: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -12,16 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from datasets import Dataset
 
-from exegete.data import load_data
+from exegete.data import load_data, selection
 from exegete.data.load import open_spec
 from exegete.data.provenance import data_digest
 from exegete.errors import ExegeteError
-from exegete.studies.spec.schema import DatasetPart
+from exegete.studies.spec.schema import StudyFile
 from exegete.training.loop.from_scratch import SIZES
 
 CHARACTERS_A_TOKEN = 4.5
 ASSUMED_ROWS, ASSUMED_TOKENS, ASSUMED_PARAMETERS = 5000, 128.0, 86_000_000.0
 PATCHES = 64.0
+UNITS = {"characters": selection.characters, "words": selection.words}
+Names = tuple[str, ...]
 WEIGHTS = (".safetensors", ".bin", ".json", ".txt", ".model")
 
 
@@ -47,35 +49,75 @@ def _cut(lengths: tuple[float, ...], most: int | None) -> float:
     return float(sum(min(length, most or length) for length in lengths))
 
 
-def dataset(part: DatasetPart) -> Source:
-    """A dataset by the digest of its rows; one of the hub by its name (it is not fetched)."""
-    return _dataset(part.spec, part.split, part.limit, part.seed, json.dumps(part.options, sort_keys=True), part.rows)
+def resolved(file: StudyFile, name: str, aside: Sequence[Mapping[str, Any]] = (), above: Names = ()) -> dict[str, Any]:
+    """A dataset of a study as JSON values that say all of it, those of the datasets that it excludes among them.
+
+    Args:
+        file: the study.
+        name: of the dataset.
+        aside: datasets, in this form, whose rows it must not have either; of what is left it takes as many rows.
+        above: the datasets that exclude this one.
+
+    Raises:
+        ExegeteError: it excludes itself.
+    """
+    if name in above:
+        raise ExegeteError(f"{name} excludes itself")
+    part = file.datasets[name]
+    found = part.model_dump(include={"spec", "split", "limit", "seed", "options"})
+    if part.rows is not None:
+        found |= {"rows": list(part.rows)} if not aside else {"limit": part.rows[1] - part.rows[0]}
+    if part.longest is not None:
+        found["longest"] = part.longest.model_dump(exclude_none=True)
+        if part.longest.model is not None:
+            found["longest"]["model"] = file.models[part.longest.model].source
+    excluded = [resolved(file, each, above=(*above, name)) for each in part.exclude]
+    extra = {"rationales": part.rationales, "exclude": [*excluded, *aside]}
+    return found | {key: value for key, value in extra.items() if value}
+
+
+def dataset(part: Mapping[str, Any]) -> Source:
+    """A resolved dataset by the digest of its rows; one of the hub by its name (it is not fetched)."""
+    return _dataset(json.dumps(part, sort_keys=True))
 
 
 def load(part: Mapping[str, Any]) -> Dataset:
-    """The rows of a dataset part.
+    """The rows of a resolved dataset.
 
     Raises:
         ExegeteError: there are fewer rows than it wants; else as `load_data`.
     """
-    data = load_data(part["spec"], part["split"], limit=part["limit"], seed=part["seed"], **part["options"])
-    if part.get("rows") is None:
-        return data
-    start, end = part["rows"]
+    data = load_data(part["spec"], part["split"], seed=part["seed"], **part["options"])
+    if part.get("rationales"):
+        data = selection.marked(data)
+    if longest := dict(part.get("longest", {})):
+        counted = selection.tokens(longest.pop("model")) if "model" in longest else None
+        ((unit, length),) = longest.items()
+        data = selection.at_most(data, length, counted or UNITS[unit])
+    if part.get("exclude"):
+        data = selection.without(data, *(_excluded(json.dumps(each, sort_keys=True)) for each in part["exclude"]))
+    order = np.random.default_rng(part["seed"]).permutation(len(data))
+    if part["limit"] is not None and part["limit"] < len(data):
+        data = data.select(sorted(order[: part["limit"]].tolist()))
+        order = np.random.default_rng(part["seed"]).permutation(len(data))
+    start, end = part.get("rows") or (0, len(data))
     if not start < end <= len(data):
-        raise ExegeteError(f"{part['spec']} has {len(data)} rows to divide, none to take from {start} to {end}")
-    return data.select(sorted(np.random.default_rng(part["seed"]).permutation(len(data))[start:end].tolist()))
+        left = f"has {len(data)} rows to divide" if len(data) else "has no row left"
+        raise ExegeteError(f"{part['spec']} {left}, none to take from {start} to {end}")
+    return data if "rows" not in part else data.select(sorted(order[start:end].tolist()))
 
 
 @cache
-def _dataset(
-    spec: str, split: str, limit: int | None, seed: int, options: str, chosen: tuple[int, int] | None
-) -> Source:
-    part = {"spec": spec, "split": split, "limit": limit, "seed": seed, "options": json.loads(options)}
-    if chosen is not None:
-        part["rows"] = list(chosen)
-    assumed = (ASSUMED_TOKENS,) * (chosen[1] - chosen[0] if chosen else limit or ASSUMED_ROWS)
-    if open_spec(spec, **part["options"]).card.name == "hub":
+def _excluded(resolved_part: str) -> Dataset:
+    return load(json.loads(resolved_part))
+
+
+@cache
+def _dataset(resolved_part: str) -> Source:
+    part = json.loads(resolved_part)
+    start, end = part.get("rows") or (0, part["limit"] or ASSUMED_ROWS)
+    assumed = (ASSUMED_TOKENS,) * (end - start)
+    if open_spec(part["spec"], **part["options"]).card.name == "hub":
         return Source({"dataset": part}, assumed)
     try:
         rows = load(part)

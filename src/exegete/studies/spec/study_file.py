@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,24 +14,34 @@ from pydantic import ValidationError
 from exegete.errors import ExegeteError, unknown
 from exegete.studies.spec.checks import problems
 from exegete.studies.spec.schema import StudyFile
+from exegete.studies.spec.sources import resolved
 from exegete.studies.spec.yaml_lines import Lined, Place, merged, part, read
 
-SCALES = ("small", "paper")
+SCALES = ("small", "paper", "trial")
+TRIAL, TRIAL_SEEDS = "trial", [7]
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 @dataclass(frozen=True)
 class Study:
-    """A checked study file at one scale; `lines` says where each part of it stands."""
+    """A checked study file at one scale; `lines` says where each part of it stands.
+
+    `aside`: the datasets of the small scale, resolved, which a trial must not be judged on.
+    """
 
     file: StudyFile
     scale: str
     lines: Lined
+    aside: Sequence[Mapping[str, Any]] = ()
 
     @property
     def name(self) -> str:
         """The study's name with its scale."""
         return f"{self.file.name}-{self.scale}"
+
+    def dataset(self, name: str, *, judged: bool = False) -> dict[str, Any]:
+        """A dataset, resolved; what a trial is judged on has no row of what the small scale is made of."""
+        return resolved(self.file, name, self.aside if judged else ())
 
     def error(self, place: Place, message: object) -> ExegeteError:
         """An error that points at the line of a place."""
@@ -41,7 +52,8 @@ def load_study(path: str | Path, scale: str = "small") -> Study:
     """Reads and checks a study.
 
     `extends: FILE` puts the file on top of another one, relative to its own folder; `scales: {small: …, paper: …}` on
-    top of both; null takes a key away. `${NAME}` and `${NAME:-default}` in texts are environment variables.
+    top of both; null takes a key away. `${NAME}` and `${NAME:-default}` in texts are environment variables. The scale
+    `trial` is on top of the small one, with a seed of its own, and judged on rows that the small one does not use.
 
     Raises:
         ExegeteError: a malformed file or an unknown name; with file and line.
@@ -55,7 +67,8 @@ def load_study(path: str | Path, scale: str = "small") -> Study:
         file = StudyFile.model_validate(chosen.value)
     except ValidationError as error:
         raise ExegeteError(_first(error, chosen)) from error
-    study = Study(file, scale, chosen)
+    small = load_study(path).file if scale == TRIAL else None
+    study = Study(file, scale, chosen, [resolved(small, name) for name in small.datasets] if small else ())
     for place, problem in problems(file):
         raise study.error(place, problem) from problem
     return study
@@ -107,9 +120,15 @@ def _scaled(whole: Lined, scale: str) -> Lined:
         return whole
     scales = part(whole, "scales")
     if not isinstance(scales.value, dict) or set(scales.value) - set(SCALES):
-        raise ExegeteError(f"{scales.lines[()]}: scales: expected {' and '.join(SCALES)}")
-    plain = merged(whole, Lined({"scales": None}, {(): whole.lines[()], ("scales",): scales.lines[()]}))
-    return merged(plain, part(scales, scale)) if scales.value.get(scale) else plain
+        raise ExegeteError(f"{scales.lines[()]}: scales: expected {', '.join(SCALES[:-1])} and {SCALES[-1]}")
+    at = whole.lines[()]
+    found = merged(whole, Lined({"scales": None}, {(): at, ("scales",): scales.lines[()]}))
+    for name in ("small", TRIAL) if scale == TRIAL else (scale,):
+        if name == TRIAL:
+            found = merged(found, Lined({"seeds": TRIAL_SEEDS}, {(): at, ("seeds",): at}))
+        if scales.value.get(name):
+            found = merged(found, part(scales, name))
+    return found
 
 
 def _first(error: ValidationError, document: Lined) -> str:

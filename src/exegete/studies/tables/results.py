@@ -69,8 +69,10 @@ class Results:
         """A judged run's rows by example, under this study's names; what has several names has rows under each."""
         frame = self.by_explainer(run, pd.read_parquet(self.store.folder(run.cell.key) / RESULTS))
         stored = {name: frame[spec] for name, spec in self.grid.study.file.metrics.items() if spec in frame.columns}
-        kept = [name for name in ("example", "explainer", SECONDS.name, PEAK_MEMORY.name) if name in frame.columns]
-        return frame[kept].assign(**stored)
+        protocol = [name for each in PROTOCOLS.values() for name in each.figures]
+        usual = {"example", "explainer", SECONDS.name, PEAK_MEMORY.name, *protocol}
+        kept = frame[[name for name in frame.columns if name in usual]].assign(**stored)
+        return kept.astype(dict.fromkeys(kept.columns.drop(["example", "explainer"]), np.float64))
 
     def by_explainer(self, run: Run, frame: pd.DataFrame) -> pd.DataFrame:
         """The rows that a judged run stored with a `method`, with this study's names as `explainer`."""
@@ -113,7 +115,7 @@ def _figures(results: Results, run: Run) -> Iterator[tuple[Any, ...]]:
         record = results.store.record(run.cell.key) or {}
         yield (*place, dev, "", "", TRAINING_SECONDS, float(record.get("seconds", np.nan)))
         return
-    for name, value in _numbers(folder / FIGURES):
+    for name, value in () if run.partly else _numbers(folder / FIGURES):
         yield (*place, run.dataset, run.judgement, "", name, value)
     if (folder / RESULTS).exists():
         means = results.examples(run).drop(columns="example").groupby("explainer", sort=False).mean()

@@ -7,6 +7,7 @@ correlation from moments. So both tests resample the summands and never need the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,16 +21,23 @@ CHUNK = 200
 
 
 class Summands(NamedTuple):
-    """A run's figure as summands [N, K] of N examples, and `figure`, from sums [..., K] to the figure [...]."""
+    """A run's figure as summands [N, K] of N `examples`, and `figure`, from sums [..., K] to the figure [...]."""
 
     values: Floats
     figure: Callable[[Floats], Floats]
+    examples: NDArray[np.int64]
+
+    def among(self, examples: NDArray[np.int64]) -> Summands:
+        """Of these examples alone."""
+        keep = np.isin(self.examples, examples)
+        return Summands(self.values[keep], self.figure, self.examples[keep])
 
 
-def of_metric(values: Floats) -> Summands:
+def of_metric(values: Floats, examples: NDArray[np.int64] | None = None) -> Summands:
     """The mean of an example-wise metric [N] over the examples where it is defined."""
     defined = np.isfinite(values)
-    return Summands(np.stack([np.where(defined, values, 0.0), defined], 1).astype(np.float64), _ratio)
+    at = np.arange(len(values)) if examples is None else examples
+    return Summands(np.stack([np.where(defined, values, 0.0), defined], 1).astype(np.float64), _ratio, at)
 
 
 def of_predictions(figure: str, predictions: pd.DataFrame) -> Summands:
@@ -42,19 +50,19 @@ def of_predictions(figure: str, predictions: pd.DataFrame) -> Summands:
         raise ExegeteError(f"significance of {figure!r}: expected an explainer's metric, accuracy, f1_macro or pearson")
     predicted = np.stack(predictions["predicted"].to_list()).astype(np.float64)
     labels = predictions["label"].to_numpy()
-    ones = np.ones(len(labels))
+    ones, at = np.ones(len(labels)), predictions["example"].to_numpy()
     if figure in ("pearson", "rmse"):
         x, y = predicted[:, 0], labels.astype(np.float64)
         if figure == "rmse":
-            return Summands(np.stack([(x - y) ** 2, ones], 1), lambda sums: np.sqrt(_ratio(sums)))
-        return Summands(np.stack([x, y, x * y, x * x, y * y, ones], 1), _pearson)
+            return Summands(np.stack([(x - y) ** 2, ones], 1), lambda sums: np.sqrt(_ratio(sums)), at)
+        return Summands(np.stack([x, y, x * y, x * x, y * y, ones], 1), _pearson, at)
     chosen = predicted.argmax(1)
     if figure == "accuracy":
-        return Summands(np.stack([chosen == labels, ones], 1).astype(np.float64), _ratio)
+        return Summands(np.stack([chosen == labels, ones], 1).astype(np.float64), _ratio, at)
     classes = predicted.shape[1]
     counts = np.zeros((len(labels), classes * classes))
     counts[np.arange(len(labels)), labels.astype(int) * classes + chosen] = 1
-    return Summands(counts, _macro_f1)
+    return Summands(counts, _macro_f1, at)
 
 
 def paired(
@@ -67,13 +75,14 @@ def paired(
     """The two-sided p-value of the difference of two rows' figures, mean over runs that are paired by seed.
 
     `permutation` exchanges the two rows' answers to an example, in all runs at once; `bootstrap` draws examples with
-    replacement and asks how often the difference moves by as much as it is.
+    replacement and asks how often the difference moves by as much as it is. Only examples that all runs have count.
 
     Raises:
-        ExegeteError: runs over different examples.
+        ExegeteError: not as many runs on one side as on the other, or no example in common.
     """
-    a, b = (np.stack([run.values for run in runs]) for runs in (one, other))
-    if a.shape != b.shape:
+    shared = reduce(np.intersect1d, [run.examples for run in (*one, *other)])
+    a, b = (np.stack([run.among(shared).values for run in runs]) for runs in (one, other))
+    if a.shape != b.shape or not len(shared):
         raise ExegeteError(f"significance: expected the same runs and examples, got {a.shape[:2]} and {b.shape[:2]}")
     figure, generator = one[0].figure, np.random.default_rng(seed)
 

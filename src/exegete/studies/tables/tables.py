@@ -249,11 +249,13 @@ def _pairs(
 def _summands(results: Results, line: Mapping[Hashable, Any]) -> Summands | None:
     """The per-example terms of a figure; None for figures of training, whose terms are not stored."""
     fields = {name: line[name] for name in (*RUN, "dataset", "judgement")}
-    run = next(iter(results.runs(**fields)), None) if line["judgement"] else None
+    runs = results.runs(**fields) if line["judgement"] else []
+    explainer = line["explainer"]
+    run = next((each for each in runs if explainer in each.explainers or not (explainer or each.partly)), None)
     if run is None:
         return None
-    if not line["explainer"]:
+    if not explainer:
         return of_predictions(line["metric"], results.predictions(run))
     rows = results.examples(run)
-    rows = rows[rows["explainer"] == line["explainer"]].sort_values("example")
-    return of_metric(rows[line["metric"]].to_numpy(dtype=np.float64))
+    rows = rows[rows["explainer"] == explainer].sort_values("example")
+    return of_metric(rows[line["metric"]].to_numpy(), rows["example"].to_numpy())

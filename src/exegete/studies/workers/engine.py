@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -41,11 +42,15 @@ class Workers(Protocol):
 
 @dataclass
 class Outcome:
-    """The outcome of a study's runs, by address: `failed` has the reasons; `full`: the disk was, the rest waits."""
+    """The outcome of a study's runs, by address: `failed` has the reasons; `full`: the disk was, the rest waits.
+
+    `waiting`: how many runs were not begun, as the time was up or the disk full.
+    """
 
     done: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     full: bool = False
+    waiting: int = 0
 
 
 def drive(
@@ -54,16 +59,18 @@ def drive(
     workers: Workers,
     report: Callable[[Cell, Ended], None] = lambda cell, ended: None,
     attempts: int = ATTEMPTS,
+    minutes: float | None = None,
 ) -> Outcome:
     """Does all runs that are not done; those that fail do not hold up the others.
 
     A run that raises or whose process dies is tried again, `attempts` times in all; bad input is not. A run that needs
-    a failed one fails with it. A run that another process is at is waited for. On a full disk nothing new is begun.
+    a failed one fails with it. A run that another process is at is waited for. On a full disk nothing new is begun, nor
+    after so many `minutes`.
 
     Raises:
         KeyboardInterrupt: SIGINT or SIGTERM came; running ones were given the time to save.
     """
-    queue = _Queue(cells, Store(root), attempts)
+    queue = _Queue(cells, Store(root), attempts, math.inf if minutes is None else time.monotonic() + 60 * minutes)
     try:
         with _interruptible():
             while queue.left:
@@ -74,18 +81,18 @@ def drive(
                 queue.close_up(report)
     finally:
         workers.close()
+    queue.outcome.waiting = len(queue.waiting)
     return queue.outcome
 
 
 class _Queue:
     """The runs of a study in the order they are begun."""
 
-    def __init__(self, cells: Sequence[Cell], store: Store, attempts: int) -> None:
+    def __init__(self, cells: Sequence[Cell], store: Store, attempts: int, end: float) -> None:
         self.cells = {cell.key: cell for cell in cells}
-        self.store, self.attempts = store, attempts
-        done = {key for key in self.cells if store.done(key)}
-        self.outcome = Outcome(done)
-        self.waiting = [key for key in self.cells if key not in done]
+        self.store, self.attempts, self.end = store, attempts, end
+        self.waiting = store.left(cells)
+        self.outcome = Outcome(set(self.cells) - set(self.waiting))
         self.running: set[str] = set()
         self.tried: Counter[str] = Counter()
         self.later: dict[str, float] = {}
@@ -93,13 +100,18 @@ class _Queue:
     @property
     def left(self) -> bool:
         """Whether there is anything to begin or to wait for."""
-        return bool(self.running or (self.waiting and not self.outcome.full))
+        return bool(self.running or (self.waiting and not self.closed))
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing new is begun."""
+        return self.outcome.full or time.monotonic() > self.end
 
     def ready(self, count: int) -> Iterator[Cell]:
         """Up to so many runs whose needs are met, which count as running from here on."""
         now = time.monotonic()
         for key in list(self.waiting):
-            if count <= 0 or self.outcome.full:
+            if count <= 0 or self.closed:
                 return
             if self.later.get(key, 0.0) <= now and self.outcome.done.issuperset(self.cells[key].needs):
                 self.waiting.remove(key)

@@ -16,6 +16,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, explainer
 from exegete.explainers.learned_attention import LearnedAttention, over_positions
 from exegete.explainers.parameterised_attention import Layers, Normaliser, ParameterisedAttention
+from exegete.explainers.untrained import Untrained
 from exegete.models import Capture, ExplainedModel
 from exegete.objectives import Objective, Step
 from exegete.training.bilevel.lookahead import Mode, clipping
@@ -197,7 +198,8 @@ def static(name: str, teacher: ExplainedModel, normaliser: Normaliser = "sparsem
         return ParameterisedAttention.untrained(teacher, STATIC[name], normaliser)
     if name.partition("?")[0] == "integrated_gradients":
         return explainer(name, **{key: value for key, value in INTEGRATED.items() if f"{key}=" not in name})
-    return explainer(name)
+    found = explainer(name)
+    return found.made_for(teacher) if isinstance(found, Untrained) else found
 
 
 def projected(method: Explainer, scores: Tensor, attended: Tensor) -> Tensor:

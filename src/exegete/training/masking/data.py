@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 import numpy as np
 from datasets import ClassLabel, Dataset
 
+from exegete.data.selection import TEXTS
 from exegete.errors import ExegeteError
-
-TEXTS = ("text", "text_pair")
 
 
 def stratified(data: Dataset, count: int | None, seed: int) -> Dataset:
@@ -32,20 +29,9 @@ def stratified(data: Dataset, count: int | None, seed: int) -> Dataset:
     return data.select(np.sort(order[np.argsort(place, kind="stable")[:count]]))
 
 
-def without(data: Dataset, *others: Dataset) -> Dataset:
-    """The rows whose texts stand in none of the others."""
-    there = {texts for other in others for texts in _texts(other)}
-    return data.select([row for row, texts in enumerate(_texts(data)) if texts not in there])
-
-
 def only_texts(data: Dataset) -> Dataset:
     """Nothing but the columns that are read."""
     names = [name for name in TEXTS if name in data.column_names]
     if not names:
         raise ExegeteError(f"a masking model reads texts; the data has the columns {', '.join(data.column_names)}")
     return data.select_columns(names)
-
-
-def _texts(data: Dataset) -> list[Hashable]:
-    columns = [data[name][:] for name in TEXTS if name in data.column_names]
-    return list(zip(*columns, strict=True))

@@ -13,6 +13,7 @@ from datasets import Dataset
 from transformers import EarlyStoppingCallback, PreTrainedModel, TrainerCallback, TrainingArguments, set_seed
 
 from exegete.data.provenance import data_digest, plain, write_json
+from exegete.data.selection import without
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.losses import Weights
@@ -26,7 +27,7 @@ from exegete.training.loop.batches import said_once
 from exegete.training.loop.fine_tune import DEFAULTS, IRRELEVANT, TrainResult, _arguments, _lasting
 from exegete.training.loop.run import HISTORY, Run
 from exegete.training.loop.stop import StopAfterStep
-from exegete.training.masking.data import only_texts, without
+from exegete.training.masking.data import only_texts
 from exegete.training.masking.trainer import MaskingTrainer
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from transformers import PreTrainedModel, TrainerCallback
 
 from exegete.data.provenance import data_digest, digest, plain
+from exegete.data.selection import without
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking.losses import Weights
 from exegete.metrics import Metric, metric
@@ -25,7 +26,7 @@ from exegete.models import encode as encoding
 from exegete.models.digest import processor_digest, weights_digest
 from exegete.models.preserve import unchanged_random_state, weights_fixed
 from exegete.training.loop.batches import said_once
-from exegete.training.masking.data import only_texts, stratified, without
+from exegete.training.masking.data import only_texts, stratified
 from exegete.training.masking.run import masking_arguments, new_masking, usual
 from exegete.training.masking.trainer import MaskingTrainer
 

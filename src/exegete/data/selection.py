@@ -1,0 +1,74 @@
+"""Which rows of a dataset take part: short ones, marked ones, and none that something else uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from exegete.errors import ExegeteError
+
+TEXTS = ("text", "text_pair")
+RATIONALES = ("rationale", "rationale_pair")
+
+
+def without(data: Dataset, *others: Dataset) -> Dataset:
+    """The rows whose texts (or image) stand in none of the others."""
+    there = {row for other in others for row in _contents(other)}
+    return data.select([index for index, row in enumerate(_contents(data)) if row not in there])
+
+
+def marked(data: Dataset) -> Dataset:
+    """The rows of which somebody marked some evidence."""
+    columns = [data[name][:] for name in RATIONALES if name in data.column_names]
+    return data.select([index for index, row in enumerate(zip(*columns, strict=True)) if any(row)])
+
+
+def at_most(data: Dataset, length: int, count: Callable[[list[str]], int]) -> Dataset:
+    """The rows whose texts have a length of at most so much, both texts of a pair together."""
+    columns = [data[name][:] for name in TEXTS if name in data.column_names]
+    if not columns:
+        raise ExegeteError("only texts have a length to choose rows by")
+    texts = ([text for text in row if text is not None] for row in zip(*columns, strict=True))
+    return data.select([index for index, row in enumerate(texts) if count(row) <= length])
+
+
+def characters(texts: list[str]) -> int:
+    """The characters of a row's texts."""
+    return sum(map(len, texts))
+
+
+def words(texts: list[str]) -> int:
+    """The words of a row's texts, separated by white space."""
+    return sum(len(text.split()) for text in texts)
+
+
+def tokens(source: str) -> Callable[[list[str]], int]:
+    """A function that counts the tokens of a row's texts, special ones included, as a model's tokenizer cuts them.
+
+    Args:
+        source: a model's folder, or its name on the hub.
+
+    Raises:
+        ExegeteError: there is no fast tokenizer (`tokenizer.json`) there.
+    """
+    from tokenizers import Tokenizer  # noqa: PLC0415  # not needed to read data
+
+    file = Path(source) / "tokenizer.json"
+    try:
+        tokenizer: Any = Tokenizer.from_file(str(file)) if file.is_file() else Tokenizer.from_pretrained(source)
+    except Exception as error:  # the library raises no type of its own
+        raise ExegeteError(f"there is no tokenizer.json at {source} to count tokens by") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return lambda texts: len(tokenizer.encode(*texts).ids)
+
+
+def _contents(data: Dataset) -> list[Hashable]:
+    """What makes rows the same: their texts, or the picture."""
+    columns = [data[name][:] for name in TEXTS if name in data.column_names]
+    if not columns:
+        return [(image.size, image.tobytes()) for image in data["image"]]
+    return list(zip(*columns, strict=True))

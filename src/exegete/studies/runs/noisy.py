@@ -1,0 +1,57 @@
+"""A control of methods that choose: the best of noisy copies of an explanation, which nothing was trained for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.explainers import Explainer
+from exegete.explainers.attributive_masking.refinement import best, judged, metric_of
+from exegete.explainers.seeding import generators
+from exegete.models import Batch, ExplainedModel
+
+
+@dataclass(frozen=True)
+class BestOfNoisy(Explainer):
+    """Of an explanation and copies of it with normal noise on content, the one that a metric likes best.
+
+    Args:
+        of: the method whose explanation it is.
+        best_by: the metric, by spec.
+        maps: how many there are to choose from, the explanation itself among them.
+        spread: the noise's standard deviation, in those of the explanation's own scores.
+        seed: of the noise.
+    """
+
+    of: Explainer
+    best_by: str
+    maps: int = 11
+    spread: float = 0.5
+    seed: int = 0
+    card: ClassVar = MethodCard(name="best_of_noisy", family="control", signed=True, cost="")
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters, the method by its own."""
+        own = {name: getattr(self, name) for name in ("best_by", "maps", "spread", "seed")}
+        return {"of": {"method": self.of.name, **self.of.params}, **own}
+
+    @property
+    def _needs_gradient(self) -> bool:
+        return self.of._needs_gradient
+
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """The best map of each example [B, L]."""
+        scores, content = self.of.attribute(model, batch, target), batch.content
+        noise = np.zeros((self.maps - 1, *scores.shape), np.float32)
+        for row, (own, random) in enumerate(zip(content.cpu().numpy(), generators(batch, self.seed), strict=True)):
+            noise[:, row, own] = random.standard_normal((self.maps - 1, int(own.sum())))
+        deviation = torch.stack([row[own].std(correction=0) for row, own in zip(scores, content, strict=True)])
+        copies = scores + self.spread * deviation[:, None] * torch.from_numpy(noise).to(scores)
+        maps, metric = torch.cat([scores[None], copies]), metric_of(self.best_by)
+        return best(maps, judged(metric, model, batch, maps, target), metric.card.higher_is_better)
