@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from exegete.studies.runs.grid import Grid
     from exegete.studies.runs.run_cell import Ended
     from exegete.studies.runs.store import Cell, Store
+    from exegete.studies.tables.page import PagePart
     from exegete.studies.tables.results import Results
     from exegete.studies.workers.engine import Outcome
     from exegete.studies.workers.engine import Workers as WorkersProtocol
@@ -173,6 +175,70 @@ def report(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.smal
 
 
 @app.command()
+def page(
+    files: Annotated[list[Path], typer.Argument(help="Hand-written parts of pages (.md), or study files.")],
+    output_dir: Runs = STORE,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="The page, or a folder for several. Default: print it.")
+    ] = None,
+) -> None:
+    """Write pages of results: hand-written text with its tables and figures filled in from finished runs.
+
+    The same runs give the same bytes. What is not run says so; a figure that contradicts what is written is an error.
+
+    Examples: exegete study page studies/pages/er.md --output docs/results
+
+    exegete study page studies/er-table-2.yaml
+    """
+    from exegete.data.provenance import whole_file
+    from exegete.studies.tables.page import page as made
+
+    for part, results in _parts(files, output_dir):
+        text = made(part, results)
+        if output is None:
+            typer.echo(text, nl=False)
+            continue
+        with whole_file(output / f"{part.path.stem}.md" if output.suffix != ".md" else output) as fresh:
+            fresh.write_text(text, encoding="utf-8")
+
+
+@app.command("export")
+def export_(
+    files: Annotated[list[Path], typer.Argument(help="Parts of pages (.md), or study files.")],
+    output_dir: Runs = STORE,
+) -> None:
+    """Write the figures of a page's finished runs, without any weights, into one Parquet file beside its part.
+
+    Example: exegete study export studies/pages/er.md
+    """
+    from exegete.studies.runs.figures_file import export_figures
+    from exegete.studies.runs.store import Store
+
+    for part, results in _parts(files, output_dir):
+        path = part.path.with_suffix(".parquet")
+        count = export_figures((each.grid for each in results.values()), Store(output_dir), path)
+        say(f"{path}: figures of {count} runs, {path.stat().st_size / 1e6:.2f} MB")
+
+
+@app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="What `export` wrote, or folders of runs of other machines.")],
+    output_dir: Runs = STORE,
+) -> None:
+    """Take figures, or whole runs, into a folder of runs: pages are made of them, and only missing runs are done.
+
+    Example: exegete study import studies/pages/er.parquet --output-dir runs
+    """
+    from exegete.studies.runs.figures_file import import_figures, merge
+    from exegete.studies.runs.store import Store
+
+    options.writable(output_dir)
+    for path in files:
+        count = merge(Store(path), Store(output_dir)) if path.is_dir() else import_figures(path, Store(output_dir))
+        say(f"{path}: {count} runs added")
+
+
+@app.command()
 def leaderboard(
     output_dir: Runs = STORE,
     form: Annotated[str, typer.Option("--format", help="text, csv or tex.")] = "text",
@@ -222,16 +288,25 @@ def _opened(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tup
     from exegete.studies.runs.store import Store
     from exegete.studies.spec.study_file import load_study
 
-    found = grid(load_study(file, scale.value)).only(only)
+    study, store = load_study(file, scale.value), Store(output_dir)
+    found = grid(study, store.recorded(study.name)).only(only)
     if not found.runs:
         raise ExegeteError(f"no run of {file} has {only!r} in its title")
-    return found, Store(output_dir)
+    return found, store
 
 
 def _results(file: Path, scale: Scale, output_dir: Path) -> Results:
     from exegete.studies.tables.results import collect
 
     return collect(*_opened(file, scale, output_dir, None))
+
+
+def _parts(files: Sequence[Path], output_dir: Path) -> Iterator[tuple[PagePart, dict[str, Results]]]:
+    from exegete.studies.tables.page import read_part
+
+    for file in files:
+        part = read_part(file)
+        yield part, {name: _results(path, Scale(part.scale), output_dir) for name, path in part.studies.items()}
 
 
 def _show_status(grid: Grid, store: Store) -> dict[str, str]:

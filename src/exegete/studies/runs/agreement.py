@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from exegete.data.provenance import digest
 from exegete.errors import ExegeteError
 from exegete.reports.storage import DATA
 from exegete.studies.runs.grid import Grid, Run
@@ -47,20 +49,34 @@ def compared(grid: Grid, store: Store) -> Iterator[tuple[Run, str, str, float]]:
     A run's figure is the mean over the other runs of the same training, model and data: those of its recipe with
     another seed, or those of the recipe it is compared against.
     """
+    for run, explainer, name, key, value in comparisons(grid, store):
+        yield run, explainer, name, store.derived(key, value)
+
+
+def comparisons(grid: Grid, store: Store) -> Iterator[tuple[Run, str, str, str, Callable[[], float]]]:
+    """As `compared`, with the address of the figure and what computes it from the attributions that were kept."""
+    known: dict[str, Scores] = {}
+
+    def said(run: Run) -> Scores:
+        if run.title not in known:
+            known[run.title] = scores(store, run)
+        return known[run.title]
+
     for name, part in grid.study.file.comparisons.items():
         runs = [run for run in grid.runs if run.judgement == part.judgement and store.done(run.cell.key)]
-        known = {run.title: scores(store, run) for run in runs}
-        how = measure(part.measure)
         for run in runs:
             others = [other for other in runs if other is not run and _comparable(run, other, part.against)]
-            for explainer in known[run.title]:
-                values = [
-                    alike(known[run.title][explainer], known[other.title][explainer], how)
-                    for other in others
-                    if explainer in known[other.title]
-                ]
-                if values:
-                    yield run, explainer, name, mean_over(values)
+            for explainer, spec in run.explainers.items():
+                with_it = [other for other in others if explainer in other.explainers]
+                if with_it:
+                    these = [[other.cell.key, other.explainers[explainer]] for other in with_it]
+                    key = digest([part.measure, run.cell.key, spec, these])
+                    yield run, explainer, name, key, partial(_figure, said, run, with_it, explainer, part.measure)
+
+
+def _figure(said: Callable[[Run], Scores], run: Run, others: Sequence[Run], explainer: str, spec: str) -> float:
+    own, how = said(run)[explainer], measure(spec)
+    return mean_over([alike(own, said(other)[explainer], how) for other in others])
 
 
 def _comparable(run: Run, other: Run, against: str | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -59,11 +59,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Grid:
-    """A study's runs in the order they are begun, and what of it is not on this machine."""
+    """A study's runs in the order they are begun, and what of it is not on this machine.
+
+    `addresses`: of its `datasets`, as it trains on them and as it is `judged` on them, and of its `models`, by name.
+    """
 
     study: Study
     runs: Sequence[Run]
     missing: Sequence[str]
+    addresses: Addresses = field(default_factory=dict)
 
     @property
     def cells(self) -> list[Cell]:
@@ -81,32 +85,41 @@ class Grid:
             more = set(needs.get(todo.pop(), ())) - wanted
             wanted |= more
             todo += more
-        return Grid(self.study, [run for run in self.runs if run.cell.key in wanted], self.missing)
+        return replace(self, runs=[run for run in self.runs if run.cell.key in wanted])
 
 
-def grid(study: Study) -> Grid:
+def grid(study: Study, recorded: Addresses | None = None) -> Grid:
     """All runs of a study: every training of every recipe on every model and data by every seed, and its judgements.
+
+    `recorded`: the addresses that datasets and models have elsewhere; they stand in for what is not on this machine.
 
     Raises:
         ExegeteError: a run that is needed is not there, or needs itself; with file and line.
     """
-    builder = _Builder(study)
+    builder = _Builder(study, recorded or {})
     runs = builder.runs()
-    return Grid(study, runs, builder.missing())
+    kinds = {"datasets": builder.datasets, "judged": builder.judged, "models": builder.models}
+    addresses = {kind: {name: each.address for name, each in found.items()} for kind, found in kinds.items()}
+    return Grid(study, runs, builder.missing(), addresses)
 
 
+Addresses: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
 Resolved: TypeAlias = tuple[dict[str, Any], list[Cell | None], dict[str, Any]]
 
 
 class _Builder:
     """Makes the cells of one study, those that others need first."""
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, recorded: Addresses) -> None:
         self.study, self.file = study, study.file
-        self.datasets = {name: sources.dataset(study.dataset(name)) for name in self.file.datasets}
+        datasets = {name: sources.dataset(study.dataset(name)) for name in self.file.datasets}
         names = {name for part in self.file.judgements.values() for name in part.datasets}
-        self.judged = {name: sources.dataset(study.dataset(name, judged=True)) for name in names}
-        self.models = {name: sources.model(part.source) for name, part in self.file.models.items()}
+        judged = {name: sources.dataset(study.dataset(name, judged=True)) for name in sorted(names)}
+        models = {name: sources.model(part.source) for name, part in self.file.models.items()}
+        self.datasets, self.judged, self.models = (
+            {name: _known(each, recorded.get(kind, {}).get(name)) for name, each in found.items()}
+            for kind, found in (("datasets", datasets), ("judged", judged), ("models", models))
+        )
         self.metrics = {spec: metric(spec) for spec in self.file.metrics.values()}
         self.trained: dict[RunRef, Cell | None] = {}
         self.begun: set[RunRef] = set()
@@ -283,6 +296,12 @@ class _Builder:
         length = self.file.models[model].max_length
         whole = estimate.judging(data, self.models[model], config["explainers"], judges, length)
         return whole * float(config.get("limit", len(data.lengths)) / len(data.lengths))
+
+
+def _known(source: sources.Source, recorded: Mapping[str, Any] | None) -> sources.Source:
+    """The source, by its recorded address where its content is not on this machine."""
+    here = {"digest", "files", "size"}.intersection(source.address)
+    return source if here or recorded is None else source._replace(address=recorded)
 
 
 _A_RUN = "the model of a run"

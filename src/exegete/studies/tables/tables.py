@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from exegete.studies.tables.results import Results
 from exegete.studies.tables.significance import Summands, corrected, of_metric, of_predictions, paired
 
 Entry = tuple[str, ...]
+BySeed: TypeAlias = "pd.Series[float]"
 RUN = ("training", "model", "recipe", "seed")
 
 
@@ -29,18 +30,12 @@ def study_table(results: Results, name: str) -> PaperTable:
     Raises:
         ExegeteError: an unknown table, or figures that several judgements give differently.
     """
-    declared = results.grid.study.file.tables
-    if name not in declared:
-        raise unknown("table", name, declared)
-    part = declared[name]
-    chosen = averaged(part, gains(results, part, selected(results, part.metrics, part.where)))
-    _require_one(results, name, part, chosen)
-    rows, columns = (_entries(results, chosen, fields) for fields in (part.rows, part.columns))
+    part, chosen, rows, columns, values = laid_out(results, name)
     numbers = np.full((3, len(rows), len(columns)), np.nan)
     count = np.zeros((len(rows), len(columns)), dtype=np.int64)
-    for (row, column), values in _values(chosen, part, rows, columns).items():
-        numbers[:, row, column] = center_and_spread(values * part.scale, part.show)
-        count[row, column] = len(values)
+    for (row, column), own in values.items():
+        numbers[:, row, column] = center_and_spread(np.asarray(own, np.float64) * part.scale, part.show)
+        count[row, column] = len(own)
     marked, note = _significant(results, part, part.significance, chosen, rows, columns)
     rank = _ranks(results, part, rows, columns, numbers[0]) if part.mark_best else np.zeros_like(count)
     return PaperTable(
@@ -58,6 +53,28 @@ def study_table(results: Results, name: str) -> PaperTable:
         digits=part.decimals,
         note=note,
     )
+
+
+class Laid(NamedTuple):
+    """A table before anything is summed up: its part of the file, the figures it shows, and each cell's by seed."""
+
+    part: TablePart
+    chosen: pd.DataFrame
+    rows: list[Entry]
+    columns: list[Entry]
+    values: dict[tuple[int, int], BySeed]
+
+
+def laid_out(results: Results, name: str) -> Laid:
+    """The figures of a table in their cells; see `study_table`."""
+    declared = results.grid.study.file.tables
+    if name not in declared:
+        raise unknown("table", name, declared)
+    part = declared[name]
+    chosen = averaged(part, gains(results, part, selected(results, part.metrics, part.where)))
+    _require_one(results, name, part, chosen)
+    rows, columns = (_entries(results, chosen, fields) for fields in (part.rows, part.columns))
+    return Laid(part, chosen, rows, columns, _values(chosen, part, rows, columns))
 
 
 def selected(results: Results, metrics: Sequence[str], where: Mapping[str, Sequence[str]]) -> pd.DataFrame:
@@ -105,14 +122,14 @@ def _entries(results: Results, chosen: pd.DataFrame, fields: Sequence[str]) -> l
 
 def _values(
     chosen: pd.DataFrame, part: TablePart, rows: Sequence[Entry], columns: Sequence[Entry]
-) -> dict[tuple[int, int], Floats]:
-    """Each cell's figures, one a run."""
+) -> dict[tuple[int, int], BySeed]:
+    """Each cell's figures, one a run, by seed."""
     at_row, at_column = ({entry: i for i, entry in enumerate(entries)} for entries in (rows, columns))
-    found: dict[tuple[int, int], Floats] = {}
+    found: dict[tuple[int, int], BySeed] = {}
     for key, group in chosen.groupby([*part.rows, *part.columns], sort=False):
         entry = tuple(map(str, key))
         place = at_row[entry[: len(part.rows)]], at_column[entry[len(part.rows) :]]
-        found[place] = group.drop_duplicates(list(RUN))["value"].to_numpy(dtype=np.float64)
+        found[place] = group.drop_duplicates(list(RUN)).set_index("seed")["value"].astype(np.float64)
     return found
 
 
@@ -145,7 +162,8 @@ def _title(results: Results, part: TablePart, fields: Sequence[str], entry: Entr
     return " / ".join(each for each in shown if each)
 
 
-def _card(results: Results, part: TablePart, row: Entry, column: Entry) -> MetricCard:
+def card_of(results: Results, part: TablePart, row: Entry, column: Entry) -> MetricCard:
+    """The facts of the metric that a cell shows; of a gain, more is better."""
     named = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
     name = named.get("metric", part.metrics[0])
     card = results.card(name)
@@ -158,7 +176,7 @@ def _ranks(
     """1 for the best and 2 for the second of each column, among its rows of the same metric; ties share a rank."""
     ranks = np.zeros(center.shape, dtype=np.int64)
     for at, column in enumerate(columns):
-        cards = [_card(results, part, row, column) for row in rows]
+        cards = [card_of(results, part, row, column) for row in rows]
         for name in {card.name for card in cards}:
             mine = np.array([card.name == name for card in cards]) & np.isfinite(center[:, at])
             sign = 1 if next(card for card in cards if card.name == name).higher_is_better else -1
@@ -217,8 +235,10 @@ def _apart(
         against = _reference(rows[i], rows, how.against)
         other = None if against is None else values.get((rows.index(against), j))
         if other is not None:
-            (_, low, high), (_, bottom, top) = (center_and_spread(each, "median [25–75]") for each in (own, other))
-            rises = _card(results, part, rows[i], columns[j]).higher_is_better
+            (_, low, high), (_, bottom, top) = (
+                center_and_spread(np.asarray(each, np.float64), "median [25–75]") for each in (own, other)
+            )
+            rises = card_of(results, part, rows[i], columns[j]).higher_is_better
             marked[i, j] = low > top if rises else high < bottom
     return marked, f"† better than {how.against}, from first to third quartile apart."
 

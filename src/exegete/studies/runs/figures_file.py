@@ -1,0 +1,169 @@
+"""Figures of runs in one small file, to keep beside a page: what its tables are made of, without any weights.
+
+A row is a figure: `key` of the run, `part` of it (a file of its folder), the `example`, `method` and place `x` that it
+is of, its `name` and `value`; what is no figure (a run's record, the history of its training) is `text`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from exegete.data.provenance import whole_file, whole_folder, write_json
+from exegete.errors import ExegeteError
+from exegete.studies.runs.agreement import comparisons
+from exegete.studies.runs.grid import Grid
+from exegete.studies.runs.store import FIGURES_ONLY, RECORD, Store, sizes
+from exegete.studies.runs.work import CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS
+from exegete.training.loop.run import HISTORY, METRICS
+
+COLUMNS = ("key", "part", "example", "method", "name", "x", "value", "text")
+SOURCES, DERIVED = "sources", "derived"
+PREDICTED = "predicted "
+UNUSED = ("probability", "tokens", "truncated")
+
+
+def export_figures(grids: Iterable[Grid], store: Store, path: Path) -> int:
+    """Writes the figures of all finished runs of some studies into a Parquet file; gives how many runs there are.
+
+    Raises:
+        ExegeteError: no run is finished.
+    """
+    frames, keys = list[pd.DataFrame](), dict[str, None]()
+    for grid in grids:
+        keys |= dict.fromkeys(cell.key for cell in grid.cells if store.done(cell.key))
+        frames.append(_lines("", SOURCES, name=[grid.study.name], text=[_compact(grid.addresses)]))
+        derived = {key: store.derived(key, value) for *_, key, value in comparisons(grid, store)}
+        frames.append(_lines("", DERIVED, name=list(derived), value=list(derived.values())))
+    if not keys:
+        raise ExegeteError(f"no run of these studies is finished in {store.root}")
+    frames += [frame for key in keys for frame in _run(store, key)]
+    table = pd.concat([frame.reindex(columns=COLUMNS) for frame in frames if len(frame)], ignore_index=True)
+    table = table.drop_duplicates().astype({"example": "Int32", "x": np.float64, "value": np.float64})
+    with whole_file(path) as fresh:
+        pq.write_table(
+            pa.Table.from_pandas(table, preserve_index=False),
+            fresh,
+            compression="zstd",
+            use_dictionary=["key", "part", "method", "name"],
+            column_encoding={"value": "BYTE_STREAM_SPLIT", "x": "BYTE_STREAM_SPLIT"},
+        )
+    return len(keys)
+
+
+def import_figures(path: Path, store: Store) -> int:
+    """Puts what `export_figures` wrote into a store, where nothing is there yet; gives how many runs were added.
+
+    Raises:
+        ExegeteError: the file cannot be read, or is no such file.
+    """
+    try:
+        table = pd.read_parquet(path, columns=list(COLUMNS))
+    except (OSError, ValueError, KeyError) as error:
+        raise ExegeteError(f"{path} holds no figures of runs: {' '.join(str(error).split())[:200]}") from error
+    for _, row in table[table["part"] == SOURCES].iterrows():
+        write_json(store.root / SOURCES / f"{row['name']}.json", json.loads(row["text"]))
+    for name, value in table.loc[table["part"] == DERIVED, ["name", "value"]].itertuples(index=False):
+        write_json(store.root / DERIVED / f"{name}.json", {"value": value})
+    added = 0
+    for key, rows in table[table["key"] != ""].groupby("key", sort=True):
+        if not store.done(str(key)):
+            _restore(store, str(key), {str(part): each for part, each in rows.groupby("part", sort=False)})
+            added += 1
+    return added
+
+
+def merge(other: Store, store: Store) -> int:
+    """Copies the runs of another store that this one does not have, or has the figures of alone; gives how many."""
+    keys = [key for key in other.finished() if not store.whole(key) and (other.whole(key) or not store.done(key))]
+    for key in keys:
+        store.sweep(key)
+        with whole_folder(store.folder(key)) as fresh:
+            shutil.copytree(other.folder(key), fresh, dirs_exist_ok=True)
+    for kind in (SOURCES, DERIVED):
+        for path in sorted((other.root / kind).glob("*.json")):
+            with whole_file(store.root / kind / path.name) as fresh:
+                shutil.copy(path, fresh)
+    return len(keys)
+
+
+def _run(store: Store, key: str) -> Iterator[pd.DataFrame]:
+    """The lines of one run."""
+    folder, record = store.folder(key), dict(store.record(key) or {})
+    record = {name: value for name, value in record.items() if name not in ("files", FIGURES_ONLY)}
+    yield _lines(key, RECORD, text=[_compact(record)])
+    for part in (METRICS, FIGURES):
+        if (folder / part).exists():
+            known = json.loads((folder / part).read_text(encoding="utf-8"))
+            numbers = {name: value for name, value in known.items() if value is None or isinstance(value, int | float)}
+            yield _lines(key, part, name=list(numbers), value=[np.nan if v is None else v for v in numbers.values()])
+    if (folder / HISTORY).exists():
+        yield _lines(key, HISTORY, text=[_compact(json.loads((folder / HISTORY).read_text(encoding="utf-8")))])
+    if (folder / PREDICTIONS).exists():
+        said = pd.read_parquet(folder / PREDICTIONS)
+        wide = pd.DataFrame(np.stack(said["predicted"].to_list())).add_prefix(PREDICTED)
+        yield _long(key, PREDICTIONS, pd.concat([said.drop(columns="predicted"), wide], axis=1), ["example"])
+    if (folder / RESULTS).exists():
+        frame = pd.read_parquet(folder / RESULTS).drop(columns=list(UNUSED), errors="ignore")
+        names = [name for name in frame.select_dtypes("number") if name != "example"]
+        yield _long(key, RESULTS, frame[["example", "method", *names]], ["example", "method"])
+    for part, place in ((CURVES, "x"), (LAYERS, "layer")):
+        if (folder / part).exists():
+            means = pd.read_parquet(folder / part).groupby(["method", "metric", place], sort=False)["value"].mean()
+            named = means.reset_index().rename(columns={"metric": "name", place: "x"})
+            yield named.assign(key=key, part=part)
+
+
+def _lines(key: str, part: str, **columns: list[Any]) -> pd.DataFrame:
+    return pd.DataFrame(columns).assign(key=key, part=part)
+
+
+def _long(key: str, part: str, frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """A line for each number of a frame."""
+    return (
+        frame[[*by, *sorted(frame.columns.drop(by))]]
+        .melt(by, var_name="name", value_name="value")
+        .assign(key=key, part=part)
+    )
+
+
+def _restore(store: Store, key: str, parts: Mapping[str, pd.DataFrame]) -> None:
+    """Makes a run's folder of its lines: the same files, as far as tables and pages read them."""
+    record = json.loads(parts[RECORD]["text"].iloc[0])
+    with whole_folder(store.folder(key)) as fresh:
+        for part, rows in parts.items():
+            if part in (METRICS, FIGURES):
+                write_json(fresh / part, dict(zip(rows["name"], rows["value"], strict=True)))
+            elif part == HISTORY:
+                write_json(fresh / part, json.loads(rows["text"].iloc[0]))
+            elif part != RECORD:
+                _frame(part, rows).to_parquet(fresh / part, index=False)
+        write_json(fresh / RECORD, record | {"files": sizes(fresh), FIGURES_ONLY: True})
+
+
+def _frame(part: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """The frame that the lines of a part were made of."""
+    if part in (CURVES, LAYERS):
+        place = "x" if part == CURVES else "layer"
+        return rows[["method", "name", "x", "value"]].rename(columns={"name": "metric", "x": place})
+    by = ["example"] if part == PREDICTIONS else ["example", "method"]
+    wide = rows.pivot(index=by, columns="name", values="value").rename_axis(columns=None).reset_index()
+    frame = rows[by].drop_duplicates().merge(wide, on=by).astype({"example": np.int64})
+    if part == PREDICTIONS:
+        names = sorted(
+            (name for name in map(str, frame) if name.startswith(PREDICTED)), key=lambda n: int(n.split()[1])
+        )
+        return frame.drop(columns=names).assign(predicted=list(frame[names].to_numpy(np.float32)))
+    return frame
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))

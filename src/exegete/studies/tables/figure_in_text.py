@@ -1,0 +1,125 @@
+"""Single figures of a study's table, by the names of its rows and columns, as text for a page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from exegete.errors import ExegeteError, unknown
+from exegete.reports.cells import decimals
+from exegete.reports.tables import PaperTable, texts
+from exegete.studies.tables.results import Results
+from exegete.studies.tables.tables import BySeed, Laid, card_of, center_and_spread, laid_out, study_table
+
+ARROW = re.compile(r" [↑↓](?=$| /)")
+MINUS = " minus "
+CONDITION = re.compile(r"([<>])\s*([-+−]?\d*\.?\d+)")
+FIELDS = ("center", "spread", "runs", "wins", "> NUMBER", "< NUMBER")
+
+
+@dataclass(frozen=True, eq=False)
+class TableFigures:
+    """A table of a study with the figures that it is made of."""
+
+    results: Results
+    laid: Laid
+    table: PaperTable
+
+    @classmethod
+    def of(cls, results: Results, name: str) -> TableFigures:
+        """The table of this name."""
+        return cls(results, laid_out(results, name), study_table(results, name))
+
+    def said(self, row: str, column: str, field: str = "") -> str | None:
+        """A cell, or the difference of two rows in a column, as text; None where it is not run.
+
+        Raises:
+            ExegeteError: a row, column or field that there cannot be, or a condition that does not hold.
+        """
+        one, _, other = row.partition(MINUS)
+        places = [self._place(each, self.table.rows, "row") for each in (one, other) if each]
+        at = self._place(column, self.table.columns, "column")
+        if at is None or None in places:
+            return None
+        cells = [self.laid.values.get((place, at)) for place in places if place is not None]
+        known = [cell * self.laid.part.scale for cell in cells if cell is not None]
+        if len(known) < len(places):
+            return None
+        if len(known) == 1:
+            return self._cell(known[0], places[0] or 0, at, field)
+        return self._difference(known[0], known[1], [place or 0 for place in places], at, field)
+
+    def _cell(self, own: BySeed, row: int, column: int, field: str) -> str | None:
+        center = float(self.table.center[row, column])
+        if not np.isfinite(center):
+            return None
+        if field == "runs":
+            return str(int(own.notna().sum()))
+        if not field:
+            return texts(self.table)[row][column] + ("†" if self.table.marked[row, column] else "")
+        self._check(center, field)
+        return f"{center:.{self._digits(row, column)}f}"
+
+    def _difference(self, one: BySeed, other: BySeed, rows: Sequence[int], column: int, field: str) -> str | None:
+        """What a row is above another, paired by seed."""
+        pairs = (one - other).dropna()
+        if pairs.empty:
+            return None
+        rises = card_of(self.results, self.laid.part, self.laid.rows[rows[0]], self.laid.columns[column])
+        if field == "runs":
+            return str(len(pairs))
+        if field == "wins":
+            return f"{int((pairs > 0 if rises.higher_is_better else pairs < 0).sum())} of {len(pairs)}"
+        digits, form = self._digits(rows[0], column), self.table.form
+        center, low, _ = center_and_spread(np.asarray(pairs, np.float64), "mean ± sd" if form == "mean" else form)
+        text = f"{center:+.{digits}f}".replace("-", "−")
+        if field == "spread":
+            return text if np.isnan(low) else f"{text} ± {center - low:.{digits}f}"
+        if field:
+            self._check(center, field)
+        return text + ("†" if self._differs(rows, column) else "")
+
+    def _differs(self, rows: Sequence[int], column: int) -> bool:
+        """Whether the table's own test found the first row to differ from the second."""
+        how, (one, other) = self.laid.part.significance, (self.laid.rows[row] for row in rows)
+        changed = [theirs for own, theirs in zip(one, other, strict=True) if own != theirs]
+        return how is not None and changed == [how.against] and bool(self.table.marked[rows[0], column])
+
+    def _digits(self, row: int, column: int) -> int:
+        given = self.table.digits
+        return decimals(self.table.center[:, column])[row] if given is None else given
+
+    def _check(self, value: float, field: str) -> None:
+        """Raises ExegeteError for an unknown field or a condition that does not hold."""
+        found = CONDITION.fullmatch(field)
+        if found is None and field not in ("center", "spread"):
+            raise unknown("field", field, FIELDS)
+        if found is not None:
+            bound = float(found[2].replace("−", "-"))
+            if not (value > bound if found[1] == ">" else value < bound):
+                raise ExegeteError(f"{value:.6g} is not {field}: what is said of it does not hold any more")
+
+    def _place(self, name: str, titles: Sequence[str], what: str) -> int | None:
+        """Where a row or column is; None where nothing of it is finished. Raises ExegeteError where it cannot be."""
+        plain = [ARROW.sub("", title) for title in titles]
+        if ARROW.sub("", name) in plain:
+            return plain.index(ARROW.sub("", name))
+        known = set(_names(self.results, self.laid))
+        wrong = next((each for each in ARROW.sub("", name).split(" / ") if each not in known), None)
+        if wrong is not None:
+            raise unknown(f"name in a {what}", wrong, known)
+        return None
+
+
+def _names(results: Results, laid: Laid) -> Iterator[str]:
+    """All that a row or column of the table could be called, once everything is run."""
+    file, part = results.grid.study.file, laid.part
+    fields: dict[str, Iterable[str]] = {
+        "training": file.training, "model": file.models, "recipe": file.recipes, "dataset": file.datasets,
+        "judgement": file.judgements, "explainer": file.explainers, "metric": part.metrics,
+    }  # fmt: skip
+    for field in (*part.rows, *part.columns):
+        yield from (part.labels.get(name, name) for name in fields[field])

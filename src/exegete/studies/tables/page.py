@@ -1,0 +1,154 @@
+"""A page of results: hand-written text with placeholders, which the figures of finished runs fill in.
+
+A part is Markdown behind a head between two lines of `---`: `title`, `scale`, and `studies`, a name for each study
+file. In the text `{{facts}}` is a table of when, where and on what all was run; `{{NAME:TABLE}}` a table of a study,
+`{{NAME}}` all of its tables; `{{NAME:TABLE | ROW | COLUMN}}` a cell, of the first table where none is named, and
+`{{NAME:TABLE | ROW minus OTHER | COLUMN}}` the difference of two, seed by seed. A fourth field asks for the `center`
+alone, for the `spread` of differences, for the number of `runs`, for the `wins` of a row over the other, or states what
+must hold: `> 0.5`, `< 0`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from exegete.errors import ExegeteError, unknown
+from exegete.reports.tables import markdown
+from exegete.studies.spec.study_file import SCALES
+from exegete.studies.tables.facts import facts
+from exegete.studies.tables.figure_in_text import TableFigures
+from exegete.studies.tables.results import Results
+
+PLACEHOLDER = re.compile(r"\{\{(.+?)\}\}")
+TYPED = re.compile(r"(?<![\w.])[-+−]?\d*\.\d+")
+NOT_RUN = "not run"
+HERE, VERDICT = "here", "verdict"
+KEYS = ("title", "scale", "studies")
+
+
+@dataclass(frozen=True)
+class PagePart:
+    """The hand-written part of a page: `studies` are files by name; `first` is the line its text begins on."""
+
+    path: Path
+    title: str
+    scale: str
+    studies: Mapping[str, Path]
+    text: str
+    first: int = 1
+
+
+def read_part(path: Path) -> PagePart:
+    """The part in a Markdown file, or one that shows all tables of a study file.
+
+    Raises:
+        ExegeteError: it cannot be read, or has no such head.
+    """
+    if path.suffix in (".yaml", ".yml"):
+        return PagePart(path, "", "small", {path.stem: path}, f"{{{{facts}}}}\n\n{{{{{path.stem}}}}}\n")
+    try:
+        before, head, text = path.read_text(encoding="utf-8").split("---\n", 2)
+        given = yaml.safe_load(head)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ExegeteError(f"{path} is no page part: expected a head between two lines of ---") from error
+    wrong = next((key for key in given if key not in KEYS), None) if isinstance(given, dict) and not before else ""
+    if wrong is not None:
+        raise unknown(f"key in the head of {path}", wrong, KEYS)
+    if given.get("scale", "small") not in SCALES:
+        raise unknown("scale", str(given["scale"]), SCALES)
+    studies = {name: path.parent / file for name, file in given.get("studies", {}).items()}
+    first = head.count("\n") + 3
+    return PagePart(path, str(given.get("title", "")), str(given.get("scale", "small")), studies, text, first)
+
+
+def page(part: PagePart, results: Mapping[str, Results]) -> str:
+    """The page in Markdown.
+
+    In a table with a column `verdict`, a row with a placeholder whose runs are not finished has the verdict "not run".
+
+    Args:
+        part: the hand-written part.
+        results: of each of its studies, by the part's names.
+
+    Raises:
+        ExegeteError: a placeholder that names nothing, a condition that does not hold, or a figure in a column `here`
+            that was typed by hand; with file and line.
+    """
+    filler, lines, columns = _Filler(results), list[str](), list[str]()
+    for number, line in enumerate(part.text.split("\n"), part.first):
+        cells = _cells(line)
+        if not cells:
+            columns = []
+        elif not columns:
+            columns = [cell.strip() for cell in cells]
+        try:
+            lines.append(_row(cells, columns, filler) if cells else filler.filled(line)[0])
+        except ExegeteError as error:
+            raise ExegeteError(f"{part.path}:{number}: {error}") from error
+    made = f"<!-- Made by `exegete study page {part.path.name}`: change that file, or run its studies. -->"
+    return "\n".join([*([f"# {part.title}", made, ""] if part.title else []), *lines])
+
+
+def _cells(line: str) -> list[str]:
+    """The cells of a line of a Markdown table; bars inside of placeholders divide nothing."""
+    hidden = PLACEHOLDER.sub(lambda found: found[0].replace("|", "\0"), line.strip())
+    if not (hidden.startswith("|") and hidden.endswith("|") and len(hidden) > 1):
+        return []
+    return [cell.replace("\0", "|") for cell in hidden[1:-1].split("|")]
+
+
+def _row(cells: list[str], columns: list[str], filler: _Filler) -> str:
+    """A line of a table with its placeholders filled in."""
+    named = dict(zip(columns, range(len(cells)), strict=False))
+    if HERE in named and (typed := TYPED.search(PLACEHOLDER.sub("", cells[named[HERE]]))):
+        raise ExegeteError(f"the figure {typed[0]} was typed by hand: in the column {HERE!r} figures are placeholders")
+    filled = [filler.filled(cell) for cell in cells]
+    texts = [text for text, _ in filled]
+    if VERDICT in named and not all(run for _, run in filled):
+        texts[named[VERDICT]] = f" {NOT_RUN} "
+    return f"|{'|'.join(texts)}|"
+
+
+class _Filler:
+    """Fills placeholders in; each table is made once."""
+
+    def __init__(self, results: Mapping[str, Results]) -> None:
+        self.results = results
+        self.made: dict[tuple[str, str], TableFigures] = {}
+
+    def filled(self, text: str) -> tuple[str, bool]:
+        """The text with its placeholders filled in, and whether all that they want has been run."""
+        run = True
+
+        def value(found: re.Match[str]) -> str:
+            nonlocal run
+            said = self.value([field.strip() for field in found[1].split("|")])
+            run = run and said is not None
+            return NOT_RUN if said is None else said
+
+        return PLACEHOLDER.sub(value, text), run
+
+    def value(self, fields: list[str]) -> str | None:
+        """What stands for a placeholder; None where its runs are not finished."""
+        if fields == ["facts"]:
+            return facts(self.results)
+        name, _, table = fields[0].partition(":")
+        if name not in self.results:
+            raise unknown("study of the page", name, self.results)
+        declared = self.results[name].grid.study.file.tables
+        if len(fields) == 1:
+            made = [self._table(name, each) for each in ([table] if table else declared)]
+            return "\n\n".join(markdown(each.table).strip() for each in made if each.table.rows) or None
+        if len(fields) not in (3, 4):
+            raise ExegeteError(f"expected NAME:TABLE | ROW | COLUMN | FIELD, got {' | '.join(fields)}")
+        return self._table(name, table or next(iter(declared))).said(*fields[1:])
+
+    def _table(self, name: str, table: str) -> TableFigures:
+        if (name, table) not in self.made:
+            self.made[name, table] = TableFigures.of(self.results[name], table)
+        return self.made[name, table]

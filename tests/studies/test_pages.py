@@ -1,0 +1,246 @@
+"""Pages of figures of made-up runs: what they say, when they refuse to, and that their figures outlive the runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from exegete.cli import main
+from exegete.data.provenance import write_json
+from exegete.errors import ExegeteError
+from exegete.studies.runs.figures_file import export_figures, import_figures, merge
+from exegete.studies.runs.grid import grid
+from exegete.studies.runs.run_cell import run_cell
+from exegete.studies.runs.store import Store, describe
+from exegete.studies.spec import sources
+from exegete.studies.spec.study_file import load_study
+from exegete.studies.tables.page import page, read_part
+from exegete.studies.tables.results import collect
+from exegete.studies.tables.tables import study_table
+
+STUDY = """\
+datasets: {films: {spec: "jsonl:FOLDER/films.jsonl", split: all}}
+training: {films: {train: films, dev: films}}
+models: {tiny: {source: tiny}}
+recipes:
+  slow: {recipe: baseline}
+  fast: {recipe: baseline, arguments: {learning_rate: 1}}
+  later: {recipe: fresh, parameters: {support: {run: slow}}}
+seeds: 3
+explainers: {ATT: attention_last, IxG: input_x_gradient}
+metrics: {A-C: aopc_comprehensiveness, A-S: aopc_sufficiency}
+judgements:
+  all: {datasets: films, explainers: [ATT, IxG], metrics: [A-C, A-S], limits: {IxG: 5}, keep_attributions: true}
+comparisons: {DIT: {judgement: all}}
+tables:
+  first:
+    rows: recipe
+    columns: metric
+    metrics: accuracy
+    where: {dataset: films}
+    scale: 100
+    decimals: 1
+    significance: {against: slow}
+  second: {rows: [recipe, explainer], columns: metric, metrics: [A-C, A-S], caption: Explained, decimals: 3}
+  alike: {rows: recipe, columns: explainer, metrics: DIT}
+"""
+WINS, GAIN = "{{one | fast minus slow | accuracy | wins}}", "{{one | fast minus slow | accuracy}}"
+PART = """\
+---
+title: What came out
+studies: {one: study.yaml}
+---
+{{facts}}
+
+{{one:second}}
+
+| # | claim | here | verdict |
+| --- | --- | --- | --- |
+| 1 | fast is better (.9 against .8) | WINS seeds, GAIN | **reproduced** |
+| 2 | later, too | {{one | later minus slow | accuracy}} | **reproduced** |
+
+ATT comes to {{one:second | slow / ATT | A-C | center}}, of {{one:second | slow / ATT | A-C | runs}} runs.
+""".replace("WINS", WINS).replace("GAIN", GAIN)
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A study whose runs of two recipes, of three, are there: made-up figures in the form that runs leave them in."""
+    rows = [{"text": f"film number {i}", "label": "ab"[i % 2]} for i in range(8)]
+    (tmp_path / "films.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "study.yaml").write_text(STUDY.replace("FOLDER", str(tmp_path)))
+    (tmp_path / "part.md").write_text(PART)
+    found, store = grid(load_study(tmp_path / "study.yaml")), Store(tmp_path / "runs")
+    draw = np.random.default_rng(0)
+    for run in found.runs:
+        if run.recipe != "later":
+            with store.fresh(run.cell) as space:
+                filled(space.fresh, run, draw)
+                describe(space.fresh, run.cell, 1, seconds=2.0, cpu_seconds=1.0)
+    return tmp_path
+
+
+def filled(folder, run, draw):
+    if not run.dataset:
+        write_json(folder / "metrics.json", {"accuracy": draw.random(), "cross_entropy": None, "note": "text"})
+        write_json(folder / "history.json", {"history": [{"step": 1, "loss": draw.random()}]})
+        (folder / "model.safetensors").write_bytes(draw.bytes(10_000))
+        return
+    better = run.recipe == "fast"
+    right = draw.random(8) < (0.99 if better else 0.5)
+    predicted = np.eye(2, dtype=np.float32)[np.where(right, np.arange(8) % 2, 1 - np.arange(8) % 2)]
+    said = {"example": range(8), "predicted": list(predicted), "label": np.arange(8) % 2}
+    pd.DataFrame(said).to_parquet(folder / "predictions.parquet", index=False)
+    write_json(folder / "figures.json", {"accuracy": right.mean()})
+    specs = list(run.explainers.values())
+    examples = [0, 1, 2, 5, 7] if run.partly else range(8)
+    frame = pd.DataFrame([(example, spec) for spec in specs for example in examples], columns=["example", "method"])
+    values = {name: draw.random(len(frame)).astype(np.float32) for name in run.cell.config["metrics"]}
+    values["aopc_sufficiency"][0] = np.nan
+    results = frame.assign(**values, prediction="a", tokens=3, seconds=0.25, peak_memory=np.nan)
+    results.to_parquet(folder / "results.parquet", index=False)
+    frame.assign(metric="aopc_sufficiency", x=0.5, value=1.0).to_parquet(folder / "curves.parquet", index=False)
+    size = len(frame)
+    kept = {"scores": [draw.random(4) for _ in range(size)], "special": [[False] * 4] * size, "signed": [False] * size}
+    (folder / "attributions").mkdir()
+    pd.DataFrame(kept).to_parquet(folder / "attributions" / "attributions.parquet", index=False)
+
+
+def results_of(folder, runs="runs"):
+    study, store = load_study(folder / "study.yaml"), Store(folder / runs)
+    return {"one": collect(grid(study, store.recorded(study.name)), store)}
+
+
+def drawn(folder, text=PART, runs="runs"):
+    (folder / "part.md").write_text(text)
+    return page(read_part(folder / "part.md"), results_of(folder, runs))
+
+
+def test_a_page_says_what_its_tables_say_and_what_is_not_run(made):
+    text, (results,) = drawn(made), results_of(made).values()
+    table = study_table(results, "first")
+    assert table.rows == ["slow", "fast"]
+    gain = table.center[1, 0] - table.center[0, 0]
+    by_seed = results.figures.query("metric == 'accuracy' and judgement == 'all'").pivot(
+        index="seed", columns="recipe", values="value"
+    )
+    wins = int((by_seed["fast"] > by_seed["slow"]).sum())
+    mark = "†" if table.marked[1, 0] else ""
+    assert f"| {wins} of 3 seeds, +{gain:.1f}{mark} | **reproduced** |" in text
+    assert "| later, too | not run | not run |" in text
+    second = study_table(results, "second")
+    assert f"ATT comes to {second.center[0, 0]:.3f}, of 3 runs." in text
+    assert "**Explained**" in text
+    assert "| judged on | films 8, films 8 (some methods 5) |" in text
+    assert "| finished | 18 of 27 runs; 18 s of one core |" in text
+    assert "| seeds | 0, 1, 2 |" in text
+    assert drawn(made) == text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (GAIN, GAIN.replace("fast", "fats"), "11: unknown name in a row 'fats'. Did you mean 'fast'"),
+        ("| accuracy | wins}}", "| accuracy | losses}}", "unknown field 'losses'"),
+        ("{{one:second}}", "{{one:secnd}}", "unknown table 'secnd'. Did you mean 'second'"),
+        ("{{one:second}}", "{{two}}", "unknown study of the page 'two'"),
+        ("| later, too | {{", "| later, too | 3.5 {{", r"part.md:12: the figure 3\.5 was typed by hand"),
+        ("| A-C | center}}", "| A-C | < 0}}", r"part.md:14: 0\.\d+ is not < 0: what is said"),
+        ("| A-C | center}}", "}}", "expected NAME:TABLE"),
+        ("title:", "titel:", "unknown key in the head of .*part.md 'titel'"),
+        ("---\n", "", "is no page part"),
+    ],
+)  # fmt: skip
+def test_what_no_run_said_is_an_error_with_its_line(made, old, new, message):
+    with pytest.raises(ExegeteError, match=message):
+        drawn(made, PART.replace(old, new))
+
+
+def test_what_must_hold_is_checked_and_differences_have_a_spread(made):
+    (results,) = results_of(made).values()
+    frame = results.figures.query("metric == 'accuracy' and judgement == 'all'")
+    pairs = 100 * frame.pivot(index="seed", columns="recipe", values="value").eval("fast - slow")
+    text = drawn(
+        made, PART.replace("| accuracy | wins}}", "| accuracy | spread}}").replace("| A-C | center}}", "| A-C | > 0}}")
+    )
+    assert f"+{pairs.mean():.1f} ± {pairs.std():.1f} seeds" in text
+    assert re.search(r"ATT comes to 0\.\d{3}, of", text)
+    everything = drawn(made, PART.replace("{{one:second}}", "{{one}}"))
+    assert len(re.findall("^Mean and standard deviation over seeds", everything, re.MULTILINE)) == 3
+
+
+def test_exported_figures_make_the_same_page_where_neither_data_nor_runs_are(made):
+    text, figures = drawn(made, PART + "\n{{one}}\n"), made / "figures.parquet"
+    assert export_figures([results_of(made)["one"].grid], Store(made / "runs"), figures) == 18
+    again = figures.read_bytes()
+    export_figures([results_of(made)["one"].grid], Store(made / "runs"), figures)
+    assert figures.read_bytes() == again
+    assert len(again) < 60_000
+    assert "attributions" not in set(pd.read_parquet(figures)["part"])
+    (made / "films.jsonl").unlink()
+    sources._dataset.cache_clear()
+    assert import_figures(figures, Store(made / "elsewhere")) == 18
+    assert import_figures(figures, Store(made / "elsewhere")) == 0
+    assert drawn(made, PART + "\n{{one}}\n", "elsewhere") == text
+    export_figures([results_of(made, "elsewhere")["one"].grid], Store(made / "elsewhere"), made / "third.parquet")
+    assert (made / "third.parquet").read_bytes() == again
+    with pytest.raises(ExegeteError, match="holds no figures of runs"):
+        import_figures(made / "part.md", Store(made / "elsewhere"))
+
+
+def test_only_missing_runs_are_left_and_what_they_need_but_of_its_figures(made):
+    whole, there = Store(made / "runs"), Store(made / "elsewhere")
+    found = results_of(made)["one"].grid
+    export_figures([found], whole, made / "figures.parquet")
+    import_figures(made / "figures.parquet", there)
+    of = {run.cell.key: (run.recipe, bool(run.dataset)) for run in found.runs}
+    assert {of[key] for key in whole.left(found.cells)} == {("later", False), ("later", True)}
+    left = there.left(found.cells)
+    assert {of[key] for key in left} == {("slow", False), ("later", False), ("later", True)}
+    assert len(left) == 3 + 3 + 6
+    first = next(run.cell for run in found.runs if run.recipe == "slow" and not run.dataset)
+    with pytest.raises(ExegeteError, match="is not finished"):
+        there.needed(first.key)
+    assert merge(whole, there) == 18
+    assert there.left(found.cells) == whole.left(found.cells)
+    assert (there.needed(first.key) / "model.safetensors").exists()
+    assert merge(whole, there) == 0
+
+
+def test_a_run_done_again_takes_the_place_of_its_figures(made):
+    there = Store(made / "elsewhere")
+    found = results_of(made)["one"].grid
+    export_figures([found], Store(made / "runs"), made / "figures.parquet")
+    import_figures(made / "figures.parquet", there)
+    cell = next(run.cell for run in found.runs if run.recipe == "slow" and not run.dataset)
+    assert there.done(cell.key)
+    assert not there.whole(cell.key)
+    assert run_cell(cell, there.root)
+    assert there.whole(cell.key)
+
+
+def test_pages_from_the_command_line(made, capsys):
+    runs = ["--output-dir", str(made / "runs")]
+    part, output = str(made / "part.md"), made / "docs"
+    assert main(["study", "page", part, *runs, "--output", str(output)]) == 0
+    text = (output / "part.md").read_text()
+    assert text.startswith("# What came out\n<!-- Made by `exegete study page part.md`")
+    assert main(["study", "export", part, *runs]) == 0
+    shutil.rmtree(made / "runs")
+    assert main(["study", "page", part, *runs, "--output", str(made / "none.md")]) == 0
+    assert "| 1 | fast is better (.9 against .8) | not run seeds, not run | not run |" in (made / "none.md").read_text()
+    assert main(["study", "import", str(made / "part.parquet"), *runs]) == 0
+    capsys.readouterr()
+    assert main(["study", "page", part, *runs]) == 0
+    assert capsys.readouterr().out == text
+    assert main(["study", "page", str(made / "study.yaml"), *runs]) == 0
+    assert "**Explained**" in capsys.readouterr().out
+    assert main(["study", "export", part, "--output-dir", str(made / "empty")]) == 2
+    assert "no run of these studies is finished" in capsys.readouterr().err
+    assert main(["study", "page", str(Path(part).with_name("gone.md")), *runs]) == 2
