@@ -60,7 +60,7 @@ def test_where_nothing_can_be_written_nothing_is_run(tmp_path, capsys):
         assert f"nothing can be written to the folder {folder}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["run", "status", "table", "report", "leaderboard"])
+@pytest.mark.parametrize("command", ["run", "status", "table", "report", "leaderboard", "page", "export", "import"])
 def test_help_has_an_example(command, capsys):
     assert main(["study", command, "--help"]) == 0
     assert f"exegete study {command} " in " ".join(capsys.readouterr().out.split())
@@ -74,6 +74,14 @@ def test_a_dry_run_says_what_is_not_here_and_ends_well(tmp_path, capsys, monkeyp
     assert "er-table-2-small: 108 runs: 24 training runs (0 done), 84 judgements (0 done)" in shown.out
     assert "left: about" in shown.out
     assert re.search(r"er\.yaml:6: datasets\.sst-train\.spec: .*sst", shown.err)
+
+
+@pytest.mark.parametrize("path", STUDIES[::10], ids=lambda path: path.stem)
+def test_a_file_has_a_trial(path, monkeypatch, tmp_path):
+    monkeypatch.setenv("EXEGETE_DATA", str(tmp_path))
+    study = load_study(path, "trial")
+    assert study.file.seeds == [7]
+    assert grid(study).runs
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])

@@ -70,7 +70,7 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     if kind.card.learned and BOOLEANS.get(given.pop("untrained", "false")):
         from exegete.explainers.untrained import Untrained  # noqa: PLC0415  # imported when used
 
-        return Untrained(kind, given)
+        return Untrained.of(kind, given)
     if kind.card.learned:
         raise ExegeteError(f"{name} is learned: give the folder it was saved in, as {name}:PATH")
     return kind(**parameters(name, kind, given))

@@ -12,7 +12,7 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.data.specs import BOOLEANS
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.base import SinglePass
+from exegete.explainers.base import Explainer, SinglePass
 from exegete.explainers.learned_attention import LearnedAttention
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
@@ -32,9 +32,15 @@ class Untrained(SinglePass):
     options: Mapping[str, Any] = field(default_factory=dict)
     card: ClassVar = MethodCard(name="untrained", family="learned", differentiable=True, cost="F")
 
+    @classmethod
+    def of(cls, kind: type[Explainer], options: Mapping[str, Any]) -> Untrained:
+        """The untrained explainer of a learned one's class. Raises ExegeteError for one that is no attention."""
+        if not issubclass(kind, LearnedAttention):
+            name = kind.card.name
+            raise ExegeteError(f"{name} says nothing before it is trained: give the folder of one, as {name}:PATH")
+        return cls(kind, options)
+
     def __post_init__(self) -> None:
-        if not issubclass(self.kind, LearnedAttention):
-            raise ExegeteError(f"{self.name} says nothing before it is trained: give a folder, as {self.name}:PATH")
         valid = inspect.signature(self.kind).parameters
         names = [name for name in valid if name not in SIZES]
         for name in self.options:

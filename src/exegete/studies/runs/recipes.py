@@ -43,13 +43,15 @@ def references(parameters: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
-    """A recipe with its parameters; of those that other runs give, figures are 1 for now and folders not given.
+    """A recipe with its parameters; of those that the study gives, figures are 1 for now and folders not given.
 
     A folder that the recipe has no default for is an empty text: what is there is looked at in training only.
     """
     known = {key: 1.0 if isinstance(value, Mapping) else value for key, value in parameters.items()}
     for key, value in parameters.items():
-        if isinstance(value, Mapping) and not {RUN, TRAINED, MODEL}.isdisjoint(value):
+        if isinstance(value, Mapping) and MODEL in value:
+            known[key] = MODEL
+        elif isinstance(value, Mapping) and not {RUN, TRAINED}.isdisjoint(value):
             each = inspect.signature(RECIPES[name]).parameters.get(key)
             known[key] = "" if each is None or each.default is each.empty else each.default
     return _made(name, json.dumps(known, sort_keys=True))
