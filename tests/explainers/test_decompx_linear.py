@@ -5,8 +5,9 @@ import decomposable
 from decomposable import FAMILIES
 from exegete import Batch
 from exegete.errors import ExegeteError
+from exegete.explainers.backward_rules import CAPTURE
 from exegete.explainers.decomposition import DecompXClassifier
-from exegete.explainers.decompx_linear import CAPTURE, DecompXLinear
+from exegete.explainers.decompx_linear import DecompXLinear
 from exegete.models.architecture import layers
 from exegete.models.frozen import Factors, frozen
 from exegete.models.inputs import inputs_of
@@ -147,12 +148,15 @@ HIDDEN = [(family, "hidden") for family in ("bert", "gpt2", "albert", "distilber
 EMBEDDINGS = [(family, "embeddings") for family in ("roberta", "llama")]
 
 
-@pytest.mark.parametrize(("family", "start"), HIDDEN + EMBEDDINGS)
-def test_derivatives_of_the_scores_are_those_of_the_scores(family, start):
+BOTH = [("llama", "hidden", "both"), ("qwen2", "embeddings", "both")]
+
+
+@pytest.mark.parametrize(("family", "start", "gate"), [(*case, "value") for case in HIDDEN + EMBEDDINGS] + BOTH)
+def test_derivatives_of_the_scores_are_those_of_the_scores(family, start, gate):
     """Along a random direction in the space of all weights, against a central difference."""
     model = decomposable.model(family)
     batch = decomposable.batch(model)
-    method = DecompXLinear(start=start)
+    method = DecompXLinear(start=start, gate=gate)
     weights = torch.randn(batch.attended.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def loss():

@@ -7,10 +7,17 @@ from decomposable import FAMILIES
 from exegete.errors import ExegeteError
 from exegete.models import Capture
 from exegete.models.architecture import layers
-from exegete.models.frozen import Factors, frozen
+from exegete.models.frozen import Factors, Rules, frozen
 from exegete.models.inputs import inputs_of
 
 CAPTURE = Capture(differentiable_twice=True)
+RULES = [
+    Rules(),
+    Rules(gate="both"),
+    Rules(attention="shared", gate="both"),
+    Rules(attention="shared", gate="both", activations=False, temperature=2.0),
+    Rules(attention="free", gate="free", norms=False, activations=False, temperature=0.5),
+]
 
 
 def hooks(model: nn.Module) -> int:
@@ -27,12 +34,12 @@ def from_start(model, batch, factors, start):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("gate", ["value", "both"])
-def test_the_answer_stays(family, gate):
+@pytest.mark.parametrize("rules", RULES)
+def test_the_answer_stays(family, rules):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
     expected = model(batch).logits
-    with frozen(model.model, Factors(), gate):
+    with frozen(model.model, Factors(), rules):
         torch.testing.assert_close(model(batch, capture=CAPTURE).logits, expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(model(batch).logits, expected, rtol=0, atol=0)
 
@@ -51,8 +58,9 @@ def test_held_at_its_factors_the_network_is_affine(family):
     torch.testing.assert_close(3 * ends[0] - 2 * ends[1], ends[2], rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("family", ["bert", "llama", "big_bird", "vit"])
-def test_nothing_is_left_on_the_model_after_an_error(family):
+def test_nothing_is_left_on_the_model_after_an_error(family, rules):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
     before = (hooks(model.model), model.config._attn_implementation, model(batch).logits)
@@ -64,7 +72,7 @@ def test_nothing_is_left_on_the_model_after_an_error(family):
 
     with (
         pytest.raises(RuntimeError, match="stop here"),
-        frozen(model.model, Factors()),
+        frozen(model.model, Factors(), rules),
         inputs_of(layers(model.model), fail),
     ):
         model(batch, capture=CAPTURE)
@@ -74,12 +82,13 @@ def test_nothing_is_left_on_the_model_after_an_error(family):
     assert torch.zeros(2).softmax(0).tolist() == [0.5, 0.5]
 
 
-def test_an_unknown_gate_rule_names_the_known_ones():
-    with (
-        pytest.raises(ExegeteError, match="both, value"),
-        frozen(decomposable.shared_model("llama").model, Factors(), "x"),
-    ):
-        pass
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [({"gate": "x"}, "both, free, value"), ({"attention": "x"}, "free, held, shared"), ({"temperature": 0}, "above 0")],
+)
+def test_unknown_rules_name_the_known_ones(rules, message):
+    with pytest.raises(ExegeteError, match=message):
+        Rules(**rules)
 
 
 def test_inputs_are_kept_in_the_order_of_the_calls_and_can_be_changed():

@@ -1,24 +1,56 @@
-"""The network made linear at one input: attention, norms' scales and activations' slopes are held where they are."""
+"""Backward passes by other rules than the derivative's: held norms, activations and attention, products shared out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from exegete.errors import unknown
+from exegete.errors import ExegeteError, unknown
 from exegete.models import activations
-from exegete.models.architecture import architecture_of, head_part, layers, part
+from exegete.models.architecture import Architecture, architecture_of, head_part, layers, part
 from exegete.models.layer_parts import is_norm, norm
 
 SOFTMAX = frozenset({torch.softmax, Tensor.softmax, nn.functional.softmax})
-Gate = Literal["value", "both"]
+Gate = Literal["value", "both", "free"]
+AttentionRule = Literal["held", "shared", "free"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Where derivatives depart from the ordinary ones; `free` and False leave a part its own.
+
+    Args:
+        attention: `held`, probabilities are constants; `shared`, either factor of its two products gets half of what
+            comes back (values ½, queries and keys ¼), through the softmax's own derivative.
+        gate: the product in gated feed-forwards: `value` holds the gate, `both` gives either factor half.
+        norms: hold the scales of LayerNorm and RMSNorm; LayerNorm's mean stays free.
+        activations: hold the slopes f(x)/x of activations, those of the head too.
+        temperature: T of the softmax whose derivative s_T ⊙ (g − ⟨g, s_T⟩) attention has, without the factor 1/T.
+    """
+
+    attention: AttentionRule = "held"
+    gate: Gate = "value"
+    norms: bool = True
+    activations: bool = True
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, kinds in (("attention", AttentionRule), ("gate", Gate)):
+            if getattr(self, name) not in get_args(kinds):
+                raise unknown(name, getattr(self, name), get_args(kinds))
+        if self.temperature <= 0:
+            raise ExegeteError(f"expected a temperature above 0, got {self.temperature}")
+
+
+HELD = Rules()
+"""The network made linear at one input."""
 
 
 @dataclass
@@ -50,41 +82,69 @@ class Factors:
 
 
 class _Softmax(TorchFunctionMode):
-    """Attention probabilities are factors, taken where a softmax is computed, whatever the family."""
+    """Attention's rule, applied where a softmax is computed, whatever the family."""
 
-    def __init__(self, factors: Factors) -> None:
+    def __init__(self, factors: Factors, rules: Rules) -> None:
         super().__init__()
-        self.factors = factors
+        self.factors, self.rules = factors, rules
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        return self.factors.take(lambda: result) if func in SOFTMAX else result
+        kwargs = kwargs or {}
+        if func not in SOFTMAX:
+            return func(*args, **kwargs)
+        if self.rules.attention == "held":
+            return self.factors.take(lambda: func(*args, **kwargs))
+        logits, *others = args
+        if self.rules.attention == "shared":
+            logits = halved(logits, self.factors)
+        weights = func(logits, *others, **kwargs)
+        temperature = self.rules.temperature
+        if temperature == 1:
+            return weights
+        warmer = (logits / temperature).clamp(min=torch.finfo(logits.dtype).min)
+        smooth = func(warmer, *others, **kwargs)
+        value, point = self.factors.take(lambda: weights), self.factors.take(lambda: smooth)
+        return weights if self.factors.record else value + temperature * (smooth - point)
+
+
+def halved(x: Tensor, factors: Factors) -> Tensor:
+    """The same value, through which half of a derivative passes."""
+    held = factors.take(lambda: x)
+    return x if factors.record else x / 2 + held / 2  # their sum would be too large where attention is masked
 
 
 @contextmanager
-def frozen(model: PreTrainedModel, factors: Factors, gate: Gate = "value") -> Iterator[None]:
-    """Inside the block the model answers as ever, but its derivatives are those of the network held at `factors`.
+def frozen(model: PreTrainedModel, factors: Factors, rules: Rules = HELD) -> Iterator[None]:
+    """Inside the block the model answers as ever, but its derivatives follow the rules.
 
-    The answer is then affine in the representations that enter any layer. Attention has to be computed with an explicit
-    softmax (`Capture(differentiable_twice=True)`). Nothing of it is left on the model after the block.
+    With `HELD` the answer is affine in the representations that enter any layer. Attention has to be computed with an
+    explicit softmax (`Capture(differentiable_twice=True)`). Nothing of it is left on the model after the block.
 
     Args:
         model: of a family with an `Architecture`.
-        factors: what to do with the factors.
-        gate: in gated feed-forwards, `value` holds the gate and keeps the value linear; `both` gives each of the two
-            half of the product (its derivatives with respect to the weights are not true ones).
+        factors: what to do with the numbers that are held.
+        rules: where derivatives depart from the ordinary ones.
     """
-    if gate not in ("value", "both"):
-        raise unknown("gate", gate, ("value", "both"))
+    found = architecture_of(model)
     with ExitStack() as scope:
-        for module in model.modules():
+        for module in model.modules() if rules.norms else ():
             if is_norm(module):
                 scope.enter_context(module.register_forward_hook(_norm_hook(factors)))
         for layer in dict.fromkeys(layers(model)):
-            _feed_forward(model, layer, factors, gate, scope)
-        _head(model, factors, scope)
-        scope.enter_context(_Softmax(factors))
+            _activation(found, layer, factors, rules, scope)
+            products = [found.output] if rules.attention == "shared" else []
+            products += [found.feed_forward[1]] if found.gated and rules.gate == "both" else []
+            for path in products:
+                scope.enter_context(part(layer, path).register_forward_pre_hook(_halving_hook(factors)))
+        if rules.activations:
+            _head(model, factors, scope)
+        if rules.attention != "free" or rules.temperature != 1:
+            scope.enter_context(_Softmax(factors, rules))
         yield
+
+
+def _halving_hook(factors: Factors) -> Callable[[nn.Module, Any], tuple[Tensor, ...]]:
+    return lambda _, inputs: (halved(inputs[0], factors), *inputs[1:])
 
 
 def _norm_hook(factors: Factors) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
@@ -96,23 +156,21 @@ def _norm_hook(factors: Factors) -> Callable[[nn.Module, Any, Tensor], Tensor | 
     return after
 
 
-def _feed_forward(model: PreTrainedModel, layer: nn.Module, factors: Factors, gate: Gate, scope: ExitStack) -> None:
-    found = architecture_of(model)
+def _activation(found: Architecture, layer: nn.Module, factors: Factors, rules: Rules, scope: ExitStack) -> None:
+    """The activation of the feed-forward, held at its slope, or as a whole where it is a gate that is held."""
+    whole = found.gated and rules.gate == "value"
+    if not (whole or rules.activations):
+        return
     activation = part(layer, found.activation)
     slope = activations.slope(activations.name_of(activation))
-    whole = found.gated and gate == "value"
 
     def after(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
-        if whole:
-            held = factors.take(lambda: output)
-            return None if factors.record else held
-        steepness = factors.take(lambda: slope(inputs[0]))
-        return None if factors.record else inputs[0] * steepness
+        held = factors.take(lambda: output if whole else slope(inputs[0]))
+        if factors.record:
+            return None
+        return held if whole else inputs[0] * held
 
     scope.enter_context(activation.register_forward_hook(after))
-    if found.gated and not whole:
-        out = part(layer, found.feed_forward[1])
-        scope.enter_context(out.register_forward_pre_hook(lambda _, inputs: ((inputs[0] + inputs[0].detach()) / 2,)))
 
 
 def _head(model: PreTrainedModel, factors: Factors, scope: ExitStack) -> None:

@@ -1,0 +1,84 @@
+"""Representations times derivatives by other rules: relevance propagation and linearised networks on one code path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from exegete.explainers.base import Explanation, OfOutput, embeddings_with_gradient
+from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models.architecture import layers
+from exegete.models.frozen import HELD, Factors, Rules, frozen
+from exegete.models.inputs import inputs_of
+
+CAPTURE = Capture(differentiable_twice=True)
+
+
+class BackwardRules(OfOutput):
+    """⟨x_k, ∇̃_k z⟩: representations times the derivative ∇̃ of the target's score by `rules`. Signed; F + B.
+
+    Any family with an `Architecture`. `Explanation.bias` [B] is z − Σ_k over all positions: what the biases add, and
+    what rules that do not conserve shed. `Explanation.layers` [B, N, L] holds ⟨x_k, ∇̃_k z⟩ at the inputs of every
+    layer.
+
+    When attributions keep a graph, their derivatives with respect to the weights are the true ones: what is held still
+    for the contributions is not held still for them. That takes a second forward pass.
+    """
+
+    start: Literal["hidden", "embeddings"] = "embeddings"
+
+    @property
+    def rules(self) -> Rules:
+        """Where derivatives depart from the ordinary ones."""
+        return HELD
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """One forward and one backward pass."""
+        return 1.0, 1.0
+
+    def origin(self, model: ExplainedModel, batch: Batch) -> Tensor | None:
+        """The point [B, L, d] from which the start is measured; none is zero."""
+        return None
+
+    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+        """⟨x_k, ∇̃_k z⟩, at the start and at every layer."""
+        keep_graph = torch.is_grad_enabled()
+        factors = self._ordinary_pass(model, batch) if keep_graph else Factors()
+        with torch.enable_grad(), frozen(model.model, factors, self.rules), self._started(model, keep_graph) as inputs:
+            embedded = self.start == "embeddings"
+            embeddings = embeddings_with_gradient(model, batch, keep_graph=keep_graph) if embedded else None
+            outputs = model(batch, embeddings, CAPTURE)
+        with torch.enable_grad():
+            score = self.score(model, outputs, target)
+            points = inputs if embeddings is None else [embeddings, *inputs]
+            slopes = torch.autograd.grad(score.sum(), points, create_graph=keep_graph)
+        with torch.set_grad_enabled(keep_graph):
+            origin = self.origin(model, batch)
+            scores = (slopes[0] * (points[0] if origin is None else points[0] - origin)).sum(-1)[:, : batch.length]
+        by_layer = [
+            (slope * point).sum(-1).detach()[:, : batch.length]  # BigBird pads to full blocks, whence nothing comes
+            for slope, point in zip(slopes[-len(inputs) :], inputs, strict=True)
+        ]
+        return Explanation(scores, layers=torch.stack(by_layer, 1), bias=(score - scores.sum(1)).detach())
+
+    @contextmanager
+    def _started(self, model: ExplainedModel, keep_graph: bool) -> Iterator[list[Tensor]]:
+        """The inputs of the layers; where the start is the first one, nothing is asked of what came before it."""
+
+        def change(call: int, value: Tensor) -> Tensor:
+            first = call == 0 and self.start == "hidden"
+            return value.detach().requires_grad_() if first and not (keep_graph and value.requires_grad) else value
+
+        with inputs_of(layers(model.model), change) as inputs:
+            yield inputs
+
+    def _ordinary_pass(self, model: ExplainedModel, batch: Batch) -> Factors:
+        """The factors to hold the network at, with their graphs."""
+        factors = Factors(record=True)
+        with frozen(model.model, factors, self.rules):
+            model(batch, capture=CAPTURE)
+        return factors.replayed()

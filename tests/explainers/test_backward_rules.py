@@ -1,0 +1,155 @@
+"""Relevance propagation and gradient modifications: published numbers, and what must hold of them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import decomposable
+from exegete import Batch, explainer
+from exegete.errors import ExegeteError
+from exegete.explainers.gim import Gim, baseline_token
+from exegete.models import ExplainedModel, activations
+from exegete.models.frozen import Rules
+from exegete.models.prompted import LabelTokens
+from small import shared, uneven
+
+TARGET = torch.tensor([0, 1, 2])
+FREE = Rules("free", "free", norms=False, activations=False)
+PARTIAL = {
+    "gim_temperature_only": Rules("free", "free", norms=False, activations=False, temperature=2.0),
+    "gim_norm_only": Rules("free", "free", activations=False),
+    "gim_gradnorm_only": Rules("shared", "both", norms=False, activations=False),
+}
+
+
+@dataclass(frozen=True)
+class Ruled(Gim):
+    """GIM's difference of embeddings under any rules."""
+
+    ruled: Rules = FREE
+
+    @property
+    def rules(self):
+        return self.ruled
+
+
+def language_model(folder):
+    """A decoder that answers with the next token."""
+    made = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
+    decomposable.exact_norms(made)
+    made.config.num_labels = made.config.vocab_size
+    model = ExplainedModel(made, task="classification")
+    model.task = LabelTokens(range(made.config.vocab_size))
+    return model
+
+
+@pytest.fixture
+def slopes_with_epsilon(monkeypatch):
+    """lxt's slope act(x)/(x + 1e-10), which differs from the true one near 0."""
+    shifted = {name: lambda x, f=f: f(x) * x / (x + 1e-10) for name, f in activations.SLOPES.items()}
+    monkeypatch.setattr(activations, "SLOPES", shifted)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["attnlrp", "cp_lrp", "gim", *PARTIAL])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.usefixtures("slopes_with_epsilon")
+@torch.no_grad()
+def test_published_scores_of_decoders(golden_llm, family, name):
+    numbers = {k: torch.from_numpy(v) for k, v in np.load(golden_llm / f"{family}-tiny_backward_rules_f64.npz").items()}
+    model = language_model(golden_llm / f"{family}-tiny")
+    whole = {"attnlrp": explainer("attn_lrp"), "cp_lrp": explainer("cp_lrp"), "gim": explainer("gim?baseline_id=3")}
+    method = whole[name] if name in whole else Ruled(3, ruled=PARTIAL[name])
+    lengths = numbers["lengths"]
+    ids = torch.stack([row.roll(16 - n) for row, n in zip(numbers["ids"], lengths.tolist(), strict=True)])
+    attended = torch.arange(16) >= 16 - lengths[:, None]
+    for k in range(2):
+        scores = method.attribute(model, Batch.from_ids(ids, attended), numbers["targets"][:, k])
+        expected = numbers[name][:, k]
+        torch.testing.assert_close(scores[attended], expected[~expected.isnan()], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("target", [0, 1, 2])
+@pytest.mark.usefixtures("slopes_with_epsilon")
+def test_published_scores_of_an_encoder(golden, golden_llm, target):
+    expected = torch.from_numpy(np.load(golden_llm / "bert-tiny_attnlrp_f64.npz")["attnlrp"])[:, target]
+    _, model, batch = decomposable.golden_reference(golden)
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            scores = explainer("attn_lrp").attribute(model, batch, [target] * 6).detach()
+        torch.testing.assert_close(scores[batch.attended], expected[~expected.isnan()], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_cp_lrp_conserves_the_logit_where_there_are_no_biases(family):
+    model = decomposable.shared_model(family)
+    batch = decomposable.batch(model)
+    said = explainer("cp_lrp").explain(model, batch, TARGET)
+    score = model.task.score(model(batch).logits, TARGET)
+    torch.testing.assert_close(said.scores.sum(1), score, rtol=1e-10, atol=1e-12)
+    assert said.bias.abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("family", ["bert", "qwen2", "vit"])
+def test_cp_lrp_is_decompx_linear_from_the_embeddings(family):
+    model = decomposable.shared_model(family)
+    batch = decomposable.batch(model)
+    with torch.no_grad():
+        one, other = (
+            explainer(spec).explain(model, batch, TARGET) for spec in ("cp_lrp", "decompx_linear?start=embeddings")
+        )
+    torch.testing.assert_close(one.scores, other.scores, rtol=0, atol=0)
+    torch.testing.assert_close(one.bias, other.bias, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "qwen2"])
+def test_the_baseline_token_scores_nothing_wherever_it_stands(family):
+    model = decomposable.shared_model(family)
+    batch = decomposable.batch(model)
+    ids = batch.inputs["input_ids"].clone()
+    ids[:, -1] = ids[0, -3] = ids[1, -2] = 7
+    scores = explainer("gim?baseline_id=7").attribute(model, Batch.from_ids(ids, batch.attended), TARGET)
+    assert not scores[ids == 7].any()
+    assert (scores[(ids != 7) & batch.attended] != 0).all()
+
+
+@pytest.mark.parametrize("family", decomposable.FAMILIES)
+@torch.no_grad()
+def test_without_rules_it_is_gradient_times_difference(family):
+    model = decomposable.shared_model(family)
+    batch = decomposable.batch(model)
+    with torch.enable_grad():
+        embeddings = model.embed(batch).detach().requires_grad_()
+        score = model.task.score(model(batch, embeddings).logits, TARGET)
+        (slope,) = torch.autograd.grad(score.sum(), embeddings)
+    start = model.reference(batch) if model.modality == "image" else model.embedding(torch.tensor(9))
+    expected = (slope * (embeddings - start)).sum(-1).masked_fill(~batch.content, 0)
+    torch.testing.assert_close(Ruled(9).attribute(model, batch, TARGET), expected, rtol=1e-8, atol=1e-10)
+
+
+@torch.no_grad()
+def test_with_relu_and_no_temperature_both_methods_have_one_gradient():
+    model = decomposable.model("gpt2", activation_function="relu")
+    batch = decomposable.batch(model)
+    lrp, gim, warm = (explainer(s).explain(model, batch, TARGET) for s in ("attn_lrp", "gim?temperature=1", "gim"))
+    torch.testing.assert_close(lrp.layers, gim.layers, rtol=1e-10, atol=1e-12)
+    assert (warm.layers - gim.layers).abs().max() > 1e-4
+
+
+@torch.no_grad()
+def test_the_baseline_is_a_space_or_padding():
+    assert baseline_token(shared("gpt2")) == shared("gpt2").tokenizer(" ")["input_ids"][0]
+    model = shared("bert")
+    assert baseline_token(model) == model.tokenizer.pad_token_id
+    batch = model.encode(uneven("bert", 2))
+    told = explainer("gim", baseline_id=model.tokenizer.pad_token_id).attribute(model, batch, [0, 1])
+    torch.testing.assert_close(explainer("gim").attribute(model, batch, [0, 1]), told, rtol=0, atol=0)
+
+
+def test_a_temperature_is_positive():
+    with pytest.raises(ExegeteError, match="above 0"):
+        explainer("gim?temperature=0")
