@@ -76,9 +76,30 @@ class Factors:
         self.kept.append(measure())
         return self.kept[-1]
 
+    def led(self, value: Tensor, source: Tensor, factor: float) -> Tensor:
+        """`value`, with `factor` times the derivative of `source`, which has its shape."""
+        if self.replay is None and not self.record:
+            led: Tensor = _Led.apply(value.detach(), source, factor)
+            return led
+        held, point = self.take(lambda: value), self.take(lambda: source)
+        return value if self.record else held + factor * (source - point)
+
     def replayed(self) -> Factors:
         """For a second pass, held at what this one met."""
         return Factors(replay=iter(self.kept))
+
+
+class _Led(torch.autograd.Function):
+    """A value with a multiple of another tensor's derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, source: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[None, Tensor, None]:
+        return None, slope * ctx.factor, None
 
 
 class _Softmax(TorchFunctionMode):
@@ -95,22 +116,14 @@ class _Softmax(TorchFunctionMode):
         if self.rules.attention == "held":
             return self.factors.take(lambda: func(*args, **kwargs))
         logits, *others = args
-        if self.rules.attention == "shared":
-            logits = halved(logits, self.factors)
-        weights = func(logits, *others, **kwargs)
-        temperature = self.rules.temperature
-        if temperature == 1:
-            return weights
-        warmer = (logits / temperature).clamp(min=torch.finfo(logits.dtype).min)
-        smooth = func(warmer, *others, **kwargs)
-        value, point = self.factors.take(lambda: weights), self.factors.take(lambda: smooth)
-        return weights if self.factors.record else value + temperature * (smooth - point)
-
-
-def halved(x: Tensor, factors: Factors) -> Tensor:
-    """The same value, through which half of a derivative passes."""
-    held = factors.take(lambda: x)
-    return x if factors.record else x / 2 + held / 2  # their sum would be too large where attention is masked
+        weights, temperature = func(logits, *others, **kwargs), self.rules.temperature
+        smooth = weights
+        if temperature != 1:
+            logits = logits / temperature
+            if temperature < 1:  # masked logits stay numbers
+                logits = logits.clamp(min=torch.finfo(logits.dtype).min)
+            smooth = func(logits, *others, **kwargs)
+        return self.factors.led(weights, smooth, temperature / 2 if self.rules.attention == "shared" else temperature)
 
 
 @contextmanager
@@ -144,7 +157,7 @@ def frozen(model: PreTrainedModel, factors: Factors, rules: Rules = HELD) -> Ite
 
 
 def _halving_hook(factors: Factors) -> Callable[[nn.Module, Any], tuple[Tensor, ...]]:
-    return lambda _, inputs: (halved(inputs[0], factors), *inputs[1:])
+    return lambda _, inputs: (factors.led(inputs[0], inputs[0], 0.5), *inputs[1:])
 
 
 def _norm_hook(factors: Factors) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
