@@ -30,6 +30,7 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
         "attention_all": "attention:AttentionAll",
         "scaled_attention": "attention:ScaledAttention",
         "attention_rollout": "attention:AttentionRollout",
+        "generic_attention": "generic_attention:GenericAttention",
         "value_zeroing": "value_zeroing:ValueZeroing",
         "globenc": "decomposition.globenc:GlobEnc",
         "alti": "decomposition.alti:Alti",
