@@ -42,6 +42,8 @@ OWN = (
 TOLERANCE = 0.01
 SHARE = 0.95
 PILOT = 2
+ONE_GRADIENT = ("input_x_gradient", "decompx_linear", "attn_lrp", "cp_lrp", "gim", "generic_attention")
+"""The aim is at most 1.5 times a forward and a backward pass."""
 
 
 class Direct(torch.nn.Module):
@@ -96,6 +98,7 @@ def main() -> None:
             "adaptive": lambda: adaptive(model, texts, cases),
             "coalitions": lambda: coalitions(model, texts, cases),
             "one_pass": lambda: one_pass(model, texts, cases),
+            "one_gradient": lambda: one_gradient(model, texts),
             "sequential": lambda: sequential(model, texts[: options.sig_sentences], cases[: options.sig_sentences]),
         }
         found: dict[str, Any] = {"sentences": len(cases), "tokens": [one.batch.length for one in cases]}
@@ -222,6 +225,33 @@ def coalitions(model: ExplainedModel, texts: list[str], cases: list[Case]) -> di
         }
         found[name] = versus(model, cases, theirs, (16, 50, 125), mine)
     return found
+
+
+def one_gradient(model: ExplainedModel, texts: list[str]) -> dict[str, Any]:
+    """Methods of one forward and one backward pass beside plain ones over the same batches; the best of three."""
+    made = [model.encode([texts[index] for index in indices]) for indices in batches(model, texts)]
+    targets = [model.predict(batch) for batch in made]
+
+    def cost(call: Callable[[Batch, Tensor], object]) -> float:
+        def every() -> None:
+            for batch, target in zip(made, targets, strict=True):
+                call(batch, target)
+
+        return min(spent(model, every)[0].seconds for _ in range(3))
+
+    def plain(batch: Batch, target: Tensor) -> None:
+        embeddings = model.embed(batch).detach().requires_grad_()
+        score = model.task.score(model(batch, embeddings).logits, target)
+        torch.autograd.grad(score.sum(), embeddings)
+
+    def explained(name: str) -> Callable[[Batch, Tensor], object]:
+        method = exegete.explainer(name)
+        return torch.no_grad()(lambda batch, target: method.attribute(model, batch, target))
+
+    base = cost(plain)
+    return {"F + B": {"cpu_s": base}} | {
+        name: {"cpu_s": own, "passes/(F + B)": own / base} for name in ONE_GRADIENT for own in [cost(explained(name))]
+    }
 
 
 def probability_of(model: ExplainedModel, one: Case) -> Callable[[Tensor], Tensor]:

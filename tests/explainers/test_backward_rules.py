@@ -11,9 +11,9 @@ import decomposable
 from exegete import Batch, explainer
 from exegete.errors import ExegeteError
 from exegete.explainers.gim import Gim, baseline_token
-from exegete.models import ExplainedModel, activations
+from exegete.models import activations
 from exegete.models.frozen import Rules
-from exegete.models.prompted import LabelTokens
+from exegete.models.generation.model import GeneratingModel
 from small import shared, uneven
 
 TARGET = torch.tensor([0, 1, 2])
@@ -40,10 +40,7 @@ def language_model(folder):
     """A decoder that answers with the next token."""
     made = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
     decomposable.exact_norms(made)
-    made.config.num_labels = made.config.vocab_size
-    model = ExplainedModel(made, task="classification")
-    model.task = LabelTokens(range(made.config.vocab_size))
-    return model
+    return GeneratingModel(made)
 
 
 @pytest.fixture
@@ -61,15 +58,42 @@ def slopes_with_epsilon(monkeypatch):
 def test_published_scores_of_decoders(golden_llm, family, name):
     numbers = {k: torch.from_numpy(v) for k, v in np.load(golden_llm / f"{family}-tiny_backward_rules_f64.npz").items()}
     model = language_model(golden_llm / f"{family}-tiny")
-    whole = {"attnlrp": explainer("attn_lrp"), "cp_lrp": explainer("cp_lrp"), "gim": explainer("gim?baseline_id=3")}
-    method = whole[name] if name in whole else Ruled(3, ruled=PARTIAL[name])
-    lengths = numbers["lengths"]
-    ids = torch.stack([row.roll(16 - n) for row, n in zip(numbers["ids"], lengths.tolist(), strict=True)])
-    attended = torch.arange(16) >= 16 - lengths[:, None]
+    specs = {"attnlrp": "attn_lrp", "cp_lrp": "cp_lrp", "gim": "gim?baseline_id=3"}
+    method = explainer(specs[name], output="logit") if name in specs else Ruled(3, ruled=PARTIAL[name], output="logit")
+    prompts = [ids[:length] for ids, length in zip(numbers["ids"], numbers["lengths"], strict=True)]
     for k in range(2):
-        scores = method.attribute(model, Batch.from_ids(ids, attended), numbers["targets"][:, k])
+        batch = model.batch(prompts, numbers["targets"][:, k : k + 1])
+        scores = method.attribute(model, batch)
         expected = numbers[name][:, k]
-        torch.testing.assert_close(scores[attended], expected[~expected.isnan()], rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(scores[batch.content], expected[~expected.isnan()], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("spec", ["attn_lrp", "cp_lrp", "gim"])
+@torch.no_grad()
+def test_a_contrast_is_the_difference_of_two_tokens(golden_llm, spec):
+    model = language_model(golden_llm / "llama-tiny")
+    prompt, tokens = [[1, 20, 31, 42, 17], [1, 33, 12]], [[9], [14]]
+    first, second = (
+        explainer(spec, output="logit").attribute(model, model.batch(prompt, [[t] for t in each]))
+        for each in ((9, 14), (50, 51))
+    )
+    both = explainer(spec).attribute(model, model.batch(prompt, tokens, foil_ids=[[50], [51]]))
+    torch.testing.assert_close(both, first - second, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("spec", ["attn_lrp", "cp_lrp", "gim", "generic_attention"])
+@torch.no_grad()
+def test_a_span_is_explained_alike_alone_and_beside_a_longer_one(golden_llm, spec):
+    model = language_model(golden_llm / "gpt2-tiny")
+    examples = ([1, 20, 31, 42, 17], [9, 14, 30]), ([1, 33, 12], [8, 11])
+    method = explainer(spec)
+    together = method.attribute(model, model.batch(*zip(*examples, strict=True)), (0, 2))
+    for scores, (prompt, response) in zip(together, examples, strict=True):
+        single = method.attribute(model, model.batch(prompt, response), (0, 2))[0]
+        assert single[: len(prompt)].abs().min() > 0 or spec == "generic_attention"
+        torch.testing.assert_close(scores[-len(single) :], single, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.real
@@ -148,6 +172,18 @@ def test_the_baseline_is_a_space_or_padding():
     batch = model.encode(uneven("bert", 2))
     told = explainer("gim", baseline_id=model.tokenizer.pad_token_id).attribute(model, batch, [0, 1])
     torch.testing.assert_close(explainer("gim").attribute(model, batch, [0, 1]), told, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("spec", ["attn_lrp", "cp_lrp", "gim"])
+@torch.no_grad()
+def test_the_softmax_of_a_probability_keeps_its_derivative(spec):
+    model = decomposable.shared_model("bert")
+    batch = decomposable.batch(model)
+    logits = torch.stack([explainer(spec).attribute(model, batch, [k] * 3) for k in range(3)], 1)
+    chances = model.probabilities(batch)
+    mean = (chances[..., None] * logits).sum(1)
+    expected = chances[:, 1, None] * (logits[:, 1] - mean)
+    torch.testing.assert_close(explainer(spec, output="prob").attribute(model, batch, [1] * 3), expected)
 
 
 def test_a_temperature_is_positive():

@@ -17,7 +17,8 @@ from exegete.objectives import ExplanationLoss, Step, StepContext
 from exegete.training.loop.module import TrainingModule
 from smooth import along_directions, plain_norms
 
-GUIDES = ("attention_last", "attention_rollout", "input_x_gradient", "alti", "decompx_linear")
+SIGNED = ("input_x_gradient", "decompx_linear", "attn_lrp")
+GUIDES = ("attention_last", "attention_rollout", "generic_attention", "alti", *SIGNED)
 
 
 def two_tokens(marked=(True, False), looked=True) -> Batch:
@@ -137,9 +138,11 @@ def test_scores_are_those_of_torch_on_each_example_alone(guide, score):
         scores = objective.explainer.explain_all_positions(explained, one, one.labels).scores.detach().double()[0]
         if guide == "attention_last":
             scores = (100 * scores).softmax(0)
-        elif guide in ("input_x_gradient", "decompx_linear"):
+        elif guide in SIGNED:
             scores = F.normalize(scores, dim=0).abs()
-        if guide not in ("input_x_gradient", "decompx_linear") or score == "kl":
+        elif guide == "generic_attention":
+            scores = scores / scores.sum()
+        if guide not in SIGNED or score == "kl":
             gold = gold / gold.sum()
         if score == "kl":
             total += float(F.kl_div((scores / scores.sum()).clamp(min=1e-7).log(), gold, reduction="sum"))
@@ -165,7 +168,7 @@ def test_derivatives_of_first_and_second_order(guide):
     changes = {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}
     explained = model(dtype=torch.float64, **changes).train()
     batch = marked_batch(explained).select([0]).trimmed()[0]
-    if guide not in ("alti", "decompx_linear"):
+    if guide not in ("alti", "decompx_linear", "attn_lrp"):
         plain_norms(explained)
     module = TrainingModule(explained, [Twice(exegete.explainer(guide), score="mse")]).train()
     at = along_directions(module, batch)

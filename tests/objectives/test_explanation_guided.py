@@ -132,7 +132,17 @@ def test_shares_add_up_to_one_over_content_and_are_even_without_a_teacher():
 
 
 @pytest.mark.parametrize(
-    "teacher", ["decompx_linear", "input_x_gradient", "saliency", "deep_lift", "occlusion", "attention_rollout"]
+    "teacher",
+    [
+        "decompx_linear",
+        "attn_lrp",
+        "gim",
+        "input_x_gradient",
+        "saliency",
+        "deep_lift",
+        "occlusion",
+        "attention_rollout",
+    ],
 )
 def test_any_method_teaches_without_dropout_and_without_a_graph(teacher):
     explained = model(hidden_dropout_prob=0.1).train()

@@ -17,8 +17,8 @@ from exegete.models import Batch, Capture, ExplainedModel, Outputs
 class GenericAttention(OfOutput, SinglePass):
     """Relevance of each position for where the answer is read, by attention and its gradient (Chefer et al. 2021b).
 
-    Ā = mean_h max(0, ∂f_c/∂A ⊙ A) of each layer; R = (I + Ā_N) ··· (I + Ā_1); the score is the row of R where the answer
-    is read, its own entry set to 0. Unsigned. Clamping makes it no linear function of the logit.
+    Ā = mean_h max(0, ∂f_c/∂A ⊙ A) of each layer; R = (I + Ā_N) ··· (I + Ā_1); the score is the row of R where the
+    answer is read, its own entry set to 0. Unsigned. Clamping makes it no linear function of the logit.
     """
 
     card: ClassVar = MethodCard(

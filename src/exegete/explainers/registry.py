@@ -34,6 +34,8 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
         "value_zeroing": "value_zeroing:ValueZeroing",
         "globenc": "decomposition.globenc:GlobEnc",
         "alti": "decomposition.alti:Alti",
+        "information_flow": "decomposition.information_flow:InformationFlow",
+        "flash_trace": "decomposition.flash_trace:FlashTrace",
         "decompx": "decomposition.decompx:DecompX",
         "decompx_classifier": "decomposition.decompx:DecompXClassifier",
         "decompx_linear": "decompx_linear:DecompXLinear",

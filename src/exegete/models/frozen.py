@@ -76,11 +76,10 @@ class Factors:
         self.kept.append(measure())
         return self.kept[-1]
 
-    def led(self, value: Tensor, source: Tensor, factor: float) -> Tensor:
+    def straight_through(self, value: Tensor, source: Tensor, factor: float) -> Tensor:
         """`value`, with `factor` times the derivative of `source`, which has its shape."""
         if self.replay is None and not self.record:
-            led: Tensor = _Led.apply(value.detach(), source, factor)
-            return led
+            return _straight_through(value.detach(), source, factor)
         held, point = self.take(lambda: value), self.take(lambda: source)
         return value if self.record else held + factor * (source - point)
 
@@ -89,7 +88,7 @@ class Factors:
         return Factors(replay=iter(self.kept))
 
 
-class _Led(torch.autograd.Function):
+class _StraightThrough(torch.autograd.Function):
     """A value with a multiple of another tensor's derivative."""
 
     @staticmethod
@@ -100,6 +99,9 @@ class _Led(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[None, Tensor, None]:
         return None, slope * ctx.factor, None
+
+
+_straight_through: Callable[[Tensor, Tensor, float], Tensor] = _StraightThrough.apply
 
 
 class _Softmax(TorchFunctionMode):
@@ -123,7 +125,9 @@ class _Softmax(TorchFunctionMode):
             if temperature < 1:  # masked logits stay numbers
                 logits = logits.clamp(min=torch.finfo(logits.dtype).min)
             smooth = func(logits, *others, **kwargs)
-        return self.factors.led(weights, smooth, temperature / 2 if self.rules.attention == "shared" else temperature)
+        return self.factors.straight_through(
+            weights, smooth, temperature / 2 if self.rules.attention == "shared" else temperature
+        )
 
 
 @contextmanager
@@ -157,7 +161,7 @@ def frozen(model: PreTrainedModel, factors: Factors, rules: Rules = HELD) -> Ite
 
 
 def _halving_hook(factors: Factors) -> Callable[[nn.Module, Any], tuple[Tensor, ...]]:
-    return lambda _, inputs: (factors.led(inputs[0], inputs[0], 0.5), *inputs[1:])
+    return lambda _, inputs: (factors.straight_through(inputs[0], inputs[0], 0.5), *inputs[1:])
 
 
 def _norm_hook(factors: Factors) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:

@@ -1,0 +1,115 @@
+"""Shares of a span's residual stream as one sum, layer by layer, and on through the reasoning before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers.base import Explainer, Explanation
+from exegete.explainers.decomposition.nearness import HeadVectors
+from exegete.explainers.decomposition.trace import LayerState, Trace, traces
+from exegete.models import Batch, ExplainedModel
+
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class FlashTrace(Explainer):
+    """Nearness of each position's part to the summed residual stream of a whole span, summed over layers. Unsigned.
+
+    X = Σ_i ω_i m_i over the span's positions i; the part of position j and head h is (Σ_i ω_i a_ihj) W_O v_hj, its
+    share max(0, ‖X‖₁ − ‖part − X‖₁) over the sum of all, the residual's too (FlashTrace, 2026). The cost does not grow
+    with the span. `Explanation.layers` holds the layers' shares.
+
+    Args:
+        hops: how often what falls on the response before the span (its reasoning) is traced on from there; that
+            response itself then scores 0.
+        sinks: where a response token's residual stream is looked at: the position `predicting` it, or its `own`, as the
+            authors do, whose state predicts the next token.
+    """
+
+    hops: int = 0
+    sinks: Literal["predicting", "own"] = "predicting"
+    card: ClassVar = MethodCard(
+        name="flash_trace",
+        family="decomposition",
+        signed=False,
+        differentiable=False,
+        cost="≈ 2 F",
+        paper="FlashTrace 2026",
+    )
+
+    def __post_init__(self) -> None:
+        if self.sinks not in ("predicting", "own"):
+            raise unknown("sinks", self.sinks, ("predicting", "own"))
+        if self.hops < 0:
+            raise ExegeteError(f"expected hops of at least 0, got {self.hops}")
+
+    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+        """Example by example, without padding."""
+        readout = model.readout(batch, target)
+        own = self.sinks == "own" and batch.response is not None
+        sinks = readout.roll(1, 1) if own else readout
+        reasoning, asked = _before_span(batch, target)
+        found = []
+        for row, trace in enumerate(traces(model, batch)):
+            here = trace.positions
+            layers = layer_shares(trace, sinks[row, here])[0]
+            if self.hops:
+                back = 0 if own else 1
+                hopped = through(trace, layers.sum(0), reasoning[row, here], self.hops, back) * asked[row, here]
+                layers = torch.cat([layers, hopped[None]])
+            found.append(trace.spread(layers, batch.length))
+        both = torch.stack(found)
+        scores = both[:, -1] if self.hops else both.sum(1)
+        return Explanation(scores, layers=both[:, :-1] if self.hops else both)
+
+
+def layer_shares(trace: Trace, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    """What each position gives to the sinks of weights [L], layer by layer: [N, L]; the residual's share: [N]."""
+    weights = sinks.to(trace.layers[0].x.dtype)
+    found = [_shares(state, weights) for state in trace.layers]
+    return torch.stack([share for share, _ in found]), torch.stack([residual for _, residual in found])
+
+
+def _shares(state: LayerState, weights: Tensor) -> tuple[Tensor, Tensor]:
+    whole = weights @ state.middle
+    attention = (weights @ state.attention)[None]
+    near = HeadVectors(state).nearness(attention, whole[None])[0].clamp(min=0)
+    residual = (whole.abs().sum() - (weights @ state.x - whole).abs().sum()).clamp(min=0)
+    total = near.sum() + residual + TINY
+    return near.sum(0) / total, residual / total
+
+
+def through(trace: Trace, base: Tensor, reasoning: Tensor, hops: int, back: int) -> Tensor:
+    """The base's scores [L] with what falls on the reasoning [L] (bool) traced on, hop by hop, by the share it has.
+
+    Args:
+        trace: the pass.
+        base: what each position gives to the span.
+        reasoning: which positions are traced on.
+        hops: how often.
+        back: 1 to look at a position's predecessor, which predicts it, 0 at itself.
+    """
+    total = base.clone()
+    current, ratio = base, torch.ones_like(base[0])
+    for _ in range(hops):
+        on = current * reasoning
+        ratio = ratio * on.sum() / current.sum().clamp(min=TINY)
+        sinks = (on / on.sum().clamp(min=TINY)).roll(-back)
+        current = layer_shares(trace, sinks)[0].sum(0)
+        total = total + ratio * current
+    return total
+
+
+def _before_span(batch: Batch, target: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, L] bool: the response before the span, and what is no response; without responses, nothing and everything."""
+    if batch.response is None:
+        return torch.zeros_like(batch.attended), batch.attended
+    number = batch.response.long().cumsum(1) - 1
+    return batch.response & (number < target[:, :1]), batch.attended & ~batch.response

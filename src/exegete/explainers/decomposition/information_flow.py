@@ -1,0 +1,124 @@
+"""Shares of the residual stream by nearness, head by head, and the routes that they make through the layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers.base import Explanation
+from exegete.explainers.decomposition.maps import LayerMaps
+from exegete.explainers.decomposition.nearness import HeadVectors
+from exegete.explainers.decomposition.trace import LayerState, Trace, traces
+from exegete.models import Batch, ExplainedModel
+
+SHIFT = 1e-6
+"""Added to every coordinate of a difference, as the authors' program does."""
+FLOOR = 1e-5
+"""The least nearness of a part that is there at all."""
+ROWS = 64
+
+
+@dataclass(frozen=True)
+class InformationFlow(LayerMaps):
+    """Information flow routes from where the answer is read back to the input (Ferrando and Voita 2024). Unsigned.
+
+    Behind attention the residual stream is m_i = x_i + Σ_jh a_ihj W_O v_hj (in post-norm families before its norm). A
+    part p has the share max(1e-5, ‖m‖₁ − ‖p − m‖₁), divided by the sum over all parts; positions that attention does
+    not reach have none. C_ij sums the heads, and the residual's share on the diagonal: rows sum to 1.
+
+    Args:
+        form: `rollout`, the row of C_N ··· C_1 where the answer is read; or `routes`, the weakest link of the strongest
+            route to each position: what is above τ is what the authors' graph at τ reaches.
+        threshold: of a rollout: single heads' shares at or below it are dropped, and the rest is normalised again.
+    """
+
+    form: Literal["rollout", "routes"] = "rollout"
+    threshold: float = 0.0
+    card: ClassVar = MethodCard(
+        name="information_flow",
+        family="decomposition",
+        signed=False,
+        differentiable=False,
+        cost="≈ 3 F",
+        paper="Ferrando and Voita 2024",
+    )
+
+    def __post_init__(self) -> None:
+        if self.form not in ("rollout", "routes"):
+            raise unknown("form", self.form, ("rollout", "routes"))
+        if not 0 <= self.threshold < 1:
+            raise ExegeteError(f"expected a threshold from 0 to 1, got {self.threshold}")
+
+    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+        """Example by example; `layers` of routes: the strongest route from the answer down to each layer's input."""
+        if self.form == "rollout":
+            return super().explanation(model, batch, target)
+        readout = model.readout(batch, target)
+        found = [
+            trace.spread(torch.stack(self.routes(trace, weights[trace.positions])), batch.length)
+            for trace, weights in zip(traces(model, batch), readout, strict=True)
+        ]
+        both = torch.stack(found)
+        return Explanation(both[:, 0], layers=both)
+
+    def map(self, state: LayerState, rows: Tensor) -> Tensor:
+        """C [R, L]."""
+        heads = HeadVectors(state)
+        parts = []
+        for chunk in rows.split(ROWS):
+            attention, residual = shares(state, heads, chunk, self.threshold)
+            parts.append(attention.sum(1).scatter_add_(1, chunk[:, None], residual[:, None]))
+        return torch.cat(parts)
+
+    def routes(self, trace: Trace, readout: Tensor) -> list[Tensor]:
+        """The weakest link [L] of the strongest route to each layer's input from where is read, first layer first.
+
+        A feed-forward's link is the larger one of its own share and the residual's, as both lead to one position.
+        """
+        strength = (readout > 0).to(trace.layers[0].x.dtype)
+        found = []
+        for state in reversed(trace.layers):
+            rows = (strength > 0).nonzero().flatten()
+            links = self.map(state, rows)
+            through = torch.minimum(strength[rows], feed_forward_shares(state, rows).amax(0))
+            strength = torch.minimum(through[:, None], links).amax(0)
+            found.append(strength)
+        return found[::-1]
+
+
+def shares(state: LayerState, heads: HeadVectors, rows: Tensor, threshold: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Each head's and position's share [R, H, L] of m at the rows, and the residual's [R]; together 1 a row.
+
+    With a threshold smaller shares are dropped before they are normalised again; a row that loses all is 0.
+    """
+    weights = state.attention[:, rows].transpose(0, 1)
+    wholes = state.middle[rows]
+    near = heads.nearness(weights, wholes, SHIFT).clamp_(min=FLOOR).masked_fill_(weights == 0, 0)
+    residual = _near(state.x[rows], wholes)
+    attention, residual = _normalised(near, residual)
+    if threshold == 0:
+        return attention, residual
+    return _normalised(attention * (attention > threshold), residual * (residual > threshold))
+
+
+def feed_forward_shares(state: LayerState, rows: Tensor) -> Tensor:
+    """[2, R] The feed-forward's share of what it is added to, and the rest's; together 1."""
+    middle, whole = state.middle[rows], state.end[rows]
+    before = middle if state.parts.norm_first else state.parts.norms[0](middle)
+    near = torch.stack([_near(whole - before, whole), _near(before, whole)])
+    return near / near.sum(0)
+
+
+def _near(part: Tensor, whole: Tensor) -> Tensor:
+    """max(1e-5, ‖whole‖₁ − ‖part − whole‖₁) of vectors [R, d]: [R]."""
+    return (whole.abs().sum(-1) - (part - whole + SHIFT).abs().sum(-1)).clamp(min=FLOOR)
+
+
+def _normalised(attention: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    total = (attention.sum((1, 2)) + residual).clamp(min=torch.finfo(residual.dtype).tiny)
+    return attention / total[:, None, None], residual / total
