@@ -65,12 +65,6 @@ def golden() -> Path:
 
 
 @pytest.fixture(scope="session")
-def golden_llm() -> Path:
-    """The folder of numbers from published implementations on language models."""
-    return _folder("EXEGETE_GOLDEN_LLM", "golden-llm")
-
-
-@pytest.fixture(scope="session")
 def minilm_path() -> Path:
     """A real fine-tuned model's folder."""
     return _folder("EXEGETE_MODELS", "models") / "minilm-sst2"

@@ -55,9 +55,11 @@ def slopes_with_epsilon(monkeypatch):
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.usefixtures("slopes_with_epsilon")
 @torch.no_grad()
-def test_published_scores_of_decoders(golden_llm, family, name):
-    numbers = {k: torch.from_numpy(v) for k, v in np.load(golden_llm / f"{family}-tiny_backward_rules_f64.npz").items()}
-    model = language_model(golden_llm / f"{family}-tiny")
+def test_published_scores_of_decoders(golden_generation, family, name):
+    numbers = {
+        k: torch.from_numpy(v) for k, v in np.load(golden_generation / f"{family}-tiny_backward_rules_f64.npz").items()
+    }
+    model = language_model(golden_generation / f"{family}-tiny")
     specs = {"attnlrp": "attn_lrp", "cp_lrp": "cp_lrp", "gim": "gim?baseline_id=3"}
     method = explainer(specs[name], output="logit") if name in specs else Ruled(3, ruled=PARTIAL[name], output="logit")
     prompts = [ids[:length] for ids, length in zip(numbers["ids"], numbers["lengths"], strict=True)]
@@ -71,8 +73,8 @@ def test_published_scores_of_decoders(golden_llm, family, name):
 @pytest.mark.real
 @pytest.mark.parametrize("spec", ["attn_lrp", "cp_lrp", "gim"])
 @torch.no_grad()
-def test_a_contrast_is_the_difference_of_two_tokens(golden_llm, spec):
-    model = language_model(golden_llm / "llama-tiny")
+def test_a_contrast_is_the_difference_of_two_tokens(golden_generation, spec):
+    model = language_model(golden_generation / "llama-tiny")
     prompt, tokens = [[1, 20, 31, 42, 17], [1, 33, 12]], [[9], [14]]
     first, second = (
         explainer(spec, output="logit").attribute(model, model.batch(prompt, [[t] for t in each]))
@@ -85,8 +87,8 @@ def test_a_contrast_is_the_difference_of_two_tokens(golden_llm, spec):
 @pytest.mark.real
 @pytest.mark.parametrize("spec", ["attn_lrp", "cp_lrp", "gim", "generic_attention"])
 @torch.no_grad()
-def test_a_span_is_explained_alike_alone_and_beside_a_longer_one(golden_llm, spec):
-    model = language_model(golden_llm / "gpt2-tiny")
+def test_a_span_is_explained_alike_alone_and_beside_a_longer_one(golden_generation, spec):
+    model = language_model(golden_generation / "gpt2-tiny")
     examples = ([1, 20, 31, 42, 17], [9, 14, 30]), ([1, 33, 12], [8, 11])
     method = explainer(spec)
     together = method.attribute(model, model.batch(*zip(*examples, strict=True)), (0, 2))
@@ -99,8 +101,8 @@ def test_a_span_is_explained_alike_alone_and_beside_a_longer_one(golden_llm, spe
 @pytest.mark.real
 @pytest.mark.parametrize("target", [0, 1, 2])
 @pytest.mark.usefixtures("slopes_with_epsilon")
-def test_published_scores_of_an_encoder(golden, golden_llm, target):
-    expected = torch.from_numpy(np.load(golden_llm / "bert-tiny_attnlrp_f64.npz")["attnlrp"])[:, target]
+def test_published_scores_of_an_encoder(golden, golden_generation, target):
+    expected = torch.from_numpy(np.load(golden_generation / "bert-tiny_attnlrp_f64.npz")["attnlrp"])[:, target]
     _, model, batch = decomposable.golden_reference(golden)
     for grad in (False, True):
         with torch.set_grad_enabled(grad):

@@ -13,8 +13,8 @@ from small import PAIRS, shared, small, uneven
 
 @pytest.mark.real
 @pytest.mark.parametrize("target", [0, 1, 2])
-def test_published_relevance(golden, golden_llm, target):
-    numbers = dict(np.load(golden_llm / "bert-tiny_generic_attention_f64.npz"))
+def test_published_relevance(golden, golden_generation, target):
+    numbers = dict(np.load(golden_generation / "bert-tiny_generic_attention_f64.npz"))
     numbers = {name: torch.from_numpy(array) for name, array in numbers.items()}
     _, model, batch = decomposable.golden_reference(golden)
     scores = explainer("generic_attention").attribute(model, batch, [target] * 6).detach()

@@ -27,13 +27,15 @@ CAUSAL = torch.ones(16, 16, dtype=torch.bool).tril()
 
 
 @pytest.fixture(scope="module")
-def numbers(golden_llm):
-    return {name: torch.from_numpy(array) for name, array in np.load(golden_llm / "llama-tiny_flow_f64.npz").items()}
+def numbers(golden_generation):
+    return {
+        name: torch.from_numpy(array) for name, array in np.load(golden_generation / "llama-tiny_flow_f64.npz").items()
+    }
 
 
 @pytest.fixture(scope="module")
-def model(golden_llm):
-    made = AutoModelForCausalLM.from_pretrained(golden_llm / "llama-tiny", dtype=torch.float64).eval()
+def model(golden_generation):
+    made = AutoModelForCausalLM.from_pretrained(golden_generation / "llama-tiny", dtype=torch.float64).eval()
     decomposable.exact_norms(made)
     return GeneratingModel(made)
 
