@@ -14,13 +14,18 @@ from judged import attribution_for, model_of
 def test_smoke_every_metric_on_every_kind_of_model(family, name):
     model = model_of(family)
     batch = model.encode(families.examples(family))
-    card = cards()[name]
-    values = metric(name).judge(model, batch, attribution_for(batch))
+    card, judge = cards()[name], metric(name)
+    if not judge.applies(model):
+        with pytest.raises(ExegeteError):
+            judge.judge(model, batch, attribution_for(batch))
+        return
+    values = judge.judge(model, batch, attribution_for(batch))
     assert list(values) == [card.name] == [name]
     assert values[name].shape == (len(batch),)
     low, high = card.bounds
     known = values[name][values[name].isfinite()]
-    assert ((known >= low) & (known <= high)).all()
+    assert low is None or (known >= low).all()
+    assert high is None or (known <= high).all()
     assert known.numel() == (0 if card.needs_rationale else len(batch))
 
 

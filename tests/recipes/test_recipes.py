@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from exegete.cli import main
 from exegete.data import words_of
 from exegete.models.digest import weights_digest
 from exegete.objectives import CrossEntropy, ExplanationGuided, ExplanationLoss, GradientPenalty, VirtualAdversarial
-from exegete.recipes import RECIPES, find_bounds, rationales
+from exegete.recipes import RECIPES, Recipe, find_bounds, rationales
 from exegete.recipes.fresh import choose
 from exegete.training import Constrained, ConstrainedTrainer
 
@@ -292,3 +293,37 @@ def test_the_predictor_sees_rationales_only_and_a_given_support_is_used(support,
 def test_a_ratio_out_of_range_is_refused(support, ratio):
     with pytest.raises(ExegeteError, match="ratio above 0 and up to 1"):
         rationales(support, data()[1], "random", ratio)
+
+
+def test_what_is_left_of_a_text_is_all_that_its_rationale_is_not(support):
+    _, dev = data()
+    kept, left = (rationales(support, dev, "random?seed=3", 0.3, rest=rest)["text"][:] for rest in (False, True))
+    for one, other, text in zip(kept, left, dev["text"][:], strict=True):
+        assert sorted(one.split() + other.split()) == sorted(text.split())
+    item = exegete.attribute(support, dev[0]["text"], "random")[0]
+    (lowest,) = rationales(support, dev.select([0]), "random", 1.0, rest=True)["text"][:]
+    assert lowest == item.words[int(item.word_scores.argmin())]
+
+
+def test_a_model_is_retrained_without_what_was_chosen(support, tmp_path):
+    recipe = replace(RECIPES["roar"]("occlusion", 0.4), support=support)
+    train, dev = data()
+    result = recipe.train("tiny", train, dev, tmp_path / "run", arguments=QUICK)
+    short = rationales(support, dev, "occlusion", 0.4, rest=True)
+    right = [result.model.predict(result.model.encode([row])).item() == row["label"] for row in short]
+    assert np.mean(right) == pytest.approx(result.metrics["accuracy"])
+
+
+def test_shuffled_labels_are_the_same_ones_in_another_order(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Recipe, "train", lambda self, model, train, dev, folder, **options: seen.append((train, dev)))
+    train, dev = data()
+    for seed in (0, 0, 1):
+        RECIPES["random_labels"]().train("tiny", train, dev, tmp_path, seed=seed)
+    (one, kept), (again, _), (other, _) = seen
+    assert one["text"][:] == train["text"][:]
+    assert one.features == train.features
+    assert sorted(one["label"][:]) == sorted(train["label"][:])
+    assert one["label"][:] != train["label"][:]
+    assert one["label"][:] == again["label"][:] != other["label"][:]
+    assert kept["label"][:] == dev["label"][:]

@@ -25,9 +25,11 @@ from exegete.reports.attributions import Attributions
 from exegete.studies.runs.grid import grid
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.runs.store import Store
+from exegete.studies.spec.schema import FigurePart
 from exegete.studies.spec.study_file import load_study
 from exegete.studies.tables.figures import agreements, budget_curves, layer_curves, scatters, strips
 from exegete.studies.tables.leaderboards import leaderboards
+from exegete.studies.tables.metric_agreement import agreement
 from exegete.studies.tables.report import write_report
 from exegete.studies.tables.results import collect
 from exegete.studies.tables.tables import center_and_spread, study_table
@@ -167,6 +169,22 @@ def test_agreement_is_kendalls_tau_of_the_same_examples(results):
     (across,) = agreements(results, results.grid.study.file.figures["agreement"])
     assert across.columns == ["slow / slow", "slow / fast"]
     assert (np.abs(across.values) <= 1).all()
+
+
+def test_metrics_agree_as_far_as_they_rank_the_explainers_alike(results):
+    part = FigurePart.model_validate({"kind": "agreement", "between": "metrics"})
+    slow, fast, mean = agreements(results, part)
+    assert slow.rows == slow.columns == ["AUC", "A-C"]
+    means = results.figures.query("explainer != ''").groupby(["recipe", "metric", "explainer"])["value"].mean()
+    for recipe, matrix in (("slow", slow), ("fast", fast)):
+        tau = kendalltau(means[recipe]["AUC"], means[recipe]["A-C"]).statistic
+        np.testing.assert_allclose(matrix.values, [[1, tau], [tau, 1]])
+    np.testing.assert_allclose(mean.values, (slow.values + fast.values) / 2)
+
+
+def test_lower_is_better_turns_a_ranking_around_and_what_is_missing_does_not_count():
+    figures = pd.DataFrame({"up": [1, 2, 3, 4], "down": [4.0, 3.0, np.nan, 1.0]})
+    assert agreement(figures).tolist() == [[1, -1], [-1, 1]]
 
 
 def test_a_model_that_missed_its_bound_counts_nowhere(undisturbed, tmp_path):

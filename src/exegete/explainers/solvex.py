@@ -13,6 +13,7 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.base import Explainer
+from exegete.explainers.beam import Beam, grow
 from exegete.explainers.coalitions import coalition_values
 from exegete.explainers.units import Granularity, spread, units
 from exegete.models import Batch, ExplainedModel
@@ -65,14 +66,10 @@ class Solvex(Explainer):
         if self.objective == "log_odds" and model.task.name == "regression":
             raise ExegeteError("log_odds needs probabilities, and a regression has none: choose another objective")
         unit = units(batch, self.granularity)
-        beams = [_Beam(int(count) + 1, self.beam) for count in unit.max(1).values]
+        beams = [Beam(int(count) + 1, self.beam) for count in unit.max(1).values]
         width = max(1, *(beam.count for beam in beams))
         with model.remember():
-            for _ in range(width - 1):
-                extended = [beam.extended() for beam in beams]
-                gains = self._gains(model, batch, target, _stacked(extended, width), unit)
-                for beam, one, gain in zip(beams, extended, gains, strict=True):
-                    beam.keep(gain[: len(one)])
+            grow(beams, lambda taken: self._gains(model, batch, target, taken, unit).round(DIGITS))
             drops = self._drops(model, batch, target, unit, width)
         ranks = [_shifted(beam.ranks(), drop[: beam.count]) for beam, drop in zip(beams, drops, strict=True)]
         grid = torch.zeros(len(batch), width, dtype=torch.promote_types(model.dtype, torch.float32))
@@ -111,56 +108,6 @@ class Solvex(Explainer):
         answers = self._answers(model, batch, target, ~taken.to(batch.device), unit)
         drops: NDArray[np.float64] = answers[:, :1] - answers[:, 1:]
         return drops
-
-
-class _Beam:
-    """The orders kept for one example, all of the same length: sets taken [K, n], when [K, n], and worth [K]."""
-
-    def __init__(self, count: int, most: int) -> None:
-        self.count, self.most = count, most
-        self.taken = np.zeros((1, count), np.bool_)
-        self.when = np.full((1, count), count - 1)
-        self.worth = np.zeros(1)
-        self._next: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-
-    def extended(self) -> NDArray[np.bool_]:
-        """[M, n] Every set that is one unit larger, from the best of the orders that lead to it; none of everything."""
-        if self.taken[0].sum() >= self.count - 1:
-            self._next = None
-            return self.taken[:0]
-        parent, unit = np.nonzero(~self.taken)
-        sets = self.taken[parent]
-        sets[np.arange(len(unit)), unit] = True
-        best = np.argsort(-self.worth[parent], kind="stable")
-        _, first = np.unique(np.packbits(sets[best], axis=1), axis=0, return_index=True)
-        chosen = best[np.sort(first)]
-        self._next = parent[chosen], unit[chosen]
-        return sets[chosen]
-
-    def keep(self, gains: NDArray[np.float64]) -> None:
-        """The best of the orders last asked about."""
-        if self._next is None:
-            return
-        parent, unit = self._next
-        worth = self.worth[parent] + gains.round(DIGITS)
-        best = np.argsort(-worth, kind="stable")[: self.most]
-        parent, unit, each = parent[best], unit[best], np.arange(len(best))
-        depth = int(self.taken[0].sum())
-        self.taken, self.when, self.worth = self.taken[parent], self.when[parent], worth[best]
-        self.taken[each, unit], self.when[each, unit] = True, depth
-
-    def ranks(self) -> NDArray[np.float64]:
-        """[n] n − 1 for the unit that goes first, 0 for the one that goes last."""
-        ranks: NDArray[np.float64] = (self.count - 1 - self.when[np.argmax(self.worth)]).astype(np.float64)
-        return ranks
-
-
-def _stacked(sets: list[NDArray[np.bool_]], width: int) -> Tensor:
-    """[M, B, width]; an example with fewer sets asks about the empty one."""
-    grid = torch.zeros(max(1, *(len(one) for one in sets)), len(sets), width, dtype=torch.bool)
-    for column, one in enumerate(sets):
-        grid[: len(one), column, : one.shape[1]] = torch.from_numpy(one)
-    return grid
 
 
 def _shifted(ranks: NDArray[np.float64], drops: NDArray[np.float64]) -> NDArray[np.float64]:

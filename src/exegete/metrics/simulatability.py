@@ -31,6 +31,18 @@ def simulatability(task: str, student: ArrayLike, teacher: ArrayLike) -> float:
     return SCORES[task](one, other)
 
 
+def simulatability_gain(explained: float, unexplained: float) -> float:
+    """(a − u) / (1 − u): of what is guessed wrong without explanations, the share that is right with them.
+
+    Negative where explanations mislead; NaN where nothing was wrong.
+
+    Args:
+        explained: share of right guesses by students, people or a chat model that had explanations.
+        unexplained: the same of those that had none.
+    """
+    return (explained - unexplained) / (1 - unexplained) if unexplained < 1 else float("nan")
+
+
 def pearson(one: ArrayLike, other: ArrayLike) -> float:
     """The correlation of two series; NaN where either is constant."""
     a, b = (values - values.mean() for values in (np.asarray(one, np.float64), np.asarray(other, np.float64)))

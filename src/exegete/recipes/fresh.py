@@ -31,18 +31,22 @@ class Fresh(Recipe):
 
     `explainer` ranks the words of every text by what the support model bases its prediction on; the best `ratio` of
     them, in the order of the text, is all that the predictor ever sees, in training and at test time. `support`: that
-    model; without one, a baseline is trained first, in a folder beside the output folder.
+    model; without one, a baseline is trained first, in a folder beside the output folder. `rest`: the predictor sees
+    all words but these instead.
     """
 
     explainer: Explainer
     ratio: float = 0.2
     contiguous: bool = False
     support: ExplainedModel | None = None
+    rest: bool = False
 
     def train(self, model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any) -> TrainResult:
         """Trains the predictor on rationales; its dev figures are on rationales too. See `Recipe.train`."""
         support = self.support or self.supported(deepcopy(model), train, dev, beside(output_dir), **options)
-        cut = [rationales(support, data, self.explainer, self.ratio, self.contiguous) for data in (train, dev)]
+        cut = [
+            rationales(support, data, self.explainer, self.ratio, self.contiguous, self.rest) for data in (train, dev)
+        ]
         return super().train(model, cut[0], cut[1], Path(output_dir), **options)
 
     def supported(
@@ -102,6 +106,7 @@ def rationales(
     method: str | Explainer = "attention_last",
     ratio: float = 0.2,
     contiguous: bool = False,
+    rest: bool = False,
     **options: Any,
 ) -> Dataset:
     """The data with nothing but the words of each text that an explanation of the model's prediction puts first.
@@ -112,6 +117,7 @@ def rationales(
         method: explains; scores are compared with their sign.
         ratio: of all words of an example, rounded up; a pair's words are ranked together.
         contiguous: one stretch instead, of the same length, with the highest sum of scores.
+        rest: take these words away and keep the others instead; where there are none, the lowest.
         options: of `exegete.attribute`, as `batch_size`.
 
     Raises:
@@ -122,15 +128,18 @@ def rationales(
     if "text" not in data.column_names:
         raise ExegeteError("only texts can be cut down to rationales: the data has no column 'text'")
     kept = data.select_columns([name for name in COLUMNS if name in data.column_names])
-    texts = [_cut(item, ratio, contiguous) for item in attribute(model, list(kept), method, **options)]
+    texts = [_cut(item, ratio, contiguous, rest) for item in attribute(model, list(kept), method, **options)]
     for side, name in enumerate(name for name in ("text", "text_pair") if name in kept.column_names):
         column = [pair[side] for pair in texts]
         kept = kept.remove_columns(name).add_column(name, column, feature=data.features[name])
     return kept
 
 
-def _cut(item: Attribution, ratio: float, contiguous: bool) -> list[str]:
+def _cut(item: Attribution, ratio: float, contiguous: bool, rest: bool) -> list[str]:
     chosen = choose(item.word_scores, ratio, contiguous)
+    if rest:
+        gone = set(chosen)
+        chosen = [index for index in range(len(item.words)) if index not in gone] or [int(item.word_scores.argmin())]
     sides: list[list[str]] = [[] for _ in item.texts]
     for index in chosen:
         sides[item.word_spans[index][0]].append(item.words[index])

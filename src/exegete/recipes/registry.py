@@ -18,6 +18,8 @@ RECIPES: Registry[Factory] = Registry(
         "er_constrained": "er_constrained:er_constrained",
         "er_bound": "er_bound:er_bound",
         "fresh": "fresh:fresh",
+        "roar": "roar:roar",
+        "random_labels": "random_labels:random_labels",
         "regex": "regex:regex",
         "smat": "smat:smat",
         "ivra": "ivra:ivra",

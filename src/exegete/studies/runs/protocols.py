@@ -10,11 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from datasets import Dataset
 
 from exegete.errors import ExegeteError, unknown
+from exegete.explainers import attribute
 from exegete.metrics.attack import attack
+from exegete.metrics.sanity import cascade, similarities
+from exegete.metrics.simulatability import simulatability_gain
 from exegete.models import ExplainedModel, load
 from exegete.models.labels import in_model_labels
 from exegete.recipes.fresh import rationales
@@ -63,15 +67,68 @@ def select_then_predict(
     return {f"rationale_{name}": value for name, value in figures.items()}
 
 
-def simulates(model: ExplainedModel, data: Dataset, *, teacher: str) -> dict[str, float]:
+def remove_and_retrain(
+    model: ExplainedModel, data: Dataset, *, support: str, explainer: str = "random", ratio: float = 0.5
+) -> dict[str, float]:
+    """How well a model still does without the words that an explanation of another model chose (ROAR): lower is better.
+
+    Args:
+        model: what predicts, trained by the recipe `roar`.
+        data: texts with labels.
+        support: folder of the model that is explained.
+        explainer: chooses; as in training, like `ratio`.
+        ratio: share of the words that is taken away.
+    """
+    cut = rationales(load(support, device=model.device), data, explainer, ratio, rest=True)
+    figures, _ = performance(model, cut)
+    return {f"roar_{name}": value for name, value in figures.items()}
+
+
+def sanity(
+    model: ExplainedModel,
+    data: Dataset,
+    *,
+    explainer: str = "integrated_gradients",
+    random_labels: str = "",
+    absolute: bool = False,
+    seed: int = 0,
+) -> dict[str, float]:
+    """How alike explanations stay when the model loses what it learned: Spearman's ρ, lower is better (Adebayo).
+
+    Args:
+        model: trained.
+        data: what is explained.
+        explainer: any method.
+        random_labels: folder of a model trained on shuffled labels, to compare with as well.
+        absolute: compare magnitudes.
+        seed: of the random weights.
+    """
+    rows = list(data)
+    _, *stages = cascade(model, rows, explainer, absolute=absolute, seed=seed).means
+    found = {"sanity_head": stages[0], "sanity_half": stages[len(stages) // 2], "sanity_all": stages[-1]}
+    if random_labels:
+        known = list(attribute(model, rows, explainer))
+        others = attribute(load(random_labels, device=model.device), rows, explainer, [item.target for item in known])
+        found["sanity_labels"] = np.nanmean(similarities(known, list(others), absolute=absolute))
+    return {name: float(value) for name, value in found.items()}
+
+
+def simulates(model: ExplainedModel, data: Dataset, *, teacher: str, without: str = "") -> dict[str, float]:
     """How often a student foretells its teacher, without any explanation (SMaT).
 
     Args:
         model: the student.
         data: what both are asked; labels do not matter.
         teacher: its folder.
+        without: folder of a student that was taught without explanations; then also how much of what that one gets
+            wrong this one gets right.
     """
-    return {"simulatability": measured(model, taught(load(teacher, device=model.device), data))["simulatability"]}
+    told = taught(load(teacher, device=model.device), data)
+    found = {"simulatability": measured(model, told)["simulatability"]}
+    if without:
+        usual = measured(load(without, device=model.device), told)["simulatability"]
+        found["simulatability_gain"] = simulatability_gain(found["simulatability"], usual)
+    return found
 
 
 def students(
@@ -148,7 +205,9 @@ PROTOCOLS: dict[str, Protocol] = {
     "select_then_predict": Protocol(
         select_then_predict, {"rationale_accuracy": True, "rationale_f1_macro": True, "rationale_pearson": True}
     ),
-    "simulatability": Protocol(simulates, {"simulatability": True}),
+    "roar": Protocol(remove_and_retrain, {"roar_accuracy": False, "roar_f1_macro": False, "roar_pearson": False}),
+    "sanity": Protocol(sanity, dict.fromkeys(("sanity_head", "sanity_half", "sanity_all", "sanity_labels"), False)),
+    "simulatability": Protocol(simulates, {"simulatability": True, "simulatability_gain": True}),
     "students": Protocol(students, {"simulatability": True}),
 }
 

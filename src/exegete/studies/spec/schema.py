@@ -251,7 +251,7 @@ class FigurePart(Part):
     parameter or argument of the recipes, named by `over` as `parameters.weight`. `history`: `metrics` as they were
     logged in training. `heat`: a `table` of this file as a heat map. `coefficients`: what learned explainers weigh
     heads by. `agreement`: a `measure` of attributions: of the same explainer between recipes or seeds, or with
-    `between: explainers` of pairs of explainers.
+    `between: explainers` of pairs of explainers; with `between: metrics` how alike `metrics` rank the explainers.
     """
 
     kind: Literal["seeds", "scatter", "curves", "layers", "sweep", "history", "heat", "coefficients", "agreement"]
@@ -263,7 +263,7 @@ class FigurePart(Part):
     average: bool = False
     lines: dict[str, float] = {}
     against: str | None = None
-    between: Literal["recipes", "explainers", "seeds"] = "recipes"
+    between: Literal["recipes", "explainers", "seeds", "metrics"] = "recipes"
     measure: str = "kendall"
     over: str = ""
     table: str = ""

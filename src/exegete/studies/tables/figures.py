@@ -19,6 +19,7 @@ from exegete.studies.runs.grid import Run
 from exegete.studies.runs.work import CURVES, LAYERS
 from exegete.studies.spec.schema import Axis, FigurePart
 from exegete.studies.tables.coefficients import coefficient_maps
+from exegete.studies.tables.metric_agreement import metric_matrices
 from exegete.studies.tables.results import Results
 from exegete.studies.tables.similarity import measure
 from exegete.studies.tables.sweeps import histories, sweeps
@@ -93,8 +94,12 @@ def layer_curves(results: Results, part: FigurePart) -> list[Curve]:
 def agreements(results: Results, part: FigurePart) -> list[Matrix]:
     """A matrix a dataset: explainers by recipes; between explainers, one a dataset and recipe; between seeds, one each.
 
+    Between metrics see `metric_matrices`.
+
     A run of several judgements, or of several trainings or models, needs `where` to choose among them.
     """
+    if part.between == "metrics":
+        return metric_matrices(results, part)
     found: dict[str, dict[str, list[tuple[Run, Scores]]]] = {}
     for run in _chosen(results, part):
         if run.cell.config["keep_attributions"]:

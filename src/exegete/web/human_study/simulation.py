@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from exegete.metrics.simulatability import simulatability_gain
 from exegete.reports.leaderboard import intervals, resamples
 
 RESAMPLES = 1000
@@ -31,6 +32,11 @@ class Help(NamedTuple):
     gain: float
     low: float
     high: float
+
+    @property
+    def possible(self) -> float:
+        """The gain as a share of the largest there could be."""
+        return simulatability_gain(self.after, self.before)
 
 
 def helped(guesses: Sequence[Guess], seed: int = 0) -> list[Help]:

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import exegete
+import families
+from exegete.errors import ExegeteError
+from exegete.explainers.units import units
+from exegete.metrics import metric
+from exegete.models import ExplainedModel
+from exegete.testing import MetricContract
+from exegete.testing.models import random_model
+from judged import OneByOne, attribution_for, model_of
+
+
+def saved(model, folder):
+    model.model.save_pretrained(folder)
+    model.processing_class.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """Another model of the same outputs, in a folder."""
+    other = families.tiny("bert", dtype=torch.float64)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(1.3)
+    return saved(ExplainedModel(other, families.processor("bert")), tmp_path_factory.mktemp("copy"))
+
+
+@pytest.mark.parametrize("how", ["mask", "remove"])
+def test_with_all_of_the_top_gone_it_is_the_copy_s_mean_comprehensiveness(copy, how):
+    model, judge = model_of("bert", dtype=torch.float64), exegete.load(copy, device="cpu")
+    batch = model.encode(families.SENTENCES[:3])
+    scores, target = attribution_for(batch).double(), model.predict(batch)
+    whole = metric("f_fidelity", copy=copy, alpha=1.0, beta=1.0, draws=1, budgets=(0.25, 0.5), how=how)
+    got = whole.judge(model, batch, scores)["f_fidelity"]
+    unit = units(batch, "word")
+    for row in range(3):
+        answer = OneByOne(judge, batch, row, target, how)
+        count = int(unit[row].max()) + 1
+        own = [float(scores[row][unit[row] == number].sum()) for number in range(count)]
+        order = sorted(range(count), key=lambda number, own=own: -own[number])
+        drops = []
+        for size in (-(-count // 4), -(-count // 2)):
+            gone = [p for p in answer.content if int(unit[row, p]) in order[:size]]
+            drops.append(answer(()) - answer(gone))
+        assert float(got[row]) == pytest.approx(sum(drops) / 2, abs=1e-6)
+
+
+def test_no_more_goes_than_alpha_of_the_top_and_beta_of_all(copy):
+    model = model_of("bert")
+    batch = model.encode(families.SENTENCES[:3])
+    judge = metric("f_fidelity", copy=copy, budgets=(0.2, 0.4, 1.0), alpha=0.5, beta=0.25, draws=6)
+    ordered = judge.ordered(batch, attribution_for(batch))
+    taken = judge.taken(batch, ordered).unflatten(0, (3, 6))
+    for row, count in enumerate(ordered.counts.tolist()):
+        for budget, part in zip((0.2, 0.4, 1.0), taken[:, :, row], strict=True):
+            top = -int(-count * budget // 1)
+            expected = min(-(-top // 2), -(-count // 4))
+            assert part.sum(1).tolist() == [expected] * 6
+            assert (ordered.place[row][part.any(0)] < top).all()
+    assert (taken[2, :, :, :].any(0).sum(-1) > taken[2, 0].sum(-1)).all()  # other parts in other draws
+    assert torch.equal(judge.taken(batch, ordered), taken.flatten(0, 1))
+
+
+def test_all_methods_throw_the_same_dice(copy):
+    model = model_of("bert")
+    batch = model.encode([families.SENTENCES[0]])
+    judge = metric("f_fidelity", copy=copy, budgets=(1.0,))
+    both = [judge.taken(batch, judge.ordered(batch, attribution_for(batch, seed))) for seed in (0, 1)]
+    assert torch.equal(*both)
+
+
+def test_a_copy_is_needed_and_must_answer_the_same_labels(copy):
+    model = model_of("bert")
+    batch = model.encode(families.SENTENCES[:1])
+    assert not metric("f_fidelity").applies(model)
+    with pytest.raises(ExegeteError, match="needs a copy fine-tuned on random masks"):
+        metric("f_fidelity").judge(model, batch, attribution_for(batch))
+    other = model_of("bert", num_labels=4)
+    with pytest.raises(ExegeteError, match="is no copy of the model"):
+        metric("f_fidelity", copy=copy).judge(other, batch, attribution_for(batch))
+
+
+class TestContract(MetricContract):
+    @pytest.fixture
+    def metric(self, tmp_path_factory):
+        return exegete.metric("f_fidelity", copy=saved(random_model(1), tmp_path_factory.mktemp("copy")))

@@ -1,0 +1,229 @@
+"""Metrics that take words or tokens away one after another, and those of random sets."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from captum.metrics import infidelity as captum_infidelity
+from scipy.stats import spearmanr
+
+import exegete
+import families
+from exegete.errors import ExegeteError
+from exegete.explainers.coalitions import coalition_values
+from exegete.explainers.units import units
+from exegete.metrics import METRICS, metric
+from exegete.metrics.ablation import lds, numbered_masks
+from exegete.metrics.infidelity import drawn_sets
+from exegete.metrics.soft import Soft
+from exegete.metrics.unit_order import ByUnits
+from judged import OneByOne, attribution_for, inputs_of, model_of
+
+NAMES = [name for name, kind in METRICS.items() if issubclass(kind, ByUnits | Soft)]
+CASES = [("bert", "word", "mask"), ("bert", "token", "remove"), ("gpt2", "word", "remove"), ("vit", "token", "mask")]
+
+
+def one_by_one(family, level, how, head="SequenceClassification"):
+    """A model, a batch, scores, and for each example its units (lists of positions) by falling score and p."""
+    model = model_of(family, dtype=torch.float64) if family == "vit" else model_of(family, head, dtype=torch.float64)
+    batch = model.encode(inputs_of(family, head)[:3])
+    scores, target = attribution_for(batch).double(), model.predict(batch)
+    unit, rows = units(batch, level), []
+    for row in range(len(batch)):
+        members = [(unit[row] == number).nonzero().flatten().tolist() for number in range(int(unit[row].max()) + 1)]
+        total = [float(scores[row, own].sum()) for own in members]
+        order = sorted(range(len(members)), key=lambda number, total=total: -total[number])
+        rows.append(([members[number] for number in order], OneByOne(model, batch, row, target, how)))
+    return model, batch, scores, rows
+
+
+def erased(groups):
+    return [position for group in groups for position in group]
+
+
+@pytest.mark.parametrize(("family", "level", "how"), CASES)
+def test_areas_are_those_of_curves_drawn_point_by_point(family, level, how):
+    model, batch, scores, rows = one_by_one(family, level, how)
+    for steps in (50, 3):
+        found = {
+            name: metric(name, level=level, how=how, steps=steps).judge(model, batch, scores)[name]
+            for name in ("deletion_auc", "insertion_auc")
+        }
+        for row, (order, answer) in enumerate(rows):
+            count = len(order)
+            sizes = [int(i * count / min(steps, count) + 0.5) for i in range(min(steps, count) + 1)]
+            for name, value in found.items():
+                gone = (order[size:] if name == "insertion_auc" else order[:size] for size in sizes)
+                points = [answer(erased(groups)) for groups in gone]
+                area = np.trapezoid(points, np.array(sizes) / count)
+                assert float(value[row]) == pytest.approx(area, abs=1e-6)
+
+
+@pytest.mark.parametrize(("family", "level", "how"), CASES)
+def test_the_decision_flips_where_it_does_one_by_one(family, level, how):
+    model, batch, scores, rows = one_by_one(family, level, how)
+    found = metric("decision_flip", level=level, how=how).judge(model, batch, scores)["decision_flip"]
+    for row, (order, answer) in enumerate(rows):
+        decisions = [_decision(answer, erased(order[:size])) for size in range(len(order) + 1)]
+        first = next((size for size, other in enumerate(decisions) if other != decisions[0]), len(order))
+        assert float(found[row]) == pytest.approx(first / len(order))
+
+
+def _decision(answer, positions):
+    """The class that is most likely, asked for class by class."""
+    own, answers = answer.target, []
+    for number in range(len(answer.model.labels)):
+        answer.target = number
+        answers.append(answer(positions))
+    answer.target = own
+    return int(np.argmax(answers))
+
+
+def test_decisions_do_flip_with_the_right_word():
+    bert = families.tiny("bert", dtype=torch.float64)
+    model = exegete.load(bert, families.processor("bert"))
+    batch = model.encode(families.examples("bert")[:4])
+    with torch.no_grad():  # the decision lies between the text and the text of masks
+        ends = model.perturbed(batch, torch.stack([batch.content, ~batch.content]), "mask")[:, 0].log()
+        bert.classifier.bias -= ends.mean(0)
+    drops = exegete.explainer("occlusion").attribute(model, batch)
+    found = metric("decision_flip").judge(model, batch, drops)["decision_flip"]
+    count = metric("decision_flip").ordered(batch, drops).counts
+    assert ((found * count).round() / count - found).abs().max() < 1e-6
+    assert (found < 1).any()
+    assert (metric("decision_flip").judge(model, batch, -drops)["decision_flip"] >= found).all()
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_infidelity_is_captum_s(normalise):
+    model = model_of("bert", dtype=torch.float64)
+    batch = model.encode([families.SENTENCES[0]])
+    scores, target = attribution_for(batch).double(), model.predict(batch)
+    unit = units(batch, "word")
+    count = int(unit.max()) + 1
+    judge = metric("infidelity", n_samples=20, normalise=normalise, seed=5)
+    taken = drawn_sets(batch, torch.tensor([count]), 20, 5)
+
+    def answers(presence):
+        return coalition_values(model, batch, target, presence[:, None] > 0, unit, "mask")[:, 0].double()
+
+    whole = torch.ones(1, count, dtype=torch.float64)
+    expected = captum_infidelity(
+        answers,
+        lambda inputs: (taken[: len(inputs), 0].double(), inputs - taken[: len(inputs), 0].double()),
+        whole,
+        torch.stack([scores[0][unit[0] == number].sum() for number in range(count)])[None],
+        n_perturb_samples=20,
+        normalize=normalise,
+    )
+    assert float(judge.judge(model, batch, scores, target)["infidelity"]) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_an_additive_answer_has_no_infidelity_and_the_best_rank_correlation():
+    scores = torch.tensor([[0.3, -0.1, 0.2, 0.0]]).double()
+    present = torch.from_numpy(numbered_masks(32, 4))[:, None]
+    answers = 0.4 + (present * scores).sum(-1)
+    assert float(lds(scores, present, answers)) == pytest.approx(1)
+    assert float(lds(-2 * scores, present, answers)) == pytest.approx(-1)
+    assert lds(0 * scores, present, answers).isnan().all()
+    assert lds(scores, present, 0 * answers).isnan().all()
+
+
+@pytest.mark.real
+def test_masks_and_lds_equal_published_ones(golden_generation):
+    published = np.load(golden_generation / "llama-tiny_contextcite_f64.npz")
+    sources = published["masks"].shape[1]
+    np.testing.assert_array_equal(numbered_masks(64, sources), published["masks"])
+    present = numbered_masks(32, sources, seed=1000)
+    np.testing.assert_array_equal(present, published["test_masks"])
+    weights, outputs = (torch.from_numpy(published[name])[None] for name in ("weights_exact", "test_outputs"))
+    got = lds(weights, torch.from_numpy(present)[:, None], outputs.T)
+    assert float(got) == pytest.approx(float(published["lds"]), abs=1e-12)
+
+
+@pytest.mark.real
+def test_ablations_of_a_prompt_s_sources_equal_published_ones(golden_generation):
+    published = np.load(golden_generation / "llama-tiny_contextcite_f64.npz")
+    model = exegete.load(golden_generation / "llama-tiny", task="generation", device="cpu", dtype="float64")
+    ids = published["prompt_ids"]
+    unit_of, start = np.full(len(ids), -1), 3
+    for number, source in enumerate(published["sources"]):
+        length = len(source.split())
+        unit_of[start : start + length] = number
+        start += length
+    batch = model.batch(ids, published["response_ids"], content=unit_of >= 0, unit_of=unit_of)
+    unit = units(batch, "source")
+    assert int(unit.max()) + 1 == len(published["sources"])
+    weights = torch.from_numpy(published["weights_exact"])
+    scores = torch.where(unit >= 0, (weights / torch.bincount(unit[unit >= 0]))[unit], 0.0)
+    judge = {"level": "source", "how": "remove"}
+    assert float(metric("lds", **judge).judge(model, batch, scores)["lds"]) == pytest.approx(float(published["lds"]))
+    for k, drop in zip(published["topk_drop_k"].tolist(), published["topk_drop"], strict=True):
+        got = metric("topk_drop", k=k, **judge).judge(model, batch, scores)["topk_drop"]
+        assert float(got) == pytest.approx(float(drop), rel=1e-5)
+
+
+@pytest.mark.parametrize(("family", "level", "how"), CASES)
+def test_ablations_agree_with_one_by_one(family, level, how):
+    model, batch, scores, rows = one_by_one(family, level, how)
+    unit = units(batch, level)
+    found = metric("lds", level=level, how=how, n_masks=12).judge(model, batch, scores)["lds"]
+    drops = {
+        k: metric("topk_drop", level=level, how=how, k=k).judge(model, batch, scores)["topk_drop"] for k in (1, 3, 999)
+    }
+    for row, (order, answer) in enumerate(rows):
+        masks = numbered_masks(12, len(order), seed=1000)
+        inside = [(p, int(unit[row, p])) for p in answer.content if unit[row, p] >= 0]  # a blank alone is in no word
+        gone = [[p for p, number in inside if not mask[number]] for mask in masks]
+        said = [sum(float(scores[row, p]) for p, number in inside if mask[number]) for mask in masks]
+        expected = spearmanr([round(value, 9) for value in said], [np.log(answer(each)) for each in gone]).statistic
+        assert float(found[row]) == pytest.approx(expected, abs=1e-5)
+        for k, values in drops.items():
+            fall = np.log(answer(())) - np.log(answer(erased(order[:k])))
+            assert float(values[row]) == pytest.approx(fall, abs=1e-5)
+
+
+@functools.cache
+def asked(kind):
+    """A model that does not classify, and a batch for it."""
+    if kind == "generation":
+        decoder = hf.AutoModelForCausalLM.from_config(hf.AutoConfig.for_model("llama", **families.TEXT["llama"])).eval()
+        model = exegete.load(decoder, task="generation")
+        return model, model.batch([list(range(40, 47)), list(range(50, 54))], [[60, 61], [62]])
+    if kind == "span":
+        model = model_of("bert", "QuestionAnswering")
+        return model, model.encode(inputs_of("bert", "QuestionAnswering"))
+    model = model_of("bert", num_labels=1)
+    return model, model.encode(families.SENTENCES[:2])
+
+
+@pytest.mark.parametrize("kind", ["span", "regression", "generation"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "f_fidelity"])
+def test_every_other_task_is_judged_or_refused(name, kind):
+    model, batch = asked(kind)
+    judge = metric(name, beam=2) if "naopc" in name else metric(name)
+    if judge.applies(model):
+        assert judge.judge(model, batch, attribution_for(batch))[name].isfinite().all()
+    else:
+        with pytest.raises(ExegeteError, match=f"a {kind} "):
+            judge.judge(model, batch, attribution_for(batch))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("deletion_auc?steps=0", "steps of at least 1"),
+        ("infidelity?n_samples=0", "n_samples of at least 1"),
+        ("lds?keep=1", "between 0 and 1"),
+        ("lds?n_masks=0", "n_masks of at least 1"),
+        ("topk_drop?k=0", "k of at least 1"),
+        ("decision_flip?level=phrase", "Valid choices"),
+    ],
+)
+def test_wrong_parameters_are_refused(spec, message):
+    with pytest.raises(ExegeteError, match=message):
+        metric(spec)

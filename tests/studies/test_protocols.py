@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import exegete
+from exegete.metrics.sanity import cascade
+from exegete.metrics.simulatability import simulatability_gain
+from exegete.recipes import rationales
+from exegete.studies.runs.performance import performance
+from exegete.studies.runs.protocols import PROTOCOLS, check_protocol, follow
+from exegete.testing.models import random_model
+
+
+@pytest.fixture(scope="module")
+def data():
+    return exegete.load_data("generated?size=48", "dev", limit=12)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two models of different weights, with the corpus's labels."""
+    found = []
+    for seed in range(2):
+        model, folder = random_model(seed), tmp_path_factory.mktemp("model")
+        model.model.config.id2label = {0: "negative", 1: "positive"}
+        model.model.config.label2id = {"negative": 0, "positive": 1}
+        with torch.no_grad():
+            model.model.classifier.bias -= model.model.classifier.bias.mean() + torch.tensor([0.02 * seed, 0.0])
+        model.model.save_pretrained(folder)
+        model.processing_class.save_pretrained(folder)
+        found.append(folder)
+    return found
+
+
+def test_removal_is_judged_on_texts_without_the_chosen_words(folders, data):
+    model, support = (exegete.load(folder, device="cpu") for folder in folders)
+    options = {"support": str(folders[1]), "explainer": "occlusion", "ratio": 0.3}
+    check_protocol("roar", options)
+    found = follow("roar", model, data, options, seed=0)
+    expected, _ = performance(model, rationales(support, data, "occlusion", 0.3, rest=True))
+    assert found == {f"roar_{name}": value for name, value in expected.items()}
+
+
+def test_sanity_is_the_cascade_at_three_stages_and_the_model_of_shuffled_labels(folders, data):
+    model = exegete.load(folders[0], device="cpu")
+    options = {"explainer": "input_x_gradient", "random_labels": str(folders[1])}
+    check_protocol("sanity", options)
+    found = follow("sanity", model, data, options, seed=7)
+    means = cascade(model, list(data), "input_x_gradient", seed=7).means
+    assert [found["sanity_head"], found["sanity_all"]] == pytest.approx([means[1], means[-1]])
+    assert -1 <= found["sanity_labels"] < 0.9
+    same = follow("sanity", model, data, options | {"random_labels": str(folders[0])}, seed=7)
+    assert same["sanity_labels"] == pytest.approx(1)
+    assert not any(PROTOCOLS["sanity"].figures.values())  # the less alike, the better
+
+
+def test_a_student_gains_on_one_that_had_no_explanations(folders, data):
+    one, other = (exegete.load(folder, device="cpu") for folder in folders)
+    said = [one.predict(one.encode(list(data))).numpy(), other.predict(other.encode(list(data))).numpy()]
+    alike = float(np.mean(said[0] == said[1]))
+    options = {"teacher": str(folders[0]), "without": str(folders[1])}
+    found = follow("simulatability", one, data, options, seed=0)
+    assert found["simulatability"] == 1
+    assert found["simulatability_gain"] == pytest.approx(simulatability_gain(1.0, alike), nan_ok=True)
+    assert set(follow("simulatability", one, data, {"teacher": str(folders[0])}, seed=0)) == {"simulatability"}
