@@ -22,6 +22,7 @@ from exegete.metrics.simulatability import simulatability
 from exegete.models import Capture, ExplainedModel
 from exegete.models.digest import weights_digest
 from exegete.objectives import Step, task_losses
+from exegete.training import RunOptions
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
 from exegete.training.bilevel.lookahead import LookaheadStep, Student
 from exegete.training.bilevel.scaffold import Teacher, projected, static
@@ -249,7 +250,7 @@ def test_the_teacher_is_asked_once_and_its_kept_explanations_are_its_own(tmp_pat
     terms, own = Teaching(teacher).objectives(taught(teacher, data)), taught(teacher, data)
     before = len(passes)
     assert before == 3
-    Teaching(teacher).run(config(), own, own, tmp_path / "run", terms, arguments=ARGUMENTS | SCHEDULE)
+    Teaching(teacher).run(config(), own, own, tmp_path / "run", RunOptions(arguments=ARGUMENTS | SCHEDULE), terms)
     hook.remove()
     assert len(passes) == before
 

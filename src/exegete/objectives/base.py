@@ -86,6 +86,11 @@ class Objective(ABC):
         """The factor of the term in the sum."""
 
     @property
+    def needs_rationale(self) -> bool:
+        """Whether it teaches nothing where no row of the data has a rationale."""
+        return False
+
+    @property
     def share(self) -> float:
         """The share, above 0, of a training batch's examples that the term is estimated on: random ones each time.
 

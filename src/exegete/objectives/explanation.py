@@ -71,6 +71,11 @@ class ExplanationLoss(Objective):
                 raise unknown(what, value, valid)
 
     @property
+    def needs_rationale(self) -> bool:
+        """It compares explanations with rationales."""
+        return True
+
+    @property
     def how(self) -> Normalisation:
         """The normalisation in use: the one given, or else the usual one of the explainer."""
         usual = USUAL.get(self.explainer.name, "l2" if self.explainer.signed else "sum")

@@ -47,7 +47,6 @@ def er_bound(
         arguments=arguments(3e-5, 25),
         patience=10 if loss.explainer.name == "input_x_gradient" else 5,
         max_length=MAX_LENGTH,
-        needs_rationales=True,
         departures=DEPARTURES,
     )
 

@@ -49,7 +49,6 @@ def er_constrained(
         arguments=arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),
         patience=10,
         max_length=MAX_LENGTH,
-        needs_rationales=True,
         departures=(
             *DEPARTURES,
             "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.",

@@ -33,6 +33,5 @@ def er_joint(
         patience=5,
         threshold=1e-5,
         max_length=MAX_LENGTH,
-        needs_rationales=True,
         departures=DEPARTURES,
     )

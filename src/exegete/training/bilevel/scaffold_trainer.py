@@ -39,7 +39,6 @@ class ScaffoldTrainer(ObjectiveTrainer):
         model: ExplainedModel,
         args: TrainingArguments,
         objectives: Sequence[Objective] = (CrossEntropy(),),
-        masked_share: float = 0.0,
         **kwargs: Any,
     ) -> None:
         objectives = [each.prepared(model) if isinstance(each, Scaffolding) else each for each in objectives]
@@ -50,9 +49,9 @@ class ScaffoldTrainer(ObjectiveTrainer):
         self.rows = torch.zeros(0, dtype=torch.long)
         self.before = RecordedPass()
         self.outer_losses: list[float] = []
-        super().__init__(model, args, objectives, masked_share, **({"data_collator": RowCollator(model)} | kwargs))
+        super().__init__(model, args, objectives, **({"data_collator": RowCollator(model)} | kwargs))
         if self.scaffolding is not None and self.scaffolding.teacher is not None:
-            single(self.args.gradient_accumulation_steps, self.args.world_size, masked_share)
+            single(self.args.gradient_accumulation_steps, self.args.world_size, self.options.masked_share)
             if self.scaffolding.behind and self.accelerator.scaler is not None:
                 raise ExegeteError("fp16 scales the student's gradients: keep the lookahead step, or train in bf16")
             self.add_callback(_AfterTheStudent(self))

@@ -39,7 +39,9 @@ from exegete.training.bilevel.teacher_outputs import (
     with_gold,
 )
 from exegete.training.loop import evaluation
-from exegete.training.loop.fine_tune import TrainResult, fine_tune
+from exegete.training.loop.execute import TrainResult
+from exegete.training.loop.fine_tune import fine_tune
+from exegete.training.loop.options import RunOptions
 from exegete.training.loop.run import vocabulary_digest
 from exegete.training.loop.starting_model import Source, as_numbered, is_new
 
@@ -73,7 +75,13 @@ class Teaching:
     retrain: bool = False
 
     def student(
-        self, model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any
+        self,
+        model: Source,
+        train: Dataset,
+        dev: Dataset,
+        output_dir: str | Path,
+        options: RunOptions | None = None,
+        **given: Any,
     ) -> TrainResult:
         """Trains one student, whose labels in both splits are the teacher's answers; options as those of `fine_tune`.
 
@@ -84,14 +92,15 @@ class Teaching:
             ExegeteError: a student with another vocabulary, a teacher that says the same of all dev data in a
                 regression; else as `fine_tune`.
         """
-        folder = Path(output_dir)
+        folder, options = Path(output_dir), RunOptions.of(options, given)
         if self.retrain and self.explainer == LEARNED:
-            first = replace(self, retrain=False).student(deepcopy(model), train, dev, beside(folder), **options)
+            beside = folder.with_name(f"{folder.name}-learned")
+            first = replace(self, retrain=False).student(deepcopy(model), train, dev, beside, options)
             if not first.finished:
                 raise ExegeteError("learning the explainer was stopped: the same call goes on from there")
-            return self.fixed(first.folder).student(model, train, dev, folder, **options)
-        alike = self.cutting(options.get("max_length"))
-        return alike.run(model, alike.taught(train), alike.taught(dev), folder, **options)
+            return self.fixed(first.folder).student(model, train, dev, folder, options)
+        alike = self.cutting(options.max_length)
+        return alike.run(model, alike.taught(train), alike.taught(dev), folder, options)
 
     def run(
         self,
@@ -99,16 +108,16 @@ class Teaching:
         lesson: Dataset,
         exam: Dataset,
         folder: Path,
+        options: RunOptions,
         objectives: Sequence[Objective] | None = None,
-        **options: Any,
     ) -> TrainResult:
         """As `student`, from data with the teacher's answers; `objectives`: made of data that `lesson` is a part of."""
         _require_varied(self.teacher, exam)
-        if is_new(model) and options.get("processing_class") is None:
-            options["processing_class"] = self.teacher.processing_class
+        if is_new(model):
+            options = options.filled({}, processing_class=self.teacher.processing_class)
         folder.parent.mkdir(parents=True, exist_ok=True)
         terms = self.objectives(lesson, folder.parent) if objectives is None else objectives
-        return fine_tune(model, lesson, exam, folder, objectives=terms, trainer=ScaffoldTrainer, **options)
+        return fine_tune(model, lesson, exam, folder, objectives=terms, trainer=ScaffoldTrainer, options=options)
 
     def cutting(self, max_length: int | None) -> Teaching:
         """With a teacher that cuts texts where the student does."""
@@ -149,11 +158,6 @@ class Teaching:
         return replace(self, explainer=f"parameterised_attention:{folder / 'teacher_explainer'}", retrain=False)
 
 
-def beside(folder: Path) -> Path:
-    """Where the student lies that an explainer was learned with."""
-    return folder.with_name(f"{folder.name}-learned")
-
-
 def measured(model: ExplainedModel, data: Dataset) -> dict[str, float]:
     """A student's figures on taught data, without explanations: `simulatability`, and the task's against people's."""
     data, task = as_numbered(model, data), model.task.name
@@ -188,7 +192,8 @@ def students(
     explainers: Sequence[str],
     sizes: Sequence[int],
     seeds: Sequence[int],
-    **options: Any,
+    options: RunOptions | None = None,
+    **given: Any,
 ) -> pd.DataFrame:
     """A student for every explainer, size and seed: a row each, with its figures on the test split.
 
@@ -205,9 +210,11 @@ def students(
         explainers: as `Teaching.explainer`.
         sizes: numbers of rows.
         seeds: of the students.
-        options: of `fine_tune`.
+        options: of all runs.
+        given: single options by name, on top of these.
     """
-    teaching = teaching.cutting(options.get("max_length"))
+    options = RunOptions.of(options, given)
+    teaching = teaching.cutting(options.max_length)
     lesson, exam, last = (teaching.taught(data) for data in (pool, dev, test))
     if max(sizes) > len(lesson):
         raise ExegeteError(f"the pool has {len(lesson)} rows, fewer than {max(sizes)}")
@@ -219,7 +226,8 @@ def students(
             if not (folder / MEASURED).exists():
                 Path(output_dir).mkdir(parents=True, exist_ok=True)
                 terms = terms or one.objectives(lesson, Path(output_dir))
-                result = one.run(deepcopy(model), lesson.select(range(size)), exam, folder, terms, seed=seed, **options)
+                data = lesson.select(range(size)), exam
+                result = one.run(deepcopy(model), *data, folder, replace(options, seed=seed), terms)
                 if not result.finished:
                     raise ExegeteError("the students' training was stopped: the same call goes on from there")
                 write_json(folder / MEASURED, measured(result.model, last) | {"steps": result.steps})
