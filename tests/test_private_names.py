@@ -22,9 +22,9 @@ def borrowed(source):
         if isinstance(node, ast.Import):
             ours |= {alias.asname for alias in node.names if alias.asname and alias.name.startswith("exegete.")}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id in ours and node.value.id.islower() and private(node.attr):
-                yield node.lineno, f"{node.value.id}.{node.attr}"
+        of = node.value.id if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) else ""
+        if of in ours and of.islower() and private(node.attr):
+            yield node.lineno, f"{of}.{node.attr}"
 
 
 def test_no_module_takes_a_private_name_of_another():

@@ -97,6 +97,7 @@ class LearnedAttention(nn.Module, SinglePass):
 
 
 def saved_config(name: str, folder: Path) -> dict[str, Any]:
+    """The configuration of a learned method in a folder. Raises ExegeteError where there is none of that method."""
     try:
         config = json.loads((folder / CONFIG).read_text())
     except (OSError, ValueError) as error:

@@ -11,6 +11,7 @@ from exegete.errors import ExegeteError, unknown
 from exegete.explainers import Explainer
 from exegete.explainers.attention import from_readout
 from exegete.explainers.base import recorded
+from exegete.explainers.integrated_gradients import IntegratedGradients
 from exegete.models import Batch, Capture, Outputs
 from exegete.objectives.base import OverLabelled, Step
 from exegete.objectives.teacher import Aggregation, contributions_of, distribution, importance, least_important
@@ -44,7 +45,7 @@ class ExplanationGuided(OverLabelled):
         ExegeteError: a choice or a ratio out of range; images; several labels at once, of which none is the gold one.
     """
 
-    explainer: Explainer
+    explainer: Explainer = IntegratedGradients(n_steps=8, baselines="zero")
     mask_ratio: float = 0.15
     weight: float = 0.01
     aggregation: Aggregation | None = None
@@ -53,6 +54,7 @@ class ExplanationGuided(OverLabelled):
     lifetime: int = 0
     memory: TeacherMemory = field(default_factory=TeacherMemory, init=False, repr=False, compare=False)
     name: ClassVar[str] = "explanation_guided"
+    exact_gradient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.mask_ratio <= 1:

@@ -62,7 +62,7 @@ class Aml(Recipe):
         """
         settled = self.settled(options, model, train)
         explained = explained_model(model, settled)
-        shared = {"backbone": self.backbone, "choices": self.choices, "options": settled}
+        shared: dict[str, Any] = {"backbone": self.backbone, "choices": self.choices, "options": settled}
         weights = self.weights
         if weights is None:
             beside = folder.with_name(f"{folder.name}-{SEARCH}")

@@ -22,5 +22,6 @@ RECIPES: Registry[Factory] = Registry(
         "smat": "smat:smat",
         "ivra": "ivra:ivra",
         "aml": "aml:aml",
+        "custom": "custom:custom",
     },
 )

@@ -153,12 +153,11 @@ class ObjectiveTrainer(Trainer):
         trained = [weight for weight in self.module.parameters() if weight.requires_grad]
         norms = []
         for term, weight in zip(terms, weights, strict=True):
-            slopes = [None]
-            if term.requires_grad:
-                slopes = torch.autograd.grad(term * weight, trained, retain_graph=True, allow_unused=True)
-            found = [slope.float().norm() for slope in slopes if slope is not None]
-            norms.append(torch.stack(found).norm() if found else weights.new_zeros(()))
-        return torch.stack(norms).to(weights)
+            loss = [term * weight] if term.requires_grad else []
+            slopes = torch.autograd.grad(loss, trained, retain_graph=True, allow_unused=True) if loss else ()
+            found = [slope for slope in slopes if slope is not None]
+            norms.append(torch.nn.utils.get_total_norm(found).to(weights))
+        return torch.stack(norms)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """The batches of one optimizer step; a smaller one among them, in any process, gets a smaller share of it."""
