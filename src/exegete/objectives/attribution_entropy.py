@@ -14,6 +14,8 @@ from exegete.objectives.base import Step
 from exegete.objectives.explained import Explained
 from exegete.objectives.teacher import distribution
 
+ROLLOUT = AttentionRollout()
+
 
 @dataclass(frozen=True)
 class AttributionEntropy(Explained):
@@ -26,7 +28,7 @@ class AttributionEntropy(Explained):
         weight: of the term in the sum.
     """
 
-    explainer: Explainer = AttentionRollout()
+    explainer: Explainer = ROLLOUT
     weight: float = 1.0
     name: ClassVar[str] = "attribution_entropy"
 

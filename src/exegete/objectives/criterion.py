@@ -16,6 +16,7 @@ from exegete.explainers.attention import AttentionAll
 from exegete.objectives.base import Step
 from exegete.objectives.explained import Explained
 
+ATTENTION = AttentionAll()
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
 TEMPERATURE = 0.1
 EQUAL = 1e-6
@@ -31,7 +32,7 @@ class Criterion(Explained):
     parameters have.
     """
 
-    explainer: Explainer = AttentionAll()
+    explainer: Explainer = ATTENTION
     weight: float = 1.0
     lr_multiplier: float = 1.0
 

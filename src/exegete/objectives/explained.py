@@ -1,4 +1,4 @@
-"""The shared part of objectives on attributions: those of a differentiable method, in the step's own pass if it can be."""
+"""The shared part of objectives on attributions, which come from the step's own pass where one is enough."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from exegete.objectives.explained import Explained
 
 Score = Literal["mae", "mse", "bce", "kl"]
 Normalisation = Literal["softmax", "none", "l2", "sum"]
+ROLLOUT = AttentionRollout()
 USUAL: dict[str, Normalisation] = {"attention_last": "softmax", "attention_rollout": "none"}
 SCALE = 100.0
 SMALLEST = 1e-7
@@ -51,7 +52,7 @@ class ExplanationLoss(Explained):
             there is none.
     """
 
-    explainer: Explainer = AttentionRollout()
+    explainer: Explainer = ROLLOUT
     score: Score = "mae"
     weight: float = 1.0
     target: Literal["label", "predicted"] = "label"

@@ -18,6 +18,7 @@ from exegete.objectives.teacher import Aggregation, contributions_of, distributi
 from exegete.objectives.teacher_memory import TeacherMemory
 
 Direction = Literal["attention", "teacher"]
+INTEGRATED = IntegratedGradients(n_steps=8, baselines="zero")
 LAST = Capture(attentions=True, last_only=True)
 
 
@@ -45,7 +46,7 @@ class ExplanationGuided(OverLabelled):
         ExegeteError: a choice or a ratio out of range; images; several labels at once, of which none is the gold one.
     """
 
-    explainer: Explainer = IntegratedGradients(n_steps=8, baselines="zero")
+    explainer: Explainer = INTEGRATED
     mask_ratio: float = 0.15
     weight: float = 0.01
     aggregation: Aggregation | None = None
