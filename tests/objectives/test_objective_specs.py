@@ -52,7 +52,8 @@ def test_the_entropy_is_that_of_the_shares_of_each_example(method):
         outputs = model(batch, model.embed(batch).requires_grad_(), found.capture)
     step = Step(model, batch, outputs, *task_losses(model, batch, outputs.logits), StepContext())
     scores = found.explainer.attribute(model, batch).detach().abs()
-    expected = [torch.distributions.Categorical(row[inside]).entropy() for row, inside in zip(scores, batch.content)]
+    rows = zip(scores, batch.content, strict=True)
+    expected = [torch.distributions.Categorical(row[inside]).entropy() for row, inside in rows]
     torch.testing.assert_close(found(step).detach(), torch.stack(expected).mean(), rtol=1e-4, atol=1e-6)
 
 

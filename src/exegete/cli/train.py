@@ -48,8 +48,17 @@ def _group() -> None:
 def command(factory: Factory) -> Any:
     """The command of one recipe; its docstring is the help."""
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    alone.command(factory.__name__)(_function(factory))
+    alone.command(factory.__name__, epilog=_departures(factory))(_function(factory))
     return typer.main.get_command(alone)
+
+
+def _departures(factory: Factory) -> str | None:
+    """The departures of the method from its paper, as it is without further options."""
+    if any(each.default is each.empty for each in inspect.signature(factory).parameters.values()):
+        return None
+    made = factory()
+    lines = [f"– {departure}" for departure in made.departures]
+    return "\n\n".join([f"Departures from {made.paper}:", *lines]) if lines else None
 
 
 def _function(factory: Factory) -> Callable[..., None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from accelerate import PartialState
 from datasets import Dataset
 
 from exegete.errors import ExegeteError
@@ -16,6 +17,7 @@ from exegete.objectives import CrossEntropy, Objective
 from exegete.training import ObjectiveTrainer, RunOptions, TrainResult, fine_tune
 from exegete.training.loop.arguments import FROM_SCRATCH
 from exegete.training.loop.evaluation import HIGHER_IS_BETTER
+from exegete.training.loop.run import note
 from exegete.training.loop.starting_model import Source, is_new, label_names
 
 
@@ -53,6 +55,7 @@ class Recipe:
     ) -> TrainResult:
         """Trains a model into a folder, see `fine_tune`; options, and single ones by name, on top of the recipe's own.
 
+        The folder's record names the recipe, its paper and its departures from it.
         A model from scratch gets that kind of model's learning rate and epochs unless told otherwise.
 
         Raises:
@@ -61,7 +64,10 @@ class Recipe:
         if any(objective.needs_rationale for objective in self.objectives):
             for name, data in (("train", train), ("dev", dev)):
                 _require_rationales(name, data)
-        return self.run(model, train, dev, Path(output_dir), RunOptions.of(options, given))
+        result = self.run(model, train, dev, Path(output_dir), RunOptions.of(options, given))
+        if PartialState().is_main_process:
+            note(result.folder, {"recipe": self.name, "paper": self.paper, "departures": list(self.departures)})
+        return result
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """The run itself, for recipes that do more, or another thing, to override; options as they were given."""

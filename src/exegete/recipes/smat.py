@@ -17,7 +17,6 @@ from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
 from exegete.recipes.baseline import trained_beside
 from exegete.training import RunOptions, TrainResult
-from exegete.training.bilevel.lookahead import Mode
 from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
 from exegete.training.bilevel.students import Teaching
 from exegete.training.loop.starting_model import Source
@@ -81,9 +80,6 @@ def smat(
         float | None, "β, of the explanations in the student's loss. Default: 5, for signed methods 0.2."
     ] = None,
     normaliser: Annotated[Normaliser, "What makes shares of the heads' coefficients."] = "sparsemax",
-    meta_gradient: Annotated[
-        Mode, "How the explainer's gradient is found: forward, unrolled (the same, more memory) or implicit."
-    ] = "forward",
     lookahead: Annotated[
         bool, "Find it through a further step of the student, as the paper; else through the one it takes, for less."
     ] = True,
@@ -115,7 +111,6 @@ def smat(
             explainer=_beside(teacher, explainer_id),
             weight=weight,
             normaliser=normaliser,
-            mode=meta_gradient,
             lookahead=lookahead,
             interval=meta_interval,
             rate=meta_learning_rate,

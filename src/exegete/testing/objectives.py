@@ -17,7 +17,7 @@ from exegete.objectives import Objective, Step, StepContext, task_losses
 from exegete.testing.models import alone, plain_norms, random_model, state_of, texts
 from exegete.training.loop.module import TrainingModule
 
-EVALUATION = StepContext(training=False)
+TRAINING, EVALUATION = StepContext(), StepContext(training=False)
 
 
 class ObjectiveContract:
@@ -110,7 +110,7 @@ class ObjectiveContract:
         torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
-def term(model: ExplainedModel, objective: Objective, batch: Batch, context: StepContext = StepContext()) -> Tensor:
+def term(model: ExplainedModel, objective: Objective, batch: Batch, context: StepContext = TRAINING) -> Tensor:
     """The unweighted term of a step, without dropout."""
     module = TrainingModule(model, [objective]).eval()
     found: Tensor = module(batch, context)["terms"][0]
@@ -130,7 +130,7 @@ def _along(model: ExplainedModel, objective: Objective, batch: Batch) -> Callabl
 
     def at(point: Tensor) -> Tensor:
         moved = {name: weight + torch.tensordot(point, directions[name], 1) for name, weight in weights.items()}
-        terms: Tensor = torch.func.functional_call(module, moved, (batch, StepContext()))["terms"]
+        terms: Tensor = torch.func.functional_call(module, moved, (batch, TRAINING))["terms"]
         return terms
 
     return at
