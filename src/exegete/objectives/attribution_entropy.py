@@ -37,4 +37,5 @@ class AttributionEntropy(Explained):
         content = step.batch.content
         target = step.model.target(step.batch, "predicted", step.outputs.logits)
         shares = distribution(self.attribution(step, target).abs(), content)
-        return torch.special.entr(shares.masked_fill(~content, 1.0)).sum(1).mean()
+        entropies: Tensor = torch.special.entr(shares.masked_fill(~content, 1.0)).sum(1)
+        return entropies.mean()

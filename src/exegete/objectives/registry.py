@@ -41,7 +41,7 @@ def objective(spec: str, **params: Any) -> Objective:
     """
     name, given = split(spec)
     if "explainer" in given:
-        given |= {"explainer": explainer(given["explainer"].replace(";", "&"))}
+        params = {"explainer": explainer(given.pop("explainer").replace(";", "&"))} | params
     made: Objective = OBJECTIVES.make(name, **given | params)
     return made
 

@@ -111,7 +111,7 @@ class Ivra(Recipe):
         Raises:
             ExegeteError: a student with another vocabulary.
         """
-        pupil = self._pupil(model, train, seed)
+        student = self._student(model, train, seed)
         explainer = InterpretableAttention.untrained(model, **self.attention).to(model.device)
         if explainer.mix == "literal" and explainer.normaliser == "softmax":
             explainer.calibrate(model, model.encode(list(train.select(range(min(CALIBRATION_ROWS, len(train)))))))
@@ -119,14 +119,14 @@ class Ivra(Recipe):
             model.requires_grad_(False)
         elif model.is_decoder if self.lora is None else self.lora:
             with_lora(model)
-        own: dict[str, dict[str, Any]] = {Simulatability.name: {"pupil": pupil}}
+        own: dict[str, dict[str, Any]] = {Simulatability.name: {"student": student}}
         made = [
             KINDS[name](explainer, lr_multiplier=self.lr_multiplier, **params, **own.get(name, {}))
             for name, params in self.criteria.items()
         ]
         return (*self.objectives, *made) if self.train_model else made
 
-    def _pupil(self, model: ExplainedModel, train: Dataset, seed: int) -> SimulatingStudent | None:
+    def _student(self, model: ExplainedModel, train: Dataset, seed: int) -> SimulatingStudent | None:
         if Simulatability.name not in self.criteria:
             return None
         assert self.student is not None

@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 from exegete.data.provenance import write_json
 from exegete.models import ExplainedModel
 from exegete.models import encode as encoding
-from exegete.training.loop.batches import said_once
+from exegete.training.loop.batches import log_once
 from exegete.training.loop.options import RunOptions
 from exegete.training.loop.run import HISTORY, Run
 from exegete.training.loop.stop import StopAfterStep
@@ -76,7 +76,7 @@ def execute(
 
 def _trained(loop: ObjectiveTrainer, run: Run, checkpoint: Path | None, stop: StopAfterStep) -> TrainResult:
     begun = time.monotonic()
-    with said_once(encoding.__name__):
+    with log_once(encoding.__name__):
         with stop.listening():
             loop.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         loop.explained.eval()

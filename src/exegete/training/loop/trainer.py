@@ -220,20 +220,11 @@ class ObjectiveTrainer(Trainer):
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
-    def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: Any = None,
-        metric_key_prefix: str = "eval",
-    ) -> Any:
+    def evaluation_loop(self, dataloader: Any, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> Any:
         """The Trainer's, with the objectives' terms and the task's figures; predictions in the dataset's order."""
         self.part = 0
         self._sums.pop("evaluation", None)
-        output = super().evaluation_loop(
-            dataloader, description, prediction_loss_only=False, metric_key_prefix=metric_key_prefix
-        )
+        output = super().evaluation_loop(dataloader, "Evaluation", False, metric_key_prefix=metric_key_prefix)
         dataset = dataloader.dataset
         predicted = np.empty_like(output.predictions)
         predicted[longest_first(lengths(dataset))] = output.predictions

@@ -25,7 +25,7 @@ from exegete.models import ExplainedModel
 from exegete.models import encode as encoding
 from exegete.models.digest import processor_digest, weights_digest
 from exegete.models.preserve import unchanged_random_state, weights_fixed
-from exegete.training.loop.batches import said_once
+from exegete.training.loop.batches import log_once
 from exegete.training.loop.options import RunOptions
 from exegete.training.masking.data import only_texts, stratified
 from exegete.training.masking.run import masking_arguments, new_masking, usual
@@ -162,7 +162,7 @@ class _Case:
             masking = new_masking(self.model, self.backbone, self.tokenizer, settings, self.search.seed)
             data = {"train_dataset": self.train, "eval_dataset": self.dev}
             loop = MaskingTrainer(self.model, args, masking, [self.judge], callbacks=[watch], **data)
-            with self.model.evaluating(), said_once(encoding.__name__):
+            with self.model.evaluating(), log_once(encoding.__name__):
                 loop.train()
                 value = None if watch.pruned else loop.evaluate()[f"eval_{self.judge.name}"]
         if value is None:

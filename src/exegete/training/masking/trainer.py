@@ -108,14 +108,7 @@ class MaskingTrainer(ObjectiveTrainer):
         """The module that is trained, a `MaskingModule`: the masking model with the model it explains."""
         return MaskingModule(model, objectives, self.masking)
 
-    def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: Any = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
+    def evaluation_loop(self, dataloader: Any, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> EvalLoopOutput:
         """The terms and each metric's mean over the examples for which it is defined; no predictions."""
         self.part = 0
         self._sums.pop("evaluation", None)
