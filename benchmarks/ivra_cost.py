@@ -115,7 +115,7 @@ def steps(batch: Batch, rounds: int) -> dict[str, float]:
         "comprehensiveness": step(Comprehensiveness),
         "sufficiency": step(Sufficiency),
         "consistency": step(Consistency),
-        "simulatability": step(lambda single: Simulatability(single, pupil=SimulatingStudent(fresh()))),
+        "simulatability": step(lambda single: Simulatability(single, student=SimulatingStudent(fresh()))),
     }
     return ratios(step(), compared, rounds)
 

@@ -30,6 +30,7 @@ from exegete.models import ExplainedModel
 from exegete.models.preserve import weights_fixed
 from exegete.recipes import RECIPES
 from exegete.recipes.aml import judged_by
+from exegete.training import RunOptions
 from exegete.training.masking.data import only_texts, stratified, without
 from exegete.training.masking.run import masking_arguments, new_masking
 from exegete.training.masking.search import WeightSearch
@@ -147,7 +148,8 @@ class Experiment:
         }  # fmt: skip
         rows = 40 if self.options.tiny else setting.rows
         train, dev = only_texts(stratified(self.data["train"], rows, 42)), only_texts(self.data["dev"])
-        args = masking_arguments(arguments, self.metrics, len(train), self.scratch / "loop", 42)
+        options = RunOptions(arguments=arguments, seed=42)
+        args = masking_arguments(options, self.metrics, len(train), self.scratch / "loop")
         args.eval_steps = max(1, len(train) // 20 // setting.evaluations)
         metric = judged_by(self.metrics[0].name)
         settings = {"learning_rate": self.options.rate, "metric": metric}
@@ -343,7 +345,7 @@ def searched(sst: Experiment, trials: int = 10) -> None:
     arguments = {"learning_rate": sst.options.rate, "use_cpu": True, "num_train_epochs": 3, "disable_tqdm": True}
     search = WeightSearch(trials=trials, epochs=2, train_rows=200, dev_rows=sst.options.dev)
     data, judge = (only_texts(sst.data["train"]), only_texts(sst.data["dev"])), judged_by(NAMES[0])
-    weights = search.run(sst.model, *data, sst.scratch / "search", judge, arguments=arguments)
+    weights = search.run(sst.model, *data, sst.scratch / "search", judge, options=RunOptions(arguments=arguments))
     sst.train(SEARCHED, Setting(weights))
     if sst.trained([SEARCHED]):
         for metric_name in NAMES[:2]:

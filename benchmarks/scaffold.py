@@ -37,6 +37,7 @@ from exegete.explainers.parameterised_attention import Normaliser, Parameterised
 from exegete.models import ExplainedModel
 from exegete.objectives import Objective
 from exegete.recipes import RECIPES
+from exegete.training import RunOptions
 from exegete.training.bilevel.scaffold import static
 from exegete.training.bilevel.students import MEASURED, Teaching, measured, student_splits, students, summary
 from exegete.training.bilevel.teacher_outputs import answers, teacher_answers
@@ -292,8 +293,8 @@ def apart(task: Task, teaching: Teaching, row: str, size: int, seed: int, data: 
     if not path.exists():
         terms = teaching.objectives(lesson, task.runs)
         result = teaching.run(
-            task.start, lesson.select(range(size)), exam, folder, terms,
-            seed=seed, arguments=task.arguments, max_length=task.max_length,
+            task.start, lesson.select(range(size)), exam, folder,
+            RunOptions(seed=seed, arguments=task.arguments, max_length=task.max_length), terms,
         )  # fmt: skip
         if not result.finished:
             raise SystemExit("stopped; the same command goes on")

@@ -125,22 +125,20 @@ class Desk:
 
     def outer(self, number: int, mode: Mode, before: RecordedPass | None = None) -> None:
         """One step of the teacher's explainer; with `before` through the step that the student is about to take."""
-        lookahead = LookaheadStep(
-            self.student, inner_optimizer_of(self.optimizer, self.student.weights()), mode, 5.0, RATE
-        )
+        lookahead = LookaheadStep(self.student, inner_optimizer_of(self.optimizer, self.student.weights()), mode, 5.0)
         batch, held_out = self.batches[number], self.batches[number - 1]
-        with self.scaffold.wanting_gradients() as coefficients:
+        with self.scaffold.requiring_gradients() as coefficients:
             taught = self.taught(number)
             if before is None:
                 slope, _ = lookahead.gradient(batch, taught, held_out, number)
             else:
-                slope, _ = lookahead.behind(batch, taught, held_out, number, before)
+                slope, _ = lookahead.gradient_of_own_step(batch, taught, held_out, number, before)
             (gradient,) = torch.autograd.grad(taught, coefficients, slope)
         self.scaffold.step(gradient, 5e-4, 5.0)
 
     def whole(self, number: int, mode: Mode) -> None:
         """A step of both."""
-        self.lesson(number)
+        self.taught_batch(number)
         self.outer(number, mode)
 
     def own_step(self, number: int) -> None:

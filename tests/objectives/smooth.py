@@ -1,30 +1,10 @@
-"""What checks of derivatives need: norms that can be differentiated often enough, and directions in weight space."""
+"""Directions in weight space, for checks of derivatives."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from exegete.objectives import StepContext
-
-
-class Norm(nn.Module):
-    """torch's own LayerNorm has a wrong third derivative, which the second one of a gradient's loss needs."""
-
-    def __init__(self, norm: nn.LayerNorm) -> None:
-        super().__init__()
-        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
-
-    def forward(self, x):
-        centred = x - x.mean(-1, keepdim=True)
-        return self.weight * centred / (centred.square().mean(-1, keepdim=True) + self.eps).sqrt() + self.bias
-
-
-def plain_norms(module: nn.Module) -> None:
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.LayerNorm):
-                setattr(parent, name, Norm(child))
 
 
 def along_directions(module, batch, layers=2, value="value"):

@@ -14,8 +14,9 @@ import families
 from exegete import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.objectives import ExplanationLoss, Step, StepContext
+from exegete.testing.models import plain_norms
 from exegete.training.loop.module import TrainingModule
-from smooth import along_directions, plain_norms
+from smooth import along_directions
 
 SIGNED = ("input_x_gradient", "decompx_linear", "attn_lrp")
 GUIDES = ("attention_last", "attention_rollout", "generic_attention", "alti", *SIGNED)

@@ -16,8 +16,9 @@ from exegete import ExegeteError
 from exegete.models import ExplainedModel
 from exegete.objectives import ExplanationGuided, StepContext
 from exegete.objectives.teacher import distribution, importance, least_important
+from exegete.testing.models import plain_norms
 from exegete.training.loop.module import TrainingModule
-from smooth import along_directions, plain_norms
+from smooth import along_directions
 
 SIZE = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12, "dtype": torch.float64}
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -23,8 +23,9 @@ from exegete.objectives import (
     task_losses,
 )
 from exegete.objectives.virtual_adversarial import answer_divergence
+from exegete.testing.models import plain_norms
 from exegete.training.loop.module import TrainingModule
-from smooth import along_directions, plain_norms
+from smooth import along_directions
 
 TINY = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}
 QUIET = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -65,13 +65,13 @@ def test_the_student_looks_where_its_model_explains_and_weighs_explanations_as_i
     own = {"student": str(tmp_path), "student_weight": 7.0, "student_optimizer": "adamw", "student_rate": 1e-4}
     recipe = RECIPES["ivra"]("simulatability", special_tokens=special_tokens, **own)
     term = recipe.terms(started(), generated(), seed=0)[1]
-    student = term.pupil.student
-    assert (student.weight, term.pupil.kind, term.rate) == (7.0, "adamw", 1e-4)
+    student = term.student.network
+    assert (student.weight, term.student.kind, term.rate) == (7.0, "adamw", 1e-4)
     assert term.explainer.special_tokens == student.explainer.special_tokens == special_tokens
     pupil = {"model": "bert", "weight": 7.0, "optimizer": "adamw", "special_tokens": special_tokens}
-    assert term.params["pupil"].items() > pupil.items()
+    assert term.params["student"].items() > pupil.items()
     tiny("bert", seed=7).save_pretrained(tmp_path)
-    assert recipe.terms(started(), generated(), seed=0)[1].params["pupil"] != term.params["pupil"]
+    assert recipe.terms(started(), generated(), seed=0)[1].params["student"] != term.params["student"]
 
 
 def test_softmax_as_printed_is_calibrated_on_training_data():

@@ -16,9 +16,9 @@ from exegete.cli import main
 from exegete.data import words_of
 from exegete.models.digest import weights_digest
 from exegete.objectives import CrossEntropy, ExplanationGuided, ExplanationLoss, GradientPenalty, VirtualAdversarial
-from exegete.recipes import RECIPES, Recipe, find_bounds, rationales
+from exegete.recipes import RECIPES, Recipe, rationales
 from exegete.recipes.fresh import choose
-from exegete.training import Constrained, ConstrainedTrainer
+from exegete.training import Constrained, ConstrainedTrainer, RunOptions
 
 QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True}
 
@@ -104,33 +104,18 @@ def test_runs_of_one_recipe_do_not_share_a_multiplier(tmp_path):
     assert recipe.objectives[1].weight == 1.0
 
 
-def test_bounds_are_the_lowest_losses_of_runs_on_the_explanation_loss_alone(tmp_path):
-    arguments = QUICK | {"num_train_epochs": 3}
-    found = find_bounds("tiny", *data(), tmp_path, guide="rollout", seeds=(0, 1), arguments=arguments)
-    lowest = {"explanation": [], "eval_explanation": []}
-    for seed in (0, 1):
-        history = json.loads((tmp_path / f"seed-{seed}" / "history.json").read_text())["history"]
-        losses = [entry["loss"] for entry in history if "loss" in entry]
-        assert losses == pytest.approx([entry["explanation"] for entry in history if "loss" in entry], rel=0.02)
-        for name, values in lowest.items():
-            values.append(min(entry[name] for entry in history if name in entry))
-    assert found.train == pytest.approx(1.5 * np.mean(lowest["explanation"]))
-    assert found.dev == pytest.approx(np.mean(lowest["eval_explanation"]))
-
-
 @pytest.mark.parametrize(
     ("train", "runs"),
     [
-        (lambda *args, **options: find_bounds(*args, guide="rollout", seeds=(0, 1), **options), ("seed-0", "seed-1")),
         (RECIPES["fresh"]("attention_last").train, ("", "-support")),
         (RECIPES["smat"](retrain_student=True).train, ("", "-teacher", "-learned")),
     ],
-    ids=["er_bound", "fresh", "smat"],
+    ids=["fresh", "smat"],
 )
 def test_runs_that_start_from_one_model_object_start_from_the_same_weights(train, runs, tmp_path):
     start = families.tiny("bert", num_labels=2)
     train(start, *data(), tmp_path / "run", processing_class=families.tokenizer("bert"), arguments=QUICK)
-    folders = [tmp_path / "run" / run if "seed" in run else tmp_path / f"run{run}" for run in runs]
+    folders = [tmp_path / f"run{run}" for run in runs]
     configs = [json.loads((folder / "exegete_run.json").read_text())["config"] for folder in folders]
     assert {config["model"]["weights"] for config in configs} == {weights_digest(families.tiny("bert", num_labels=2))}
 
@@ -316,10 +301,10 @@ def test_a_model_is_retrained_without_what_was_chosen(support, tmp_path):
 
 def test_shuffled_labels_are_the_same_ones_in_another_order(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(Recipe, "train", lambda self, model, train, dev, folder, **options: seen.append((train, dev)))
+    monkeypatch.setattr(Recipe, "run", lambda self, model, train, dev, folder, options: seen.append((train, dev)))
     train, dev = data()
     for seed in (0, 0, 1):
-        RECIPES["random_labels"]().train("tiny", train, dev, tmp_path, seed=seed)
+        RECIPES["random_labels"]().run("tiny", train, dev, tmp_path, RunOptions(seed=seed))
     (one, kept), (again, _), (other, _) = seen
     assert one["text"][:] == train["text"][:]
     assert one.features == train.features

@@ -37,12 +37,12 @@ FILE = Path(__file__).with_name("study_of_runs.yaml")
 class Attentive(Recipe):
     """Trains a model, and leaves an explainer that looks at one head beside it."""
 
-    def train(self, model, train, dev, output_dir, **options):
-        result = super().train(model, train, dev, output_dir, **options)
+    def run(self, model, train, dev, folder, options):
+        result = super().run(model, train, dev, folder, options)
         learned = ParameterisedAttention.untrained(result.model, normaliser="none")
         with torch.no_grad():
             learned.coefficients.zero_()[-1, 0] = 3.0
-        learned.save_pretrained(Path(output_dir) / "explainer")
+        learned.save_pretrained(folder / "explainer")
         return result
 
 

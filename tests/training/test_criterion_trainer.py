@@ -123,7 +123,7 @@ def test_the_student_learns_and_is_saved_beside_and_stays_out_of_the_model(stude
     result = ivra(tmp_path, "simulatability", start=student, student=student, student_rate=0.1)
     beside = load_file(tmp_path / LEARNED)
     before = load_file(f"{student}/model.safetensors")
-    names = [name for name in beside if name.startswith("simulatability_companion.student.explained.model.")]
+    names = [name for name in beside if name.startswith("simulatability_companion.network.explained.model.")]
     moved = [
         name
         for name in names

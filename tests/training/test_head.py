@@ -13,7 +13,7 @@ import families
 from exegete import ExegeteError
 from exegete.objectives import CrossEntropy
 from exegete.recipes import RECIPES
-from exegete.training import ObjectiveTrainer, fine_tune
+from exegete.training import ObjectiveTrainer, RunOptions, fine_tune
 from exegete.training.loop.head import split_head
 from exegete.training.loop.lora import with_lora
 from runs import ARGUMENTS, difference, generated, trainer, weights
@@ -68,7 +68,7 @@ def test_a_step_moves_the_head_so_many_times_as_far(tmp_path):
     from runs import sentences
 
     loop = trainer(tmp_path, model, sentences(), max_steps=1, learning_rate=1e-3, weight_decay=0.0, adam_epsilon=1e-12)
-    loop.head_rate = 5.0
+    loop.options = RunOptions(head_rate=5.0)
     loop.train()
     moved = {name: (value - before[name]).abs().max().item() for name, value in model.model.state_dict().items()}
     assert moved["classifier.weight"] == pytest.approx(5e-3, rel=1e-2)

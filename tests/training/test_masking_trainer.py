@@ -28,6 +28,7 @@ from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, StepContext
 from exegete.objectives.masking import PredictionPreservation
 from exegete.recipes import RECIPES
+from exegete.training import RunOptions
 from exegete.training.bilevel.students import Teaching
 from exegete.training.loop.batches import Collator
 from exegete.training.loop.module import TrainingModule
@@ -179,7 +180,7 @@ def searched(folder, trials=3, trainer=None, **options):
         module.MaskingTrainer = trainer
     search = WeightSearch(trials=trials, **SEARCH, **options)
     arguments = QUICK | {"learning_rate": 5e-3, "eval_steps": 1}
-    found = search.run(bert(), texts(12), texts(6, start=12), folder, METRIC, arguments=arguments)
+    found = search.run(bert(), texts(12), texts(6, start=12), folder, METRIC, options=RunOptions(arguments=arguments))
     return found, study_of(folder).trials if search.storage is None else None
 
 
@@ -280,9 +281,8 @@ def test_draws_are_spread_over_classes_and_no_text_is_on_both_sides():
 
 def test_evaluations_come_every_third_of_an_epoch():
     for rows, steps in ((1000, 16), (20, 1), (450, 7)):
-        args = masking_arguments(
-            QUICK | {"per_device_train_batch_size": 20}, [exegete.metric("log_odds")], rows, Path("x"), 0
-        )
+        options = RunOptions(arguments=QUICK | {"per_device_train_batch_size": 20})
+        args = masking_arguments(options, [exegete.metric("log_odds")], rows, Path("x"))
         assert args.eval_steps == steps
         assert (args.learning_rate, args.num_train_epochs, args.max_grad_norm) == (4e-5, 10, 0.0)
         assert (args.metric_for_best_model, args.greater_is_better) == ("log_odds", False)
@@ -297,10 +297,11 @@ def test_decoders_are_explained_at_twice_the_rate():
 def test_another_figure_that_chooses_is_better_in_its_own_direction():
     judges = [exegete.metric("aopc_comprehensiveness"), exegete.metric("sufficiency")]
     for best, higher in (("aopc_comprehensiveness", True), ("sufficiency", False), ("mask_sparsity", False)):
-        args = masking_arguments(QUICK | {"metric_for_best_model": best}, judges, 20, Path("x"), 0)
+        options = RunOptions(arguments=QUICK | {"metric_for_best_model": best})
+        args = masking_arguments(options, judges, 20, Path("x"))
         assert (args.metric_for_best_model, args.greater_is_better) == (best, higher)
     with pytest.raises(ExegeteError, match="unknown figure to choose the best model by 'accuracy'"):
-        masking_arguments(QUICK | {"metric_for_best_model": "accuracy"}, judges, 20, Path("x"), 0)
+        masking_arguments(RunOptions(arguments=QUICK | {"metric_for_best_model": "accuracy"}), judges, 20, Path("x"))
 
 
 def test_bad_input(tmp_path):

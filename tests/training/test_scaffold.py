@@ -22,6 +22,7 @@ from exegete.metrics.simulatability import simulatability
 from exegete.models import Capture, ExplainedModel
 from exegete.models.digest import weights_digest
 from exegete.objectives import Step, task_losses
+from exegete.training import RunOptions
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
 from exegete.training.bilevel.lookahead import LookaheadStep, Student
 from exegete.training.bilevel.scaffold import Teacher, projected, static
@@ -81,9 +82,8 @@ def pictures(count=12):
 def student(folder, teaching, data=None, dev=None, model=None, **options):
     data = sentences(16) if data is None else data
     settings = ARGUMENTS | SCHEDULE | options.pop("arguments", {})
-    return teaching.student(
-        config() if model is None else model, data, data if dev is None else dev, folder, arguments=settings, **options
-    )
+    chosen = RunOptions(arguments=settings, **options)
+    return teaching.student(config() if model is None else model, data, data if dev is None else dev, folder, chosen)
 
 
 TASKS = {
@@ -135,18 +135,6 @@ def test_with_an_outer_rate_of_zero_it_is_the_static_explainer_to_the_last_bit(t
     assert torch.equal(found.coefficients, torch.full((2, 4), 1 / 8))
 
 
-@pytest.mark.parametrize("mode", ["unrolled", "implicit"])
-def test_other_ways_to_the_outer_gradient_train_too_and_unrolled_ends_where_forward_does(mode, tmp_path):
-    found = []
-    for name in ("forward", mode):
-        student(tmp_path / name, Teaching(teacher_of(), mode=name, rate=0.05), model=config(hidden_dropout_prob=0.1))
-        path = tmp_path / name / "teacher_explainer"
-        found.append(ParameterisedAttention.from_pretrained(path).coefficients.detach())
-    assert (found[1] - 1 / 8).abs().max() > 1e-3
-    if mode == "unrolled":
-        torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
-
-
 @pytest.mark.parametrize("remembered", [True, False])
 def test_without_a_pilot_the_explainers_step_is_looked_through_the_students_own(remembered, tmp_path, monkeypatch):
     """Every outer gradient is that of a lookahead from where the student is before its step, drawn alike.
@@ -164,9 +152,9 @@ def test_without_a_pilot_the_explainers_step_is_looked_through_the_students_own(
             own = Student(self.explained, scaffold.student, self.scaffolding.weight)
             update = inner_optimizer_of(self.optimizer, own.weights())
             lookahead = LookaheadStep(own, update, "unrolled", self.args.max_grad_norm)
-            with scaffold.teacher.wanting_gradients() as coefficients:
-                said = self.scaffolding.explanation(self.rows, self.lesson.attended)
-                slope, _ = lookahead.gradient(self.lesson, said, held_out, self._seed("student"))
+            with scaffold.teacher.requiring_gradients() as coefficients:
+                said = self.scaffolding.explanation(self.rows, self.taught_batch.attended)
+                slope, _ = lookahead.gradient(self.taught_batch, said, held_out, self._seed("student"))
                 expected.append(torch.autograd.grad(said, coefficients, slope.to(said))[0])
             super().outer_step(number)
 
@@ -249,7 +237,7 @@ def test_the_teacher_is_asked_once_and_its_kept_explanations_are_its_own(tmp_pat
     terms, own = Teaching(teacher).objectives(taught(teacher, data)), taught(teacher, data)
     before = len(passes)
     assert before == 3
-    Teaching(teacher).run(config(), own, own, tmp_path / "run", terms, arguments=ARGUMENTS | SCHEDULE)
+    Teaching(teacher).run(config(), own, own, tmp_path / "run", RunOptions(arguments=ARGUMENTS | SCHEDULE), terms)
     hook.remove()
     assert len(passes) == before
 
@@ -371,11 +359,6 @@ def test_a_student_with_other_heads_and_layers_learns(tmp_path):
 def test_a_student_that_cuts_texts_earlier_has_a_teacher_that_does_too(tmp_path):
     result = student(tmp_path / "run", Teaching(teacher_of()), max_length=12)
     assert result.finished
-
-
-def test_only_forward_mode_looks_through_the_students_own_step(tmp_path):
-    with pytest.raises(ExegeteError, match="lookahead step"):
-        student(tmp_path, Teaching(teacher_of(), mode="unrolled", lookahead=False))
 
 
 def test_a_regression_teacher_with_constant_output_is_refused(tmp_path):

@@ -14,7 +14,7 @@ from exegete import ExegeteError
 from exegete.explainers.interpretable_attention import InterpretableAttention
 from exegete.models import Batch
 from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Step, StepContext, Sufficiency, task_losses
-from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent, examined
+from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent, held_out_examples
 from exegete.training.loop.module import TrainingModule
 from small import PAIRS, small
 
@@ -37,7 +37,7 @@ def scene(
         for value in single.state_dict().values():
             value.mul_(1 + 0.3 * torch.randn_like(value))
     pupil.double()
-    return model, Simulatability(single, pupil=pupil, **({"rate": 0.5} | options))
+    return model, Simulatability(single, student=pupil, **({"rate": 0.5} | options))
 
 
 def labelled(model, texts=None):
@@ -55,7 +55,7 @@ def step_of(model, batch, objective, context=TRAINED):
 
 def taught_by_hand(objective, lesson, explained):
     """A student after one SGD step more than it has taken, on a copy."""
-    student = copy.deepcopy(objective.pupil.student).requires_grad_(True)
+    student = copy.deepcopy(objective.student.network).requires_grad_(True)
     return stepped_by_hand(
         student, torch.optim.SGD(student.parameters(), lr=objective.rate), objective, lesson, explained
     )
@@ -85,7 +85,7 @@ def classroom(model, objective):
     """A training step, its explanations, and the halves of its batch with the model's answers."""
     batch = labelled(model)
     model.train()
-    objective.pupil.train()
+    objective.student.train()
     step = step_of(model, batch, objective)
     said = replace(batch, labels=step.outputs.logits.argmax(-1))
     taught, judged = sides(batch)
@@ -94,7 +94,7 @@ def classroom(model, objective):
 
 def sides(batch):
     """Rows that teach and rows that judge; there are some of both."""
-    held_out = examined(batch, 0.5)
+    held_out = held_out_examples(batch, 0.5)
     assert 0 < held_out.sum() < len(batch)
     return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
 
@@ -103,9 +103,9 @@ def test_the_student_steps_once_and_is_judged_after_a_second_step_on_what_it_was
     model, objective = scene()
     step, explained, lesson, exam = classroom(model, objective)
     after = taught_by_hand(objective, lesson, explained)
-    untouched = copy.deepcopy(objective.pupil.student)
+    untouched = copy.deepcopy(objective.student.network)
     term = objective(step)
-    found = dict(objective.pupil.student.named_parameters())
+    found = dict(objective.student.network.named_parameters())
     for name, weight in after.named_parameters():
         torch.testing.assert_close(found[name], weight, rtol=1e-10, atol=1e-12)
     assert not any(weight.requires_grad for weight in found.values())
@@ -122,7 +122,7 @@ def test_what_judges_a_student_never_teaches_it(share):
     draw = torch.Generator().manual_seed(0)
     texts = [" ".join("abcdefghij"[i] for i in torch.randint(10, (6,), generator=draw)) for _ in range(2000)]
     model = small("bert")
-    side = examined(model.encode([{"text": text} for text in texts]), share)
+    side = held_out_examples(model.encode([{"text": text} for text in texts]), share)
     assert side.float().mean().item() == pytest.approx(share, abs=0.04)
     for left in (False, True):
         padded = model.encode([{"text": text} for text in [*texts[:20], " ".join(texts[20:24])]])
@@ -131,13 +131,13 @@ def test_what_judges_a_student_never_teaches_it(share):
             places = (torch.arange(padded.length) - gap) % padded.length
             inputs = {name: value.gather(1, places) for name, value in padded.inputs.items()}
             padded = replace(padded, inputs=inputs, attended=padded.attended.gather(1, places))
-        assert torch.equal(examined(padded, share)[:20], side[:20])
+        assert torch.equal(held_out_examples(padded, share)[:20], side[:20])
     everywhere = torch.ones(9, 5, dtype=torch.bool)
     images = Batch({"pixel_values": torch.rand(9, 3, 8, 8, generator=draw)}, everywhere, everywhere, everywhere.long())
-    side = examined(images, 0.5)
+    side = held_out_examples(images, 0.5)
     assert side.any()
     assert not side.all()
-    assert torch.equal(examined(images.select([4]), 0.5), side[4:5])
+    assert torch.equal(held_out_examples(images.select([4]), 0.5), side[4:5])
 
 
 @pytest.mark.parametrize("special_tokens", [True, False])
@@ -146,28 +146,28 @@ def test_a_student_that_is_the_model_has_nothing_to_learn_from_its_explanations(
     pupil = SimulatingStudent(model, 3.0, special_tokens=special_tokens).double()
     batch = labelled(model)
     explained = InterpretableAttention.untrained(model, normaliser="softmax", special_tokens=special_tokens).double()
-    same, other = explained.explain_all_positions(model, batch).scores, pupil.student.explanation(batch)
+    same, other = explained.explain_all_positions(model, batch).scores, pupil.network.explanation(batch)
     torch.testing.assert_close(same.detach(), other.detach(), rtol=1e-10, atol=1e-12)
-    beside = pupil.student.loss(batch, same.detach()) - pupil.student.simulation(batch)
+    beside = pupil.network.loss(batch, same.detach()) - pupil.network.simulation(batch)
     assert beside.abs() < 1e-10
     uneven = same.detach() * torch.linspace(1, 2, same.shape[1])
     uneven = uneven / uneven.sum(1, keepdim=True)
-    found = pupil.student.loss(batch, uneven) - pupil.student.simulation(batch)
+    found = pupil.network.loss(batch, uneven) - pupil.network.simulation(batch)
     torch.testing.assert_close(found, 3 * divergence_by_hand(uneven, same.detach(), batch), rtol=1e-8, atol=1e-10)
 
 
 def test_a_student_with_adamw_keeps_its_moments_also_in_files():
     model, objective = scene(optimizer="adamw", rate=1e-2)
     step, explained, lesson, exam = classroom(model, objective)
-    student = copy.deepcopy(objective.pupil.student).requires_grad_(True)
+    student = copy.deepcopy(objective.student.network).requires_grad_(True)
     optimizer = torch.optim.AdamW(student.parameters(), lr=1e-2, weight_decay=0.0)
     objective(step)
     stepped_by_hand(student, optimizer, objective, lesson, explained)
     _, other = scene(optimizer="adamw", rate=1e-2)
-    other.pupil.load_state_dict(objective.pupil.state_dict())
+    other.student.load_state_dict(objective.student.state_dict())
     term = other(step)
     stepped_by_hand(student, optimizer, objective, lesson, explained)
-    found = dict(other.pupil.student.named_parameters())
+    found = dict(other.student.network.named_parameters())
     for name, weight in student.named_parameters():
         torch.testing.assert_close(found[name], weight, rtol=1e-8, atol=1e-10)
     stepped_by_hand(student, optimizer, objective, lesson, explained)
@@ -226,7 +226,7 @@ def test_every_coefficient_and_the_model_get_a_gradient(family, norm):
     ]
     assert queries
     assert all(model.get_parameter(name).grad.any() for name in queries)
-    assert all(weight.grad is None for weight in objective.pupil.parameters())
+    assert all(weight.grad is None for weight in objective.student.parameters())
 
 
 def test_spans_are_simulated_too():
@@ -240,10 +240,10 @@ def test_in_evaluation_it_is_the_students_loss_at_the_models_answers():
     model, objective = scene()
     batch = labelled(model)
     model.eval()
-    objective.pupil.train()
+    objective.student.train()
     with torch.no_grad():
         found = objective(step_of(model, batch, objective, StepContext(training=False)))
-        student = objective.pupil.student.explained.eval()
+        student = objective.student.network.explained.eval()
         expected = F.cross_entropy(student(batch).logits, model.predict(batch))
     torch.testing.assert_close(found, expected)
 
@@ -262,8 +262,8 @@ def test_all_four_criteria_train_one_explainer_together():
 def test_a_batch_of_one_single_words_and_equal_scores_are_defined(texts):
     model, _ = scene()
     level = InterpretableAttention.untrained(model, normaliser="softmax", mix="literal", scales=(1e-30, 1e-30)).double()
-    objective = Simulatability(level, pupil=SimulatingStudent(small("bert", **QUIET)))
-    before = copy.deepcopy(objective.pupil.state_dict())
+    objective = Simulatability(level, student=SimulatingStudent(small("bert", **QUIET)))
+    before = copy.deepcopy(objective.student.state_dict())
     module = TrainingModule(model, [objective]).train()
     term = module(labelled(model, texts), StepContext())["terms"]
     assert term.isfinite().all()
@@ -271,7 +271,7 @@ def test_a_batch_of_one_single_words_and_equal_scores_are_defined(texts):
     assert all(weight.grad is None or weight.grad.isfinite().all() for weight in module.parameters())
     if len(texts) == 1:
         assert term.item() == 0
-        assert all(torch.equal(value, before[name]) for name, value in objective.pupil.state_dict().items())
+        assert all(torch.equal(value, before[name]) for name, value in objective.student.state_dict().items())
 
 
 def test_what_cannot_be_simulated_says_why():
@@ -287,6 +287,6 @@ def test_what_cannot_be_simulated_says_why():
     several = small("bert", problem_type="multi_label_classification")
     batch = several.encode([{"text": "a film", "label": [1.0, 0.0, 0.0]}, {"text": "dull", "label": [1.0, 0.0, 1.0]}])
     single = InterpretableAttention.untrained(several).double()
-    term = Simulatability(single, pupil=SimulatingStudent(small("bert", **QUIET)))
+    term = Simulatability(single, student=SimulatingStudent(small("bert", **QUIET)))
     with pytest.raises(ExegeteError, match="not several labels at once"):
         term(step_of(several, batch, term))

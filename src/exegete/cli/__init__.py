@@ -15,7 +15,7 @@ from exegete.cli.compare import compare
 from exegete.cli.console import say
 from exegete.cli.demo import demo
 from exegete.cli.explain import explain
-from exegete.cli.lists import datasets, methods, metrics
+from exegete.cli.lists import datasets, methods, metrics, objectives
 from exegete.cli.serve import serve
 from exegete.cli.study import app as study
 from exegete.cli.train import app as train
@@ -27,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (compare, explain, serve, attack, demo, methods, metrics, datasets):
+for command in (compare, explain, serve, attack, demo, methods, metrics, objectives, datasets):
     app.command()(command)
 app.add_typer(train, name="train")
 app.add_typer(study, name="study")

@@ -1,9 +1,9 @@
-"""`exegete methods`, `metrics` and `datasets`: what there is."""
+"""`exegete methods`, `metrics`, `objectives` and `datasets`: what there is."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -33,6 +33,29 @@ def metrics() -> None:
     from exegete import metrics
 
     _show(metrics.metrics())
+
+
+def objectives() -> None:
+    """List the objectives that `exegete train custom` puts together: id, parameters as they are, the term.
+
+    Example: exegete objectives
+    """
+    import pandas as pd
+
+    from exegete.objectives import OBJECTIVES
+
+    kinds = {name: (kind().params, kind.__doc__ or "") for name, kind in OBJECTIVES.items()}
+    _show(
+        pd.DataFrame(
+            {"name": name, "parameters": ", ".join(map(_given, params.items())), "term": text.split("\n\n")[0]}
+            for name, (params, text) in kinds.items()
+        )
+    )
+
+
+def _given(parameter: tuple[str, Any]) -> str:
+    name, value = parameter
+    return f"{name}={value['method'] if isinstance(value, dict) else value}"
 
 
 def datasets() -> None:

@@ -105,22 +105,10 @@ def _typed_or_read(template: str) -> str:
 
 
 def split_ids(names: str | None) -> list[str] | None:
-    """Ids between commas; a comma inside parameters (after ?) belongs to them as long as no id follows.
+    """Specs between commas, see `exegete.data.specs.split_ids`; None where none were given."""
+    from exegete.data import specs
 
-    Raises:
-        ExegeteError: there is no id.
-    """
-    if names is None:
-        return None
-    found: list[str] = []
-    for part in (piece.strip() for piece in names.split(",")):
-        if found and "?" in found[-1] and not part[:1].isalpha():
-            found[-1] += f",{part}"
-        elif part:
-            found.append(part)
-    if not found:
-        raise ExegeteError(f"expected ids between commas, got {names!r}")
-    return found
+    return None if names is None else specs.split_ids(names)
 
 
 def target_of(text: str, labels: Sequence[str]) -> str | int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
@@ -14,7 +14,11 @@ from exegete.cli.train_options import run
 if TYPE_CHECKING:
     from exegete.recipes import Factory
 
-RENAMED = {"explainer_id": "--explainer"}
+RENAMED = {
+    "explainer_id": "explainer",
+    "processing_class": "tokenizer",
+    "early_stopping_patience": "early-stopping",
+}
 
 
 class Recipes(TyperGroup):
@@ -44,31 +48,48 @@ def _group() -> None:
 def command(factory: Factory) -> Any:
     """The command of one recipe; its docstring is the help."""
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    alone.command(factory.__name__)(_function(factory))
+    alone.command(factory.__name__, epilog=_departures(factory))(_function(factory))
     return typer.main.get_command(alone)
 
 
+def _departures(factory: Factory) -> str | None:
+    """The departures of the method from its paper, as it is without further options."""
+    if any(each.default is each.empty for each in inspect.signature(factory).parameters.values()):
+        return None
+    made = factory()
+    lines = [f"– {departure}" for departure in made.departures]
+    return "\n\n".join([f"Departures from {made.paper}:", *lines]) if lines else None
+
+
 def _function(factory: Factory) -> Callable[..., None]:
-    own = list(_own(factory))
-    names = [parameter.name for parameter in own]
+    from exegete.training import RunOptions
+
+    own, options = list(_options(factory)), list(_options(RunOptions, leave_out=("arguments",)))
 
     def trained(**given: Any) -> None:
-        chosen = {name: given.pop(name) for name in names}
-        run(factory(**chosen), **given)
+        parameters, chosen = ({each.name: given.pop(each.name) for each in part} for part in (own, options))
+        run(factory(**parameters), RunOptions(**chosen), **given)
 
-    shared = list(inspect.signature(run, eval_str=True, locals={"Recipe": object}).parameters.values())[1:]
+    known = {"Recipe": object, "RunOptions": object}
+    shared = list(inspect.signature(run, eval_str=True, locals=known).parameters.values())[2:]
     trained.__doc__, trained.__name__ = factory.__doc__, factory.__name__
     trained.__annotations__ = {"return": None}
-    setattr(trained, "__signature__", inspect.Signature([*own, *shared]))  # noqa: B010  # functions have no such field
+    every = inspect.Signature([*own, *shared, *options])
+    setattr(trained, "__signature__", every)  # noqa: B010  # functions have no such field
     return trained
 
 
-def _own(factory: Factory) -> Iterator[inspect.Parameter]:
-    """The recipe's parameters as options: Annotated with a help text."""
-    for parameter in inspect.signature(factory, eval_str=True).parameters.values():
+def _options(called: Callable[..., Any], leave_out: Sequence[str] = ()) -> Iterator[inspect.Parameter]:
+    """The parameters as options: each is Annotated with a help text, and limits of its value if it has some."""
+    for parameter in inspect.signature(called, eval_str=True).parameters.values():
+        if parameter.name in leave_out:
+            continue
         if get_origin(parameter.annotation) is not Annotated:
-            raise TypeError(f"{factory.__name__}: {parameter.name} needs a help text, as Annotated[type, text]")
-        kind, text = get_args(parameter.annotation)[:2]
-        flag = RENAMED.get(parameter.name, f"--{parameter.name.replace('_', '-')}")
-        option = typer.Option(flag, help=text)
+            raise TypeError(f"{called.__name__}: {parameter.name} needs a help text, as Annotated[type, text]")
+        kind, text, *limits = get_args(parameter.annotation)
+        name = RENAMED.get(parameter.name, parameter.name.replace("_", "-"))
+        on_or_off = kind in (bool, bool | None) and parameter.default is not False
+        flag = f"--{name}/--no-{name}" if on_or_off else f"--{name}"
+        option = typer.Option(flag, help=text, **(limits[0] if limits else {}))
+        kind = str | None if kind is Any else kind
         yield parameter.replace(annotation=Annotated[kind, option], kind=inspect.Parameter.KEYWORD_ONLY)

@@ -13,15 +13,12 @@ from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
     from exegete.recipes import Recipe
-    from exegete.training import TrainResult
+    from exegete.training import RunOptions, TrainResult
 
 Model = Annotated[str | None, typer.Option("--model", "-m", help="Folder or hub name of the model to start from.")]
 Config = Annotated[
     str | None,
     typer.Option("--config", help="Train from scratch instead: tiny, small or a configuration's .json file."),
-]
-Processor = Annotated[
-    str | None, typer.Option("--tokenizer", help="Folder of a tokenizer or image processor. Default: the model's own.")
 ]
 TrainSplit = Annotated[str, typer.Option("--train-split", help="The split to train on.")]
 DevSplit = Annotated[str, typer.Option("--dev-split", help="The split on which the best model is chosen.")]
@@ -39,30 +36,9 @@ BatchSize = Annotated[
     int | None,
     typer.Option("--batch-size", min=1, help="Examples a step, of each process. Default: the method's (most: 32)."),
 ]
-MaxLength = Annotated[int | None, typer.Option("--max-length", min=8, help="Tokens a text may have in training.")]
-MaskedShare = Annotated[
-    float,
-    typer.Option(
-        "--masked-share",
-        min=0,
-        max=1,
-        help="Examples that lose random words in training, so that the model can be asked about texts without some.",
-    ),
-]
-HeadRate = Annotated[
-    float | None,
-    typer.Option(
-        "--head-rate", help="The head's learning rate as a multiple of the encoder's. Default: the method's, or 1."
-    ),
-]
-Patience = Annotated[
-    int | None, typer.Option("--early-stopping", min=1, help="Stop after so many evaluations without improvement.")
-]
 EvalSteps = Annotated[
     int | None, typer.Option("--eval-steps", min=1, help="Evaluate and save every so many steps. Default: every epoch.")
 ]
-Resume = Annotated[bool, typer.Option("--resume/--no-resume", help="Go on where an interrupted run stopped.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another run in the output folder.")]
 Argument = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any other argument of transformers' Trainer, as NAME=VALUE; may be repeated."),
@@ -71,27 +47,19 @@ Argument = Annotated[
 
 def run(
     recipe: Recipe,
+    chosen: RunOptions,
     *,
     data: options.Data,
     output_dir: options.OutputDir,
     model: Model = None,
     config: Config = None,
-    tokenizer: Processor = None,
     train_split: TrainSplit = "train",
     dev_split: DevSplit = "dev",
     epochs: Epochs = None,
     learning_rate: LearningRate = None,
     batch_size: BatchSize = None,
-    max_length: MaxLength = None,
-    masked_share: MaskedShare = 0.0,
-    head_rate: HeadRate = None,
-    early_stopping: Patience = None,
     eval_steps: EvalSteps = None,
     limit: options.Limit = None,
-    seed: options.Seed = 0,
-    device: options.Device = None,
-    resume: Resume = True,
-    overwrite: Overwrite = False,
     argument: Argument = None,
     quiet: options.Quiet = False,
     text_column: options.TextColumn = None,
@@ -111,31 +79,17 @@ def run(
     hush()
     start = starting_point(model, config)
     named = options.columns(text_column, text_pair_column, label_column, rationale_column)
-    train = exegete.load_data(data, train_split, limit=limit, seed=seed, **named)
-    dev = exegete.load_data(data, dev_split, limit=limit, seed=seed, **named)
+    train = exegete.load_data(data, train_split, limit=limit, seed=chosen.seed, **named)
+    dev = exegete.load_data(data, dev_split, limit=limit, seed=chosen.seed, **named)
     arguments = {
         "num_train_epochs": epochs,
         "learning_rate": learning_rate,
         "per_device_train_batch_size": batch_size,
         "eval_steps": eval_steps,
         "disable_tqdm": quiet or None,
-        "use_cpu": on_cpu(device),
     }
-    result = recipe.train(
-        start,
-        train,
-        dev,
-        output_dir,
-        processing_class=tokenizer,
-        arguments={name: value for name, value in arguments.items() if value is not None} | trainer_arguments(argument),
-        early_stopping_patience=early_stopping,
-        max_length=max_length,
-        masked_share=masked_share,
-        head_rate=head_rate,
-        seed=seed,
-        resume=resume,
-        overwrite=overwrite,
-    )
+    given = {name: value for name, value in arguments.items() if value is not None} | trainer_arguments(argument)
+    result = recipe.train(start, train, dev, output_dir, chosen, arguments=given)
     processes = PartialState()
     processes.wait_for_everyone()
     processes.destroy_process_group()
@@ -155,19 +109,6 @@ def starting_point(model: str | None, config: str | None) -> str:
         if config not in SIZES:
             raise unknown("configuration", config, [*SIZES, "FILE.json"])
     return chosen[0]
-
-
-def on_cpu(device: str | None) -> bool | None:
-    """Whether to stay off the GPU; None where the default will do."""
-    if device is None:
-        return None
-    import torch
-
-    if device not in {"cpu", "cuda"}:
-        raise ExegeteError(f"expected the device cpu or cuda, got {device!r}; CUDA_VISIBLE_DEVICES chooses among GPUs")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ExegeteError("there is no CUDA device here: use --device cpu")
-    return device == "cpu"
 
 
 def trainer_arguments(given: list[str] | None) -> dict[str, Any]:

@@ -14,17 +14,6 @@ TAG, LABEL = "rationale", "evidence"
 TEXT, PAIR = "text", "text_pair"
 FIELDS = ((TEXT, PAIR), ("premise", "hypothesis"), ("question", "context"), ("sentence1", "sentence2"))
 SINGLE = (TEXT, "sentence", "review", "content")
-CONFIG = """<View>
-  <Labels name="rationale" toName="text"><Label value="evidence"/></Labels>
-  <Text name="text" value="$text"/>
-</View>"""
-PAIR_CONFIG = """<View>
-  <Labels name="rationale" toName="text"><Label value="evidence"/></Labels>
-  <Text name="text" value="$text"/>
-  <Labels name="rationale_pair" toName="text_pair"><Label value="evidence"/></Labels>
-  <Text name="text_pair" value="$text_pair"/>
-</View>"""
-"""What a Label Studio project needs as its labelling interface to show such tasks."""
 
 
 def read_tasks(tasks: Any, where: str = "the file") -> list[Marked]:
@@ -42,7 +31,7 @@ def read_tasks(tasks: Any, where: str = "the file") -> list[Marked]:
 
 
 def write_tasks(examples: Sequence[Marked]) -> list[dict[str, Any]]:
-    """The examples as tasks with annotations, which Label Studio imports under `CONFIG` or `PAIR_CONFIG`."""
+    """The examples as tasks with annotations, which Label Studio imports."""
     people = list(dict.fromkeys(person for example in examples for person in example.marks))
     numbers = count(1)
     return [

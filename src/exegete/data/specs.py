@@ -23,6 +23,23 @@ def split(spec: str) -> tuple[str, dict[str, str]]:
     return name, dict(pairs)
 
 
+def split_ids(names: str) -> list[str]:
+    """Specs between commas; a comma inside parameters (after ?) belongs to them as long as no id follows.
+
+    Raises:
+        ExegeteError: there is no id.
+    """
+    found: list[str] = []
+    for part in (piece.strip() for piece in names.split(",")):
+        if found and "?" in found[-1] and not part[:1].isalpha():
+            found[-1] += f",{part}"
+        elif part:
+            found.append(part)
+    if not found:
+        raise ExegeteError(f"expected ids between commas, got {names!r}")
+    return found
+
+
 def parameters(name: str, cls: type, given: dict[str, Any]) -> dict[str, Any]:
     """Checked names, and values that came as text in the type of the dataclass's field; lists are split at commas.
 
@@ -31,7 +48,7 @@ def parameters(name: str, cls: type, given: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ExegeteError: a parameter that the class does not have, or a value that is none of its field's type.
     """
-    valid, hints = [field.name for field in fields(cls)], get_type_hints(cls)
+    valid, hints = [field.name for field in fields(cls) if field.init], get_type_hints(cls)
     wrong = next((key for key in given if key not in valid), None)
     if wrong is not None and not valid:
         raise ExegeteError(f"{name} takes no parameter, got {wrong!r}")

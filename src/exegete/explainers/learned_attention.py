@@ -86,7 +86,7 @@ class LearnedAttention(nn.Module, SinglePass):
         """
         beside = Path(path) / cls.card.name
         folder = beside if (beside / CONFIG).is_file() else Path(path)
-        params = _config(cls.card.name, folder)
+        params = saved_config(cls.card.name, folder)
         try:
             explainer = cls(**params)
             explainer.load_state_dict(load_file(folder / WEIGHTS), assign=True)
@@ -96,7 +96,8 @@ class LearnedAttention(nn.Module, SinglePass):
         return explainer
 
 
-def _config(name: str, folder: Path) -> dict[str, Any]:
+def saved_config(name: str, folder: Path) -> dict[str, Any]:
+    """The configuration of a learned method in a folder. Raises ExegeteError where there is none of that method."""
     try:
         config = json.loads((folder / CONFIG).read_text())
     except (OSError, ValueError) as error:

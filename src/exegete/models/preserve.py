@@ -28,6 +28,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """After the block every submodule is in the mode it was in before."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
 def weights_fixed(model: nn.Module) -> Iterator[None]:
     """Inside the block no weight of the model asks for a gradient; after it each does as before."""
     asking = [weight for weight in model.parameters() if weight.requires_grad]

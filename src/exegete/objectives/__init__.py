@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from exegete.lazy import lazy
 
 if TYPE_CHECKING:
+    from exegete.objectives.attribution_entropy import AttributionEntropy
     from exegete.objectives.base import Adaptive, Objective, Step, StepContext
     from exegete.objectives.clustering_consistency import ClusteringConsistency
     from exegete.objectives.comprehensiveness import Comprehensiveness
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from exegete.objectives.explanation import ExplanationLoss
     from exegete.objectives.explanation_guided import ExplanationGuided
     from exegete.objectives.gradient_penalty import GradientPenalty
-    from exegete.objectives.registry import OBJECTIVES
+    from exegete.objectives.registry import OBJECTIVES, objective, objectives
     from exegete.objectives.sufficiency import Sufficiency
     from exegete.objectives.virtual_adversarial import VirtualAdversarial
 else:
@@ -23,6 +24,7 @@ else:
 __all__ = [
     "OBJECTIVES",
     "Adaptive",
+    "AttributionEntropy",
     "ClusteringConsistency",
     "Comprehensiveness",
     "Consistency",
@@ -36,5 +38,7 @@ __all__ = [
     "StepContext",
     "Sufficiency",
     "VirtualAdversarial",
+    "objective",
+    "objectives",
     "task_losses",
 ]

@@ -75,15 +75,24 @@ class Objective(ABC):
     """One term of a training loss; subclasses are frozen dataclasses with a `weight`, registered by `name`.
 
     An objective keeps no state and no generator: what it learns is a module it shows as `learned`, what it draws comes
-    from `step.generator`. It returns its term unweighted.
+    from `step.generator`. It returns its term unweighted. `exact_gradient`: whether its gradient is its derivative, and
+    no estimate that leaves parts of it still. `separable`: whether a batch's term is the mean of its examples', and no
+    comparison of them, or a matter of noise drawn for all of them.
     """
 
     name: ClassVar[str]
+    exact_gradient: ClassVar[bool] = True
+    separable: ClassVar[bool] = True
 
     @property
     @abstractmethod
     def weight(self) -> float:
         """The factor of the term in the sum."""
+
+    @property
+    def needs_rationale(self) -> bool:
+        """Whether it teaches nothing where no row of the data has a rationale."""
+        return False
 
     @property
     def share(self) -> float:

@@ -26,6 +26,7 @@ class ClusteringConsistency(Criterion):
     """
 
     name: ClassVar[str] = "clustering_consistency"
+    separable: ClassVar[bool] = False
 
     def __call__(self, step: Step) -> Tensor:
         """The mean over the batch, a scalar; needs labels of classes."""

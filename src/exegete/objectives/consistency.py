@@ -36,6 +36,8 @@ class Consistency(Criterion):
     symmetric: bool = False
     held: bool = True
     name: ClassVar[str] = "consistency"
+    exact_gradient: ClassVar[bool] = False
+    separable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -5,24 +5,25 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, SinglePass
-from exegete.explainers.base import recorded
-from exegete.models import Capture
-from exegete.objectives.base import Objective, Step
+from exegete.explainers.attention import AttentionAll
+from exegete.objectives.base import Step
+from exegete.objectives.explained import Explained
 
+ATTENTION = AttentionAll()
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
 TEMPERATURE = 0.1
 EQUAL = 1e-6
 
 
 @dataclass(frozen=True)
-class Criterion(Objective):
+class Criterion(Explained):
     """A demand on the explanations of the step's own pass (Xie et al. 2024, IvRA, §2.2).
 
     `explainer`: a differentiable method that needs one pass, such as `interpretable_attention`. If it has parameters
@@ -31,7 +32,7 @@ class Criterion(Objective):
     parameters have.
     """
 
-    explainer: Explainer
+    explainer: Explainer = ATTENTION
     weight: float = 1.0
     lr_multiplier: float = 1.0
 
@@ -44,30 +45,9 @@ class Criterion(Objective):
             )
 
     @property
-    def method(self) -> SinglePass:
-        """The explainer, as a method of a single pass."""
-        assert isinstance(self.explainer, SinglePass)
-        return self.explainer
-
-    @property
-    def capture(self) -> Capture:
-        """The quantities that the explainer needs captured."""
-        return self.method.capture
-
-    @property
-    def on_embeddings(self) -> bool:
-        """Where the explainer takes a gradient in the step's own pass."""
-        return self.method.passes(1)[1] > 0
-
-    @property
     def learned(self) -> nn.Module | None:
         """The explainer, where it has parameters."""
         return self.explainer if isinstance(self.explainer, nn.Module) else None
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """Its parameters and the explainer's."""
-        return super().params | {"explainer": recorded(self.explainer)}
 
     def target(self, step: Step) -> Tensor:
         """The target that is explained: the prediction of the step's pass, [B] (spans: [B, 2])."""
@@ -75,11 +55,7 @@ class Criterion(Objective):
 
     def scores(self, step: Step) -> Tensor:
         """R [B, L], special tokens included, in float32 at least; anything at padding."""
-        keep_graph = step.context.training and torch.is_grad_enabled()
-        scores = self.method.from_outputs(
-            step.model, step.batch, step.outputs, self.target(step), keep_graph=keep_graph
-        )
-        return scores.to(torch.promote_types(scores.dtype, torch.float32))
+        return self.attribution(step, self.target(step))
 
 
 @dataclass(frozen=True)
@@ -106,6 +82,7 @@ class Erasing(Criterion):
     reference: Literal["mask", "pad", "zero"] = "mask"
     held: bool = True
     temperature: float = TEMPERATURE
+    exact_gradient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers import Explainer, SinglePass
-from exegete.explainers.base import recorded
-from exegete.models import Batch, Capture
-from exegete.objectives.base import Objective, Step, usable
+from exegete.explainers import Explainer
+from exegete.explainers.attention import AttentionRollout
+from exegete.models import Batch
+from exegete.objectives.base import Step, usable
+from exegete.objectives.explained import Explained
 
 Score = Literal["mae", "mse", "bce", "kl"]
 Normalisation = Literal["softmax", "none", "l2", "sum"]
+ROLLOUT = AttentionRollout()
 USUAL: dict[str, Normalisation] = {"attention_last": "softmax", "attention_rollout": "none"}
 SCALE = 100.0
 SMALLEST = 1e-7
 
 
 @dataclass(frozen=True)
-class ExplanationLoss(Objective):
+class ExplanationLoss(Explained):
     """Distance of the guided attributions from rationales (Ferreira et al. 2024, §3; Joshi et al. 2022).
 
     Over all positions but padding: special tokens are unmarked ones. A method that needs one forward pass takes the
@@ -50,7 +52,7 @@ class ExplanationLoss(Objective):
             there is none.
     """
 
-    explainer: Explainer
+    explainer: Explainer = ROLLOUT
     score: Score = "mae"
     weight: float = 1.0
     target: Literal["label", "predicted"] = "label"
@@ -58,10 +60,7 @@ class ExplanationLoss(Objective):
     name: ClassVar[str] = "explanation"
 
     def __post_init__(self) -> None:
-        if not self.explainer.differentiable:
-            raise ExegeteError(f"{self.explainer.name} cannot guide a model: it is not differentiable")
-        if self.weight < 0:
-            raise ExegeteError(f"the weight of {self.name} is at least 0, got {self.weight}")
+        super().__post_init__()
         for what, value, valid in (
             ("score", self.score, DISTANCES),
             ("normalisation", self.how, NORMALISATIONS),
@@ -69,6 +68,11 @@ class ExplanationLoss(Objective):
         ):
             if value not in valid:
                 raise unknown(what, value, valid)
+
+    @property
+    def needs_rationale(self) -> bool:
+        """It compares explanations with rationales."""
+        return True
 
     @property
     def how(self) -> Normalisation:
@@ -82,21 +86,9 @@ class ExplanationLoss(Objective):
         return self.how != "l2" or self.score == "kl"
 
     @property
-    def capture(self) -> Capture:
-        """The parts of the shared pass that the explainer needs; none if it runs passes of its own."""
-        if not isinstance(self.explainer, SinglePass):
-            return Capture()
-        return replace(self.explainer.capture, differentiable_twice=self.on_embeddings)
-
-    @property
-    def on_embeddings(self) -> bool:
-        """Where the method takes a gradient in the step's own pass."""
-        return isinstance(self.explainer, SinglePass) and self.explainer.passes(1)[1] > 0
-
-    @property
     def params(self) -> dict[str, Any]:
         """Its parameters and the method's."""
-        return super().params | {"explainer": recorded(self.explainer), "normalisation": self.how}
+        return super().params | {"normalisation": self.how}
 
     def size(self, batch: Batch) -> Tensor:
         """Positions of the examples that count; with `kl` those examples."""
@@ -134,13 +126,7 @@ class ExplanationLoss(Objective):
         if self.target == "label" and model.task.name == "multi_label":
             raise ExegeteError("with several labels at once there is no gold target to guide: use target='predicted'")
         target = model.target(batch, self.target, step.outputs.logits).clamp(min=0)
-        keep_graph = step.context.training and torch.is_grad_enabled()
-        if isinstance(self.explainer, SinglePass):
-            scores = self.explainer.from_outputs(model, batch, step.outputs, target, keep_graph=keep_graph)
-        else:
-            with torch.set_grad_enabled(keep_graph):
-                scores = self.explainer.explain_all_positions(model, batch, target).scores
-        return scores.to(torch.promote_types(scores.dtype, torch.float32))
+        return self.attribution(step, target)
 
 
 def marked(batch: Batch) -> Tensor:

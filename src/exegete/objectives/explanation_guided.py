@@ -11,12 +11,14 @@ from exegete.errors import ExegeteError, unknown
 from exegete.explainers import Explainer
 from exegete.explainers.attention import from_readout
 from exegete.explainers.base import recorded
+from exegete.explainers.integrated_gradients import IntegratedGradients
 from exegete.models import Batch, Capture, Outputs
 from exegete.objectives.base import OverLabelled, Step
 from exegete.objectives.teacher import Aggregation, contributions_of, distribution, importance, least_important
 from exegete.objectives.teacher_memory import TeacherMemory
 
 Direction = Literal["attention", "teacher"]
+INTEGRATED = IntegratedGradients(n_steps=8, baselines="zero")
 LAST = Capture(attentions=True, last_only=True)
 
 
@@ -44,7 +46,7 @@ class ExplanationGuided(OverLabelled):
         ExegeteError: a choice or a ratio out of range; images; several labels at once, of which none is the gold one.
     """
 
-    explainer: Explainer
+    explainer: Explainer = INTEGRATED
     mask_ratio: float = 0.15
     weight: float = 0.01
     aggregation: Aggregation | None = None
@@ -53,6 +55,7 @@ class ExplanationGuided(OverLabelled):
     lifetime: int = 0
     memory: TeacherMemory = field(default_factory=TeacherMemory, init=False, repr=False, compare=False)
     name: ClassVar[str] = "explanation_guided"
+    exact_gradient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.mask_ratio <= 1:

@@ -55,6 +55,8 @@ class VirtualAdversarial(Objective):
     deviation: float = 1e-5
     share: float = 1.0
     name: ClassVar[str] = "virtual_adversarial"
+    exact_gradient: ClassVar[bool] = False
+    separable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):

@@ -7,10 +7,9 @@ from exegete.lazy import lazy
 if TYPE_CHECKING:
     from exegete.recipes.aml import Aml
     from exegete.recipes.base import Factory, Recipe
-    from exegete.recipes.er_bound import find_bounds
     from exegete.recipes.fresh import Fresh, rationales
     from exegete.recipes.registry import RECIPES
 else:
     __getattr__, __dir__ = lazy(__name__)
 
-__all__ = ["RECIPES", "Aml", "Factory", "Fresh", "Recipe", "find_bounds", "rationales"]
+__all__ = ["RECIPES", "Aml", "Factory", "Fresh", "Recipe", "rationales"]

@@ -20,7 +20,7 @@ from exegete.metrics import metric as metric_of
 from exegete.metrics.presets import FLOORED
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
-from exegete.training import TrainResult
+from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.starting_model import Source, is_new
 from exegete.training.masking.data import stratified
 from exegete.training.masking.run import train_masking
@@ -54,63 +54,42 @@ class Aml(Recipe):
     train_rows: int | None = 1000
     dev_rows: int | None = 200
 
-    def train(
-        self,
-        model: Source | ExplainedModel,
-        train: Dataset,
-        dev: Dataset,
-        output_dir: str | Path,
-        *,
-        arguments: Mapping[str, Any] | None = None,
-        early_stopping_patience: int | None = None,
-        max_length: int | None = None,
-        **options: Any,
-    ) -> TrainResult:
+    def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Trains a masking model into a folder; see `train_masking`. The model is the one that is explained.
 
         Raises:
             ExegeteError: a model from scratch, or options that are about training the model itself.
         """
-        if options.pop("masked_share", 0.0) or options.pop("head_rate", None) is not None:
-            raise ExegeteError("aml leaves the explained model as it is: masked_share and head_rate do not apply")
-        options |= {"arguments": {**self.arguments, **(arguments or {})}}
-        explained = self.explained(model, options.pop("processing_class", None), max_length, options["arguments"])
-        shared = {"backbone": self.backbone, "choices": self.choices, "arguments": options.pop("arguments")}
+        settled = self.settled(options, model, train)
+        explained = explained_model(model, settled)
+        shared: dict[str, Any] = {"backbone": self.backbone, "choices": self.choices, "options": settled}
         weights = self.weights
         if weights is None:
-            folder = Path(output_dir)
             beside = folder.with_name(f"{folder.name}-{SEARCH}")
             weights = self.search.run(explained, train, dev, beside, self.selection, **shared)
-        seed = options.get("seed", 0)
-        return train_masking(
-            explained,
-            stratified(train, self.train_rows, seed),
-            stratified(dev, self.dev_rows, seed),
-            output_dir,
-            selection=self.selection,
-            weights=weights,
-            early_stopping_patience=early_stopping_patience,
-            **shared,
-            **options,
-        )
+        rows = stratified(train, self.train_rows, options.seed), stratified(dev, self.dev_rows, options.seed)
+        return train_masking(explained, *rows, folder, selection=self.selection, weights=weights, **shared)
 
-    @staticmethod
-    def explained(
-        model: Source | ExplainedModel, tokenizer: Any, max_length: int | None, arguments: Mapping[str, Any]
-    ) -> ExplainedModel:
-        """The model that is explained, where training happens."""
-        if isinstance(model, ExplainedModel):
-            if tokenizer not in (None, model.processing_class):
-                raise ExegeteError("the explained model has its tokenizer already: processing_class does not apply")
-            return model if max_length is None else model.with_max_length(max_length)
-        if is_new(model):
-            raise ExegeteError("aml explains a model that is fine-tuned already: give its folder as the model")
-        if isinstance(tokenizer, str | Path):
-            tokenizer = AutoTokenizer.from_pretrained(str(tokenizer))
-        if not isinstance(model, str | Path):
-            return load(model, tokenizer, max_length=max_length)
-        device = "cpu" if arguments.get("use_cpu") or not torch.cuda.is_available() else "cuda"
-        return load(model, tokenizer, device, max_length=max_length)
+
+def explained_model(model: Source | ExplainedModel, options: RunOptions) -> ExplainedModel:
+    """The model that is explained, where training happens.
+
+    Raises:
+        ExegeteError: a model from scratch, or a tokenizer beside a model that has its own.
+    """
+    tokenizer, max_length = options.processing_class, options.max_length
+    if isinstance(model, ExplainedModel):
+        if tokenizer not in (None, model.processing_class):
+            raise ExegeteError("the explained model has its tokenizer already: processing_class does not apply")
+        return model if max_length is None else model.with_max_length(max_length)
+    if is_new(model):
+        raise ExegeteError("aml explains a model that is fine-tuned already: give its folder as the model")
+    if isinstance(tokenizer, str | Path):
+        tokenizer = AutoTokenizer.from_pretrained(str(tokenizer))
+    if not isinstance(model, str | Path):
+        return load(model, tokenizer, max_length=max_length)
+    device = "cpu" if options.named.get("use_cpu") or not torch.cuda.is_available() else "cuda"
+    return load(model, tokenizer, device, max_length=max_length)
 
 
 def aml(

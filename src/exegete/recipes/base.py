@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from accelerate import PartialState
 from datasets import Dataset
 
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, Objective
-from exegete.training import ObjectiveTrainer, TrainResult, fine_tune
+from exegete.training import ObjectiveTrainer, RunOptions, TrainResult, fine_tune
+from exegete.training.loop.arguments import FROM_SCRATCH
 from exegete.training.loop.evaluation import HIGHER_IS_BETTER
-from exegete.training.loop.fine_tune import FROM_SCRATCH
+from exegete.training.loop.run import note
 from exegete.training.loop.starting_model import Source, is_new, label_names
 
 
@@ -23,10 +25,11 @@ from exegete.training.loop.starting_model import Source, is_new, label_names
 class Recipe:
     """A training method of a paper, with the paper's values.
 
-    `arguments`: of transformers' Trainer; `patience` and `threshold`: of early stopping; `max_length`: tokens a text
-    may have (None: what the model takes); `head_rate`: the head's learning rate as a multiple of the encoder's, for a
-    pretrained one; `departures`: what is done in another way than in the paper, a sentence each. Where the data has no
-    classes, a figure of classes chooses nothing: the task's usual one does.
+    `arguments`: of transformers' Trainer; `from_scratch`: those of a model from scratch, on top; `patience` and
+    `threshold`: of early stopping; `max_length`: tokens a text may have (None: what the model takes); `head_rate`: the
+    head's learning rate as a multiple of the encoder's, for a pretrained one; `departures`: what is done in another way
+    than in the paper, a sentence each. Where the data has no classes, a figure of classes chooses nothing: the task's
+    usual one does.
     """
 
     name: str
@@ -34,11 +37,11 @@ class Recipe:
     objectives: tuple[Objective, ...] = (CrossEntropy(),)
     trainer: type[ObjectiveTrainer] = ObjectiveTrainer
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    from_scratch: Mapping[str, Any] = field(default_factory=lambda: FROM_SCRATCH)
     patience: int | None = None
     threshold: float = 0.0
     max_length: int | None = None
     head_rate: float = 1.0
-    needs_rationales: bool = False
     departures: tuple[str, ...] = ()
 
     def train(
@@ -47,39 +50,48 @@ class Recipe:
         train: Dataset,
         dev: Dataset,
         output_dir: str | Path,
-        *,
-        arguments: Mapping[str, Any] | None = None,
-        early_stopping_patience: int | None = None,
-        max_length: int | None = None,
-        head_rate: float | None = None,
-        **options: Any,
+        options: RunOptions | None = None,
+        **given: Any,
     ) -> TrainResult:
-        """Trains a model into a folder; arguments as those of `fine_tune`, each on top of the recipe's own.
+        """Trains a model into a folder, see `fine_tune`; options, and single ones by name, on top of the recipe's own.
 
+        The folder's record names the recipe, its paper and its departures from it.
         A model from scratch gets that kind of model's learning rate and epochs unless told otherwise.
 
         Raises:
             ExegeteError: there is no rationale in the data of a method that needs some; else as `fine_tune`.
         """
-        if self.needs_rationales:
+        if any(objective.needs_rationale for objective in self.objectives):
             for name, data in (("train", train), ("dev", dev)):
                 _require_rationales(name, data)
-        new, own = FROM_SCRATCH if is_new(model) else {}, dict(self.arguments)
-        if label_names(train) is None and own.get("metric_for_best_model") in HIGHER_IS_BETTER["classification"]:
-            del own["metric_for_best_model"]
+        result = self.run(model, train, dev, Path(output_dir), RunOptions.of(options, given))
+        if PartialState().is_main_process:
+            note(result.folder, {"recipe": self.name, "paper": self.paper, "departures": list(self.departures)})
+        return result
+
+    def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
+        """The run itself, for recipes that do more, or another thing, to override; options as they were given."""
         return fine_tune(
             model,
             train,
             dev,
-            output_dir,
-            objectives=lambda start: self.terms(start, train, options.get("seed", 0)),
+            folder,
+            objectives=lambda start: self.terms(start, train, options.seed),
             trainer=self.trainer,
-            arguments={**own, **new, **(arguments or {})},
-            early_stopping_patience=early_stopping_patience or self.patience,
+            options=self.settled(options, model, train),
+        )
+
+    def settled(self, options: RunOptions, model: Source, train: Dataset) -> RunOptions:
+        """The options with the recipe's own values where nothing else was asked for."""
+        new, own = self.from_scratch if is_new(model) else {}, dict(self.arguments)
+        if label_names(train) is None and own.get("metric_for_best_model") in HIGHER_IS_BETTER["classification"]:
+            del own["metric_for_best_model"]
+        return options.filled(
+            {**own, **new},
+            early_stopping_patience=self.patience,
             early_stopping_threshold=self.threshold,
-            max_length=max_length or self.max_length,
-            head_rate=(1.0 if new else self.head_rate) if head_rate is None else head_rate,
-            **options,
+            max_length=self.max_length,
+            head_rate=1.0 if new else self.head_rate,
         )
 
     def terms(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:

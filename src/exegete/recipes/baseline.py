@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from pathlib import Path
+
+from datasets import Dataset
+
+from exegete.errors import ExegeteError
+from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
+from exegete.training import RunOptions
+from exegete.training.loop.starting_model import Source
 
 
 def baseline() -> Recipe:
@@ -14,3 +23,17 @@ def baseline() -> Recipe:
     --output-dir runs/sst
     """
     return Recipe(name="baseline", paper="")
+
+
+def trained_beside(
+    folder: Path, role: str, model: Source, train: Dataset, dev: Dataset, options: RunOptions
+) -> ExplainedModel:
+    """A baseline from the same start, in a folder beside a recipe's own whose name ends with its role.
+
+    Raises:
+        ExegeteError: its training was stopped.
+    """
+    result = baseline().train(deepcopy(model), train, dev, folder.with_name(f"{folder.name}-{role}"), options)
+    if not result.finished:
+        raise ExegeteError(f"the {role}'s training was stopped: the same call goes on from there")
+    return load(result.folder, device=result.model.device)

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from exegete.errors import ExegeteError
 from exegete.objectives import CrossEntropy
-from exegete.objectives.explanation import Score
 from exegete.recipes.base import Recipe
 from exegete.recipes.guidance import DEPARTURES, MAX_LENGTH, PAPER, arguments, explanation_loss
 from exegete.training import Constrained, ConstrainedTrainer
@@ -19,7 +18,6 @@ def er_constrained(
     bound: Annotated[float | None, "Of the training loss. Default: the paper's for this guide."] = None,
     dev_bound: Annotated[float | None, "Of the dev loss. Default: the paper's, or that of the training loss."] = None,
     multiplier_rate: Annotated[float | None, "Learning rate of the multiplier. Default: the paper's."] = None,
-    score: Annotated[Score, "Distance to rationales."] = "mae",
 ) -> Recipe:
     """Guide explanations towards human rationales, with the explanation loss kept below a bound.
 
@@ -30,11 +28,10 @@ def er_constrained(
     Example: exegete train er_constrained --guide rollout --bound 0.03 --model bert-base-uncased --data sst:data/sst
     --output-dir runs/er
     """
-    loss, values = explanation_loss(guide, score, 1.0)
-    paper = values.train_bound if score == "mae" else None
-    limit = paper if bound is None else bound
+    loss, values = explanation_loss(guide, 1.0)
+    limit = values.train_bound if bound is None else bound
     if limit is None:
-        raise ExegeteError(f"the paper has no bound for {loss.explainer.name} with {score}: give one, or find it first")
+        raise ExegeteError(f"the paper has no bound for {loss.explainer.name}: give one, or find it first")
     constrained = Constrained(
         loss,
         bound=limit,
@@ -49,7 +46,6 @@ def er_constrained(
         arguments=arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),
         patience=10,
         max_length=MAX_LENGTH,
-        needs_rationales=True,
         departures=(
             *DEPARTURES,
             "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from exegete.objectives import CrossEntropy
-from exegete.objectives.explanation import Score
 from exegete.recipes.base import Recipe
 from exegete.recipes.guidance import DEPARTURES, MAX_LENGTH, PAPER, arguments, explanation_loss
 
@@ -15,7 +14,6 @@ def er_joint(
         str, "What is guided: rollout, attention, input_x_gradient, or any differentiable id."
     ] = "rollout",
     weight: Annotated[float, "λ, the weight of the explanation loss; 0 is the paper's baseline."] = 1.0,
-    score: Annotated[Score, "Distance to rationales."] = "mae",
 ) -> Recipe:
     """Guide explanations towards human rationales: cross-entropy + λ · explanation loss.
 
@@ -24,7 +22,7 @@ def er_joint(
     Example: exegete train er_joint --guide rollout --weight 1 --model bert-base-uncased --data sst:data/sst
     --output-dir runs/er
     """
-    loss, values = explanation_loss(guide, score, weight)
+    loss, values = explanation_loss(guide, weight)
     return Recipe(
         name="er_joint",
         paper=PAPER,
@@ -33,6 +31,5 @@ def er_joint(
         patience=5,
         threshold=1e-5,
         max_length=MAX_LENGTH,
-        needs_rationales=True,
         departures=DEPARTURES,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,9 +16,9 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, attribute, explainer
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
-from exegete.recipes.baseline import baseline
+from exegete.recipes.baseline import trained_beside
 from exegete.reports.attributions import Attribution
-from exegete.training import TrainResult
+from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.starting_model import Source
 
 COLUMNS = ("text", "text_pair", "label")
@@ -41,28 +40,13 @@ class Fresh(Recipe):
     support: ExplainedModel | None = None
     rest: bool = False
 
-    def train(self, model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any) -> TrainResult:
-        """Trains the predictor on rationales; its dev figures are on rationales too. See `Recipe.train`."""
-        support = self.support or self.supported(deepcopy(model), train, dev, beside(output_dir), **options)
+    def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
+        """Trains the predictor on rationales; its dev figures are on rationales too."""
+        support = self.support or trained_beside(folder, "support", model, train, dev, options)
         cut = [
             rationales(support, data, self.explainer, self.ratio, self.contiguous, self.rest) for data in (train, dev)
         ]
-        return super().train(model, cut[0], cut[1], Path(output_dir), **options)
-
-    def supported(
-        self, model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any
-    ) -> ExplainedModel:
-        """A support model of the recipe's own."""
-        result = baseline().train(model, train, dev, output_dir, **options)
-        if not result.finished:
-            raise ExegeteError("the support model's training was stopped: the same call goes on from there")
-        return load(result.folder, device=result.model.device)
-
-
-def beside(output_dir: str | Path) -> Path:
-    """Where a support model of the recipe's own goes."""
-    folder = Path(output_dir)
-    return folder.with_name(f"{folder.name}-support")
+        return super().run(model, cut[0], cut[1], folder, options)
 
 
 def fresh(

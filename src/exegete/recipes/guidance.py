@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from exegete.explainers import Explainer, explainer
 from exegete.objectives import ExplanationLoss
-from exegete.objectives.explanation import Score
 
 PAPER = "Ferreira et al. 2024"
 ALIASES = {"attention": "attention_last", "rollout": "attention_rollout", "ixg": "input_x_gradient"}
@@ -58,10 +57,10 @@ def guided(guide: str | Explainer) -> Explainer:
     return explainer(f"{ALIASES.get(name, name)}{mark}{query}")
 
 
-def explanation_loss(guide: str | Explainer, score: Score, weight: float) -> tuple[ExplanationLoss, Values]:
+def explanation_loss(guide: str | Explainer, weight: float) -> tuple[ExplanationLoss, Values]:
     """The loss of a guide, and the paper's values for it."""
     method = guided(guide)
-    return ExplanationLoss(method, score=score, weight=weight), VALUES.get(method.name, USUAL)
+    return ExplanationLoss(method, weight=weight), VALUES.get(method.name, USUAL)
 
 
 def arguments(rate: float, epochs: int, **more: Any) -> dict[str, Any]:

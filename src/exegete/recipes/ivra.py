@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from datasets import Dataset
@@ -25,7 +26,7 @@ from exegete.objectives import (
 from exegete.objectives.criterion import TEMPERATURE
 from exegete.objectives.sufficiency import Form
 from exegete.recipes.base import Recipe
-from exegete.training import CriterionTrainer, TrainResult
+from exegete.training import CriterionTrainer, RunOptions, TrainResult
 from exegete.training.bilevel.simulatability import Inner, Simulatability, SimulatingStudent
 from exegete.training.loop.lora import with_lora, without_lora
 from exegete.training.loop.starting_model import Source, starting_model
@@ -87,22 +88,21 @@ class Ivra(Recipe):
     student_optimizer: Inner = "sgd"
     student_weight: float = 1.0
 
-    def train(self, model: Source, *args: Any, **options: Any) -> TrainResult:
-        """See `Recipe`; a handed-over model keeps what of it wants gradients, and no adapters but as part of it.
+    def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
+        """A handed-over model keeps what of it has gradients, and no adapters but as part of it.
 
-        A schedule that `arguments` name takes the place of the steps by `gamma`.
+        A schedule that the options' arguments name takes the place of the steps by `gamma`.
         """
-        arguments = options.get("arguments") or {}
-        if "lr_scheduler_type" in arguments:
-            options["arguments"] = {"lr_scheduler_kwargs": {}, **arguments}
+        if "lr_scheduler_type" in options.arguments:
+            options = options.filled({"lr_scheduler_kwargs": {}})
         if not isinstance(model, nn.Module):
-            return super().train(model, *args, **options)
-        wanting = [weight for weight in model.parameters() if weight.requires_grad]
+            return super().run(model, train, dev, folder, options)
+        trainable = [weight for weight in model.parameters() if weight.requires_grad]
         try:
-            return super().train(model, *args, **options)
+            return super().run(model, train, dev, folder, options)
         finally:
             without_lora(model)
-            for weight in wanting:
+            for weight in trainable:
                 weight.requires_grad_(True)
 
     def terms(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
@@ -111,7 +111,7 @@ class Ivra(Recipe):
         Raises:
             ExegeteError: a student with another vocabulary.
         """
-        pupil = self._pupil(model, train, seed)
+        student = self._student(model, train, seed)
         explainer = InterpretableAttention.untrained(model, **self.attention).to(model.device)
         if explainer.mix == "literal" and explainer.normaliser == "softmax":
             explainer.calibrate(model, model.encode(list(train.select(range(min(CALIBRATION_ROWS, len(train)))))))
@@ -119,14 +119,14 @@ class Ivra(Recipe):
             model.requires_grad_(False)
         elif model.is_decoder if self.lora is None else self.lora:
             with_lora(model)
-        own: dict[str, dict[str, Any]] = {Simulatability.name: {"pupil": pupil}}
+        own: dict[str, dict[str, Any]] = {Simulatability.name: {"student": student}}
         made = [
             KINDS[name](explainer, lr_multiplier=self.lr_multiplier, **params, **own.get(name, {}))
             for name, params in self.criteria.items()
         ]
         return (*self.objectives, *made) if self.train_model else made
 
-    def _pupil(self, model: ExplainedModel, train: Dataset, seed: int) -> SimulatingStudent | None:
+    def _student(self, model: ExplainedModel, train: Dataset, seed: int) -> SimulatingStudent | None:
         if Simulatability.name not in self.criteria:
             return None
         assert self.student is not None

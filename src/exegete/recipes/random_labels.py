@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from datasets import Dataset
 
 from exegete.errors import ExegeteError
 from exegete.recipes.base import Recipe
-from exegete.training import TrainResult
+from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.starting_model import Source
 
 
@@ -19,16 +18,16 @@ from exegete.training.loop.starting_model import Source
 class RandomLabels(Recipe):
     """Ordinary fine-tuning after the training data's labels were shuffled by the seed; dev keeps its own."""
 
-    def train(self, model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any) -> TrainResult:
-        """Trains on shuffled labels. See `Recipe.train`."""
+    def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
+        """Trains on shuffled labels."""
         if "label" not in train.column_names:
             raise ExegeteError("there are no labels to shuffle: the data has no column 'label'")
-        order = np.random.default_rng(options.get("seed", 0)).permutation(len(train))
+        order = np.random.default_rng(options.seed).permutation(len(train))
         labels = train["label"][:]
         shuffled = train.remove_columns("label").add_column(
             "label", [labels[place] for place in order], feature=train.features["label"]
         )
-        return super().train(model, shuffled, dev, output_dir, **options)
+        return super().run(model, shuffled, dev, folder, options)
 
 
 def random_labels() -> Recipe:

@@ -7,7 +7,6 @@ from typing import Annotated
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, explainer
 from exegete.objectives import CrossEntropy, ExplanationGuided, GradientPenalty, Objective, VirtualAdversarial
-from exegete.objectives.explanation_guided import Direction
 from exegete.objectives.teacher import Aggregation
 from exegete.objectives.virtual_adversarial import Form
 from exegete.recipes.base import Recipe
@@ -27,9 +26,6 @@ def regex(
     gradient_weight: Annotated[float, "λ2, of the input gradient's norm; 0 leaves it out."] = 0.01,
     adversarial_weight: Annotated[float, "λ3, of virtual adversarial training; 0 leaves it out."] = 0.5,
     guidance_weight: Annotated[float, "λ4, of attention against the teacher; 0 leaves it out."] = 0.01,
-    direction: Annotated[
-        Direction, "What comes first in KL: attention, as in the paper, or the teacher."
-    ] = "attention",
     form: Annotated[Form, "Perturbations inside a radius (literal), or as SMART's code scales them."] = "literal",
     ascent_steps: Annotated[int, "Steps up to the worst perturbation."] = 2,
     lifetime: Annotated[
@@ -52,7 +48,7 @@ def regex(
         GradientPenalty(gradient_weight, share),
         VirtualAdversarial(adversarial_weight, form, ascent_steps, share=share),
         ExplanationGuided(
-            taught(teacher, points), mask_ratio, guidance_weight, aggregation, direction, share, lifetime
+            taught(teacher, points), mask_ratio, guidance_weight, aggregation, share=share, lifetime=lifetime
         ),
     )
     negative = next((term.name for term in terms if term.weight < 0), None)

@@ -24,5 +24,6 @@ RECIPES: Registry[Factory] = Registry(
         "smat": "smat:smat",
         "ivra": "ivra:ivra",
         "aml": "aml:aml",
+        "custom": "custom:custom",
     },
 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from copy import deepcopy
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +15,8 @@ from exegete.explainers import EXPLAINERS
 from exegete.explainers.parameterised_attention import Normaliser
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
-from exegete.recipes.baseline import baseline
-from exegete.training import TrainResult
-from exegete.training.bilevel.lookahead import Mode
+from exegete.recipes.baseline import trained_beside
+from exegete.training import RunOptions, TrainResult
 from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
 from exegete.training.bilevel.students import Teaching
 from exegete.training.loop.starting_model import Source
@@ -49,54 +47,24 @@ class Smat(Recipe):
     teaching: Callable[[ExplainedModel], Teaching] = Teaching
     size: int | None = None
 
-    def train(
-        self,
-        model: Source,
-        train: Dataset,
-        dev: Dataset,
-        output_dir: str | Path,
-        *,
-        arguments: Mapping[str, Any] | None = None,
-        early_stopping_patience: int | None = None,
-        max_length: int | None = None,
-        head_rate: float | None = None,
-        **options: Any,
-    ) -> TrainResult:
+    def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Trains the student; its dev figures are against people's labels, `simulatability` against the teacher's.
 
         `exegete.load` takes the student from the folder, and `explainer("parameterised_attention:…/teacher_explainer")`
-        the teacher's explainer. See `Recipe.train`.
+        the teacher's explainer.
 
         Raises:
             ExegeteError: as `Teaching.student`; a teacher whose training was stopped.
         """
-        length = max_length or self.max_length
-        options |= {"head_rate": self.head_rate if head_rate is None else head_rate}
+        settled = self.settled(options, model, train)
         teacher = self.teacher
         if teacher is None:
             students = {*STUDENTS, "greater_is_better"}
-            own = {name: value for name, value in (arguments or {}).items() if name not in students}
-            teacher = self.taught(
-                deepcopy(model), train, dev, Path(output_dir), arguments=own, max_length=length, **options
-            )
-        return self.teaching(teacher).student(
-            model,
-            train if self.size is None else train.select(range(min(self.size, len(train)))),
-            dev,
-            output_dir,
-            arguments={**self.arguments, **(arguments or {})},
-            early_stopping_patience=early_stopping_patience or self.patience,
-            max_length=length,
-            **options,
-        )
-
-    def taught(self, model: Source, train: Dataset, dev: Dataset, output_dir: Path, **options: Any) -> ExplainedModel:
-        """A teacher of the recipe's own."""
-        folder = output_dir.with_name(f"{output_dir.name}-teacher")
-        result = baseline().train(model, train, dev, folder, **options)
-        if not result.finished:
-            raise ExegeteError("the teacher's training was stopped: the same call goes on from there")
-        return load(result.folder, device=result.model.device)
+            own = {name: value for name, value in options.arguments.items() if name not in students}
+            asked = replace(options, arguments=own, early_stopping_patience=None, max_length=settled.max_length)
+            teacher = trained_beside(folder, "teacher", model, train, dev, asked)
+        rows = train if self.size is None else train.select(range(min(self.size, len(train))))
+        return self.teaching(teacher).student(model, rows, dev, folder, settled)
 
 
 def smat(
@@ -112,9 +80,6 @@ def smat(
         float | None, "β, of the explanations in the student's loss. Default: 5, for signed methods 0.2."
     ] = None,
     normaliser: Annotated[Normaliser, "What makes shares of the heads' coefficients."] = "sparsemax",
-    meta_gradient: Annotated[
-        Mode, "How the explainer's gradient is found: forward, unrolled (the same, more memory) or implicit."
-    ] = "forward",
     lookahead: Annotated[
         bool, "Find it through a further step of the student, as the paper; else through the one it takes, for less."
     ] = True,
@@ -146,7 +111,6 @@ def smat(
             explainer=_beside(teacher, explainer_id),
             weight=weight,
             normaliser=normaliser,
-            mode=meta_gradient,
             lookahead=lookahead,
             interval=meta_interval,
             rate=meta_learning_rate,
@@ -154,6 +118,7 @@ def smat(
         ),
         size=student_size,
         arguments=STUDENTS,
+        from_scratch={},
         patience=10,
         max_length=256,
         departures=(

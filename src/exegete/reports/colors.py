@@ -31,12 +31,6 @@ def blend(start: str, end: str, share: float) -> str:
     return "#" + "".join(f"{round(one + (other - one) * share):02x}" for one, other in pairs)
 
 
-def contrast(one: str, other: str) -> float:
-    """The contrast of two colours, 1 to 21 (WCAG 2.2, "contrast ratio")."""
-    dark, light = sorted((_luminance(one), _luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
 def level(score: float, scale: float) -> int:
     """The shade of a score, -LEVELS to LEVELS, when `scale` is the strongest; 0 where either is not a finite number."""
     if not (math.isfinite(score) and math.isfinite(scale)) or scale <= 0:
@@ -59,11 +53,6 @@ def css_class(step: int, *, signed: bool) -> str:
 
 def _channels(color: str) -> tuple[int, int, int]:
     return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
-
-
-def _luminance(color: str) -> float:
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in _channels(color))]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def _ramp(start: str, end: str) -> tuple[str, ...]:

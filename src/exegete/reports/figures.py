@@ -10,16 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from exegete.errors import ExegeteError
 from exegete.reports.colors import LIGHT
 from exegete.reports.curves import Curve
-from exegete.reports.leaderboard import Leaderboard
-from exegete.reports.pieces import grid
 
 if TYPE_CHECKING:
-    from exegete.reports.attributions import Attribution
+    pass
 
 _DIVERGING = LinearSegmentedColormap.from_list("exegete_signed", [LIGHT.negative[-1], "#ffffff", LIGHT.positive[-1]])
 _SEQUENTIAL = LinearSegmentedColormap.from_list("exegete_unsigned", ["#ffffff", LIGHT.unsigned[-1]])
@@ -37,48 +33,6 @@ def curve_figure(curves: Sequence[Curve]) -> Figure:
         axes.set(title=literal(metric), xlabel=literal(chosen[0].x_label), ylabel=literal(chosen[0].y_label))
         axes.legend(fontsize="small")
     return figure
-
-
-def leaderboard_figure(board: Leaderboard) -> Figure:
-    """One panel a metric, one bar a method, with the 95 % interval."""
-    figure, drawn = panels(len(board.cards), height=1.2 + 0.3 * len(board.rows))
-    places = np.arange(len(board.rows))
-    for column, (axes, card) in enumerate(zip(drawn, board.cards, strict=True)):
-        mean = board.mean[:, column]
-        reach = np.abs(np.stack([mean - board.low[:, column], board.high[:, column] - mean]))
-        axes.barh(places, mean, xerr=reach, color=LIGHT.series[0], ecolor=LIGHT.text, capsize=2)
-        axes.set_yticks(places, [literal(name) for name in board.rows])
-        axes.invert_yaxis()
-        axes.set_title(literal(card.title))
-    return figure
-
-
-def heat_map(attribution: Attribution) -> Figure:
-    """The scores as colours: an image's patches, layers by tokens where layers are known, else the words in a row."""
-    values, columns, rows = _matrix(attribution)
-    finite = np.abs(values[np.isfinite(values)])
-    top = float(finite.max(initial=0.0)) or 1.0
-    figure = Figure(figsize=(max(3.0, 1.5 + 0.32 * values.shape[1]), max(1.8, 1.2 + 0.3 * values.shape[0])))
-    figure.set_layout_engine("constrained")
-    axes = figure.add_subplot()
-    low, colours = (-top, _DIVERGING) if attribution.signed else (0.0, _SEQUENTIAL)
-    image = axes.imshow(values, vmin=low, vmax=top, cmap=colours, aspect="equal" if not columns else "auto")
-    axes.set_xticks(range(len(columns)), [literal(name) for name in columns], rotation=60, ha="right")
-    axes.set_yticks(range(len(rows)), rows)
-    axes.set_title(literal(f"{attribution.method}: {attribution.target_label}"))
-    figure.colorbar(image, ax=axes)
-    return figure
-
-
-def _matrix(item: Attribution) -> tuple[NDArray[np.float32], Sequence[str], list[str]]:
-    if item.image_shape is not None:
-        return grid(item), (), []
-    if item.layers is not None:
-        return item.layers, item.tokens, [str(layer) for layer in range(len(item.layers))]
-    names, scores = (item.words, item.word_scores) if item.words else (item.tokens, item.scores)
-    if not names:
-        raise ExegeteError("heat map: expected an attribution with words, tokens or patches, got an empty one")
-    return scores[None], names, [""]
 
 
 def panels(count: int, height: float = 3.4) -> tuple[Figure, list[Axes]]:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import StringIO
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from exegete.reports.colors import LIGHT
 from exegete.reports.figures import literal, panels
-from exegete.reports.highlight import environment
 
 MARKERS = "os^Dv*PX"
 
@@ -54,37 +50,3 @@ def _draw(axes: Axes, points: Points, color: str, marker: str) -> None:
     spread = (points.y_spread, points.x_spread)
     line, label = "-" if points.joined else "", literal(points.group)
     axes.errorbar(x, y, *spread, linestyle=line, marker=marker, markersize=4, elinewidth=0.8, color=color, label=label)
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of a page: a head, a sentence, and a table or a figure or both."""
-
-    title: str
-    text: str = ""
-    table: pd.DataFrame | None = None
-    figure: Figure | None = None
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The table's cells as text, the head first; floats with three significant digits."""
-        if self.table is None:
-            return []
-        cells = [
-            [f"{v:.3g}" if isinstance(v, float) else str(v) for v in row] for row in self.table.itertuples(index=False)
-        ]
-        return [[str(column) for column in self.table.columns], *cells]
-
-    @property
-    def picture(self) -> str:
-        """The figure as a data address."""
-        if self.figure is None:
-            return ""
-        drawn = StringIO()
-        self.figure.savefig(drawn, format="svg", metadata={"Date": None})
-        return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue().encode()).decode()
-
-
-def sections_html(title: str, sections: Sequence[Section]) -> str:
-    """One page that needs no other file and no script; everything given here is escaped."""
-    return environment().get_template("sections.html.j2").render(title=title, sections=sections)

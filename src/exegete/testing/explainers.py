@@ -7,7 +7,7 @@ import torch
 
 from exegete.explainers import Explainer
 from exegete.models import ExplainedModel
-from exegete.testing.models import alone, random_model, texts
+from exegete.testing.models import alone, random_model, state_of, texts
 
 
 class ExplainerContract:
@@ -58,9 +58,9 @@ class ExplainerContract:
         """Modes, hooks, weights, attention implementation and random state are untouched."""
         model.model.train()
         model.model.get_submodule("classifier").eval()
-        before, state = _state(model), torch.get_rng_state()
+        before, state = state_of(model), torch.get_rng_state()
         explainer.attribute(model, model.encode(texts()))
-        assert _state(model) == before
+        assert state_of(model) == before
         assert torch.equal(torch.get_rng_state(), state)
 
     def test_a_graph_is_kept_when_promised_and_not_without_gradients(
@@ -75,9 +75,3 @@ class ExplainerContract:
             loss = explainer.attribute(model, batch, target).square().sum()
             found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
             assert any(slope is not None and bool(slope.any()) for slope in found)
-
-
-def _state(model: ExplainedModel) -> list[object]:
-    modules = [(name, module.training, len(module._forward_hooks)) for name, module in model.named_modules()]
-    weights = [(weight.requires_grad, float(weight.detach().sum())) for weight in model.parameters()]
-    return [modules, weights, model.config._attn_implementation]

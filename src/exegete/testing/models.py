@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from exegete.data import generated_tokenizer, load_data
@@ -31,3 +32,31 @@ def texts(count: int = 4) -> list[dict[str, object]]:
 def alone(batch: Batch, row: int) -> Batch:
     """One example without its padding."""
     return batch.select([row]).trimmed()[0]
+
+
+def state_of(model: ExplainedModel) -> list[object]:
+    """Modes, hooks, weights and the kind of attention, to be compared before and after a call."""
+    modules = [(name, module.training, len(module._forward_hooks)) for name, module in model.named_modules()]
+    weights = [(weight.requires_grad, float(weight.detach().sum())) for weight in model.parameters()]
+    return [modules, weights, model.config._attn_implementation]
+
+
+class PlainNorm(nn.Module):
+    """torch's own LayerNorm has a wrong third derivative, which the second one of a gradient's loss needs."""
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The inputs centred and scaled over their last dimension."""
+        centred = inputs - inputs.mean(-1, keepdim=True)
+        return self.weight * centred / (centred.square().mean(-1, keepdim=True) + self.eps).sqrt() + self.bias
+
+
+def plain_norms(module: nn.Module) -> None:
+    """Gives a model LayerNorms that can be differentiated as often as needed, with the weights of its own."""
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.LayerNorm):
+                setattr(parent, name, PlainNorm(child))

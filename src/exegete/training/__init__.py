@@ -2,7 +2,9 @@
 
 from exegete.training.bilevel.criteria import CriterionTrainer
 from exegete.training.loop.constrained import Constrained, ConstrainedTrainer
-from exegete.training.loop.fine_tune import TrainResult, fine_tune, train_baseline
+from exegete.training.loop.execute import TrainResult
+from exegete.training.loop.fine_tune import fine_tune, train_baseline
+from exegete.training.loop.options import RunOptions
 from exegete.training.loop.trainer import ObjectiveTrainer
 
 __all__ = [
@@ -10,6 +12,7 @@ __all__ = [
     "ConstrainedTrainer",
     "CriterionTrainer",
     "ObjectiveTrainer",
+    "RunOptions",
     "TrainResult",
     "fine_tune",
     "train_baseline",

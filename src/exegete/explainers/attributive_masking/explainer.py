@@ -24,7 +24,7 @@ from exegete.explainers.attributive_masking.modes import Mode, SoftMasking
 from exegete.explainers.attributive_masking.refinement import Refinement, refined
 from exegete.explainers.attributive_masking.retokenization import Aggregation, Retokenized, Retokenizer
 from exegete.explainers.base import SinglePass
-from exegete.explainers.learned_attention import CONFIG, WEIGHTS, _config
+from exegete.explainers.learned_attention import CONFIG, WEIGHTS, saved_config
 from exegete.models import Batch, ExplainedModel, Outputs
 from exegete.models.digest import weights_digest
 from exegete.models.preserve import evaluating
@@ -238,7 +238,7 @@ class AttributiveMasking(nn.Module, SinglePass):
             ExegeteError: a folder without its files, of another explainer, or with weights of another size.
         """
         folder = Path(path)
-        content = _config(cls.card.name, folder)
+        content = saved_config(cls.card.name, folder)
         try:
             config = AutoConfig.from_pretrained(folder / BACKBONE)
             tokenizer = AutoTokenizer.from_pretrained(folder / BACKBONE)

@@ -168,6 +168,7 @@ class _Builder:
             "early_stopping_patience": part.early_stopping_patience,
             "seed": place.seed,
         }
+        config |= {"options": part.options} if part.options else {}
         found = {name: self.study.dataset(getattr(data, name)) for name in ("train", "dev")}
         others = {key: value for key, value in arguments.items() if key not in config["arguments"]}
         cell = Cell(

@@ -11,10 +11,11 @@ from typing import Any
 from exegete.errors import ExegeteError, unknown
 from exegete.recipes import RECIPES, Recipe
 from exegete.studies.runs.run_ref import MODEL, RUN, TRAINED, runs_named
-from exegete.training.loop.fine_tune import DEFAULTS, FROM_SCRATCH, IRRELEVANT
+from exegete.training.loop.arguments import DEFAULTS, IRRELEVANT
 from exegete.training.loop.starting_model import is_new
 
 NONE = "none"
+OPTIONS_OF_RUNS = ("masked_share", "head_rate", "early_stopping_threshold", "log_gradient_norms")
 FROM, OPTIONS = "from", {"from", "metric", "of", "times"}
 
 
@@ -35,6 +36,13 @@ def check_recipe(name: str, parameters: Mapping[str, Any], declared: Mapping[str
         recipe(name, parameters)
     elif parameters:
         raise ExegeteError(f"the recipe none has no parameters, got {', '.join(parameters)}")
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises ExegeteError for an option that a study cannot set; what else there is has a key of its own."""
+    for name in options:
+        if name not in OPTIONS_OF_RUNS:
+            raise unknown("option of a run", name, OPTIONS_OF_RUNS)
 
 
 def references(parameters: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -74,7 +82,7 @@ def resolved(name: str, parameters: Mapping[str, Any], arguments: Mapping[str, A
     """A method's parameters and the Trainer's arguments, with every default that the outcome depends on."""
     made = recipe(name, parameters)
     defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
-    new = FROM_SCRATCH if is_new(source) else {}
+    new = made.from_scratch if is_new(source) else {}
     usual = {**DEFAULTS, **made.arguments, **new, **arguments}
     return {
         "recipe": name,

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from datasets import Dataset
 
 from exegete.data.provenance import write_json
@@ -31,6 +30,7 @@ from exegete.studies.runs.run_cell import Stopped
 from exegete.studies.runs.run_ref import OWN, TRAINED
 from exegete.studies.runs.store import Cell, Store, Workspace
 from exegete.studies.spec import sources
+from exegete.training import RunOptions
 from exegete.training.loop.run import HISTORY, METRICS, RECORD
 
 FIGURES = "figures.json"
@@ -56,11 +56,13 @@ def train_model(cell: Cell, space: Workspace) -> None:
         sources.load(given["train"]),
         sources.load(given["dev"]),
         folder,
-        arguments={**config["arguments"], "disable_tqdm": True, "use_cpu": not torch.cuda.is_available()}
-        | given["arguments"],
-        early_stopping_patience=config["early_stopping_patience"],
-        max_length=config["max_length"],
-        seed=config["seed"],
+        RunOptions(
+            arguments={**config["arguments"], "disable_tqdm": True, **given["arguments"]},
+            seed=config["seed"],
+            max_length=config["max_length"],
+            early_stopping_patience=config["early_stopping_patience"],
+            **config.get("options", {}),
+        ),
     )
     if not result.finished:
         raise Stopped(f"stopped after step {result.steps}")

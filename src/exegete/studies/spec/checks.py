@@ -11,7 +11,7 @@ from exegete.errors import ExegeteError, unknown
 from exegete.metrics import metric
 from exegete.studies.runs.explainers import NONE, check_explainer
 from exegete.studies.runs.protocols import check_protocol, explains
-from exegete.studies.runs.recipes import check_recipe
+from exegete.studies.runs.recipes import check_options, check_recipe
 from exegete.studies.runs.run_ref import DATASET, MODEL, parts_named, runs_named
 from exegete.studies.spec.schema import RunPart, StudyFile
 from exegete.studies.spec.sources import resolved
@@ -65,6 +65,7 @@ def _looks(file: StudyFile) -> Iterator[tuple[Place, Callable[[], object]]]:
         yield ("metrics", name), partial(metric, spec)
     for name, recipe in file.recipes.items():
         yield ("recipes", name), partial(check_recipe, recipe.recipe, recipe.parameters, file.recipes)
+        yield ("recipes", name, "options"), partial(check_options, recipe.options)
     for name, judgement in file.judgements.items():
         yield ("judgements", name, "options"), partial(runs_named, judgement.options)
         if judgement.protocol is not None:

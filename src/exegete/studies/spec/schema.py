@@ -141,8 +141,9 @@ class RecipePart(Part):
     The id `none` trains nothing: the model is judged as it is. Training starts from the grid's model, or from the
     `model` of another run. A parameter may be another run's folder (`{run: RECIPE}`), or a figure of other runs, as
     `{from: RECIPE, metric: NAME, times: 1.5}`: the mean over that recipe's seeds of the kept model's figure on dev, or
-    with `of: train` of the lowest one that was logged in training; times a factor. `trainings` and `models`: those of
-    the grid that the recipe is for; all where not given.
+    with `of: train` of the lowest one that was logged in training; times a factor. `options`: others of
+    `exegete.training.RunOptions`, as `head_rate`, `masked_share` or `log_gradient_norms`. `trainings` and `models`:
+    those of the grid that the recipe is for; all where not given.
     """
 
     recipe: str
@@ -150,6 +151,7 @@ class RecipePart(Part):
     parameters: dict[str, Any] = {}
     arguments: dict[str, Any] = {}
     early_stopping_patience: int | None = Field(None, ge=1)
+    options: dict[str, Any] = {}
     seeds: Seeds | None = None
     trainings: Names = None
     models: Names = None

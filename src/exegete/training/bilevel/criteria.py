@@ -73,7 +73,7 @@ class CriterionTrainer(ObjectiveTrainer):
     def _judged(self, criterion: Criterion, batch: Batch) -> Tensor:
         """[B] A metric's values; or answers of the student and the model, [B, 2, …]."""
         if isinstance(criterion, Simulatability):
-            answers = [criterion.pupil.student.explained, self.explained]
+            answers = [criterion.student.network.explained, self.explained]
             return torch.stack([_answer(model, batch) for model in answers], 1)
         scores, judge = criterion.explainer.attribute(self.explained, batch), JUDGES[criterion.name]
         return judge.judge(self.explained, batch, scores)[judge.name]

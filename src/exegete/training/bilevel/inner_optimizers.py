@@ -38,7 +38,7 @@ class InnerOptimizer:
         return replace(self, kept={**self.kept, name: (group, own)})
 
     @torch.no_grad()
-    def taken(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
+    def step(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
         """θ' without a graph; SGD writes it over the gradient."""
         group, state = self.kept[name]
         if self.rule is not _sgd:
@@ -48,7 +48,7 @@ class InnerOptimizer:
         return after if before is None else after.add_(before, alpha=-group["lr"] * group["momentum"])
 
     @torch.no_grad()
-    def pulled(self, name: str, weight: Tensor, gradient: Tensor, slope: Tensor) -> Tensor:
+    def backward(self, name: str, weight: Tensor, gradient: Tensor, slope: Tensor) -> Tensor:
         """The slope of a loss at the gradient, from its slope at θ', which it is written over."""
         group, state = self.kept[name]
         if self.rule is _sgd:

@@ -22,9 +22,8 @@ from exegete.training.bilevel.meta_gradient import divergence, meta_gradient
 from exegete.training.bilevel.replayed_pass import RecordedPass, ReplayedPass
 from exegete.training.bilevel.used_embeddings import UsedEmbeddings
 
-Mode = Literal["forward", "unrolled", "implicit"]
+Mode = Literal["forward", "unrolled"]
 Part = Literal["loss", "simulation", "explanation"]
-TERMS = 3
 
 
 class Student(nn.Module):
@@ -74,8 +73,8 @@ class Student(nn.Module):
         return Capture(heads=True, differentiable_twice=True, heads_only=heads_only)
 
     def _explained(self, batch: Batch, outputs: Any) -> Tensor:
-        nowhere = torch.zeros(len(batch), dtype=torch.long, device=batch.device)
-        return self.explainer.from_outputs(self.explained, batch, outputs, nowhere, keep_graph=True)
+        no_target = torch.zeros(len(batch), dtype=torch.long, device=batch.device)
+        return self.explainer.from_outputs(self.explained, batch, outputs, no_target, keep_graph=True)
 
 
 def mean_task_loss(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
@@ -94,18 +93,15 @@ class LookaheadStep:
     Args:
         student: in the mode its steps are taken in; nothing of it changes.
         update: θ' of θ and a gradient, see `inner_updates.inner_optimizer_of`.
-        mode: `forward`: one forward-mode pass, no graph through the step; `unrolled`: double backward; `implicit`:
-            the student is taken to be at its optimum, H⁻¹ is three terms of its Neumann series (with `rate`), and there
-            is no step. The first two are equal but for rounding.
+        mode: `forward`: one forward-mode pass, no graph through the step; `unrolled`: double backward, which is the
+            same but for rounding and takes more memory.
         max_norm: the gradients' norm at which they are clipped; None: never.
-        rate: the inner learning rate, which only `implicit` reads.
     """
 
     student: Student
     update: InnerOptimizer
     mode: Mode = "forward"
     max_norm: float | None = None
-    rate: float = 0.0
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -131,7 +127,7 @@ class LookaheadStep:
         with torch.enable_grad():
             return getattr(self, f"_{self.mode}")(batch, taught, _OuterLoss(held_out, explained), seed)  # type: ignore[no-any-return]
 
-    def behind(
+    def gradient_of_own_step(
         self, batch: Batch, taught: Tensor, held_out: Batch, seed: int, before: RecordedPass
     ) -> tuple[Tensor, Tensor]:
         """As `gradient` in forward mode, through a step that is about to be taken: its gradients lie in `.grad`.
@@ -170,11 +166,11 @@ class LookaheadStep:
     ) -> tuple[Tensor, Tensor]:
         """From a step, whose gradients are used up, to the gradient at the explanation."""
         weights, update, scaled, factor, before = step
-        after = {name: update.taken(name, weight, scaled[name]) for name, weight in weights.items()}
+        after = {name: update.step(name, weight, scaled[name]) for name, weight in weights.items()}
         uphill, loss = self._judged(after, outer)
         del after
         slopes = {
-            name: update.pulled(name, weight, scaled.pop(name), uphill.pop(name)) for name, weight in weights.items()
+            name: update.backward(name, weight, scaled.pop(name), uphill.pop(name)) for name, weight in weights.items()
         }
         with ReplayedPass(before):
             return self._through(batch, taught, weights, slopes, seed, -factor * self.student.weight), loss
@@ -186,24 +182,9 @@ class LookaheadStep:
         after = {name: self.update(name, weight.detach(), factor * gradients[name]) for name, weight in weights.items()}
         with self.student.explained.evaluating():
             loss = functional_call(self.student, after, outer.asked)
-        found = torch.autograd.grad(loss, [taught, *outer.wanting], materialize_grads=True)
+        found = torch.autograd.grad(loss, [taught, *outer.leaves], materialize_grads=True)
         outer.keep(found[1:])
         return found[0], loss.detach()
-
-    def _implicit(self, batch: Batch, taught: Tensor, outer: _OuterLoss, seed: int) -> tuple[Tensor, Tensor]:
-        everything = self.student.weights()
-        weights = outer.deciding(everything)
-        uphill, loss = self._judged(weights, outer)
-        gradients, _ = self._step(batch, taught.detach(), seed, everything, graph=True)
-        reached = [name for name in weights if gradients[name].requires_grad]
-        own = [gradients[name] for name in reached]
-        term, total = uphill, dict(uphill)
-        for _ in range(TERMS):
-            along = [term[name] for name in reached]
-            curved = torch.autograd.grad(own, list(weights.values()), along, retain_graph=True, materialize_grads=True)
-            term = {name: term[name] - self.rate * bent for name, bent in zip(weights, curved, strict=True)}
-            total = {name: total[name] + term[name] for name in weights}
-        return self._through(batch, taught, weights, total, seed, self.student.weight), loss
 
     def _step(
         self, batch: Batch, taught: Tensor, seed: int, weights: Mapping[str, Tensor], graph: bool = False
@@ -219,7 +200,7 @@ class LookaheadStep:
         leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
         with self.student.explained.evaluating():
             loss = functional_call(self.student, leaves, outer.asked)
-        found = torch.autograd.grad(loss, [*leaves.values(), *outer.wanting], materialize_grads=True)
+        found = torch.autograd.grad(loss, [*leaves.values(), *outer.leaves], materialize_grads=True)
         outer.keep(found[len(leaves) :])
         return dict(zip(leaves, found[: len(leaves)], strict=True)), loss.detach()
 
@@ -255,13 +236,13 @@ class _OuterLoss(NamedTuple):
         return ("simulation", self.batch) if self.explained is None else ("loss", self.batch, self.explained)
 
     @property
-    def wanting(self) -> list[Tensor]:
+    def leaves(self) -> list[Tensor]:
         """The tensors that need a gradient: e_T of x_v, if it is part of the loss."""
         return [] if self.explained is None else [self.explained]
 
     def keep(self, gradients: Sequence[Tensor]) -> None:
         """Leaves the gradients where they belong."""
-        for value, gradient in zip(self.wanting, gradients, strict=True):
+        for value, gradient in zip(self.leaves, gradients, strict=True):
             value.grad = gradient
 
     def deciding(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from exegete.explainers.parameterised_attention import Layers, Normaliser, Param
 from exegete.explainers.untrained import Untrained
 from exegete.models import Capture, ExplainedModel
 from exegete.objectives import Objective, Step
-from exegete.training.bilevel.lookahead import Mode, clipping
+from exegete.training.bilevel.lookahead import clipping
 from exegete.training.bilevel.meta_gradient import divergence
 from exegete.training.bilevel.teacher_outputs import TaughtBatch, TeacherOutputs
 from exegete.training.loop.run import vocabulary_digest
@@ -34,7 +34,7 @@ LAST = ("untrained_last", "attention_last")
 class Teacher(nn.Module):
     """An explainer that learns to teach, and the state of its own AdamW (β 0.9 and 0.999, ε 1e-8, no decay) in buffers.
 
-    Its coefficients want no gradient but inside `wanting_gradients`: no optimizer of the student knows them.
+    Its coefficients want no gradient but inside `requiring_gradients`: no optimizer of the student knows them.
     """
 
     mean: Tensor
@@ -49,7 +49,7 @@ class Teacher(nn.Module):
         self.register_buffer("count", torch.tensor(0))
 
     @contextmanager
-    def wanting_gradients(self) -> Iterator[Tensor]:
+    def requiring_gradients(self) -> Iterator[Tensor]:
         """The coefficients, which take part in graphs inside the block."""
         self.explainer.requires_grad_(True)
         try:
@@ -98,9 +98,8 @@ class Scaffolding(Objective):
         normaliser: of the coefficients of both explainers.
         layers: whether the student's explainer looks at the heads of `all` layers or of the `last`.
         special_tokens: whether the student's explainer has a score for them, as the teacher's.
-        mode: how the outer gradient is found, see `bilevel.LookaheadStep`.
         lookahead: whether it is taken through a further step of the student on the same batch (eq. 8), or through the
-            very one that the student takes, whose gradients are there; only `forward` can do that.
+            very one that the student takes, whose gradients are there.
         interval: inner steps for each outer one.
         rate: the outer learning rate.
         max_norm: of the outer gradient.
@@ -116,7 +115,6 @@ class Scaffolding(Objective):
     normaliser: Normaliser = "sparsemax"
     layers: Layers = "all"
     special_tokens: bool = True
-    mode: Mode = "forward"
     lookahead: bool = True
     interval: int = 1
     rate: float = 5e-4
@@ -126,12 +124,8 @@ class Scaffolding(Objective):
     scaffold: Scaffold | None = None
     name: ClassVar[str] = "scaffolding"
 
-    def __post_init__(self) -> None:
-        if not self.lookahead and self.mode != "forward":
-            raise ExegeteError(f"meta-gradient {self.mode} looks through a lookahead step: give it one, or use forward")
-
     @property
-    def behind(self) -> bool:
+    def without_lookahead(self) -> bool:
         """Whether the teacher's explainer learns from the student's own steps."""
         return self.teacher is not None and not self.lookahead
 
@@ -154,7 +148,7 @@ class Scaffolding(Objective):
     @property
     def capture(self) -> Capture:
         """Queries and keys of the attention heads, which the explainers read."""
-        return Capture(heads=True, differentiable_twice=self.behind)
+        return Capture(heads=True, differentiable_twice=self.without_lookahead)
 
     @property
     def learned(self) -> nn.Module | None:
@@ -165,7 +159,7 @@ class Scaffolding(Objective):
     def params(self) -> dict[str, Any]:
         """All but what is learned."""
         names = ("method", "weight", "normaliser", "layers", "special_tokens", "source")
-        outer = ("mode", "lookahead", "interval", "rate", "max_norm") if self.teacher is not None else ()
+        outer = ("lookahead", "interval", "rate", "max_norm") if self.teacher is not None else ()
         return {name: getattr(self, name) for name in (*names, *outer)}
 
     def __call__(self, step: Step) -> Tensor:
@@ -173,8 +167,8 @@ class Scaffolding(Objective):
         batch = step.batch
         if not isinstance(batch, TaughtBatch) or batch.taught is None or self.scaffold is None:
             return step.outputs.logits.new_zeros(())
-        nowhere = torch.zeros(len(batch), dtype=torch.long, device=batch.device)
-        student = self.scaffold.student.from_outputs(step.model, batch, step.outputs, nowhere, keep_graph=True)
+        no_target = torch.zeros(len(batch), dtype=torch.long, device=batch.device)
+        student = self.scaffold.student.from_outputs(step.model, batch, step.outputs, no_target, keep_graph=True)
         return divergence(batch.taught, student)
 
     def explanation(self, rows: Tensor, attended: Tensor) -> Tensor:

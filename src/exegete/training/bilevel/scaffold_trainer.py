@@ -39,21 +39,20 @@ class ScaffoldTrainer(ObjectiveTrainer):
         model: ExplainedModel,
         args: TrainingArguments,
         objectives: Sequence[Objective] = (CrossEntropy(),),
-        masked_share: float = 0.0,
         **kwargs: Any,
     ) -> None:
         objectives = [each.prepared(model) if isinstance(each, Scaffolding) else each for each in objectives]
         self.scaffolding = next((each for each in objectives if isinstance(each, Scaffolding)), None)
         if self.scaffolding is not None and args.gradient_checkpointing:
             raise ExegeteError("a student's steps leave out what no answer needs: set gradient_checkpointing=False")
-        self.lesson: TaughtBatch | None = None
+        self.taught_batch: TaughtBatch | None = None
         self.rows = torch.zeros(0, dtype=torch.long)
         self.before = RecordedPass()
         self.outer_losses: list[float] = []
-        super().__init__(model, args, objectives, masked_share, **({"data_collator": RowCollator(model)} | kwargs))
+        super().__init__(model, args, objectives, **({"data_collator": RowCollator(model)} | kwargs))
         if self.scaffolding is not None and self.scaffolding.teacher is not None:
-            single(self.args.gradient_accumulation_steps, self.args.world_size, masked_share)
-            if self.scaffolding.behind and self.accelerator.scaler is not None:
+            single(self.args.gradient_accumulation_steps, self.args.world_size, self.options.masked_share)
+            if self.scaffolding.without_lookahead and self.accelerator.scaler is not None:
                 raise ExegeteError("fp16 scales the student's gradients: keep the lookahead step, or train in bf16")
             self.add_callback(_AfterTheStudent(self))
 
@@ -75,18 +74,18 @@ class ScaffoldTrainer(ObjectiveTrainer):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         batch, self.rows = inputs["batch"], inputs["rows"]
         with torch.no_grad():
-            self.lesson = TaughtBatch.of(batch, self.scaffolding.explanation(self.rows, batch.attended))
+            self.taught_batch = TaughtBatch.of(batch, self.scaffolding.explanation(self.rows, batch.attended))
         self.before = RecordedPass()
         with answer_only(self.explained), ExitStack() as stack:
-            if self.scaffolding.behind:
+            if self.scaffolding.without_lookahead:
                 stack.enter_context(drawing(self._seed("student")))
                 stack.enter_context(self.before)
-            return super().compute_loss(model, {"batch": self.lesson}, return_outputs, num_items_in_batch)
+            return super().compute_loss(model, {"batch": self.taught_batch}, return_outputs, num_items_in_batch)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """As the base class; without a lookahead step the teacher's explainer learns from the step's own gradients."""
         loss: Tensor = super().training_step(*args, **kwargs)
-        if self.scaffolding is not None and self.scaffolding.behind:
+        if self.scaffolding is not None and self.scaffolding.without_lookahead:
             self.outer_step(self.state.global_step + 1)
         return loss
 
@@ -100,24 +99,23 @@ class ScaffoldTrainer(ObjectiveTrainer):
 
         `number`: of the student's step, the first is 1; none but every `interval`-th has one.
         """
-        scaffolding, scaffold, lesson = self.scaffolding, self.scaffold, self.lesson
-        if scaffolding is None or scaffold is None or scaffold.teacher is None or lesson is None:
+        scaffolding, scaffold, taught_batch = self.scaffolding, self.scaffold, self.taught_batch
+        if scaffolding is None or scaffold is None or scaffold.teacher is None or taught_batch is None:
             return
         if number % scaffolding.interval:
             return
         held_out = self._held_out(int(scaffold.teacher.count))
         student = Student(self.explained, scaffold.student, scaffolding.weight)
-        update, rate = (
-            inner_optimizer_of(self.optimizer, student.weights()),
-            float(self.optimizer.param_groups[0]["lr"]),
-        )
-        lookahead = LookaheadStep(student, update, scaffolding.mode, self.args.max_grad_norm, rate)
-        with self.accelerator.autocast(), scaffold.teacher.wanting_gradients() as coefficients:
-            taught = scaffolding.explanation(self.rows, lesson.attended)
-            if scaffolding.behind:
-                slope, loss = lookahead.behind(lesson, taught, held_out, self._seed("student"), self.before)
+        update = inner_optimizer_of(self.optimizer, student.weights())
+        lookahead = LookaheadStep(student, update, max_norm=self.args.max_grad_norm)
+        with self.accelerator.autocast(), scaffold.teacher.requiring_gradients() as coefficients:
+            taught = scaffolding.explanation(self.rows, taught_batch.attended)
+            if scaffolding.without_lookahead:
+                slope, loss = lookahead.gradient_of_own_step(
+                    taught_batch, taught, held_out, self._seed("student"), self.before
+                )
             else:
-                slope, loss = lookahead.gradient(lesson, taught, held_out, self._seed("lookahead"))
+                slope, loss = lookahead.gradient(taught_batch, taught, held_out, self._seed("lookahead"))
             (gradient,) = torch.autograd.grad(taught, coefficients, slope.to(taught))
         if not torch.isfinite(gradient).all():
             raise self._broken("the gradient of the teacher's explainer is")
@@ -170,5 +168,5 @@ class _AfterTheStudent(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Before anything of this step is saved or evaluated."""
         scaffolding = self.trainer.scaffolding
-        if scaffolding is not None and not scaffolding.behind:
+        if scaffolding is not None and not scaffolding.without_lookahead:
             self.trainer.outer_step(state.global_step)

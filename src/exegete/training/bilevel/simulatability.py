@@ -16,14 +16,14 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.digest import weights_digest
 from exegete.objectives import Criterion, Step
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
-from exegete.training.bilevel.lookahead import LookaheadStep, Mode, Student, clipping, drawing
+from exegete.training.bilevel.lookahead import LookaheadStep, Student, clipping, drawing
 
 Inner = Literal["sgd", "adamw"]
 ODD = 0x9E3779B97F4A7C15 - 2**64  # of 64 bits, about the golden ratio's share of them
 
 
 class SimulatingStudent(nn.Module):
-    """A student whose weights want no gradient but inside `wanting_gradients`: no optimizer but its own steps them.
+    """A student whose weights want no gradient but inside `requiring_gradients`: no optimizer but its own steps them.
 
     Args:
         model: pretrained, not fine-tuned; it reads the same tokens as the model that is explained.
@@ -46,22 +46,22 @@ class SimulatingStudent(nn.Module):
         own = InterpretableAttention.untrained(model, normaliser="softmax", special_tokens=special_tokens).to(
             model.device
         )
-        self.student = Student(model, own, weight).requires_grad_(False)
+        self.network = Student(model, own, weight).requires_grad_(False)
         self.kind = optimizer
-        self.moments = nn.ModuleList(map(_Moments, self.student.parameters()) if optimizer == "adamw" else ())
+        self.moments = nn.ModuleList(map(_Moments, self.network.parameters()) if optimizer == "adamw" else ())
 
     @contextmanager
-    def wanting_gradients(self) -> Iterator[Student]:
+    def requiring_gradients(self) -> Iterator[Student]:
         """The student, whose weights take part in graphs inside the block."""
-        self.student.requires_grad_(True)
+        self.network.requires_grad_(True)
         try:
-            yield self.student
+            yield self.network
         finally:
-            self.student.requires_grad_(False)
+            self.network.requires_grad_(False)
 
     def optimizer(self, rate: float) -> torch.optim.Optimizer:
         """The optimizer of the student's weights, with the state it had after its last step."""
-        weights = list(self.student.parameters())
+        weights = list(self.network.parameters())
         if self.kind == "sgd":
             return torch.optim.SGD(weights, lr=rate)
         optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.0)
@@ -87,24 +87,22 @@ class Simulatability(Criterion):
     In every training step the student first takes a step on CE(S(x), ỹ) + β·KL(r ‖ r*) (the equation prints the
     first term without its minus sign), x the batch's taught examples and ỹ the model's predictions. Then it looks
     through one more such step to θ', and the term is CE(S_θ'(x'), ỹ') on the others, which it never learns from, in no
-    epoch: see `examined`. The term's gradient reaches the explanations through that step: see `bilevel.LookaheadStep`.
+    epoch: see `held_out_examples`. The term's gradient reaches the explanations through that step: see `LookaheadStep`.
     In evaluation the term is the student's CE on the whole batch. A batch without taught examples or without others: 0.
 
     Args:
         explainer: see `Criterion`, as `weight` and `lr_multiplier`.
-        pupil: the student.
+        student: who learns.
         rate: of the student's optimizer.
         max_norm: at which its gradients are clipped.
-        mode: of the meta-gradient.
         held_out: the share of examples that the outer loss is on.
         outer_divergence: whether the term is + β·KL(r' ‖ r*') at θ', as printed; SMaT's outer loss has none. With it
             explanations also come to look like the student's own.
     """
 
-    pupil: SimulatingStudent = field(kw_only=True, repr=False)
+    student: SimulatingStudent = field(kw_only=True, repr=False)
     rate: float = 5e-3
     max_norm: float = 5.0
-    mode: Mode = "forward"
     held_out: float = 0.5
     outer_divergence: bool = False
     name: ClassVar[str] = "simulatability"
@@ -119,32 +117,32 @@ class Simulatability(Criterion):
     @property
     def companion(self) -> nn.Module:
         """The student, a module that the criterion trains by itself."""
-        return self.pupil
+        return self.student
 
     @property
     def params(self) -> dict[str, Any]:
         """Those of the criterion, and what the student starts from."""
-        student = self.pupil.student
-        own = {"optimizer": self.pupil.kind, "special_tokens": student.explainer.params["special_tokens"]}
+        student = self.student.network
+        own = {"optimizer": self.student.kind, "special_tokens": student.explainer.params["special_tokens"]}
         start = {"model": student.explained.config.model_type, "weights": weights_digest(student.explained.model)}
-        return super().params | {"pupil": start | {"weight": student.weight} | own}
+        return super().params | {"student": start | {"weight": student.weight} | own}
 
     def __call__(self, step: Step) -> Tensor:
         """The student's loss, a scalar; in training on held-out examples, after its step on the others."""
         batch = answered(step.model, step.batch, step.outputs.logits)
         if not step.context.training:
-            with self.pupil.student.explained.evaluating():
-                return self.pupil.student("simulation", batch)  # type: ignore[no-any-return]
+            with self.student.network.explained.evaluating():
+                return self.student.network("simulation", batch)  # type: ignore[no-any-return]
         if step.context.rank:
             raise ExegeteError("a student learns in one process: start one")
         explained = self.scores(step).masked_fill(~batch.attended, 0.0)
-        held_out = examined(batch, self.held_out)
+        held_out = held_out_examples(batch, self.held_out)
         if held_out.all() or not held_out.any():
             return explained.sum() * 0
-        lesson, exam = (batch.select(rows.nonzero().flatten()) for rows in (~held_out, held_out))
+        inner, outer = (batch.select(rows.nonzero().flatten()) for rows in (~held_out, held_out))
         taught, judged = explained[~held_out], explained[held_out]
         own = judged.detach().requires_grad_() if self.outer_divergence else None
-        gradient, loss = self._taught(step, lesson, taught.detach(), exam, own)
+        gradient, loss = self._taught(step, inner, taught.detach(), outer, own)
         through = (taught * gradient).sum()
         if own is not None:
             assert own.grad is not None
@@ -152,30 +150,28 @@ class Simulatability(Criterion):
         return loss + through - through.detach()
 
     def _taught(
-        self, step: Step, lesson: Batch, taught: Tensor, exam: Batch, own: Tensor | None
+        self, step: Step, inner: Batch, taught: Tensor, outer: Batch, own: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The student's step, and the outer loss after one more with its gradient at the explanations [B, L].
 
-        `own`: the exam's explanations, where they are part of that loss; see `LookaheadStep.gradient`.
+        `own`: the outer's explanations, where they are part of that loss; see `LookaheadStep.gradient`.
         """
         seeds = [step.generator(f"student's {what}").initial_seed() for what in ("step", "lookahead")]
-        with torch.enable_grad(), self.pupil.wanting_gradients() as student:
-            weights, optimizer = student.weights(), self.pupil.optimizer(self.rate)
+        with torch.enable_grad(), self.student.requiring_gradients() as student:
+            weights, optimizer = student.weights(), self.student.optimizer(self.rate)
             with drawing(seeds[0]):
-                loss = student("loss", lesson, taught)
+                loss = student("loss", inner, taught)
             found = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
             factor = clipping(found, self.max_norm)
             for weight, slope in zip(weights.values(), found, strict=True):
                 weight.grad = slope.mul_(factor)
             optimizer.step()
             optimizer.zero_grad()
-            lookahead = LookaheadStep(
-                student, inner_optimizer_of(optimizer, weights), self.mode, self.max_norm, self.rate
-            )
-            return lookahead.gradient(lesson, taught, exam, seeds[1], own)
+            lookahead = LookaheadStep(student, inner_optimizer_of(optimizer, weights), max_norm=self.max_norm)
+            return lookahead.gradient(inner, taught, outer, seeds[1], own)
 
 
-def examined(batch: Batch, share: float) -> Tensor:
+def held_out_examples(batch: Batch, share: float) -> Tensor:
     """[B] Which examples a student is judged on and never taught: that share of all, drawn by what they are.
 
     An example, and one like it, is on the same side in every epoch, whatever it is padded to.

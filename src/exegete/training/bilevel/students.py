@@ -26,7 +26,6 @@ from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.digest import weights_digest
 from exegete.objectives import CrossEntropy, Objective
-from exegete.training.bilevel.lookahead import Mode
 from exegete.training.bilevel.scaffold import LAST, LEARNED, NONE, Scaffolding, projected, static, usual_weight
 from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
 from exegete.training.bilevel.teacher_outputs import (
@@ -39,7 +38,9 @@ from exegete.training.bilevel.teacher_outputs import (
     with_gold,
 )
 from exegete.training.loop import evaluation
-from exegete.training.loop.fine_tune import TrainResult, fine_tune
+from exegete.training.loop.execute import TrainResult
+from exegete.training.loop.fine_tune import fine_tune
+from exegete.training.loop.options import RunOptions
 from exegete.training.loop.run import vocabulary_digest
 from exegete.training.loop.starting_model import Source, as_numbered, is_new
 
@@ -55,7 +56,6 @@ class Teaching:
         explainer: `none`, `learned` (SMaT), or a static one, see `scaffold.static`.
         weight: β; default: 5, for signed methods 0.2.
         normaliser: of the heads' coefficients, of the teacher's and the student's explainer.
-        mode: how the outer gradient is found, see `bilevel.LookaheadStep`.
         lookahead: whether it is through a further step of the student, see `Scaffolding`.
         interval: the student's steps for each of the teacher's explainer.
         rate: the outer learning rate.
@@ -66,16 +66,13 @@ class Teaching:
     explainer: str = LEARNED
     weight: float | None = None
     normaliser: Normaliser = "sparsemax"
-    mode: Mode = "forward"
     lookahead: bool = True
     interval: int = 1
     rate: float = 5e-4
     retrain: bool = False
 
-    def student(
-        self, model: Source, train: Dataset, dev: Dataset, output_dir: str | Path, **options: Any
-    ) -> TrainResult:
-        """Trains one student, whose labels in both splits are the teacher's answers; options as those of `fine_tune`.
+    def student(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
+        """Trains one student into a folder; its labels in both splits are the teacher's answers.
 
         Beside it lie `student_explainer` and, where it learned, `teacher_explainer`. With `retrain` the student that
         the explainer learned with lies in a folder beside, whose name ends with `-learned`.
@@ -84,31 +81,31 @@ class Teaching:
             ExegeteError: a student with another vocabulary, a teacher that says the same of all dev data in a
                 regression; else as `fine_tune`.
         """
-        folder = Path(output_dir)
         if self.retrain and self.explainer == LEARNED:
-            first = replace(self, retrain=False).student(deepcopy(model), train, dev, beside(folder), **options)
+            beside = folder.with_name(f"{folder.name}-learned")
+            first = replace(self, retrain=False).student(deepcopy(model), train, dev, beside, options)
             if not first.finished:
                 raise ExegeteError("learning the explainer was stopped: the same call goes on from there")
-            return self.fixed(first.folder).student(model, train, dev, folder, **options)
-        alike = self.cutting(options.get("max_length"))
-        return alike.run(model, alike.taught(train), alike.taught(dev), folder, **options)
+            return self.fixed(first.folder).student(model, train, dev, folder, options)
+        alike = self.cutting(options.max_length)
+        return alike.run(model, alike.taught(train), alike.taught(dev), folder, options)
 
     def run(
         self,
         model: Source,
-        lesson: Dataset,
-        exam: Dataset,
+        train: Dataset,
+        dev: Dataset,
         folder: Path,
+        options: RunOptions,
         objectives: Sequence[Objective] | None = None,
-        **options: Any,
     ) -> TrainResult:
-        """As `student`, from data with the teacher's answers; `objectives`: made of data that `lesson` is a part of."""
-        _require_varied(self.teacher, exam)
-        if is_new(model) and options.get("processing_class") is None:
-            options["processing_class"] = self.teacher.processing_class
+        """As `student`, from data with the teacher's answers; `objectives`: made of data that `train` is a part of."""
+        _require_varied(self.teacher, dev)
+        if is_new(model):
+            options = options.filled({}, processing_class=self.teacher.processing_class)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        terms = self.objectives(lesson, folder.parent) if objectives is None else objectives
-        return fine_tune(model, lesson, exam, folder, objectives=terms, trainer=ScaffoldTrainer, **options)
+        terms = self.objectives(train, folder.parent) if objectives is None else objectives
+        return fine_tune(model, train, dev, folder, objectives=terms, trainer=ScaffoldTrainer, options=options)
 
     def cutting(self, max_length: int | None) -> Teaching:
         """With a teacher that cuts texts where the student does."""
@@ -133,9 +130,8 @@ class Teaching:
             teacher=method if learns and isinstance(method, ParameterisedAttention) else None,
             weight=usual_weight(method) if self.weight is None else self.weight,
             normaliser=self.normaliser,
-            layers="last" if _looks_at_last(self.explainer, method) else "all",
+            layers="last" if _of_last_layer(self.explainer, method) else "all",
             special_tokens=getattr(method, "special_tokens", True),
-            mode=self.mode,
             lookahead=self.lookahead,
             interval=self.interval,
             rate=self.rate,
@@ -147,11 +143,6 @@ class Teaching:
     def fixed(self, folder: Path) -> Teaching:
         """With the explainer that a run learned, as a static one."""
         return replace(self, explainer=f"parameterised_attention:{folder / 'teacher_explainer'}", retrain=False)
-
-
-def beside(folder: Path) -> Path:
-    """Where the student lies that an explainer was learned with."""
-    return folder.with_name(f"{folder.name}-learned")
 
 
 def measured(model: ExplainedModel, data: Dataset) -> dict[str, float]:
@@ -188,7 +179,8 @@ def students(
     explainers: Sequence[str],
     sizes: Sequence[int],
     seeds: Sequence[int],
-    **options: Any,
+    options: RunOptions | None = None,
+    **given: Any,
 ) -> pd.DataFrame:
     """A student for every explainer, size and seed: a row each, with its figures on the test split.
 
@@ -205,12 +197,14 @@ def students(
         explainers: as `Teaching.explainer`.
         sizes: numbers of rows.
         seeds: of the students.
-        options: of `fine_tune`.
+        options: of all runs.
+        given: single options by name, on top of these.
     """
-    teaching = teaching.cutting(options.get("max_length"))
-    lesson, exam, last = (teaching.taught(data) for data in (pool, dev, test))
-    if max(sizes) > len(lesson):
-        raise ExegeteError(f"the pool has {len(lesson)} rows, fewer than {max(sizes)}")
+    options = RunOptions.of(options, given)
+    teaching = teaching.cutting(options.max_length)
+    train, chosen_on, last = (teaching.taught(data) for data in (pool, dev, test))
+    if max(sizes) > len(train):
+        raise ExegeteError(f"the pool has {len(train)} rows, fewer than {max(sizes)}")
     rows = []
     for name in explainers:
         one, terms = replace(teaching, explainer=name), None
@@ -218,8 +212,9 @@ def students(
             folder = Path(output_dir) / f"{_plain(name)}-{size}-{seed}"
             if not (folder / MEASURED).exists():
                 Path(output_dir).mkdir(parents=True, exist_ok=True)
-                terms = terms or one.objectives(lesson, Path(output_dir))
-                result = one.run(deepcopy(model), lesson.select(range(size)), exam, folder, terms, seed=seed, **options)
+                terms = terms or one.objectives(train, Path(output_dir))
+                data = train.select(range(size)), chosen_on
+                result = one.run(deepcopy(model), *data, folder, replace(options, seed=seed), terms)
                 if not result.finished:
                     raise ExegeteError("the students' training was stopped: the same call goes on from there")
                 write_json(folder / MEASURED, measured(result.model, last) | {"steps": result.steps})
@@ -255,12 +250,12 @@ def _explanations(teacher: ExplainedModel, method: Explainer, batch: Batch) -> T
     return projected(method, method.explain_all_positions(teacher, batch).scores.detach(), batch.attended)[:, None]
 
 
-def _looks_at_last(name: str, method: Explainer) -> bool:
+def _of_last_layer(name: str, method: Explainer) -> bool:
     return name in LAST or (isinstance(method, ParameterisedAttention) and method.layers == "last")
 
 
-def _require_varied(teacher: ExplainedModel, exam: Dataset) -> None:
-    if teacher.task.name == "regression" and np.ptp(teacher_answers(exam)) == 0:
+def _require_varied(teacher: ExplainedModel, chosen_on: Dataset) -> None:
+    if teacher.task.name == "regression" and np.ptp(teacher_answers(chosen_on)) == 0:
         raise ExegeteError(
             "the teacher gives every row of the dev data the same value: no correlation with it is defined, and there "
             "is nothing to foretell"

@@ -60,7 +60,7 @@ def longest_first(sizes: Sequence[int]) -> list[int]:
 
 
 @contextmanager
-def said_once(name: str) -> Iterator[None]:
+def log_once(name: str) -> Iterator[None]:
     """Inside the block a logger says each kind of message once, however many batches there are."""
     said: set[str] = set()
 

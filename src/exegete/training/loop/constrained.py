@@ -73,6 +73,11 @@ class Constrained(Adaptive):
         return float(self.multiplier.value)
 
     @property
+    def needs_rationale(self) -> bool:
+        """Whether the bounded objective needs rationales."""
+        return self.objective.needs_rationale
+
+    @property
     def capture(self) -> Capture:
         """The parts of the shared pass that the bounded objective needs."""
         return self.objective.capture

@@ -58,8 +58,8 @@ class TrainingModule(nn.Module):
             explained: Any = super().__getattr__("explained")
             return getattr(explained.model, name)
 
-    def forward(self, batch: Batch, context: StepContext) -> dict[str, Tensor]:
-        """The objectives' terms [number of objectives], unweighted, and the logits.
+    def forward(self, batch: Batch, context: StepContext) -> dict[str, Any]:
+        """The objectives' terms [number of objectives], unweighted, also one by one as `each`, and the logits.
 
         One pass through the model, and one more for each share of the batch that some objectives are content with.
         """
@@ -79,8 +79,7 @@ class TrainingModule(nn.Module):
                 for share in sorted({1.0, *shares}, reverse=True)
             }
             terms = [objective(steps[share]) for objective, share in zip(self.objectives, shares, strict=True)]
-        precise = reduce(torch.promote_types, (term.dtype for term in terms), torch.float32)
-        return {"terms": torch.stack([term.to(precise) for term in terms]), "logits": steps[1.0].outputs.logits}
+        return stacked(terms) | {"logits": steps[1.0].outputs.logits}
 
     def _step(self, batch: Batch, context: StepContext, served: Sequence[Objective], *, keep_graph: bool) -> Step:
         """The pass that these objectives have in common."""
@@ -89,6 +88,12 @@ class TrainingModule(nn.Module):
         outputs = self.explained(batch, at, reduce(or_, (objective.capture for objective in served), Capture()))
         losses, counted = task_losses(self.explained, batch, finite(outputs.logits))
         return Step(self.explained, batch, outputs, losses, counted, context)
+
+
+def stacked(terms: Sequence[Tensor]) -> dict[str, Any]:
+    """`terms` in one tensor, of float32 at least, and `each` by itself: a gradient of one is not led through others."""
+    precise = reduce(torch.promote_types, (term.dtype for term in terms), torch.float32)
+    return {"terms": torch.stack([term.to(precise) for term in terms]), "each": tuple(terms)}
 
 
 def drawn(batch: Batch, share: float, context: StepContext) -> Batch:

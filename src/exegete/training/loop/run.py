@@ -108,6 +108,12 @@ class Run:
             (self.folder / name).unlink(missing_ok=True)
 
 
+def note(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Adds facts to a run's record that its outcome does not depend on; they are not compared with another run's."""
+    record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    write_json(folder / RECORD, record | facts)
+
+
 def vocabulary_digest(processor: Any) -> str | None:
     """A digest of a tokenizer's vocabulary; None for an image processor."""
     if not hasattr(processor, "get_vocab"):

@@ -29,10 +29,13 @@ from exegete.training.loop import evaluation
 from exegete.training.loop.batches import Collator, InOrder, lengths, longest_first, shuffled
 from exegete.training.loop.head import split_head
 from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.options import RunOptions
 from exegete.training.loop.progress import Progress
 
 LEARNED = "exegete_learned.safetensors"
 SUMS = "exegete_sums.safetensors"
+NORMS = "gradient norms"
+LOGGED = ("log", NORMS)
 
 
 class ObjectiveTrainer(Trainer):
@@ -47,8 +50,8 @@ class ObjectiveTrainer(Trainer):
         args: the Trainer's arguments; `train_sampling_strategy="group_by_length"` is an order of our own, which
             depends on (seed, epoch) alone, so that resumed runs see the same batches.
         objectives: the terms of the loss.
-        masked_share: examples that lose random words in training, see `masking.masked`.
-        head_rate: the head's learning rate as a multiple of the encoder's, see `head.split_head`.
+        options: of them `masked_share` (see `masked_inputs.masked`), `head_rate` (see `head.split_head`),
+            `log_gradient_norms` and early stopping count here.
         kwargs: further arguments of the Trainer, such as `train_dataset`, `eval_dataset`, `callbacks`.
     """
 
@@ -59,8 +62,7 @@ class ObjectiveTrainer(Trainer):
         model: ExplainedModel,
         args: TrainingArguments,
         objectives: Sequence[Objective] = (CrossEntropy(),),
-        masked_share: float = 0.0,
-        head_rate: float = 1.0,
+        options: RunOptions | None = None,
         **kwargs: Any,
     ) -> None:
         if args.label_smoothing_factor:
@@ -72,21 +74,22 @@ class ObjectiveTrainer(Trainer):
         if args.n_gpu > 1:
             args._n_gpu = 1
         self.explained = model
-        self.head_rate = head_rate
+        self.options = options or RunOptions()
         self.part, self.usual_size = 0, torch.ones(len(objectives))
         self._sums: dict[str, Tensor] = {}
-        module = self.made_module(model, objectives, masked_share)
+        module = self.made_module(model, objectives)
         kwargs = {"data_collator": Collator(model), "processing_class": model.processing_class} | kwargs
         super().__init__(module, args, **kwargs)
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(Progress)
+        if self.options.early_stopping_patience is not None:
+            patience, threshold = self.options.early_stopping_patience, self.options.early_stopping_threshold
+            self.add_callback(self.stopping(patience, threshold or 0.0))
 
-    def made_module(
-        self, model: ExplainedModel, objectives: Sequence[Objective], masked_share: float
-    ) -> TrainingModule:
+    def made_module(self, model: ExplainedModel, objectives: Sequence[Objective]) -> TrainingModule:
         """The module that is trained; for subclasses whose steps are of another kind."""
-        return TrainingModule(model, objectives, masked_share)
+        return TrainingModule(model, objectives, self.options.masked_share)
 
     @property
     def module(self) -> TrainingModule:
@@ -98,8 +101,8 @@ class ObjectiveTrainer(Trainer):
         """The Trainer's, with the head's weights apart where they have a learning rate of their own."""
         made = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
-        if made and self.head_rate != 1:
-            split_head(optimizer, self.explained.model, self.head_rate)
+        if made and self.options.head_rate not in (None, 1):
+            split_head(optimizer, self.explained.model, self.options.head_rate)
         return optimizer
 
     @staticmethod
@@ -137,10 +140,24 @@ class ObjectiveTrainer(Trainer):
         weights = terms.new_tensor([objective.weight for objective in self.module.objectives])
         for purpose in ("step", "log") if training else ("evaluation",):
             self._record(purpose, terms, sizes)
-        loss = (terms * weights * (sizes / self.usual_size.clamp(min=1e-9) if training else 1)).sum()
+        weights = weights * (sizes / self.usual_size.clamp(min=1e-9) if training else 1)
+        if training and self.options.log_gradient_norms:
+            self._record(NORMS, self._gradient_norms(outputs["each"], weights), torch.ones_like(sizes))
+        loss = (terms * weights).sum()
         if not return_outputs:
             return loss
         return loss, {"prediction": evaluation.predictions(self.explained, batch, outputs["logits"].detach())}
+
+    def _gradient_norms(self, terms: Sequence[Tensor], weights: Tensor) -> Tensor:
+        """[number of objectives] Each weighted term's gradient in all that is trained, as its norm; graphs are kept."""
+        trained = [weight for weight in self.module.parameters() if weight.requires_grad]
+        norms = []
+        for term, weight in zip(terms, weights, strict=True):
+            loss = [term * weight] if term.requires_grad else []
+            slopes = torch.autograd.grad(loss, trained, retain_graph=True, allow_unused=True) if loss else ()
+            found = [slope for slope in slopes if slope is not None]
+            norms.append(torch.nn.utils.get_total_norm(found).to(weights))
+        return torch.stack(norms)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """The batches of one optimizer step; a smaller one among them, in any process, gets a smaller share of it."""
@@ -203,20 +220,11 @@ class ObjectiveTrainer(Trainer):
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
-    def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: Any = None,
-        metric_key_prefix: str = "eval",
-    ) -> Any:
+    def evaluation_loop(self, dataloader: Any, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> Any:
         """The Trainer's, with the objectives' terms and the task's figures; predictions in the dataset's order."""
         self.part = 0
         self._sums.pop("evaluation", None)
-        output = super().evaluation_loop(
-            dataloader, description, prediction_loss_only=False, metric_key_prefix=metric_key_prefix
-        )
+        output = super().evaluation_loop(dataloader, "Evaluation", False, metric_key_prefix=metric_key_prefix)
         dataset = dataloader.dataset
         predicted = np.empty_like(output.predictions)
         predicted[longest_first(lengths(dataset))] = output.predictions
@@ -245,7 +253,8 @@ class ObjectiveTrainer(Trainer):
         """Adds the objectives' terms since the last log, and what adaptive ones have to say."""
         if "loss" in logs:
             adaptive = [objective for objective in self.module.objectives if isinstance(objective, Adaptive)]
-            logs = logs | self._drained("log") | {n: v for each in adaptive for n, v in each.figures.items()}
+            norms = {f"{name}_gradient_norm": value for name, value in self._drained(NORMS).items()}
+            logs = logs | self._drained("log") | norms | {n: v for each in adaptive for n, v in each.figures.items()}
         super().log(logs, start_time)
 
     def _record(self, purpose: str, terms: Tensor, sizes: Tensor) -> None:
@@ -288,16 +297,15 @@ class ObjectiveTrainer(Trainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Also the sums since the last log, so that a resumed run logs the terms of an unbroken one."""
         super()._save_optimizer_and_scheduler(output_dir)
-        if "log" in self._sums:
-            sums = self.accelerator.reduce(self._sums["log"], "sum")
-            if self.args.should_save:
-                save_file({"log": sums}, Path(output_dir) / SUMS)
+        sums = {name: self.accelerator.reduce(self._sums[name], "sum") for name in LOGGED if name in self._sums}
+        if sums and self.args.should_save:
+            save_file(sums, Path(output_dir) / SUMS)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and (Path(checkpoint) / SUMS).is_file():
-            sums = load_file(Path(checkpoint) / SUMS)["log"].to(self.args.device)
-            self._sums["log"] = sums * (self.args.process_index == 0)
+            for name, sums in load_file(Path(checkpoint) / SUMS).items():
+                self._sums[name] = sums.to(self.args.device) * (self.args.process_index == 0)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         folder, prefix = Path(output_dir or self.args.output_dir), "explained.model."

@@ -25,7 +25,8 @@ from exegete.models import ExplainedModel
 from exegete.models import encode as encoding
 from exegete.models.digest import processor_digest, weights_digest
 from exegete.models.preserve import unchanged_random_state, weights_fixed
-from exegete.training.loop.batches import said_once
+from exegete.training.loop.batches import log_once
+from exegete.training.loop.options import RunOptions
 from exegete.training.masking.data import only_texts, stratified
 from exegete.training.masking.run import masking_arguments, new_masking, usual
 from exegete.training.masking.trainer import MaskingTrainer
@@ -77,7 +78,7 @@ class WeightSearch:
         backbone: str | PreTrainedModel | None = None,
         tokenizer: Any = None,
         choices: Mapping[str, Any] | None = None,
-        arguments: Mapping[str, Any] | None = None,
+        options: RunOptions | None = None,
     ) -> Weights:
         """The weights of the best trial by the metric; arguments as in `train_masking`.
 
@@ -88,7 +89,7 @@ class WeightSearch:
         few = stratified(dev, self.dev_rows, self.seed)
         case = _Case(
             self, model, only_texts(stratified(without(train, dev), self.train_rows, self.seed)), only_texts(few),
-            judge, backbone, tokenizer, dict(choices or {}), dict(arguments or {}),
+            judge, backbone, tokenizer, dict(choices or {}), options or RunOptions(),
         )  # fmt: skip
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +131,7 @@ class _Case:
     backbone: Any
     tokenizer: Any
     choices: dict[str, Any]
-    arguments: dict[str, Any]
+    options: RunOptions
 
     @property
     def name(self) -> str:
@@ -142,7 +143,7 @@ class _Case:
             "metric": {self.judge.name: self.judge.params},
             "backbone": self.backbone if isinstance(self.backbone, str | None) else weights_digest(self.backbone),
             "choices": self.choices,
-            "arguments": self.arguments,
+            "arguments": self.options.named,
             "search": {name: getattr(self.search, name) for name in ("epochs", "seed")},
             "forms": [self.search.weights.inverse_form, self.search.weights.sparsity_form],
         }
@@ -154,13 +155,14 @@ class _Case:
         watch = _Watch(trial, f"eval_{self.judge.name}", self.search.epochs)
         with tempfile.TemporaryDirectory() as folder, weights_fixed(self.model), unchanged_random_state():
             quiet = {"save_strategy": "no", "load_best_model_at_end": False, "disable_tqdm": True}
-            arguments = {**usual(self.model), **self.arguments, **quiet}
-            args = masking_arguments(arguments, [self.judge], len(self.train), Path(folder), self.search.seed)
+            arguments = {**self.options.named, **quiet}
+            options = replace(self.options, arguments=arguments, seed=self.search.seed).filled(usual(self.model))
+            args = masking_arguments(options, [self.judge], len(self.train), Path(folder))
             settings = self.choices | {"weights": replace(self.search.weights, **weights)}
             masking = new_masking(self.model, self.backbone, self.tokenizer, settings, self.search.seed)
             data = {"train_dataset": self.train, "eval_dataset": self.dev}
             loop = MaskingTrainer(self.model, args, masking, [self.judge], callbacks=[watch], **data)
-            with self.model.evaluating(), said_once(encoding.__name__):
+            with self.model.evaluating(), log_once(encoding.__name__):
                 loop.train()
                 value = None if watch.pruned else loop.evaluate()[f"eval_{self.judge.name}"]
         if value is None:

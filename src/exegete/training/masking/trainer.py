@@ -21,7 +21,7 @@ from exegete.models.outputs import finite
 from exegete.models.readout import answer_only
 from exegete.objectives import Objective, StepContext
 from exegete.objectives.masking import MaskingStep, both, masking_objectives, twice
-from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.module import TrainingModule, stacked
 from exegete.training.loop.trainer import ObjectiveTrainer
 
 
@@ -48,7 +48,7 @@ class MaskingModule(TrainingModule):
         self.explained.train(False)
         return self
 
-    def forward(self, batch: Batch, context: StepContext) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, context: StepContext) -> dict[str, Any]:
         """The terms [number of objectives], the explained model's logits, and the maps as its tokens have them."""
         model, masking = self.explained, self.masking
         with torch.no_grad():
@@ -69,8 +69,8 @@ class MaskingModule(TrainingModule):
             model, batch, outputs, none, all_, context,
             answer=answer, scores=own, own_content=reading.own.content, kept=kept, without=without,
         )  # fmt: skip
-        terms = torch.stack([objective(step) for objective in self.objectives])
-        return {"terms": terms, "logits": outputs.logits, "scores": scores}
+        terms = [objective(step) for objective in self.objectives]
+        return stacked(terms) | {"logits": outputs.logits, "scores": scores}
 
 
 class MaskingTrainer(ObjectiveTrainer):
@@ -104,20 +104,11 @@ class MaskingTrainer(ObjectiveTrainer):
         chosen = masking_objectives(masking.settings.weights) if objectives is None else objectives
         super().__init__(model, args, chosen, **({"processing_class": None} | kwargs))
 
-    def made_module(
-        self, model: ExplainedModel, objectives: Sequence[Objective], masked_share: float
-    ) -> TrainingModule:
+    def made_module(self, model: ExplainedModel, objectives: Sequence[Objective]) -> TrainingModule:
         """The module that is trained, a `MaskingModule`: the masking model with the model it explains."""
         return MaskingModule(model, objectives, self.masking)
 
-    def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: Any = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
+    def evaluation_loop(self, dataloader: Any, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> EvalLoopOutput:
         """The terms and each metric's mean over the examples for which it is defined; no predictions."""
         self.part = 0
         self._sums.pop("evaluation", None)

@@ -1,0 +1,41 @@
+"""Explanations that few words carry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from exegete.explainers import Explainer
+from exegete.explainers.attention import AttentionRollout
+from exegete.objectives.base import Step
+from exegete.objectives.explained import Explained
+from exegete.objectives.teacher import distribution
+
+ROLLOUT = AttentionRollout()
+
+
+@dataclass(frozen=True)
+class AttributionEntropy(Explained):
+    """−Σ p log p of the attribution's magnitudes as shares p of 1 over content, in nats; mean over examples.
+
+    0 where one token has everything, log n where n tokens have alike. What is explained is the prediction.
+
+    Args:
+        explainer: any differentiable method.
+        weight: of the term in the sum.
+    """
+
+    explainer: Explainer = ROLLOUT
+    weight: float = 1.0
+    name: ClassVar[str] = "attribution_entropy"
+
+    def __call__(self, step: Step) -> Tensor:
+        """The entropy, a scalar: a mean over the batch; 0 for an example without content."""
+        content = step.batch.content
+        target = step.model.target(step.batch, "predicted", step.outputs.logits)
+        shares = distribution(self.attribution(step, target).abs(), content)
+        entropies: Tensor = torch.special.entr(shares.masked_fill(~content, 1.0)).sum(1)
+        return entropies.mean()

@@ -1,0 +1,77 @@
+"""Objectives by their specs, and a loss put together from them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import exegete
+from exegete import ExegeteError
+from exegete.cli import main
+from exegete.objectives import Step, StepContext, objective, objectives, task_losses
+from exegete.recipes import RECIPES
+from exegete.testing.models import random_model, texts
+
+
+def test_parameters_and_those_of_an_explainer_stand_in_the_spec():
+    found = objective("attribution_entropy?weight=0.1")
+    assert (found.weight, found.explainer.name) == (0.1, "attention_rollout")
+    found = objective("explanation?explainer=integrated_gradients?n_steps=3;baselines=zero&score=kl")
+    assert (found.explainer.n_steps, found.explainer.baselines, found.score) == (3, "zero", "kl")
+    assert objective("comprehensiveness?bins=0.1,0.2", weight=2.0).bins == (0.1, 0.2)
+    both = objectives("sufficiency?bins=0.1,0.5,cross_entropy")
+    assert [(each.name, each.weight) for each in both] == [("sufficiency", 1.0), ("cross_entropy", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("attribution_entropi", "Did you mean 'attribution_entropy'"),
+        ("attribution_entropy?wait=1", "unknown parameter of attribution_entropy 'wait'"),
+        ("attribution_entropy?explainer=occlusion", "occlusion cannot guide a model"),
+        ("attribution_entropy?weight=-1", "weight of attribution_entropy is at least 0"),
+        ("explanation_guided?memory=1", "unknown parameter of explanation_guided 'memory'"),
+        ("cross_entropy,cross_entropy?weight=2", "cross_entropy is there twice"),
+        (",", "expected ids"),
+    ],
+)
+def test_what_is_wrong_is_named(spec, message):
+    with pytest.raises(ExegeteError, match=message.replace("?", r"\?")):
+        objectives(spec)
+
+
+@pytest.mark.parametrize("method", ["attention_rollout", "input_x_gradient", "integrated_gradients?n_steps=2"])
+def test_the_entropy_is_that_of_the_shares_of_each_example(method):
+    model = random_model()
+    batch = model.encode(texts())
+    found = objective(f"attribution_entropy?explainer={method}")
+    outputs = model(batch, None, found.capture)
+    if found.on_embeddings:
+        outputs = model(batch, model.embed(batch).requires_grad_(), found.capture)
+    step = Step(model, batch, outputs, *task_losses(model, batch, outputs.logits), StepContext())
+    scores = found.explainer.attribute(model, batch).detach().abs()
+    rows = zip(scores, batch.content, strict=True)
+    expected = [torch.distributions.Categorical(row[inside]).entropy() for row, inside in rows]
+    torch.testing.assert_close(found(step).detach(), torch.stack(expected).mean(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_command_trains_on_the_objectives_and_says_so(tmp_path):
+    folder, spec = tmp_path / "run", "cross_entropy,attribution_entropy?weight=5"
+    small = ["--data", "generated?size=48", "--device", "cpu", "--epochs", "1", "--batch-size", "16", "--quiet"]
+    assert main(["train", "custom", "--objectives", spec, *small, "--config", "tiny", "--output-dir", str(folder)]) == 0
+    assert "attribution_entropy" in json.loads((folder / "metrics.json").read_text())
+    recorded = json.loads((folder / "exegete_run.json").read_text())["config"]["objectives"]
+    assert recorded["attribution_entropy"]["weight"] == 5.0
+
+
+def test_a_weight_on_the_entropy_makes_explanations_narrower(tmp_path):
+    found = {}
+    for weight in (0, 3):
+        recipe = RECIPES["custom"](f"cross_entropy,attribution_entropy?weight={weight}")
+        settings = {"num_train_epochs": 6, "learning_rate": 3e-3, "load_best_model_at_end": False, "disable_tqdm": True}
+        data = [exegete.load_data("generated?size=96", split) for split in ("train", "dev")]
+        result = recipe.train("tiny", *data, tmp_path / str(weight), arguments=settings, device="cpu")
+        found[weight] = result.metrics["attribution_entropy"]
+    assert found[3] < found[0] - 0.05

@@ -1,0 +1,56 @@
+"""docs/papers.md says of each training method of a paper what is done in another way."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from pathlib import Path
+
+from exegete.cli import main
+from exegete.recipes import RECIPES
+
+FILE = Path(__file__).parents[2] / "docs" / "papers.md"
+HEAD = """# Papers
+
+The training methods of `exegete train`, by paper, and what they do in another way than it. The same sentences stand in
+`exegete train METHOD --help` and in the record of each run (`exegete_run.json`). [studies/](../studies/README.md) has
+the papers' tables, [results/](results/) what came out.
+"""
+
+
+def index():
+    """The page as the recipes have it."""
+    made = sorted((factory() for factory in RECIPES.values()), key=lambda recipe: recipe.paper)
+    parts = [HEAD]
+    for paper, recipes in groupby((recipe for recipe in made if recipe.paper), key=lambda recipe: recipe.paper):
+        parts.append(f"## {paper}\n")
+        for recipe in recipes:
+            lines = "".join(f"- {departure}\n" for departure in recipe.departures)
+            parts.append(f"`exegete train {recipe.name}`\n\n{lines}")
+    return "\n".join(parts)
+
+
+def test_the_page_is_what_the_recipes_say():
+    assert FILE.read_text(encoding="utf-8") == index()
+
+
+def test_help_and_the_record_of_a_run_say_it_too(tmp_path, capsys):
+    (departure, *_) = RECIPES["fresh"]().departures
+    assert main(["train", "fresh", "--help"]) == 0
+    assert departure in " ".join(capsys.readouterr().out.split())
+    small = ["--data", "generated?size=24", "--device", "cpu", "--epochs", "1", "--quiet", "--config", "tiny"]
+    assert main(["train", "fresh", *small, "--output-dir", str(tmp_path / "run")]) == 0
+    record = json.loads((tmp_path / "run" / "exegete_run.json").read_text())
+    assert (record["recipe"], record["paper"]) == ("fresh", "Jain et al. 2020")
+    assert departure in record["departures"]
+    assert main(["train", "fresh", *small, "--output-dir", str(tmp_path / "run")]) == 0
+
+
+def test_what_is_on_by_default_can_be_switched_off(tmp_path, capsys):
+    small = ["--data", "generated", "--config", "tiny", "--output-dir", str(tmp_path)]
+    assert main(["train", "ivra", "--lora", "--no-train-model", *small]) == 2
+    assert "adapters are a way of training the model" in capsys.readouterr().err
+
+
+if __name__ == "__main__":
+    FILE.write_text(index(), encoding="utf-8")

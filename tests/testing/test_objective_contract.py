@@ -1,0 +1,46 @@
+"""The shipped contract holds for every native objective, and catches what breaks it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+from exegete.objectives import OBJECTIVES, Objective
+from exegete.testing import ObjectiveContract
+from exegete.testing.models import random_model
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+class TestNativeObjectives(ObjectiveContract):
+    @pytest.fixture
+    def objective(self, name):
+        return OBJECTIVES[name]()
+
+
+@dataclass(frozen=True)
+class Careless(Objective):
+    """A sum instead of a mean, noise of the global generator, a graph cut off, and no word of numbers that are none."""
+
+    weight: float = 1.0
+    name: ClassVar[str] = "careless"
+
+    def __call__(self, step):
+        logits = step.outputs.logits
+        return (logits.square().sum() * logits.detach().mean() + torch.rand(())).nan_to_num()
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "test_its_gradient_is_its_derivative",
+        "test_a_batch_has_the_mean_of_its_examples",
+        "test_a_broken_model_is_not_learned_from",
+        "test_all_that_it_draws_comes_from_the_step",
+    ],
+)
+def test_a_careless_objective_is_caught(test):
+    with pytest.raises((AssertionError, RuntimeError)):
+        getattr(ObjectiveContract(), test)(Careless(), random_model())
