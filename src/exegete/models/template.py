@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from exegete.errors import ExegeteError
 
+Special = Literal["all", "before"] | None
 FIELD = re.compile(r"\{(text|text_pair)\}")
 
 
@@ -55,24 +56,28 @@ class Placed:
     overflowing: tuple[()] = ()
 
 
-def placed(tokenizer: Any, template: Template, texts: tuple[str, ...], *, special: bool = True) -> Placed:
-    """The tokens of the texts in the template; `special`: with those that the tokenizer adds of its own accord.
+def placed(tokenizer: Any, template: Template, texts: tuple[str, ...], *, special: Special = "all") -> Placed:
+    """The tokens of the texts in the template; `special`: which of those that the tokenizer adds of its own accord.
 
     A token that holds characters of both a text and what is around it belongs to neither text.
     """
     whole, places = template.filled(texts)
-    found = tokenizer(whole, add_special_tokens=special).encodings[0]
-    sides = [_side(span, whole, places) for span in found.offsets]
-    sides = [None if added else side for side, added in zip(sides, found.special_tokens_mask, strict=True)]
+    found = tokenizer(whole, add_special_tokens=special is not None).encodings[0]
+    stop = len(found.ids)
+    while special == "before" and stop and found.special_tokens_mask[stop - 1] and not found.offsets[stop - 1][1]:
+        stop -= 1
+    sides = [_side(span, whole, places) for span in found.offsets[:stop]]
+    sides = [None if added else side for side, added in zip(sides, found.special_tokens_mask, strict=False)]
     offsets = [
         (0, 0) if side is None else (max(start - places[side][0], 0), end - places[side][0])
-        for side, (start, end) in zip(sides, found.offsets, strict=True)
+        for side, (start, end) in zip(sides, found.offsets, strict=False)
     ]
-    return Placed(found.ids, found.tokens, offsets, sides, [int(s is None) for s in sides], [0] * len(sides))
+    outside = [int(side is None) for side in sides]
+    return Placed(found.ids[:stop], found.tokens[:stop], offsets, sides, outside, [0] * stop)
 
 
 def fitted(
-    tokenizer: Any, template: Template, texts: tuple[str, ...], max_length: int, *, special: bool = True
+    tokenizer: Any, template: Template, texts: tuple[str, ...], max_length: int, *, special: Special = "all"
 ) -> tuple[Placed, tuple[str, ...]]:
     """The texts in their template, the longest cut at its end until all fits; and what is left of them.
 
