@@ -104,6 +104,8 @@ def prompt_of(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
     if chat == (example.get("prompt") is not None):
         raise ExegeteError(f"an example has either a 'prompt' or 'messages'; this one has: {', '.join(example)}")
     blocks = _blocks(example["messages"]) if chat else [_Block("prompt", _text("prompt", example["prompt"]), True)]
+    if not sources and any(ALL_SOURCES in block.text for block in blocks):
+        raise ExegeteError(f"the prompt has a place for {ALL_SOURCES}, but the example has none")
     marks = _Marks()
     marked = [_marked(block, blocks, sources, marks) for block in blocks]
     missing = [name for name in sources if name not in marks.names()]
