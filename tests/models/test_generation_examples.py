@@ -90,6 +90,7 @@ def test_sources_in_other_forms():
         ({"messages": [{"role": "user", "content": [1]}]}, "content of message 1"),
         ({"prompt": "a {doc 1}", "sources": {"doc 1": " "}}, "source 'doc 1' is empty"),
         ({"prompt": "a {doc 3}", "sources": {"doc 1": "b"}}, "unknown source 'doc 3'. Did you mean 'doc 1'"),
+        ({"prompt": "{doc 1} {x}", "sources": {"doc 1": "b"}}, "unknown source 'x'"),
         ({"prompt": "a", "sources": {"doc 1": "b"}}, "no place for the source 'doc 1': write {doc 1} or {sources}"),
         ({"messages": [{"role": "user", "content": "a"}], "sources": {"d": "b"}}, "no place for the source 'd'"),
         ({"prompt": "a {sources}"}, "has none"),

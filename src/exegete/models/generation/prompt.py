@@ -110,8 +110,7 @@ def prompt_of(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
     marked = [_marked(block, blocks, sources, marks) for block in blocks]
     missing = [name for name in sources if name not in marks.names()]
     as_documents = chat and "documents" in str(tokenizer.chat_template)
-    if missing and not as_documents:
-        raise _no_place(missing, sources, blocks)
+    _check_places(sources, () if as_documents else missing, blocks)
     if not chat:
         return marks.read(marked[0], special=True)
     documents = [{"title": name, "text": marks.put(name, sources[name], True)} for name in missing]
@@ -198,16 +197,17 @@ def _marked(block: _Block, blocks: Sequence[_Block], sources: Mapping[str, str],
     return pieces + marks.between(block, text[end:])
 
 
-def _no_place(missing: Sequence[str], sources: Mapping[str, str], blocks: Sequence[_Block]) -> ExegeteError:
-    """The error for sources that stand nowhere: a misspelt name, or no place at all."""
-    named = re.findall(r"\{([^{}\n]{1,60})\}", "".join(block.text for block in blocks))
-    strange = [name for name in named if name not in sources]
-    if strange:
-        return unknown("source", strange[0], sources)
-    return ExegeteError(
-        f"the prompt has no place for the source {missing[0]!r}: write {{{missing[0]}}} or {ALL_SOURCES} where it "
-        "belongs"
-    )
+def _check_places(sources: Mapping[str, str], missing: Sequence[str], blocks: Sequence[_Block]) -> None:
+    """Raises ExegeteError for sources that stand nowhere, and for a place of none where others have theirs by name."""
+    named = re.findall(r"\{([\w .-]{1,60})\}", "".join(block.text for block in blocks))
+    strange = [name for name in named if name not in sources and name != ALL_SOURCES[1:-1]]
+    if strange and (missing or len(strange) < len(named)):
+        raise unknown("source", strange[0], sources)
+    if missing:
+        raise ExegeteError(
+            f"the prompt has no place for the source {missing[0]!r}: write {{{missing[0]}}} or {ALL_SOURCES} where it "
+            "belongs"
+        )
 
 
 def _rendered(tokenizer: Any, messages: Any, texts: Sequence[str], documents: list[dict[str, str]]) -> str:
