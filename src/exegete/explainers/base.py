@@ -163,7 +163,8 @@ class OfOutput(Explainer):
 class SinglePass(Explainer):
     """A method that needs one forward pass and what was captured in it.
 
-    A training step can hand its own pass to `from_outputs`, so that guidance costs no pass of its own.
+    A training step can hand its own pass to `from_outputs`, so that guidance costs no pass of its own. Where gradients
+    are taken, it is by `gradient`: several targets go back through one pass.
     """
 
     @property
@@ -212,9 +213,14 @@ def embeddings_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph:
 
 def gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:
     """∂ Σ_b of_b / ∂ at: every example's own gradient, since examples do not see each other."""
-    again = keep_graph or _BACKWARD_AGAIN.get()
-    (result,) = torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=again)
+    (result,) = gradients(of, (at,), keep_graph=keep_graph)
     return result
+
+
+def gradients(of: Tensor, at: Sequence[Tensor], *, keep_graph: bool) -> tuple[Tensor, ...]:
+    """As `gradient`, at several tensors."""
+    again = keep_graph or _BACKWARD_AGAIN.get()
+    return torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=again)
 
 
 def recorded(explainer: Explainer) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from exegete.data.exchange import Exchange, Extent, checked_spans
 from exegete.data.specs import split
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, SinglePass
-from exegete.explainers.registry import explainer, known
+from exegete.explainers.registry import EXPLAINERS, explainer
 from exegete.explainers.units import Granularity, units
 from exegete.models import Batch
 from exegete.models.generation.examples import as_example
@@ -100,8 +100,7 @@ def for_units(
     """
     if isinstance(method, str):
         name, given = split(method)
-        kind = known().get(name.partition(":")[0])
-        if kind is not None and _removes(kind) and "perturbation" not in given:
+        if _removes(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in given:
             params = {"perturbation": "remove"} | params
     chosen = explainer(method, **params)
     if "granularity" not in chosen.params:
