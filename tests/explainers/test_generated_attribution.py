@@ -285,7 +285,10 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
         (("--prompt", "prompt.txt", "--messages", "chat.json"), "one of a text, --prompt FILE and --messages FILE"),
         (("--messages", "one.txt"), "is no JSON"),
         (("--prompt", "none.txt"), "cannot be read"),
-        (("--prompt", "prompt.txt", *sources, "--unit", "page"), "granularity 'page'. Valid choices: sentence, source, token, word"),
+        (
+            ("--prompt", "prompt.txt", *sources, "--unit", "page"),
+            "granularity 'page'. Valid choices: sentence, source",
+        ),
         (("--prompt", "prompt.txt", *sources, "--source", "one=two.txt"), "two are called 'one'"),
     ):
         code, _, errors = explain(*options)
