@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from exegete.metrics import Metric, metric
     from exegete.models import Batch, ExplainedModel, load
     from exegete.reports.attributions import Attribution, Attributions
+    from exegete.reports.generated import GeneratedAttribution
     from exegete.studies import Comparison, compare
 else:
     __getattr__, __dir__ = lazy(__name__)
@@ -25,6 +26,7 @@ __all__ = [
     "ExegeteError",
     "ExplainedModel",
     "Explainer",
+    "GeneratedAttribution",
     "Metric",
     "attribute",
     "compare",

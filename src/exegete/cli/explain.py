@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from exegete.cli import options
 from exegete.cli.console import console, hush, say
+from exegete.errors import ExegeteError
+
+if TYPE_CHECKING:
+    from exegete.reports.attributions import Attributions
 
 
 def explain(
-    text: Annotated[str, typer.Argument(help="The text to explain; - reads it from standard input.")],
     model: options.Model,
+    text: Annotated[
+        str | None, typer.Argument(help="The text to explain, or the prompt; - reads it from standard input.")
+    ] = None,
     pair: Annotated[str | None, typer.Option("--pair", help="The second text, as a hypothesis or a context.")] = None,
     methods: Annotated[
-        str, typer.Option("--methods", help="Comma-separated ids; `exegete methods` lists them.")
-    ] = "integrated_gradients",
-    target: options.Target = "predicted",
+        str | None,
+        typer.Option(
+            "--methods",
+            help="Comma-separated ids; `exegete methods` lists them. Default: integrated_gradients; generated text: "
+            "occlusion.",
+        ),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target",
+            help="predicted, label, or the index or name of a class. Generated text: response, sentences (the "
+            "default), words, tokens, or spans of tokens as 0:4,7:9.",
+        ),
+    ] = "predicted",
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the highlighted text here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of coloured text.")] = False,
     output_dir: Annotated[
@@ -31,28 +49,76 @@ def explain(
     max_length: options.MaxLength = None,
     template: options.Template = None,
     labels: options.Labels = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="generation: explain what a causal language model says.")
+    ] = None,
+    prompt: Annotated[Path | None, typer.Option("--prompt", help="Generation: a file with the prompt.")] = None,
+    messages: Annotated[
+        Path | None,
+        typer.Option(
+            "--messages", help="Generation: a JSON file, a list of messages or {messages, sources, response}."
+        ),
+    ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--source", help="Generation: a file, or NAME=FILE, put where the prompt says {sources} or {NAME}."
+        ),
+    ] = None,
+    response: Annotated[
+        str | None, typer.Option("--response", help="Generation: what is explained. Default: what the model says.")
+    ] = None,
+    unit: Annotated[
+        Any,
+        typer.Option("--unit", help="token, word, sentence or source. Default for generation: source where there are."),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Generation: at most so many.")] = 64,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.0, help="Generation: 0 takes the likeliest token, others draw.")
+    ] = 0.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Generation: print what would be done, and stop.")] = False,
 ) -> None:
-    """Explain one text (or pair) by one or several methods.
+    """Explain one text (or pair), or what a model says to a prompt, by one or several methods.
 
     Example: exegete explain "A moving film about nothing." --model my-model --methods integrated_gradients,occlusion
+
+    Example: exegete explain --task generation --prompt prompt.txt --source doc1.txt --source doc2.txt --model my-model
     """
     import sys
 
     import exegete
+    from exegete.cli import explain_generated as generated
     from exegete.cli.options import split_ids, target_of
     from exegete.reports.attributions import Attributions
-    from exegete.reports.terminal import render
-    from exegete.studies.compare.compare import seeded
+    from exegete.studies.compare.compare import seed_for
 
     hush()
+    if task != "generation" and (prompt or messages or source or response or dry_run):
+        raise ExegeteError("--prompt, --messages, --source, --response and --dry-run go with --task generation")
     text = sys.stdin.read() if text == "-" else text
-    explained = exegete.load(
-        model, device=device, dtype=dtype, max_length=max_length, **options.prompt(template, labels)
-    )
-    example = text if pair is None else (text, pair)
-    found = Attributions()
-    for method in split_ids(methods) or []:
-        found = found + exegete.attribute(explained, example, seeded(method, seed), target_of(target, explained.labels))
+    loaded = {"device": device, "dtype": dtype, "max_length": max_length} | options.prompt(template, labels)
+    explained = exegete.load(model, **loaded | ({} if task is None else {"task": task}))
+    ids = split_ids(methods) or ["occlusion" if task == "generation" else "integrated_gradients"]
+    example: Any = text if pair is None else (text, pair)
+    if task == "generation":
+        example = generated.example_of(text, prompt, messages, source or (), response)
+        unit = unit or ("source" if example.get("sources") else "sentence")
+        wanted = generated.target_of(target)
+        if dry_run:
+            typer.echo("\n".join(generated.plans(explained, example, ids, wanted, unit, max_new_tokens)))
+            return
+        example = generated.answered(explained, example, max_new_tokens, temperature, seed)
+    else:
+        wanted = target_of(target, explained.labels)
+    found: Attributions[Any] = Attributions()
+    for method in ids:
+        found = found + exegete.attribute(explained, example, method, wanted, unit=unit, **seed_for(method, seed))
+    _show(found, output_dir, html, json)
+
+
+def _show(found: Attributions[Any], output_dir: Path | None, html: Path | None, json: bool) -> None:
+    from exegete.reports.terminal import render
+
     if output_dir is not None:
         found.save(output_dir)
     if html is not None:

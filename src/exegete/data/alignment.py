@@ -153,10 +153,10 @@ def _spans(texts: tuple[str, ...], encoding: Encoding) -> Iterator[TokenSpan | N
                 f"{side + 1}, expected texts of {[len(text) for text in texts]} characters"
             )
         else:
-            yield (side, *_trimmed(texts[side], start, end))
+            yield (side, *trimmed(texts[side], start, end))
 
 
-def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
     """The extent without white space at its ends; of white space alone the empty extent at its end."""
     piece = text[start:end]
     lead = len(piece) - len(piece.lstrip())

@@ -15,9 +15,12 @@ from tqdm.auto import tqdm
 from exegete.data.alignment import pool
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, Explanation
+from exegete.explainers.generated import attribute_generated, for_units, with_unit
 from exegete.explainers.registry import explainer
+from exegete.explainers.units import Granularity
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encode import as_row
+from exegete.models.generation.model import GeneratingModel
 from exegete.models.outputs import finite
 from exegete.reports.attributions import Attribution, Attributions
 
@@ -30,17 +33,21 @@ def attribute(
     method: str | Explainer = "integrated_gradients",
     target: Any = "predicted",
     *,
+    unit: Granularity | None = None,
     batch_size: int | None = None,
     show_progress: bool = False,
     **params: Any,
-) -> Attributions:
+) -> Attributions[Any]:
     """Explains examples, in their order.
 
     Args:
         model: what to explain, from `exegete.load`.
         examples: a text, a pair (text, text), an image, a row of canonical columns, several of those, or a dataset.
         method: a registry id (`exegete.methods()` lists them) or an explainer.
-        target: "predicted", "label", a class index or name, or one of those for each example.
+        target: "predicted", "label", a class index or name, or one of those for each example. Generated text: the
+            response as a whole, its "sentences", "words" or "tokens", or spans (start, end) of its tokens.
+        unit: what gets a score, `token`, `word`, `sentence` or `source`; methods that remove it remove it as one.
+            Generated text only, and methods with a granularity.
         batch_size: examples a batch; default: as many as fit a token budget. Similar lengths go together either way.
         show_progress: a progress bar on stderr.
         params: the method's parameters, as `n_steps=50`.
@@ -48,8 +55,13 @@ def attribute(
     Raises:
         ExegeteError: an unknown method or parameter, an empty text, a model that answers NaN.
     """
-    chosen = explainer(method, **params)
     rows = listed(examples)
+    if isinstance(model, GeneratingModel):
+        chosen, unit = for_units(method, unit, params)
+        items = attribute_generated(model, rows, chosen, target, unit, show_progress)
+        return Attributions(items, _config(model, chosen))
+    chosen = explainer(method, **params)
+    chosen = chosen if unit is None else with_unit(chosen, unit)
     found: dict[int, Attribution] = {}
     with tqdm(total=len(rows), desc=chosen.name, disable=not show_progress, unit="example") as progress:
         for indices in batches(model, rows, batch_size):
@@ -59,8 +71,12 @@ def attribute(
             described = describe(model, chosen, batch, explained, logits, explanation, indices)
             found |= {item.index: item for item in described}
             progress.update(len(indices))
-    config = {"model": model.config._name_or_path, "model_type": model.config.model_type, "method": chosen.name}
-    return Attributions([found[index] for index in range(len(rows))], config | {"params": chosen.params})
+    return Attributions([found[index] for index in range(len(rows))], _config(model, chosen))
+
+
+def _config(model: ExplainedModel, method: Explainer) -> dict[str, Any]:
+    names = {"model": model.config._name_or_path, "model_type": model.config.model_type}
+    return names | {"method": method.name, "params": method.params}
 
 
 def listed(examples: Any) -> Sequence[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -15,6 +17,9 @@ from exegete.errors import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.digest import weights_digest
 from exegete.models.tasks import Output
+
+_BACKWARD_AGAIN: ContextVar[bool] = ContextVar("exegete_backward_again", default=False)
+"""Whether the pass whose gradient is taken will be gone back through once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +97,32 @@ class Explainer(ABC):
 
         Explanation regularisation and its analyses look at these: there, special tokens are part of the input.
         """
-        if torch.is_inference_mode_enabled() and self._needs_gradient:
-            raise ExegeteError(f"{self.name} takes gradients: call it outside torch.inference_mode(), or in no_grad()")
+        self._check_gradients()
         keep_graph = torch.is_grad_enabled() and self.differentiable
         with model.evaluating():
             target = model.target(batch, target)
             with torch.set_grad_enabled(keep_graph):
                 return self.explanation(model.with_output(self.output), batch, target)
+
+    @torch.no_grad()
+    def attribute_each(self, model: ExplainedModel, batch: Batch, targets: Tensor) -> Tensor:
+        """Scores [T, B, L] for each of T targets [T, B, ...], zero outside content and without a graph.
+
+        They cost less than one by one: passes and perturbed inputs that do not depend on the target are run once.
+        """
+        self._check_gradients()
+        with model.evaluating(), model.remember():
+            checked = [model.target(batch, target) for target in targets]
+            found = self.scores_each(model.with_output(self.output), batch, checked)
+        return torch.stack(found).masked_fill(~batch.content, 0.0)
+
+    def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+        """Scores [B, L] for each target."""
+        return [self.explanation(model, batch, target).scores for target in targets]
+
+    def _check_gradients(self) -> None:
+        if torch.is_inference_mode_enabled() and self._needs_gradient:
+            raise ExegeteError(f"{self.name} takes gradients: call it outside torch.inference_mode(), or in no_grad()")
 
     def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
         """For methods that say more than scores."""
@@ -139,7 +163,8 @@ class OfOutput(Explainer):
 class SinglePass(Explainer):
     """A method that needs one forward pass and what was captured in it.
 
-    A training step can hand its own pass to `from_outputs`, so that guidance costs no pass of its own.
+    A training step can hand its own pass to `from_outputs`, so that guidance costs no pass of its own. Where gradients
+    are taken, it is by `gradient`: several targets go back through one pass.
     """
 
     @property
@@ -160,15 +185,24 @@ class SinglePass(Explainer):
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """One pass of the method's own."""
-        keep_graph = torch.is_grad_enabled()
+        return self.scores_each(model, batch, [target])[0]
+
+    def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+        """One pass for all targets; where gradients are taken, a backward pass for each."""
+        keep_graph, backward = torch.is_grad_enabled(), self.on_embeddings or self._needs_gradient
         capture = replace(self.capture, differentiable_twice=keep_graph)
-        if not self.on_embeddings and not self._needs_gradient:
-            outputs = model(batch, capture=capture)
-            return self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
-        with torch.enable_grad():
-            outputs = model(batch, embeddings_with_gradient(model, batch, keep_graph=keep_graph), capture)
-            scores = self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
-        return scores if keep_graph else scores.detach()
+        with torch.set_grad_enabled(keep_graph or backward):
+            embeddings = embeddings_with_gradient(model, batch, keep_graph=keep_graph) if backward else None
+            outputs = model(batch, embeddings, capture)
+            found = []
+            for left, target in zip(range(len(targets) - 1, -1, -1), targets, strict=True):
+                token = _BACKWARD_AGAIN.set(left > 0)
+                try:
+                    scores = self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
+                finally:
+                    _BACKWARD_AGAIN.reset(token)
+                found.append(scores if keep_graph else scores.detach())
+        return found
 
 
 def embeddings_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Tensor:
@@ -179,8 +213,14 @@ def embeddings_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph:
 
 def gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:
     """∂ Σ_b of_b / ∂ at: every example's own gradient, since examples do not see each other."""
-    (result,) = torch.autograd.grad(of.sum(), at, create_graph=keep_graph)
+    (result,) = gradients(of, (at,), keep_graph=keep_graph)
     return result
+
+
+def gradients(of: Tensor, at: Sequence[Tensor], *, keep_graph: bool) -> tuple[Tensor, ...]:
+    """As `gradient`, at several tensors."""
+    again = keep_graph or _BACKWARD_AGAIN.get()
+    return torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=again)
 
 
 def recorded(explainer: Explainer) -> dict[str, Any]:

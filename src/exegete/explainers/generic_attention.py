@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import OfOutput, SinglePass
+from exegete.explainers.base import OfOutput, SinglePass, gradients
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 
@@ -55,5 +54,5 @@ class GenericAttention(OfOutput, SinglePass):
 
 def relevance_maps(score: Tensor, attentions: tuple[Tensor, ...], *, keep_graph: bool) -> list[Tensor]:
     """Ā [B, L, L] of every layer: mean_h max(0, ∂ score_b/∂A ⊙ A)."""
-    slopes = torch.autograd.grad(score.sum(), attentions, create_graph=keep_graph)
+    slopes = gradients(score, attentions, keep_graph=keep_graph)
     return [(slope * layer).clamp(min=0).mean(1) for slope, layer in zip(slopes, attentions, strict=True)]

@@ -18,7 +18,7 @@ def units(batch: Batch, granularity: Granularity) -> Tensor:
     """[B, L] The number of each content position's unit, from 0 without gaps within an example; -1 outside content.
 
     A source is a text: a document or a turn of a prompt, a side of a pair. `Batch.unit_of`, where it is given, says
-    what sentences and sources are.
+    what sources are (and sentences, of ids made elsewhere).
 
     Raises:
         ExegeteError: an unknown granularity, or sentences and sources of ids made elsewhere without `unit_of`.
@@ -37,7 +37,7 @@ def units(batch: Batch, granularity: Granularity) -> Tensor:
 
 def _larger(batch: Batch, granularity: Granularity) -> Tensor:
     """[B, L] Numbers of sentences or texts."""
-    if batch.unit_of is not None:
+    if batch.unit_of is not None and (granularity == "source" or batch.alignments is None):
         return batch.unit_of
     if batch.alignments is None:
         raise ExegeteError(f"nothing says which {granularity} a position belongs to: give the batch unit_of")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.alignment import Alignment
+from exegete.data.exchange import Exchange
 from exegete.errors import ExegeteError
 
 TENSORS = (
@@ -41,7 +42,8 @@ class Batch:
     `labels` [B] (class or value) or [B, 2] (token span; -1 when it lies outside). `answerable` [B, L]: where a span
     may lie. `image_shape`: the grid of patches. `response` [B, L] bool: tokens of generated text, which
     are explained and never removed; `foil` [B, R]: a token in the place of each, to explain the difference. `unit_of`
-    [B, L] long: each position's sentence or source, where that was decided elsewhere, -1 for none.
+    [B, L] long: each position's source (or sentence), where that was decided elsewhere, -1 for none. `exchanges`:
+    prompts and responses as text.
     """
 
     inputs: dict[str, Tensor]
@@ -57,6 +59,7 @@ class Batch:
     response: Tensor | None = None
     unit_of: Tensor | None = None
     foil: Tensor | None = None
+    exchanges: tuple[Exchange, ...] | None = None
 
     @classmethod
     def from_ids(
@@ -119,10 +122,10 @@ class Batch:
     def select(self, rows: Tensor | Sequence[int]) -> Self:
         """The examples at `rows`, in that order; a row may come more than once."""
         index = torch.as_tensor(rows, device=self.device)
-        chosen = self._map(lambda tensor: tensor[index])
-        if self.alignments is None:
-            return chosen
-        return replace(chosen, alignments=tuple(self.alignments[row] for row in index.tolist()))
+        chosen, order = self._map(lambda tensor: tensor[index]), index.tolist()
+        alignments = None if self.alignments is None else tuple(self.alignments[row] for row in order)
+        exchanges = None if self.exchanges is None else tuple(self.exchanges[row] for row in order)
+        return replace(chosen, alignments=alignments, exchanges=exchanges)
 
     def trimmed(self) -> tuple[Self, slice]:
         """The batch without columns that are padding in every row, and the columns that stayed."""

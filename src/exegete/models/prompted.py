@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -20,9 +18,9 @@ from exegete.models.batch import Batch
 from exegete.models.capture import Capture
 from exegete.models.explained import ExplainedModel
 from exegete.models.tasks import Classification
+from exegete.models.template import Template, fitted
 
 logger = logging.getLogger(__name__)
-FIELD = re.compile(r"\{(text|text_pair)\}")
 
 
 def few_shot(instruction: str, shots: Sequence[tuple[str, str]]) -> str:
@@ -32,49 +30,6 @@ def few_shot(instruction: str, shots: Sequence[tuple[str, str]]) -> str:
     """
     blocks = [instruction, *(f"Text:{text}\nLabel:{label}" for text, label in shots), "Text:{text}\nLabel:"]
     return "\n\n".join(block for block in blocks if block)
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A prompt with a place for the text, and one for the second text of a pair. Other braces are only characters."""
-
-    pieces: tuple[str, ...]
-    sides: tuple[int, ...]
-
-    @classmethod
-    def parse(cls, template: str) -> Template:
-        """From text with `{text}` once, and `{text_pair}` at most once."""
-        parts = FIELD.split(template)
-        names = parts[1::2]
-        if sorted(names) not in (["text"], ["text", "text_pair"]):
-            raise ExegeteError(
-                f"a template has {{text}} once and {{text_pair}} at most once, got {template!r:.80} with "
-                + (", ".join(f"{{{name}}}" for name in names) or "neither")
-            )
-        return cls(tuple(parts[::2]), tuple(("text", "text_pair").index(name) for name in names))
-
-    def filled(self, texts: tuple[str, ...]) -> tuple[str, dict[int, tuple[int, int]]]:
-        """The whole prompt, and where in it each text stands."""
-        if len(texts) != len(self.sides):
-            raise ExegeteError(f"the template has {len(self.sides)} place(s) for texts, the example has {len(texts)}")
-        whole, places = self.pieces[0], {}
-        for side, after in zip(self.sides, self.pieces[1:], strict=True):
-            places[side] = (len(whole), len(whole) + len(texts[side]))
-            whole += texts[side] + after
-        return whole, places
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """The `Encoding` of a prompt, seen from the texts in it: everything else is special."""
-
-    ids: list[int]
-    tokens: list[str]
-    offsets: list[tuple[int, int]]
-    sequence_ids: list[int | None]
-    special_tokens_mask: list[int]
-    type_ids: list[int]
-    overflowing: tuple[()] = ()
 
 
 class LabelTokens(Classification):
@@ -156,7 +111,7 @@ class PromptedModel(ExplainedModel):
 
     def _tokenized(self, rows: encoding.Rows) -> encoding.Tokenized:
         texts = encoding.texts_of(rows)
-        placed = [self._fitted(text) for text in texts]
+        placed = [fitted(self.tokenizer, self.template, text, self.max_length) for text in texts]
         cut = [shorter != text for (_, shorter), text in zip(placed, texts, strict=True)]
         if any(cut):
             logger.warning("%d of %d texts do not fit into %d tokens: truncated", sum(cut), len(rows), self.max_length)
@@ -164,33 +119,6 @@ class PromptedModel(ExplainedModel):
             align(text, cast("Encoding", one), truncated=short)
             for text, (one, _), short in zip(texts, placed, cut, strict=True)
         )
-
-    def _fitted(self, texts: tuple[str, ...]) -> tuple[Placed, tuple[str, ...]]:
-        """The texts in their prompt, the longest cut until all fits; and what is left of them."""
-        placed = self._placed(texts)
-        while (excess := len(placed.ids) - self.max_length) > 0:
-            longest = max(range(len(texts)), key=placed.sequence_ids.count)
-            own = [i for i, side in enumerate(placed.sequence_ids) if side == longest]
-            if len(own) <= excess:
-                raise ExegeteError(
-                    f"the prompt without the text has {len(placed.ids) - len(own)} of at most {self.max_length} "
-                    "tokens: use a shorter template or fewer shots"
-                )
-            end = placed.offsets[own[-excess]][0]
-            texts = (*texts[:longest], texts[longest][:end].rstrip(), *texts[longest + 1 :])
-            placed = self._placed(texts)
-        return placed, texts
-
-    def _placed(self, texts: tuple[str, ...]) -> Placed:
-        whole, places = self.template.filled(texts)
-        found = self.tokenizer(whole).encodings[0]
-        sides = [_side(span, whole, places) for span in found.offsets]
-        sides = [None if added else side for side, added in zip(sides, found.special_tokens_mask, strict=True)]
-        offsets = [
-            (0, 0) if side is None else (max(start - places[side][0], 0), end - places[side][0])
-            for side, (start, end) in zip(sides, found.offsets, strict=True)
-        ]
-        return Placed(found.ids, found.tokens, offsets, sides, [int(s is None) for s in sides], [0] * len(sides))
 
     def _label_token(self, label: str) -> int:
         """The one token by which the end of the prompt grows with the label."""
@@ -203,11 +131,3 @@ class PromptedModel(ExplainedModel):
                 "between the end of the template and the beginning of the labels"
             )
         return int(after[-1])
-
-
-def _side(span: tuple[int, int], whole: str, places: Mapping[int, tuple[int, int]]) -> int | None:
-    """The text that a token's characters are in, white space before them aside."""
-    start, end = span
-    lead = len(whole[start:end]) - len(whole[start:end].lstrip())
-    begin = min(start + lead, end - 1)
-    return next((side for side, (first, last) in places.items() if first <= begin and start < end <= last), None)

@@ -8,15 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import numpy as np
 import pandas as pd
 from datasets import Dataset
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
+from typing_extensions import TypeVar
 
 from exegete.errors import ExegeteError
 from exegete.reports import highlight, storage
+from exegete.reports.generated import GeneratedAttribution
+from exegete.reports.plain import floats, json_values, jsonable, same, strings
 
 Output = int | float | tuple[int, int]
 """An output of the model: a class id, a regression value, or the first and last position of an answer."""
@@ -36,6 +39,7 @@ class Attribution:
     Raises `ExegeteError` when lengths disagree or `params` are not JSON.
     """
 
+    KIND: ClassVar[storage.Kind] = storage.ATTRIBUTIONS
     tokens: tuple[str, ...]
     scores: NDArray[np.float32]
     words: tuple[str, ...]
@@ -59,19 +63,19 @@ class Attribution:
 
     def __post_init__(self) -> None:
         plain = {
-            "tokens": _strings(self.tokens, "tokens"),
-            "scores": _floats(self.scores, "scores", 1),
-            "words": _strings(self.words, "words"),
-            "word_scores": _floats(self.word_scores, "word_scores", 1),
+            "tokens": strings(self.tokens, "tokens"),
+            "scores": floats(self.scores, "scores", 1),
+            "words": strings(self.words, "words"),
+            "word_scores": floats(self.word_scores, "word_scores", 1),
             "word_spans": tuple(tuple(int(number) for number in span) for span in self.word_spans),
-            "texts": _strings(self.texts, "texts"),
+            "texts": strings(self.texts, "texts"),
             "target": _output(self.target, "target"),
             "prediction": _output(self.prediction, "prediction"),
             "probability": float(self.probability),
-            "params": _json_values(self.params),
+            "params": json_values(self.params),
             "delta": None if self.delta is None else float(self.delta),
             "truncated": bool(self.truncated),
-            "layers": None if self.layers is None else _floats(self.layers, "layers", 2),
+            "layers": None if self.layers is None else floats(self.layers, "layers", 2),
             "index": int(self.index),
             "special": tuple(bool(flag) for flag in self.special) or (False,) * len(self.tokens),
             "image_shape": None if self.image_shape is None else tuple(int(side) for side in self.image_shape),
@@ -84,7 +88,7 @@ class Attribution:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Attribution):
             return NotImplemented
-        return all(_same(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return all(same(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
 
     def __hash__(self) -> int:
         return hash((self.tokens, self.method, self.index))
@@ -106,27 +110,46 @@ class Attribution:
         values = dict(row) | {name: json.loads(row[name]) for name in _JSON_COLUMNS}
         return cls(**values)
 
+    def plain(self) -> dict[str, Any]:
+        """Values that JSON can hold."""
+        return {each.name: jsonable(getattr(self, each.name)) for each in fields(self)}
 
-class Attributions(Sequence[Attribution]):
+    def summary(self) -> str:
+        """One line: the target, its probability, and the best units."""
+        best = ", ".join(f"{unit} {score:+.3g}" for unit, score in self.top())
+        return f"{self.index}: {self.target_label} ({self.probability:.2f}): {best}"
+
+
+ITEMS: Mapping[str, type[Attribution | GeneratedAttribution]] = {
+    each.KIND.name: each for each in (Attribution, GeneratedAttribution)
+}
+Item = TypeVar("Item", bound=Attribution | GeneratedAttribution, default=Attribution)
+
+
+class Attributions(Sequence[Item]):
     """The attributions of several examples, in order; it does not change, and a slice of it is of the same kind.
+
+    Its items are `Attribution`s, or those of generated text, `GeneratedAttribution`s.
 
     `config` says where they come from (model, revision, seed, ...): JSON values that are saved and loaded along.
     """
 
-    def __init__(self, items: Iterable[Attribution] = (), config: Mapping[str, Any] | None = None) -> None:
-        self._items = tuple(items)
-        self._config = _json_values(config or {})
+    def __init__(self, items: Iterable[Item] = (), config: Mapping[str, Any] | None = None) -> None:
+        self._items: tuple[Item, ...] = tuple(items)
+        if len({type(item) for item in self._items}) > 1:
+            raise ExegeteError("attributions of generated text and of other answers do not go together")
+        self._config = json_values(config or {})
 
     @property
     def config(self) -> dict[str, Any]:
         """Where the attributions come from; a copy."""
-        return _json_values(self._config)
+        return json_values(self._config)
 
     @overload
-    def __getitem__(self, index: int) -> Attribution: ...
+    def __getitem__(self, index: int) -> Item: ...
     @overload
-    def __getitem__(self, index: slice) -> Attributions: ...
-    def __getitem__(self, index: int | slice) -> Attribution | Attributions:
+    def __getitem__(self, index: slice) -> Attributions[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | Attributions[Item]:
         if isinstance(index, slice):
             return Attributions(self._items[index], self._config)
         return self._items[index]
@@ -134,10 +157,10 @@ class Attributions(Sequence[Attribution]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def __iter__(self) -> Iterator[Attribution]:
+    def __iter__(self) -> Iterator[Item]:
         return iter(self._items)
 
-    def __add__(self, other: Attributions) -> Attributions:
+    def __add__(self, other: Attributions[Item]) -> Attributions[Item]:
         """Both, one after the other; the configuration is kept where the two agree on it."""
         if not isinstance(other, Attributions):
             return NotImplemented
@@ -154,7 +177,11 @@ class Attributions(Sequence[Attribution]):
         methods = ", ".join(dict.fromkeys(item.method for item in self))
         head = f"Attributions({len(self)} example{'' if len(self) == 1 else 's'}{', ' if methods else ''}{methods})"
         more = ["  ..."] if len(self) > _SHOWN else []
-        return "\n".join([head, *(f"  {_summary(item)}" for item in self[:_SHOWN]), *more])
+        return "\n".join([head, *(f"  {item.summary()}" for item in self[:_SHOWN]), *more])
+
+    @property
+    def _kind(self) -> storage.Kind:
+        return self[0].KIND if len(self) else storage.ATTRIBUTIONS
 
     def _repr_html_(self) -> str:
         return highlight.fragment(self)
@@ -165,34 +192,34 @@ class Attributions(Sequence[Attribution]):
         Each appears under its name only when it is complete. Returns the directory; raises `ExegeteError` where it
         cannot be one.
         """
-        kept = self._config if config is None else _json_values(config)
-        return storage.save(Path(directory), [item.to_row() for item in self], kept)
+        kept = self._config if config is None else json_values(config)
+        return storage.save(Path(directory), [item.to_row() for item in self], kept, self._kind)
 
     @classmethod
-    def load(cls, directory: str | Path) -> Attributions:
+    def load(cls, directory: str | Path) -> Attributions[Any]:
         """Read what `save` wrote, exactly; runs nothing of what it reads.
 
         Raises `ExegeteError` for files that are missing, damaged or of another kind.
         """
-        rows, config = storage.load(Path(directory))
+        rows, config, kind = storage.load(Path(directory))
         try:
-            return cls((Attribution.from_row(row) for row in rows), config)
+            items: list[Any] = [ITEMS[kind.name].from_row(row) for row in rows]
+            return cls(items, config)
         except (TypeError, ValueError) as error:
             raise ExegeteError(f"{directory} holds damaged attributions ({error}); save them again") from error
 
     def to_dataset(self) -> Dataset:
         """A `datasets.Dataset` with the stored columns."""
-        return Dataset(storage.table([item.to_row() for item in self]))
+        return Dataset(storage.table([item.to_row() for item in self], self._kind))
 
     def to_pandas(self) -> pd.DataFrame:
         """A data frame with the stored columns, one row an example."""
-        frame: pd.DataFrame = storage.table([item.to_row() for item in self]).to_pandas()
+        frame: pd.DataFrame = storage.table([item.to_row() for item in self], self._kind).to_pandas()
         return frame
 
     def to_json(self) -> str:
         """A JSON list of objects, one an example; numbers that JSON lacks (NaN, infinity) become null."""
-        rows = [{each.name: _jsonable(getattr(item, each.name)) for each in fields(item)} for item in self]
-        return json.dumps(rows, ensure_ascii=False, allow_nan=False)
+        return json.dumps([item.plain() for item in self], ensure_ascii=False, allow_nan=False)
 
     def to_html(self, path: str | Path | None = None) -> str:
         """One page that shows every example highlighted, without any other file; also written to `path` if given."""
@@ -206,24 +233,6 @@ _JSON_COLUMNS = ("target", "prediction", "params")
 _SHOWN = 3
 
 
-def _floats(values: ArrayLike, name: str, ndim: int) -> NDArray[np.float32]:
-    try:
-        array = np.array(values, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise ExegeteError(f"{name}: expected numbers, got {values!r}") from error
-    if array.ndim != ndim:
-        raise ExegeteError(f"{name}: expected {ndim} dimension{'s'[: ndim - 1]}, got shape {array.shape}")
-    array.setflags(write=False)
-    return array
-
-
-def _strings(values: Iterable[str], name: str) -> tuple[str, ...]:
-    plain = tuple(values)
-    if not all(isinstance(value, str) for value in plain):
-        raise ExegeteError(f"{name}: expected strings, got {plain!r}")
-    return plain
-
-
 def _output(value: Any, name: str) -> Output:
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2:
         return int(value[0]), int(value[1])
@@ -232,14 +241,6 @@ def _output(value: Any, name: str) -> Output:
     if isinstance(value, Real):
         return float(value)
     raise ExegeteError(f"{name}: expected a class id, a number or a pair (start, end), got {value!r}")
-
-
-def _json_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(dict(values), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise ExegeteError(f"expected values that JSON can hold, got {values!r} ({error})") from error
-    return plain
 
 
 def _check(item: Attribution) -> None:
@@ -271,24 +272,3 @@ def _check_grid(item: Attribution) -> None:
 
 def _unit(name: str) -> str:
     return "word" if name.startswith("word") else "token"
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.array_equal(one, other, equal_nan=True)
-    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
-        return math.isnan(other)
-    return type(one) is type(other) and bool(one == other)
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return _jsonable(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _summary(item: Attribution) -> str:
-    best = ", ".join(f"{unit} {score:+.3g}" for unit, score in item.top())
-    return f"{item.index}: {item.target_label} ({item.probability:.2f}): {best}"

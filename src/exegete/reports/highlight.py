@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from exegete.reports import colors
+from exegete.reports.generated_view import lit
 from exegete.reports.pieces import Piece, Spans, grid, pieces, scale
 
 if TYPE_CHECKING:
     from exegete.reports.attributions import Attribution
+    from exegete.reports.generated import GeneratedAttribution
 
 
 class Drawing(NamedTuple):
@@ -36,7 +38,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.globals.update(themes=colors.THEMES, css_class=colors.css_class, draw=draw)
+    templates.globals.update(themes=colors.THEMES, css_class=colors.css_class, draw=draw, lit=lit)
     templates.filters.update(number=number, signed=signed_number)
     return templates
 
@@ -54,12 +56,12 @@ def draw(item: Attribution, rationale: Sequence[Spans | None] = ()) -> Drawing:
     return Drawing(item, [], rows)
 
 
-def fragment(items: Iterable[Attribution]) -> str:
+def fragment(items: Iterable[Attribution | GeneratedAttribution]) -> str:
     """The attributions as an HTML fragment with its own style, for a notebook."""
     return environment().get_template("fragment.html.j2").render(items=list(items))
 
 
-def page(items: Iterable[Attribution]) -> str:
+def page(items: Iterable[Attribution | GeneratedAttribution]) -> str:
     """The attributions as one HTML page that needs no other file."""
     return environment().get_template("attributions.html.j2").render(items=list(items), title="Attributions")
 

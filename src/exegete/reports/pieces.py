@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,6 +29,11 @@ class Piece(NamedTuple):
     level: int
     gold: bool
     unit: int | None = None
+
+
+def clean(text: str) -> str:
+    """The text without characters that command a terminal; line breaks and tabs stay."""
+    return "".join(each if each in "\n\t" or unicodedata.category(each) != "Cc" else "\ufffd" for each in text)
 
 
 def scale(item: Attribution) -> float:

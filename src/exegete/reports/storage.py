@@ -8,6 +8,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,41 +18,82 @@ import pyarrow.parquet as pq
 from exegete.data.provenance import versions
 from exegete.errors import ExegeteError
 
-FORMAT = "exegete-attributions"
 FORMAT_VERSION = 1
 DATA, CONFIG = "attributions.parquet", "config.json"
-OPTIONAL = frozenset({"delta", "layers", "image_shape"})
-SCHEMA = pa.schema(
-    {
-        "index": pa.int64(),
-        "method": pa.string(),
-        "texts": pa.list_(pa.string()),
-        "tokens": pa.list_(pa.string()),
-        "scores": pa.list_(pa.float32()),
-        "special": pa.list_(pa.bool_()),
-        "words": pa.list_(pa.string()),
-        "word_scores": pa.list_(pa.float32()),
-        "word_spans": pa.list_(pa.list_(pa.int64())),
-        "target": pa.string(),
-        "target_label": pa.string(),
-        "prediction": pa.string(),
-        "prediction_label": pa.string(),
-        "probability": pa.float64(),
-        "delta": pa.float64(),
-        "signed": pa.bool_(),
-        "truncated": pa.bool_(),
-        "layers": pa.list_(pa.list_(pa.float32())),
-        "image_shape": pa.list_(pa.int64()),
-        "params": pa.string(),
-    }
+TEXTS = pa.list_(pa.string())
+SPANS = pa.list_(pa.list_(pa.int64()))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of rows: the name of their format, their columns, and those that may be missing in a row."""
+
+    name: str
+    schema: pa.Schema
+    optional: frozenset[str] = frozenset()
+
+
+ATTRIBUTIONS = Kind(
+    "exegete-attributions",
+    pa.schema(
+        {
+            "index": pa.int64(),
+            "method": pa.string(),
+            "texts": TEXTS,
+            "tokens": TEXTS,
+            "scores": pa.list_(pa.float32()),
+            "special": pa.list_(pa.bool_()),
+            "words": TEXTS,
+            "word_scores": pa.list_(pa.float32()),
+            "word_spans": SPANS,
+            "target": pa.string(),
+            "target_label": pa.string(),
+            "prediction": pa.string(),
+            "prediction_label": pa.string(),
+            "probability": pa.float64(),
+            "delta": pa.float64(),
+            "signed": pa.bool_(),
+            "truncated": pa.bool_(),
+            "layers": pa.list_(pa.list_(pa.float32())),
+            "image_shape": pa.list_(pa.int64()),
+            "params": pa.string(),
+        }
+    ),
+    frozenset({"delta", "layers", "image_shape"}),
 )
+GENERATED = Kind(
+    "exegete-generated-attributions",
+    pa.schema(
+        {
+            "index": pa.int64(),
+            "method": pa.string(),
+            "unit": pa.string(),
+            "prompt": pa.string(),
+            "names": TEXTS,
+            "places": SPANS,
+            "is_source": pa.list_(pa.bool_()),
+            "response": pa.string(),
+            "tokens": TEXTS,
+            "token_spans": SPANS,
+            "spans": SPANS,
+            "log_probs": pa.list_(pa.float32()),
+            "units": TEXTS,
+            "unit_spans": SPANS,
+            "scores": pa.list_(pa.list_(pa.float32())),
+            "signed": pa.bool_(),
+            "truncated": pa.bool_(),
+            "params": pa.string(),
+        }
+    ),
+)
+KINDS = {kind.name: kind for kind in (ATTRIBUTIONS, GENERATED)}
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+def table(rows: Sequence[Mapping[str, Any]], kind: Kind = ATTRIBUTIONS) -> pa.Table:
     """The rows as an Arrow table of plain columns; raises `ExegeteError` for text that is not Unicode."""
-    columns = {name: [_plain(row[name]) for row in rows] for name in SCHEMA.names}
+    columns = {name: [_plain(row[name]) for row in rows] for name in kind.schema.names}
     try:
-        return pa.table(columns, schema=SCHEMA)
+        return pa.table(columns, schema=kind.schema)
     except (UnicodeEncodeError, pa.ArrowException) as error:
         raise ExegeteError(f"the attributions cannot be stored: {error}") from error
 
@@ -62,14 +104,16 @@ def _plain(value: Any) -> Any:
     return list(value) if hasattr(value, "ndim") else value
 
 
-def save(directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Path:
+def save(
+    directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], kind: Kind = ATTRIBUTIONS
+) -> Path:
     """Write both files; a reader never sees half of one. Returns the directory."""
-    content = table(rows)
+    content = table(rows, kind)
     fresh = directory.absolute().with_name(f".{directory.absolute().name}.{uuid.uuid4().hex}")
     try:
         fresh.mkdir(parents=True)
         pq.write_table(content, fresh / DATA, compression="zstd")
-        (fresh / CONFIG).write_text(_description(fresh / DATA, len(rows), config), encoding="utf-8")
+        (fresh / CONFIG).write_text(_description(fresh / DATA, len(rows), config, kind), encoding="utf-8")
         _publish(fresh, directory)
     except OSError as error:
         raise ExegeteError(f"cannot write attributions to {directory}: {error.strerror or error}") from error
@@ -78,8 +122,8 @@ def save(directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str
     return directory
 
 
-def _description(data: Path, rows: int, config: Mapping[str, Any]) -> str:
-    head = {"format": FORMAT, "format_version": FORMAT_VERSION, "rows": rows, "sha256": _digest(data)}
+def _description(data: Path, rows: int, config: Mapping[str, Any], kind: Kind) -> str:
+    head = {"format": kind.name, "format_version": FORMAT_VERSION, "rows": rows, "sha256": _digest(data)}
     return json.dumps(head | {"versions": versions(), "config": dict(config)}, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -96,8 +140,8 @@ def _publish(fresh: Path, directory: Path) -> None:
         os.replace(fresh / name, directory / name)
 
 
-def load(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows and the configuration that `save` wrote; raises `ExegeteError` for anything else."""
+def load(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any], Kind]:
+    """The rows, the configuration and the kind that `save` wrote; raises `ExegeteError` for anything else."""
     for name in (DATA, CONFIG):
         if not (directory / name).is_file():
             raise ExegeteError(
@@ -108,7 +152,8 @@ def load(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         raise ExegeteError(
             f"{directory / DATA} is not the file that {CONFIG} describes: damaged or half-saved; save again"
         )
-    return _read_rows(directory / DATA), dict(description["config"])
+    kind = KINDS[description["format"]]
+    return _read_rows(directory / DATA, kind), dict(description["config"]), kind
 
 
 def _read_description(path: Path) -> dict[str, Any]:
@@ -116,25 +161,25 @@ def _read_description(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ExegeteError(f"{path} is not readable JSON ({error}); save the attributions again") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("config"), dict):
+    if not isinstance(found, dict) or found.get("format") not in KINDS or not isinstance(found.get("config"), dict):
         raise ExegeteError(f"{path} does not describe saved attributions; give a directory from save()")
     if found.get("format_version") != FORMAT_VERSION:
         raise ExegeteError(f"{path} has format {found.get('format_version')}, this version reads {FORMAT_VERSION}")
     return found
 
 
-def _read_rows(path: Path) -> list[dict[str, Any]]:
+def _read_rows(path: Path, kind: Kind) -> list[dict[str, Any]]:
     try:
         content = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
         raise ExegeteError(f"{path} is not a readable Parquet file ({error}); save the attributions again") from error
-    wrong = [one.name for one in SCHEMA if one.name not in content.column_names or not _fits(content, one)]
+    wrong = [one.name for one in kind.schema if one.name not in content.column_names or not _fits(content, one, kind)]
     if wrong:
         raise ExegeteError(f"{path}: expected the columns of saved attributions; missing or of another type: {wrong}")
-    rows: list[dict[str, Any]] = content.select(SCHEMA.names).to_pylist()
+    rows: list[dict[str, Any]] = content.select(kind.schema.names).to_pylist()
     return rows
 
 
-def _fits(content: pa.Table, expected: pa.Field) -> bool:
+def _fits(content: pa.Table, expected: pa.Field, kind: Kind) -> bool:
     column = content.column(expected.name)
-    return bool(column.type == expected.type) and (expected.name in OPTIONAL or column.null_count == 0)
+    return bool(column.type == expected.type) and (expected.name in kind.optional or column.null_count == 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,9 +11,10 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from exegete.reports import colors
+from exegete.reports import colors, generated_view
 from exegete.reports.cells import Cell, cells
-from exegete.reports.pieces import Piece, Spans, grid, pieces, scale
+from exegete.reports.generated import GeneratedAttribution
+from exegete.reports.pieces import Piece, Spans, clean, grid, pieces, scale
 
 if TYPE_CHECKING:
     from exegete.reports.attributions import Attribution
@@ -24,13 +24,20 @@ _MARKS = {1: "*", 2: "+"}
 _STYLES = {1: "bold", 2: "underline"}
 
 
-def render(attribution: Attribution, rationale: Sequence[Spans | None] = (), *, plain: bool | None = None) -> Text:
+def render(
+    attribution: Attribution | GeneratedAttribution,
+    rationale: Sequence[Spans | None] = (),
+    *,
+    plain: bool | None = None,
+) -> Text:
     """The example with its words on coloured ground, under a line with method, target, probability and prediction.
 
     `rationale` has the gold spans of each text, which are underlined. `plain` writes scores after the words and gold
     spans in double brackets; by default it is on where standard output shows no colours (a pipe, NO_COLOR).
     """
     without = _no_colors() if plain is None else plain
+    if isinstance(attribution, GeneratedAttribution):
+        return generated_view.render(attribution, plain=without)
     text = Text()
     text.append_text(_head(attribution))
     body = _patches(attribution, without) if attribution.image_shape else _sides(attribution, rationale, without)
@@ -52,11 +59,6 @@ def table(board: Leaderboard, *, plain: bool | None = None) -> Table:
     for name, row in zip(board.rows, cells(board), strict=True):
         drawn.add_row(Text(clean(name)), *(_cell(cell, without) for cell in row))
     return drawn
-
-
-def clean(text: str) -> str:
-    """The text without characters that command a terminal; line breaks and tabs stay."""
-    return "".join(each if each in "\n\t" or unicodedata.category(each) != "Cc" else "\ufffd" for each in text)
 
 
 def _no_colors() -> bool:

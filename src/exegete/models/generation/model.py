@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from exegete.models.adapters import unwrapped
 from exegete.models.batch import Batch
 from exegete.models.capture import Capture
 from exegete.models.explained import ExplainedModel
+from exegete.models.generation import examples as generation_examples
 from exegete.models.generation.from_ids import batch_of_ids
 from exegete.models.generation.places import predicting_columns, response_places
 from exegete.models.tasks import Generation
@@ -53,6 +55,27 @@ class GeneratingModel(ExplainedModel):
     @property
     def _reads_last_token(self) -> bool:
         return False
+
+    def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
+        """Prompts or chats with their responses as one left-padded batch; what has no response is answered first.
+
+        An example is a prompt, or a row: `prompt`, or `messages` for the tokenizer's chat template; `sources`, texts by
+        name, see `prompt_of` for where they go; `response`, a text or token ids. Only visible texts are content. Too
+        long a prompt is cut at the end of its longest visible text, and a warning says so.
+
+        Raises:
+            ExegeteError: a source that is empty or has no place, a response that is no continuation, no tokenizer.
+        """
+        return generation_examples.encode(self, examples, device)
+
+    def respond(
+        self, examples: Sequence[Any], max_new_tokens: int = 64, temperature: float = 0.0, seed: int = 0
+    ) -> list[dict[str, Any]]:
+        """The examples as rows, each with a response: what it came with, or else what the model says, as token ids.
+
+        `temperature` 0 takes the likeliest token every time; others are drawn, by `seed` and the prompt alone.
+        """
+        return generation_examples.respond(self, examples, max_new_tokens, temperature, seed)
 
     def batch(
         self, prompt_ids: Any, response_ids: Any, content: Any = None, *, unit_of: Any = None, foil_ids: Any = None

@@ -123,10 +123,13 @@ def compare(
 
 def seeded(method: str | Explainer, seed: int) -> Explainer:
     """The explainer with this seed, if it has one and the spec does not name its own."""
-    made = explainer(method)
-    if isinstance(method, str) and "seed" in made.params and "seed=" not in method:
-        return explainer(method, seed=seed)
-    return made
+    return explainer(method, **seed_for(method, seed))
+
+
+def seed_for(method: str | Explainer, seed: int) -> dict[str, Any]:
+    """The seed as a parameter of a method that has one and whose spec does not name its own."""
+    takes = isinstance(method, str) and "seed" in explainer(method).params and "seed=" not in method
+    return {"seed": seed} if takes else {}
 
 
 def _shards(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) -> Iterator[list[int]]:

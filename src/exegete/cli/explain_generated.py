@@ -1,0 +1,93 @@
+"""`exegete explain --task generation`: which parts of the prompt made the model say this?"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from exegete.errors import ExegeteError
+
+if TYPE_CHECKING:
+    from exegete.models import ExplainedModel
+    from exegete.models.generation.model import GeneratingModel
+
+
+def example_of(
+    text: str | None, prompt: Path | None, messages: Path | None, sources: Sequence[str], response: str | None
+) -> dict[str, Any]:
+    """The example that the options describe.
+
+    Raises:
+        ExegeteError: not one of text, prompt and messages, a file that cannot be read, no JSON.
+    """
+    given = [value for value in (text, prompt, messages) if value is not None]
+    if len(given) != 1:
+        raise ExegeteError("give one of a text, --prompt FILE and --messages FILE")
+    row: dict[str, Any] = {"prompt": text} if text is not None else {}
+    if prompt is not None:
+        row = {"prompt": _read("--prompt", prompt).rstrip("\n")}
+    if messages is not None:
+        try:
+            found = json.loads(_read("--messages", messages))
+        except json.JSONDecodeError as error:
+            raise ExegeteError(f"--messages: {messages} is no JSON: {error}") from error
+        row = found if isinstance(found, dict) else {"messages": found}
+    if sources:
+        row["sources"] = _sources(sources)
+    return row if response is None else row | {"response": response}
+
+
+def target_of(text: str) -> Any:
+    """Rows by name (sentences, unless something else is asked for), or spans as 0:4,7:9."""
+    if text == "predicted":
+        return "sentences"
+    parts = [re.fullmatch(r"(\d{1,9}):(\d{1,9})", part) for part in text.split(",")]
+    return [(int(part[1]), int(part[2])) for part in parts if part] if all(parts) else text
+
+
+def plans(
+    model: ExplainedModel, example: dict[str, Any], ids: Sequence[str], target: Any, unit: Any, max_new_tokens: int
+) -> list[str]:
+    """A line for each method: lengths, units, rows, and the passes it would take."""
+    from exegete.explainers.generated import for_units, plan
+
+    chosen = [for_units(method, unit, {}) for method in ids]
+    return [str(plan(_generating(model), example, one, target, size, max_new_tokens)) for one, size in chosen]
+
+
+def answered(
+    model: ExplainedModel, example: dict[str, Any], max_new_tokens: int, temperature: float, seed: int
+) -> dict[str, Any]:
+    """The example with a response."""
+    (found,) = _generating(model).respond([example], max_new_tokens, temperature, seed)
+    return found
+
+
+def _generating(model: ExplainedModel) -> GeneratingModel:
+    from exegete.models.generation.model import GeneratingModel
+
+    assert isinstance(model, GeneratingModel)
+    return model
+
+
+def _sources(given: Sequence[str]) -> dict[str, str]:
+    """Texts by name, from FILE (its name without ending) or NAME=FILE."""
+    found: dict[str, str] = {}
+    for one in given:
+        named, _, path = one.rpartition("=")
+        file = Path(path)
+        name = named or file.stem
+        if name in found:
+            raise ExegeteError(f"--source: two are called {name!r}: write NAME=FILE")
+        found[name] = _read("--source", file)
+    return found
+
+
+def _read(option: str, file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExegeteError(f"{option}: {file} cannot be read: {getattr(error, 'strerror', None) or error}") from error

@@ -1,0 +1,180 @@
+"""Explains what a model says: for parts of a response the words, sentences or sources of its prompt they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from exegete.data.exchange import Exchange, Extent, checked_spans
+from exegete.data.specs import split
+from exegete.errors import ExegeteError
+from exegete.explainers.base import Explainer, SinglePass
+from exegete.explainers.registry import EXPLAINERS, explainer
+from exegete.explainers.units import Granularity, units
+from exegete.models import Batch
+from exegete.models.generation.examples import as_example
+from exegete.models.generation.model import GeneratingModel
+from exegete.models.outputs import finite
+from exegete.reports.generated import GeneratedAttribution
+
+
+class Units(NamedTuple):
+    """The U units of one example: their `names`, `spans` (text, start, end), and the number of each position's [L]."""
+
+    names: tuple[str, ...]
+    spans: tuple[tuple[int, int, int], ...]
+    number: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The work of one explanation, before it is done: lengths, T explained spans, U units, and passes at most.
+
+    `response_tokens` are those of the given response, or as many as may be generated.
+    """
+
+    method: str
+    unit: str
+    prompt_tokens: int
+    response_tokens: int
+    units: int
+    rows: int
+    forward: int
+    backward: int
+
+    def __str__(self) -> str:
+        passes = f"{self.forward} forward" + (f" and {self.backward} backward" if self.backward else "")
+        return (
+            f"{self.method}: {self.prompt_tokens} + {self.response_tokens} tokens, {self.rows} rows × {self.units} "
+            f"units ({self.unit}): at most {passes} passes"
+        )
+
+
+def attribute_generated(
+    model: GeneratingModel, rows: Sequence[Any], method: Explainer, target: Any, unit: Granularity, progress: bool
+) -> list[GeneratedAttribution]:
+    """An attribution for each example; what has no response is answered first.
+
+    `target`: "response" (or "predicted"), "sentences", "words", "tokens", or spans (start, end) of response tokens.
+    """
+    return [
+        _attributed(model, model.encode([row]), method, target, unit, index)
+        for index, row in enumerate(tqdm(rows, disable=not progress, unit="example"))
+    ]
+
+
+def plan(
+    model: GeneratingModel, row: Any, method: Explainer, target: Any, unit: Granularity, max_new_tokens: int
+) -> Plan:
+    """The work that an example would take, without doing it; sentences that are not there yet count as one."""
+    example = as_example(row)
+    there = "response" in example
+    batch = model.encode([example if there else example | {"response": [model.pad_id] * max_new_tokens}])
+    (exchange,) = batch.exchanges or ()
+    count = len(exchange.tokens)
+    rows = _spans(exchange, target if there or target != "words" else "tokens")
+    size = len(units_of(batch, unit).names)
+    forward, backward = method.passes(size)
+    if isinstance(method, SinglePass):
+        backward *= len(rows)
+    elif not _removes(type(method)):
+        forward, backward = forward * len(rows), backward * len(rows)
+    passes = (int(forward) + 1, int(backward))
+    return Plan(method.name, unit, batch.length - count, count, size, len(rows), *passes)
+
+
+def for_units(
+    method: str | Explainer, unit: Granularity | None, params: dict[str, Any]
+) -> tuple[Explainer, Granularity]:
+    """The method and the units it gives scores to: by removing them, or by adding up the scores of their tokens.
+
+    Without a unit, it is the method's own, or words. Units are removed from the text unless the method says what takes
+    their place.
+    """
+    if isinstance(method, str):
+        name, given = split(method)
+        if _removes(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in given:
+            params = {"perturbation": "remove"} | params
+    chosen = explainer(method, **params)
+    if "granularity" not in chosen.params:
+        return chosen, unit or "word"
+    chosen = chosen if unit is None else with_unit(chosen, unit)
+    return chosen, chosen.params["granularity"]
+
+
+def with_unit(method: Explainer, unit: Granularity) -> Explainer:
+    """The method with units of this size.
+
+    Raises:
+        ExegeteError: a method that has none.
+    """
+    if "granularity" not in method.params:
+        raise ExegeteError(f"{method.name} removes no units: leave unit= out")
+    return explainer(method.name, **method.params | {"granularity": unit})
+
+
+def units_of(batch: Batch, unit: Granularity) -> Units:
+    """The units of a batch of one example with alignment."""
+    number, (alignment,), (exchange,) = units(batch, unit)[0].cpu(), batch.alignments or (), batch.exchanges or ()
+    names, spans = [], []
+    for wanted in range(int(number.max()) + 1):
+        inside = [place for place, own in enumerate(number.tolist()) if own == wanted]
+        extents = [span for place in inside if (span := alignment.spans[place]) is not None]
+        text, start, end = extents[0][0], min(one[1] for one in extents), max(one[2] for one in extents)
+        shown = exchange.names[text] if unit == "source" else alignment.texts[text][start:end]
+        names.append(shown or alignment.tokens[inside[0]])
+        spans.append((text, start, end))
+    return Units(tuple(names), tuple(spans), number)
+
+
+def _attributed(
+    model: GeneratingModel, batch: Batch, method: Explainer, target: Any, unit: Granularity, index: int
+) -> GeneratedAttribution:
+    (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
+    spans = _spans(exchange, target)
+    targets = torch.tensor(spans, device=batch.device)[:, None]
+    with torch.no_grad(), model.evaluating():
+        table = finite(model(batch).logits)
+    log_probs = [float(model.task.log_probability(table, span)) for span in targets]
+    found = units_of(batch, unit)
+    scores = method.attribute_each(model, batch, targets)[:, 0].double().cpu()
+    return GeneratedAttribution(
+        scores=_pooled(scores, found),
+        units=found.names,
+        unit_spans=found.spans,
+        spans=tuple(spans),
+        log_probs=np.array(log_probs, np.float32),
+        exchange=exchange,
+        unit=unit,
+        method=method.name,
+        params=method.params,
+        index=index,
+        signed=method.signed,
+        truncated=alignment.truncated,
+    )
+
+
+def _pooled(scores: Tensor, found: Units) -> NDArray[np.float32]:
+    """[T, U] Sums of the scores [T, L] of each unit's tokens."""
+    total = scores.new_zeros(len(scores), len(found.names) + 1)
+    total.index_add_(1, torch.where(found.number < 0, len(found.names), found.number), scores)
+    pooled: NDArray[np.float32] = total[:, :-1].numpy().astype(np.float32)
+    return pooled
+
+
+def _spans(exchange: Exchange, target: Any) -> list[Extent]:
+    if isinstance(target, str):
+        return exchange.spans("response" if target == "predicted" else target)  # type: ignore[arg-type]
+    return checked_spans(target, len(exchange.tokens))
+
+
+def _removes(kind: type[Explainer]) -> bool:
+    """Whether a method asks for perturbed inputs, whose answers serve every target."""
+    return "perturbation" in getattr(kind, "__dataclass_fields__", {})

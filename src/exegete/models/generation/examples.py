@@ -1,0 +1,157 @@
+"""Prompts, chats and their responses become batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from tokenizers import Encoding
+from torch import Tensor
+
+from exegete.data.alignment import Alignment, align
+from exegete.data.exchange import Exchange
+from exegete.errors import ExegeteError
+from exegete.models import encode as encoding
+from exegete.models.batch import Batch
+from exegete.models.generation.prompt import Prompt, prompt_of
+from exegete.models.generation.response import Response, generated, of_ids, of_text
+from exegete.models.template import Placed, Special, fitted
+
+if TYPE_CHECKING:
+    from exegete.models.generation.model import GeneratingModel
+
+logger = logging.getLogger(__name__)
+
+
+def as_example(given: Any) -> dict[str, Any]:
+    """A prompt, a pair (prompt, response) or a row of columns as a row; an assistant's last message is the response.
+
+    Raises:
+        ExegeteError: anything else.
+    """
+    if isinstance(given, str):
+        return {"prompt": given}
+    if isinstance(given, tuple) and len(given) == 2:
+        return {"prompt": given[0], "response": given[1]}
+    if not isinstance(given, Mapping):
+        raise ExegeteError(f"an example is a prompt, or a row with 'prompt' or 'messages', not {given!r:.80}")
+    row = {name: value for name, value in given.items() if value is not None}
+    messages = row.get("messages")
+    if "response" in row or not isinstance(messages, Sequence) or not messages:
+        return row
+    last = messages[-1]
+    if isinstance(last, Mapping) and last.get("role") == "assistant" and last.get("content"):
+        return row | {"messages": messages[:-1], "response": last["content"]}
+    return row
+
+
+def respond(
+    model: GeneratingModel, examples: Sequence[Any], max_new_tokens: int, temperature: float, seed: int
+) -> list[dict[str, Any]]:
+    """See `GeneratingModel.respond`."""
+    if max_new_tokens < 1 or temperature < 0:
+        raise ExegeteError(
+            f"expected max_new_tokens of at least 1 and a temperature of at least 0, got {max_new_tokens}, "
+            f"{temperature}"
+        )
+    rows = [as_example(example) for example in examples]
+    for number, row in enumerate(rows):
+        if "response" not in row:
+            longest = model.max_length - max_new_tokens
+            placed, _ = _fitted(model, prompt_of(row, model.tokenizer), longest, number)
+            ids = generated(model.model, placed.ids, model.pad_id, max_new_tokens, temperature, seed)
+            rows[number] = row | {"response": ids, "prompt_length": longest}
+    return rows
+
+
+def encode(model: GeneratingModel, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
+    """See `GeneratingModel.encode`."""
+    rows = model.respond(examples)
+    read = [_read(model, row, number) for number, row in enumerate(rows)]
+
+    def tokenized(*_: Any) -> encoding.Tokenized:
+        return [placed for placed, _, _ in read], tuple(alignment for _, alignment, _ in read)
+
+    batch = encoding.encode(model, [{} for _ in rows], tokenized, device)
+    count = torch.tensor([len(exchange.tokens) for _, _, exchange in read], device=batch.device)
+    response = torch.arange(batch.length, device=batch.device) >= batch.length - count[:, None]
+    exchanges = tuple(exchange for _, _, exchange in read)
+    return replace(batch, response=response, unit_of=_sources(batch, exchanges), exchanges=exchanges)
+
+
+def _read(model: GeneratingModel, row: Mapping[str, Any], number: int) -> tuple[Placed, Alignment, Exchange]:
+    """An example's tokens, its visible texts aligned with them, and the whole as text."""
+    prompt = prompt_of(row, model.tokenizer)
+    placed, texts = _fitted(model, prompt, 1 << 30, number)
+    response = _response(model, prompt, placed, texts, row["response"], number)
+    longest = min(model.max_length - len(response.ids), row.get("prompt_length", model.max_length))
+    if len(placed.ids) > longest:
+        if longest < 1:
+            raise ExegeteError(
+                f"the response of example {number} has {len(response.ids)} tokens; prompt and response together have "
+                f"at most {model.max_length}"
+            )
+        placed, texts = _fitted(model, prompt, longest, number)
+        response = _response(model, prompt, placed, texts, row["response"], number)
+    tokens = tuple(model.tokenizer.convert_ids_to_tokens(list(response.ids)))
+    more = len(tokens)
+    whole = Placed(
+        [*placed.ids, *response.ids],
+        [*placed.tokens, *tokens],
+        [*placed.offsets, *[(0, 0)] * more],
+        [*placed.sequence_ids, *[None] * more],
+        [*placed.special_tokens_mask, *[1] * more],
+        [0] * (len(placed.ids) + more),
+    )
+    alignment = align(texts, cast("Encoding", whole), truncated=texts != prompt.texts)
+    text, places = prompt.template.filled(texts)
+    exchange = Exchange(
+        text, prompt.names, tuple(places.values()), prompt.is_source, response.text, tokens, response.spans
+    )
+    return whole, alignment, exchange
+
+
+def _fitted(model: GeneratingModel, prompt: Prompt, longest: int, number: int) -> tuple[Placed, tuple[str, ...]]:
+    """The prompt's tokens, and its visible texts, cut where it is too long."""
+    special: Special = "before" if prompt.special else None
+    placed, texts = fitted(model.tokenizer, prompt.template, prompt.texts, longest, special=special)
+    cut = [
+        f"{name!r} to {len(short)} of {len(text)} characters"
+        for name, text, short in zip(prompt.names, prompt.texts, texts, strict=True)
+        if text != short
+    ]
+    if cut:
+        logger.warning("the prompt of example %d is cut to %d tokens: %s", number, longest, ", ".join(cut))
+    return placed, texts
+
+
+def _response(
+    model: GeneratingModel, prompt: Prompt, placed: Placed, texts: tuple[str, ...], given: Any, number: int
+) -> Response:
+    """A response from what was given, a text or ids."""
+    if isinstance(given, str) and given.strip():
+        whole = prompt.template.filled(texts)[0]
+        return of_text(model.tokenizer, whole, placed.ids, given, special=prompt.special)
+    ids = [int(token) for token in given] if isinstance(given, Sequence | Tensor) and not isinstance(given, str) else []
+    size = model.config.get_text_config().vocab_size
+    if not ids or not all(0 <= token < size for token in ids):
+        raise ExegeteError(
+            f"expected the response of example {number} as a text or as token ids from 0 to {size - 1}, "
+            f"one at least, got {given!r:.80}"
+        )
+    return of_ids(model.tokenizer, ids)
+
+
+def _sources(batch: Batch, exchanges: Sequence[Exchange]) -> Tensor:
+    """[B, L] Numbers of the sources, where there are some; else of the visible texts."""
+    found = torch.full_like(batch.word_of, -1)
+    for row, exchange, alignment in zip(found, exchanges, batch.alignments or (), strict=True):
+        named = [True] * len(exchange.names) if not any(exchange.is_source) else exchange.is_source
+        number = [count - 1 if own else -1 for count, own in zip(accumulate(named), named, strict=True)]
+        sides = [-1 if span is None else number[span[0]] for span in alignment.spans]
+        row[len(row) - len(sides) :] = torch.tensor(sides)
+    return found

@@ -1,0 +1,163 @@
+"""The attribution of generated text as plain values: a row for each explained span of the response."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from exegete.data.exchange import Exchange, Extent
+from exegete.errors import ExegeteError
+from exegete.reports import generated_view, storage
+from exegete.reports.plain import floats, json_values, jsonable, same, strings
+
+_FROM_EXCHANGE = tuple(each.name for each in fields(Exchange))
+
+
+class Citation(NamedTuple):
+    """A part of the response, and the names of the sources it comes from with their scores, best first."""
+
+    text: str
+    sources: list[tuple[str, float]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GeneratedAttribution:
+    """What in the prompt made a model say its response: T explained spans, U units of the prompt.
+
+    `scores` [T, U]; `units` [U]: words, sentences or names of sources, as `unit` says; `unit_spans` [U]: (text, start,
+    end) in characters of the visible text of that number; `spans` [T]: (start, end) in tokens of the response;
+    `log_probs` [T] of the spans; `exchange`: the prompt and the response. `signed`: whether negative scores mean
+    evidence against a span. `truncated`: whether the prompt was cut. `index`: the position in the input.
+
+    Raises `ExegeteError` when lengths disagree or `params` are not JSON.
+    """
+
+    KIND: ClassVar[storage.Kind] = storage.GENERATED
+    scores: NDArray[np.float32]
+    units: tuple[str, ...]
+    unit_spans: tuple[tuple[int, int, int], ...]
+    spans: tuple[Extent, ...]
+    log_probs: NDArray[np.float32]
+    exchange: Exchange
+    unit: str
+    method: str
+    params: dict[str, Any] = field(default_factory=dict)
+    index: int = 0
+    signed: bool = True
+    truncated: bool = False
+
+    def __post_init__(self) -> None:
+        plain = {
+            "scores": floats(self.scores, "scores", 2),
+            "units": strings(self.units, "units"),
+            "unit_spans": tuple((int(text), int(start), int(end)) for text, start, end in self.unit_spans),
+            "spans": tuple((int(start), int(end)) for start, end in self.spans),
+            "log_probs": floats(self.log_probs, "log_probs", 1),
+            "params": json_values(self.params),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
+        shape = (len(self.spans), len(self.units))
+        if self.scores.shape != shape or len(self.log_probs) != shape[0] or len(self.unit_spans) != shape[1]:
+            raise ExegeteError(f"expected scores of {shape[0]} spans × {shape[1]} units, got {self.scores.shape}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GeneratedAttribution):
+            return NotImplemented
+        return all(same(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+
+    def __hash__(self) -> int:
+        return hash((self.units, self.spans, self.method, self.index))
+
+    @property
+    def prompt(self) -> str:
+        """All that the model read."""
+        return self.exchange.prompt
+
+    @property
+    def response(self) -> str:
+        """The text that is explained."""
+        return self.exchange.response
+
+    @property
+    def row_texts(self) -> tuple[str, ...]:
+        """[T] The text of each explained span."""
+        return tuple(self.response[slice(*self.exchange.extent(span))] for span in self.spans)
+
+    @property
+    def places(self) -> tuple[Extent, ...]:
+        """[U] The characters of each unit in the prompt."""
+        starts = [self.exchange.places[text][0] for text, _, _ in self.unit_spans]
+        return tuple((at + start, at + end) for at, (_, start, end) in zip(starts, self.unit_spans, strict=True))
+
+    def top(self, k: int = 3, row: int | None = None) -> list[tuple[str, float]]:
+        """The k units with the highest scores in one row, or in all together, best first; ties in order."""
+        scores = self.scores.sum(0) if row is None else self.scores[row]
+        order = np.argsort(-scores, kind="stable")[:k]
+        return [(self.units[unit], float(scores[unit])) for unit in order]
+
+    def citations(self, k: int = 2) -> list[Citation]:
+        """The k best sources of each sentence of the response (of each row, where rows hold more than one).
+
+        A source's score is the sum of its units' in all the sentence's rows; without sources all visible texts count.
+        """
+        shown = [own or not any(self.exchange.is_source) for own in self.exchange.is_source]
+        belongs = np.array([[text == number for number in range(len(shown))] for text, _, _ in self.unit_spans])
+        by_text = self.scores @ belongs.reshape(len(self.units), len(shown))
+        found = []
+        for span, rows in self._sentences():
+            scores = np.where(shown, by_text[rows].sum(0), -np.inf)
+            best = np.argsort(-scores, kind="stable")[: min(k, sum(shown))]
+            text = self.response[slice(*self.exchange.extent(span))]
+            found.append(Citation(text, [(self.exchange.names[each], float(scores[each])) for each in best]))
+        return found
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The scores with the explained spans as rows and the units as columns."""
+        return pd.DataFrame(self.scores, index=list(self.row_texts), columns=list(self.units))
+
+    def to_latex(self, caption: str = "", label: str = "") -> str:
+        """A heat map of the scores as a LaTeX table."""
+        return generated_view.latex(self, caption, label)
+
+    def to_row(self) -> dict[str, Any]:
+        """Plain values by column name, as stored; `params` are JSON text."""
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "exchange"}
+        texts = {name: getattr(self.exchange, name) for name in _FROM_EXCHANGE}
+        return own | texts | {"params": json.dumps(self.params, ensure_ascii=False)}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> GeneratedAttribution:
+        """The attribution of a stored row: the inverse of `to_row`."""
+        texts = {name: _tuples(row[name]) for name in _FROM_EXCHANGE}
+        own = {name: value for name, value in row.items() if name not in texts}
+        scores = np.array(row["scores"], np.float32).reshape(len(row["spans"]), len(row["units"]))
+        return cls(**own | {"params": json.loads(row["params"]), "scores": scores, "exchange": Exchange(**texts)})
+
+    def plain(self) -> dict[str, Any]:
+        """Values that JSON can hold."""
+        return {name: jsonable(value) for name, value in self.to_row().items()} | {"params": self.params}
+
+    def summary(self) -> str:
+        """One line: the response, and the best units."""
+        best = ", ".join(f"{unit[:40]} {score:+.3g}" for unit, score in self.top())
+        return f"{self.index}: {self.response[:60]!r}: {best}"
+
+    def _sentences(self) -> list[tuple[Extent, list[int]]]:
+        """Each sentence with rows inside it and the numbers of these; other rows for themselves."""
+        found: dict[Extent, list[int]] = {}
+        sentences = self.exchange.spans("sentences")
+        for row, (start, end) in enumerate(self.spans):
+            inside = (each for each in sentences if each[0] <= start and end <= each[1])
+            found.setdefault(next(inside, (start, end)), []).append(row)
+        return list(found.items())
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(each) for each in value) if isinstance(value, list | tuple) else value

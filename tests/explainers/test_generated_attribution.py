@@ -1,0 +1,296 @@
+"""Attributions of what a model says: rows and units, passes that are shared, sources removed as texts, what is kept."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import exegete
+from chats import CHAT, SOURCES, chatting
+from exegete import Attributions, ExegeteError, GeneratedAttribution, explainer
+from exegete.cli import main
+from exegete.data.exchange import Exchange
+from exegete.explainers.generated import for_units, plan
+from exegete.reports.generated_view import levels, lit, stretches
+from exegete.reports.terminal import render
+from left_behind import mixed_modes, state
+from small import NATIVE
+
+METHODS = [name for name in NATIVE if name not in ("decompx_classifier", "solvex")]
+QUICK = {key: {"n_samples": 8} for key in ("smooth_grad", "lime", "kernel_shap", "shapley_sampling")}
+QUICK["integrated_gradients"] = {"n_steps": 2}
+
+
+def said(start, end, words=("It", "is", "so.", "Is", "it?")):
+    """An exchange whose response has a token a word."""
+    return Exchange("p", ("prompt",), ((0, 1),), (False,), " ".join(words), words, tuple(start_ends(words)))
+
+
+def start_ends(words):
+    place = 0
+    for word in words:
+        yield place, place + len(word)
+        place += len(word) + 1
+
+
+@pytest.fixture(scope="module")
+def model():
+    return chatting()
+
+
+def log_prob(model, prompt, response):
+    """log p of each token of the response, without any of the library."""
+    ids = model.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    both = model.tokenizer(prompt + response, add_special_tokens=False)["input_ids"]
+    assert both[: len(ids)] == ids
+    with torch.no_grad():
+        logits = model.model(torch.tensor([both])).logits[0].log_softmax(-1)
+    return logits[len(ids) - 1 : -1].gather(1, torch.tensor(both[len(ids) :])[:, None])[:, 0]
+
+
+def test_removing_a_source_is_the_same_as_leaving_its_text_out(model):
+    (found,) = exegete.attribute(model, [CHAT], method="occlusion", unit="source", target="sentences")
+    assert found.units == ("doc 1", "doc 2")
+    assert found.row_texts == ("the town .", "Two women laugh at it .")
+    whole = log_prob(model, found.prompt, found.response)
+    expected = np.zeros((2, 2))
+    for column, text in enumerate(SOURCES.values()):
+        without = log_prob(model, found.prompt.replace(text.rstrip(), ""), found.response)
+        for row, span in enumerate(found.spans):
+            expected[row, column] = float((whole - without)[slice(*span)].sum())
+    np.testing.assert_allclose(found.scores, expected, rtol=1e-5)
+    np.testing.assert_allclose(found.log_probs, [float(whole[slice(*span)].sum()) for span in found.spans], rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_row_is_the_methods_own_score_of_that_span(model, method):
+    chosen = explainer(method, **QUICK.get(method, {}))
+    (found,) = exegete.attribute(model, [CHAT], chosen, [(0, 3), (3, 4), (2, 9)], unit="token")
+    batch = model.encode([CHAT])
+    chosen, _ = for_units(chosen, "token", {})
+    for row, span in enumerate(((0, 3), (3, 4), (2, 9))):
+        with torch.no_grad():
+            alone = chosen.attribute(model, batch, span)[0][batch.content[0]]
+        np.testing.assert_allclose(found.scores[row], alone.numpy(), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("unit", ["word", "sentence", "source"])
+def test_units_of_methods_that_add_up_are_sums_of_tokens(model, unit):
+    tokens, units = (
+        exegete.attribute(model, [CHAT], "input_x_gradient", "words", unit=each)[0] for each in ("token", unit)
+    )
+    for column, (start, end) in enumerate(units.places):
+        inside = [start <= a and b <= end and (a < b or unit != "word") for a, b in tokens.places]
+        np.testing.assert_allclose(units.scores[:, column], tokens.scores[:, inside].sum(1), rtol=1e-4, atol=1e-6)
+
+
+def counted(model, run):
+    """The sizes [batch, length] of all forward passes, and how often the first layer was gone back through."""
+    seen, back = [], []
+    layer = model.model.model.layers[0]
+    forward = layer.register_forward_hook(lambda _, inputs, output: seen.append(inputs[0].shape[0]))
+    backward = layer.register_full_backward_hook(lambda *_: back.append(1))
+    try:
+        run()
+    finally:
+        forward.remove()
+        backward.remove()
+    return sum(seen), len(back)
+
+
+@pytest.mark.parametrize(
+    ("method", "passes"),
+    [("input_x_gradient", (2, 10)), ("attention_rollout", (2, 0)), ("occlusion", (4, 0)), ("lime", (5, 0))],
+)
+def test_all_rows_share_the_passes(model, method, passes):
+    def run():
+        (found,) = exegete.attribute(model, [CHAT], method, [(token, token + 1) for token in range(10)], unit="source")
+        assert found.scores.shape == (10, 2)
+
+    assert counted(model, run) == passes
+    chosen, unit = for_units(method, "source", {})
+    foreseen = plan(model, CHAT, chosen, [(token, token + 1) for token in range(10)], unit, 64)
+    assert (foreseen.forward, foreseen.backward) >= passes
+    assert (foreseen.rows, foreseen.units, foreseen.response_tokens) == (10, 2, 24)
+
+
+def test_plans_of_what_was_not_said_yet(model):
+    asked = {key: value for key, value in CHAT.items() if key != "response"}
+    chosen, unit = for_units("integrated_gradients", None, {"n_steps": 20})
+    found = plan(model, asked, chosen, "words", unit, 12)
+    assert (found.response_tokens, found.rows, found.forward, found.backward) == (12, 12, 12 * 22 + 1, 240)
+    assert "12 rows" in str(found)
+    assert plan(model, asked, chosen, "sentences", unit, 12).rows == 1
+
+
+def test_nothing_is_left_behind():
+    model = chatting()
+    mixed_modes(model)
+    before = state(model)
+    for method in ("input_x_gradient", "occlusion", "attention_all"):
+        exegete.attribute(model, [CHAT], method, "words", unit="source")
+        assert state(model) == before
+    with pytest.raises(ExegeteError):
+        exegete.attribute(model, [CHAT], "decompx_classifier")
+    assert state(model) == before
+
+
+def test_what_is_not_answered_is_answered_first(model):
+    (found,) = exegete.attribute(model, ["a moving film"], "random", "tokens")
+    (row,) = model.respond(["a moving film"])
+    assert len(found.exchange.tokens) == len(row["response"])
+    assert found.response == model.tokenizer.decode(row["response"], skip_special_tokens=True)
+
+
+def test_rows_of_a_response():
+    exchange = said(0, 1)
+    assert exchange.spans("response") == [(0, 5)]
+    assert exchange.spans("sentences") == [(0, 3), (3, 5)]
+    assert exchange.spans("words") == exchange.spans("tokens") == [(n, n + 1) for n in range(5)]
+    pieces = Exchange("p", (), (), (), "It is", ("It", "", "is", "</s>"), ((0, 2), (3, 3), (3, 5), (5, 5)))
+    assert pieces.spans("words") == [(0, 1), (1, 4)], "a space goes with the word after it, the end with the last one"
+    assert pieces.extent((1, 4)) == (3, 5)
+    with pytest.raises(ExegeteError, match="unknown rows of a response 'label'"):
+        exchange.spans("label")
+
+
+@pytest.mark.parametrize("target", [(2, 2), (0, 99), [(0, 1, 2)], 1.5, [("a", "b")], -1])
+def test_targets_that_are_no_rows(model, target):
+    with pytest.raises(ExegeteError, match="spans \\(start, end\\) within the 24 response tokens"):
+        exegete.attribute(model, [CHAT], "random", target)
+
+
+def attribution(scores=((3.0, -1.0, 0.5), (0.0, 2.0, 0.25)), sources=(True, True, False), **changes):
+    exchange = Exchange(
+        "<u>one two three<a>",
+        ("doc 1", "doc 2", "user"),
+        ((3, 6), (7, 10), (11, 16)),
+        sources,
+        "It is so. Is it?",
+        ("It", "is", "so.", "Is", "it?"),
+        tuple(start_ends(("It", "is", "so.", "Is", "it?"))),
+    )
+    given = {
+        "scores": scores,
+        "units": ("one", "two", "three"),
+        "unit_spans": ((0, 0, 3), (1, 0, 3), (2, 0, 5)),
+        "spans": ((0, 3), (3, 5)),
+        "log_probs": (-0.5, -1.5),
+        "exchange": exchange,
+        "unit": "word",
+        "method": "occlusion",
+    }
+    return GeneratedAttribution(**given | changes)
+
+
+def test_citations_name_the_best_sources_of_each_sentence():
+    found = attribution().citations(k=1)
+    assert found == [("It is so.", [("doc 1", 3.0)]), ("Is it?", [("doc 2", 2.0)])]
+    tokens = attribution(
+        scores=[[1, 0, 9], [2, 0, 9], [-4, 0, 9], [0, 3, 9], [1, 1, 9]],
+        spans=[(n, n + 1) for n in range(5)],
+        log_probs=[0] * 5,
+    )
+    assert [one.sources for one in tokens.citations(2)] == [
+        [("doc 2", 0.0), ("doc 1", -1.0)],
+        [("doc 2", 4.0), ("doc 1", 1.0)],
+    ]
+    assert attribution(sources=(False,) * 3).citations(5)[0].sources == [("doc 1", 3.0), ("user", 0.5), ("doc 2", -1.0)]
+
+
+def test_views_of_one_attribution():
+    item = attribution()
+    assert item.places == ((3, 6), (7, 10), (11, 16))
+    pd.testing.assert_frame_equal(
+        item.to_pandas(),
+        pd.DataFrame(
+            np.array([[3, -1, 0.5], [0, 2, 0.25]], np.float32),
+            index=["It is so.", "Is it?"],
+            columns=["one", "two", "three"],
+        ),
+    )
+    assert item.top(2) == [("one", 3.0), ("two", 1.0)]
+    text = render(item, plain=True).plain
+    assert "It is so. (0.61) ← one +3, three +0.5, two -1" in text
+    assert "one two three" in render(item, plain=False).plain
+    lines = item.to_latex("Of 5 % & more", "tab:x").splitlines()
+    assert lines[6] == r"It is so. & \cellcolor{blue!60}3 & \cellcolor{orange!20}-1 & \cellcolor{blue!10}0.5 \\"
+    assert r"\caption{Of 5 \% \& more}" in lines
+    assert stretches("abcd", [(1, 3)]) == [("a", None), ("bc", 0), ("d", None)]
+    assert stretches("", []) == []
+    assert levels(np.array([[2, -1, 0], [0, 0, 0]])) == [[8, -4, 0], [0, 0, 0]]
+    assert lit(item).best[1] == "It is so.: one +3, three +0.5, two -1"
+
+
+def test_what_is_kept_comes_back(tmp_path):
+    items = Attributions([attribution(), attribution(params={"n": 3}, truncated=True, index=1)], {"seed": 1})
+    items.save(tmp_path / "kept")
+    assert Attributions.load(tmp_path / "kept") == items
+    assert items[:1][0] == items[0] != items[1]
+    assert hash(items[0])
+    assert items.to_pandas()["response"].tolist() == ["It is so. Is it?"] * 2
+    assert items.to_dataset()[0]["scores"] == [[3.0, -1.0, 0.5], [0.0, 2.0, 0.25]]
+    assert json.loads(items.to_json())[1]["params"] == {"n": 3}
+    assert "occlusion" in repr(items)
+    with pytest.raises(ExegeteError, match="do not go together"):
+        Attributions([*items, exegete.Attribution(("a",), [0.0], (), (), (), (), 0, "x", 0, "x", 0.5, "random")])
+    with pytest.raises(ExegeteError, match="2 spans × 3 units"):
+        attribution(scores=[[1.0, 2.0]])
+
+
+def test_the_page_carries_what_its_script_needs(tmp_path):
+    bad = attribution(units=("<b>", "two", "three"))
+    page = Attributions([bad]).to_html(tmp_path / "page.html")
+    assert page == (tmp_path / "page.html").read_text()
+    shades = re.search(r'data-levels="([^"]*)"', page)[1]
+    assert json.loads(shades) == [[8, 3, 2], [8, -3, 1], [0, 8, 1]]
+    assert page.count('data-row="') == 2
+    assert page.count('data-unit="') == 3
+    assert "<b>" not in page
+    assert "aria-pressed" in Attributions([bad])._repr_html_()
+
+
+def test_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def explain(*options):
+        code = main(["explain", "--model", str(tmp_path), "--task", "generation", *options])
+        return code, *capsys.readouterr()
+
+    model = chatting(dtype=torch.float32)
+    model.model.save_pretrained(tmp_path)
+    model.tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "one.txt").write_text(SOURCES["doc 1"])
+    (tmp_path / "two.txt").write_text(SOURCES["doc 2"])
+    (tmp_path / "chat.json").write_text(json.dumps(CHAT["messages"]))
+    (tmp_path / "prompt.txt").write_text("Read {one} and {second}: what is small ?")
+    sources = ("--source", "one.txt", "--source", "second=two.txt")
+    wanted = ("--response", CHAT["response"], "--html", "page.html", "--json", "-o", "kept")
+    code, out, errors = explain("--messages", "chat.json", *sources, *wanted)
+    assert code == 0, errors
+    (found,) = json.loads(out)
+    assert found["units"] == ["one", "second"]
+    assert np.shape(found["scores"]) == (2, 2)
+    assert (tmp_path / "page.html").read_text().count('class="row"') == 2
+    assert Attributions.load(tmp_path / "kept")[0].method == "occlusion"
+    code, out, errors = explain("--prompt", "prompt.txt", *sources, "--dry-run", "--methods", "occlusion,saliency")
+    assert code == 0, errors
+    assert len(out.splitlines()) == 2
+    assert "64 tokens, 1 rows × 2 units (source): at most 4 forward passes" in out
+    for options, message in (
+        (("--prompt", "prompt.txt", "--source", "one.txt"), "unknown source 'second'. Valid choices: one"),
+        (("--prompt", "prompt.txt", "--messages", "chat.json"), "one of a text, --prompt FILE and --messages FILE"),
+        (("--messages", "one.txt"), "is no JSON"),
+        (("--prompt", "none.txt"), "cannot be read"),
+        (
+            ("--prompt", "prompt.txt", *sources, "--unit", "page"),
+            "granularity 'page'. Valid choices: sentence, source",
+        ),
+        (("--prompt", "prompt.txt", *sources, "--source", "one=two.txt"), "two are called 'one'"),
+    ):
+        code, _, errors = explain(*options)
+        assert (code, message in errors) == (2, True), errors
+    assert main(["explain", "a film", "--model", str(tmp_path), "--dry-run"]) == 2
