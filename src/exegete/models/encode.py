@@ -12,6 +12,7 @@ from torch import Tensor
 from exegete.data.alignment import Alignment, align, token_mask
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
+from exegete.models.exclusive import lock_of
 from exegete.models.images import leading_tokens
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def encode(
     if not len(examples):
         raise ExegeteError("there is no example to encode")
     rows = [as_row(example) for example in examples]
-    batch = _images(model, rows) if model.modality == "image" else _texts(model, rows, tokenize or _tokenize)
+    with model.alone(), lock_of(model.processing_class):
+        batch = _images(model, rows) if model.modality == "image" else _texts(model, rows, tokenize or _tokenize)
     return batch.to(device or model.device)
 
 

@@ -27,6 +27,7 @@ from exegete.explainers.base import SinglePass
 from exegete.explainers.learned_attention import CONFIG, WEIGHTS, _config
 from exegete.models import Batch, ExplainedModel, Outputs
 from exegete.models.digest import weights_digest
+from exegete.models.exclusive import lock_of
 from exegete.models.preserve import evaluating
 from exegete.models.substitute import embeddings_replaced
 
@@ -212,7 +213,7 @@ class AttributiveMasking(nn.Module, SinglePass):
             raise ExegeteError(f"it explains {self.settings.classes} classes, the model has {len(model.labels)}")
         self.to(batch.device)
         answer = answered(model, outputs.logits, target)
-        with evaluating(self):
+        with lock_of(self), evaluating(self):
             if self.refinement.refine_steps:
                 return refined(self, model, batch, answer, target)
             reading = self.read(model, batch)
