@@ -31,6 +31,8 @@ def explain(
     max_length: options.MaxLength = None,
     template: options.Template = None,
     labels: options.Labels = None,
+    allow_nan: options.AllowNan = False,
+    incomplete: options.Incomplete = False,
 ) -> None:
     """Explain one text (or pair) by one or several methods.
 
@@ -46,13 +48,13 @@ def explain(
 
     hush()
     text = sys.stdin.read() if text == "-" else text
-    explained = exegete.load(
-        model, device=device, dtype=dtype, max_length=max_length, **options.prompt(template, labels)
-    )
+    given = options.prompt(template, labels) | {"incomplete": incomplete}
+    explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length, **given)
     example = text if pair is None else (text, pair)
     found = Attributions()
     for method in split_ids(methods) or []:
-        found = found + exegete.attribute(explained, example, seeded(method, seed), target_of(target, explained.labels))
+        chosen, goal = seeded(method, seed), target_of(target, explained.labels)
+        found = found + exegete.attribute(explained, example, chosen, goal, allow_nan=allow_nan)
     if output_dir is not None:
         found.save(output_dir)
     if html is not None:

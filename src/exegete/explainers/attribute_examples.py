@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -14,12 +15,14 @@ from tqdm.auto import tqdm
 
 from exegete.data.alignment import pool
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explainer, Explanation
+from exegete.explainers.base import Explainer, Explanation, not_finite, require_finite
 from exegete.explainers.registry import explainer
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encode import as_row
 from exegete.models.outputs import finite
 from exegete.reports.attributions import Attribution, Attributions
+
+logger = logging.getLogger(__name__)
 
 TOKENS_PER_BATCH = 4096
 
@@ -32,6 +35,7 @@ def attribute(
     *,
     batch_size: int | None = None,
     show_progress: bool = False,
+    allow_nan: bool = False,
     **params: Any,
 ) -> Attributions:
     """Explains examples, in their order.
@@ -43,22 +47,30 @@ def attribute(
         target: "predicted", "label", a class index or name, or one of those for each example.
         batch_size: examples a batch; default: as many as fit a token budget. Similar lengths go together either way.
         show_progress: a progress bar on stderr.
+        allow_nan: go on where scores are no finite numbers; a warning says for how many examples.
         params: the method's parameters, as `n_steps=50`.
 
     Raises:
-        ExegeteError: an unknown method or parameter, an empty text, a model that answers NaN.
+        ExegeteError: an unknown method or parameter, an empty text, a model that answers NaN, scores
+            that are not finite.
     """
     chosen = explainer(method, **params)
     rows = listed(examples)
     found: dict[int, Attribution] = {}
+    broken = 0
     with tqdm(total=len(rows), desc=chosen.name, disable=not show_progress, unit="example") as progress:
         for indices in batches(model, rows, batch_size):
             batch = model.encode([rows[index] for index in indices])
             wanted = targets_of(target, indices, len(rows))
             explained, logits, explanation = _explain(model, chosen, batch, wanted)
+            broken += len(not_finite(explanation.scores))
+            if not allow_nan:
+                require_finite(chosen, model, explanation.scores, indices)
             described = describe(model, chosen, batch, explained, logits, explanation, indices)
             found |= {item.index: item for item in described}
             progress.update(len(indices))
+    if broken:
+        logger.warning("%s: %d of %d examples have scores that are no finite numbers", chosen.name, broken, len(rows))
     config = {"model": model.config._name_or_path, "model_type": model.config.model_type, "method": chosen.name}
     return Attributions([found[index] for index in range(len(rows))], config | {"params": chosen.params})
 
