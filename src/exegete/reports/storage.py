@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from exegete.data.owners import sweep, unfinished
 from exegete.data.provenance import versions
 from exegete.errors import ExegeteError
 
@@ -65,12 +65,13 @@ def _plain(value: Any) -> Any:
 def save(directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Path:
     """Write both files; a reader never sees half of one. Returns the directory."""
     content = table(rows)
-    fresh = directory.absolute().with_name(f".{directory.absolute().name}.{uuid.uuid4().hex}")
+    fresh = unfinished(directory.absolute())
     try:
         fresh.mkdir(parents=True)
         pq.write_table(content, fresh / DATA, compression="zstd")
         (fresh / CONFIG).write_text(_description(fresh / DATA, len(rows), config), encoding="utf-8")
         _publish(fresh, directory)
+        sweep(directory.absolute())
     except OSError as error:
         raise ExegeteError(f"cannot write attributions to {directory}: {error.strerror or error}") from error
     finally:

@@ -28,7 +28,7 @@ from exegete.models.labels import in_model_labels
 from exegete.reports.attributions import Attributions
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.judge import judge
-from exegete.studies.compare.shards import Parts, finished
+from exegete.studies.compare.shards import Parts, finished, remove_parts
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -125,8 +125,7 @@ def compare(
     comparison = Comparison(whole.results, whole.curves, attributions, cards, examples, config)
     if folder is not None:
         comparison.save(folder)
-    if parts is not None:
-        parts.remove()
+        remove_parts(folder)
     return comparison
 
 

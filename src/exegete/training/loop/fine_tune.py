@@ -156,15 +156,16 @@ def fine_tune(
         logger.warning("%s holds the finished run of this configuration: nothing to do", run.folder)
         kept = load(run.folder, device=args.device, max_length=max_length)
         return TrainResult(run.folder, kept, done, reused=True)
-    with args.main_process_first(local=False):
-        checkpoint = run.begin(resume=resume, overwrite=overwrite, writes=args.should_save)
     stop = StopAfterStep()
     callbacks: list[Any] = [stop]
     if early_stopping_patience is not None:
         callbacks.append(trainer.stopping(early_stopping_patience, early_stopping_threshold))
     data = {"train_dataset": train, "eval_dataset": dev}
-    loop = trainer(start, args, terms, masked_share, callbacks=callbacks, **rates, **data)
-    return _trained(loop, run, checkpoint, stop)
+    with run.writing(writes=args.should_save):
+        with args.main_process_first(local=False):
+            checkpoint = run.begin(resume=resume, overwrite=overwrite, writes=args.should_save)
+        loop = trainer(start, args, terms, masked_share, callbacks=callbacks, **rates, **data)
+        return _trained(loop, run, checkpoint, stop)
 
 
 def _trained(loop: ObjectiveTrainer, run: Run, checkpoint: Path | None, stop: StopAfterStep) -> TrainResult:
@@ -183,7 +184,7 @@ def _trained(loop: ObjectiveTrainer, run: Run, checkpoint: Path | None, stop: St
         figures = loop.evaluate()
     seconds = time.monotonic() - begun
     metrics = {name.removeprefix("eval_"): value for name, value in figures.items() if _lasting(name)}
-    unnamed = run.folder / ".finished"
+    unnamed = run.unnamed
     loop.save_model(str(unnamed))
     if loop.args.should_save:
         write_json(unnamed / HISTORY, {"history": loop.state.log_history})

@@ -107,12 +107,12 @@ def train_masking(
     if done is not None:
         logger.warning("%s holds the finished run of this configuration: nothing to do", run.folder)
         return TrainResult(run.folder, model, done, reused=True)
-    checkpoint = run.begin(resume=resume, overwrite=overwrite, writes=args.should_save)
     stop = StopAfterStep()
     callbacks: list[TrainerCallback] = [stop]
     if early_stopping_patience is not None:
         callbacks.append(EarlyStoppingCallback(early_stopping_patience))
-    with weights_fixed(model), unchanged_random_state():
+    with run.writing(writes=args.should_save), weights_fixed(model), unchanged_random_state():
+        checkpoint = run.begin(resume=resume, overwrite=overwrite, writes=args.should_save)
         loop = MaskingTrainer(model, args, masking, judges, callbacks=callbacks, train_dataset=train, eval_dataset=dev)
         return _trained(loop, run, checkpoint, stop)
 
@@ -160,7 +160,7 @@ def _trained(loop: MaskingTrainer, run: Run, checkpoint: Path | None, stop: Stop
         for module, mode in modes.items():
             module.training = mode
     metrics = {name.removeprefix("eval_"): value for name, value in figures.items() if _lasting(name)}
-    unnamed = run.folder / ".finished"
+    unnamed = run.unnamed
     loop.save_model(str(unnamed))
     if loop.args.should_save:
         write_json(unnamed / HISTORY, {"history": loop.state.log_history})
