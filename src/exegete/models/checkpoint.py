@@ -107,9 +107,11 @@ def check_config(name: str, config: Any) -> None:
 def _wrong_keys(config: Any) -> Iterator[tuple[str, str]]:
     """Keys whose values cannot be, and what is expected of them."""
     values = {key: getattr(config, key, None) for key in (*COUNTS, *ACTIVATIONS, "pad_token_id", "architectures")}
-    yield from ((key, "a number of at least 1") for key in COUNTS if isinstance(values[key], int) and values[key] < 1)
-    names = [key for key in ACTIVATIONS if isinstance(values[key], str) and values[key] not in ACT2FN]
-    yield from ((key, "an activation of transformers") for key in names)
+    for key, value in values.items():
+        if key in COUNTS and isinstance(value, int) and value < 1:
+            yield key, "a number of at least 1"
+        if key in ACTIVATIONS and isinstance(value, str) and value not in ACT2FN:
+            yield key, "an activation of transformers"
     architectures = values["architectures"] or []
     if not all(isinstance(each, str) for each in architectures):
         yield "architectures", "names"

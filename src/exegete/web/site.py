@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Site:
     """The rooms that are open, the admin's token, and the names under which the server may be asked for.
 
-    `explorer`: models to explain; `results`: what `compare` and `study` left, by name; `storage`: human studies.
+    `explorer`: models to explain; `results`: what `compare` and `study` left, by name; `storage`: human studies;
+    `address`: where browsers reach the server, which invitations begin with.
     """
 
     token: str = field(repr=False)
@@ -30,6 +31,7 @@ class Site:
     storage: Storage | None = None
     limits: Limits = field(default_factory=Limits)
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
+    address: str = "http://127.0.0.1:8000"
 
     def __post_init__(self) -> None:
         if len(self.token) < 20:
