@@ -145,7 +145,7 @@ def _set(request: Request, response: Response, name: str, value: str, same_site:
         value,
         max_age=MONTH,
         httponly=True,
-        secure=site_of(request).address.startswith("https:"),
+        secure=site_of(request).address_of(request).startswith("https:"),
         samesite=same_site,  # type: ignore[arg-type]  # starlette wants the literal
         path="/",
     )
