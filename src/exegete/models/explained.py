@@ -120,17 +120,9 @@ class ExplainedModel(nn.Module):
     def max_length(self) -> int:
         """The most tokens of a text, special ones included: what the model takes, or fewer if so asked."""
         positions = getattr(self.config, "max_position_embeddings", None) or getattr(self.config, "n_positions", None)
-        limit = int(positions) - self._first_position if positions else 1 << 20
+        limit = int(positions) - encoding.first_position(self.model) if positions else 1 << 20
         limit = limit if self.limit is None else min(limit, self.limit)
         return min(limit, getattr(self.processing_class, "model_max_length", limit) or limit)
-
-    @property
-    def _first_position(self) -> int:
-        """RoBERTa's first position is the one after its padding index; everybody else's is 0."""
-        for name, module in self.model.named_modules():
-            if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-                return 0 if module.padding_idx is None else module.padding_idx + 1
-        return 0
 
     @property
     def pad_id(self) -> int:
