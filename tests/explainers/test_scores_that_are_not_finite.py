@@ -1,6 +1,7 @@
 """A score that is no finite number is an error that names method, type and example, or on request is counted."""
 
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from typing import ClassVar
 
 import numpy as np
@@ -26,7 +27,7 @@ class Breaking(Explainer):
     """NaN (or infinite) for texts longer than six positions."""
 
     value: str = "nan"
-    card: ClassVar = MethodCard("breaking", "control", True, False, "0", "")
+    card: ClassVar = MethodCard(name="breaking", family="control", cost="0")
 
     def scores(self, model, batch, target):
         long = batch.content.sum(1, keepdim=True) > 6
@@ -91,7 +92,8 @@ def test_what_does_not_break_is_judged_as_if_nothing_had(model):
 
 
 def test_on_the_command_line(model, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(EXPLAINERS, "breaking", Breaking)
+    point = EntryPoint("breaking", f"{__name__}:Breaking", EXPLAINERS.group)
+    monkeypatch.setitem(EXPLAINERS.native, "breaking", point)
     model.model.save_pretrained(tmp_path / "model")
     model.processing_class.save_pretrained(tmp_path / "model")
     command = ["explain", TEXTS[1], "--model", str(tmp_path / "model"), "--methods", "breaking"]
