@@ -14,6 +14,7 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.models.vocabulary import check_vocabulary
+from exegete.recipes import RECIPES
 
 CONFIG, TOKENIZER, OPTIONS = "config.json", "tokenizer.json", "tokenizer_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -184,9 +185,8 @@ def test_the_conversion_that_the_message_gives_works(folder, tmp_path):
     with pytest.raises(ExegeteError) as error:
         exegete.load(folder, device="cpu")
     code = str(error.value).partition('python -c "')[2].partition('"')[0]
-    scope = {}
-    exec(code.replace("import sys,", "import").replace("sys.argv[1]", "old").replace("sys.argv[2]", "new"),
-         {"old": str(folder), "new": str(tmp_path / "new")}, scope)  # fmt: skip
+    code = code.replace("OLD", str(folder)).replace("NEW", str(tmp_path / "new"))
+    exec(code, {})
     families.processor("bert").save_pretrained(tmp_path / "new")
     exegete.load(tmp_path / "new", device="cpu")
 
@@ -225,3 +225,29 @@ def test_a_byte_level_tokenizer_without_its_merges_is_not_whole(tmp_path):
     torn = hf.AutoTokenizer.from_pretrained(tmp_path)
     with pytest.raises(ExegeteError, match="not whole"):
         check_vocabulary("it", torn, families.VOCABULARY)
+
+
+def test_a_pickled_adapter_is_never_unpickled_and_the_conversion_works(folder, tmp_path, monkeypatch):
+    peft = pytest.importorskip("peft")
+    base = hf.AutoModelForSequenceClassification.from_pretrained(folder)
+    peft.get_peft_model(base, peft.LoraConfig(task_type="SEQ_CLS")).save_pretrained(tmp_path / "adapter")
+    monkeypatch.chdir(tmp_path / "adapter")
+    torch.save(load_file("adapter_model.safetensors"), "adapter_model.bin")
+    os.remove("adapter_model.safetensors")
+    with pytest.raises(ExegeteError, match=r"adapter holds pickled weights") as error:
+        exegete.load(tmp_path / "adapter", device="cpu")
+    exec(str(error.value).partition('python -c "')[2].partition('"')[0], {})
+    exegete.load(tmp_path / "adapter", device="cpu")
+    with open("adapter_config.json", "w") as file:
+        file.write("{")
+    with pytest.raises(ExegeteError, match="adapter"):
+        exegete.load(tmp_path / "adapter", device="cpu")
+
+
+def test_training_starts_from_no_pickle_either(folder):
+    (folder / WEIGHTS).unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Run()))
+    data = exegete.load_data("generated?size=20")
+    with pytest.raises(ExegeteError, match="pickled weights"):
+        RECIPES["baseline"]().train(folder, data, data, folder.parent / "run")
+    assert not (folder.parent / "run").exists()

@@ -122,7 +122,7 @@ def ask(ranker: str, device: str, prompt: str, words: int) -> str:
 def _loaded(ranker: str, device: str) -> tuple[Any, Any]:
     """The ranker and its tokenizer, kept for the next question."""
     try:
-        model = AutoModelForCausalLM.from_pretrained(ranker, dtype="auto")
+        model = AutoModelForCausalLM.from_pretrained(ranker, dtype="auto", use_safetensors=True)
         tokenizer = AutoTokenizer.from_pretrained(ranker)
     except (OSError, ValueError) as error:
         raise ExegeteError(f"the ranker {ranker!r} could not be loaded: {str(error).splitlines()[0]}") from error

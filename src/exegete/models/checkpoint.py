@@ -171,12 +171,14 @@ def check_finite(name: str, model: nn.Module) -> None:
             raise ExegeteError(f"{name or type(model).__name__}: the weight {key} holds NaN or an infinite number")
 
 
-def pickled(name: str) -> ExegeteError:
-    """The error for weights that could run code when they are read."""
+def pickled(name: str, code: str = "") -> ExegeteError:
+    """The error for weights that could run code when they are read; `code` converts them."""
+    model = (
+        "import transformers as t; t.AutoModelForSequenceClassification.from_pretrained('OLD').save_pretrained('NEW')"
+    )
     return ExegeteError(
         f"{name} holds pickled weights, which can run code and are never read here. Where you trust them, convert: "
-        'python -c "import sys, transformers as t; t.AutoModelForSequenceClassification.from_pretrained(sys.argv[1])'
-        '.save_pretrained(sys.argv[2])" OLD NEW'
+        f'python -c "{code or model}"'
     )
 
 

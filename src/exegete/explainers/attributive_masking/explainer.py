@@ -26,6 +26,7 @@ from exegete.explainers.attributive_masking.retokenization import Aggregation, R
 from exegete.explainers.base import SinglePass
 from exegete.explainers.learned_attention import CONFIG, WEIGHTS, _config
 from exegete.models import Batch, ExplainedModel, Outputs
+from exegete.models.checkpoint import reading
 from exegete.models.digest import weights_digest
 from exegete.models.exclusive import lock_of
 from exegete.models.preserve import evaluating
@@ -274,11 +275,9 @@ def _require_classifier(model: ExplainedModel) -> None:
 def _encoder(backbone: str | PreTrainedModel, tokenizer: Any) -> tuple[PreTrainedModel, Any]:
     """A fresh encoder with its tokenizer."""
     if isinstance(backbone, str):
-        try:
-            return AutoModel.from_pretrained(backbone), tokenizer or AutoTokenizer.from_pretrained(backbone)
-        except (OSError, ValueError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise ExegeteError(f"no encoder could be loaded from {backbone!r}: {first}") from error
+        with reading(backbone, "encoder"):
+            encoder = AutoModel.from_pretrained(backbone, use_safetensors=True)
+            return encoder, tokenizer or AutoTokenizer.from_pretrained(backbone)
     if tokenizer is None:
         raise ExegeteError("a backbone that is a model needs its tokenizer beside it")
     return deepcopy(backbone), tokenizer
