@@ -18,14 +18,14 @@ MERGES = "a0: &a0 {k: v}\n" + "".join(
 BOMBS = {
     "aliases of aliases": LAUGHS,
     "keys of merges": MERGES,
-    "a chain of aliases": "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 5000)),
+    "a chain of aliases": "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 1000)),
     "itself": "a: &a [*a]\n",
     "itself by way of another": "a: &a\n  b: &b\n    c: [*a, *b]\n",
     "depth": "a: " + "[" * 400 + "]" * 400,
-    "much more depth": "a: " + "[" * 100_000,
+    "much more depth": "a: " + "[" * 20_000,
     "depth of mappings": "a: " + "{a: " * 300 + "1" + "}" * 300,
     "values": "a: [" + "1, " * (LARGEST + 1) + "1]",
-    "bytes": "a: " + "x" * (5 << 20),
+    "bytes": "a: " + "x" * (1 << 20),
 }
 
 

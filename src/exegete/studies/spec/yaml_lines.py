@@ -12,7 +12,7 @@ import yaml
 
 from exegete.errors import ExegeteError
 
-LARGEST, DEEPEST, BYTES = 10_000, 50, 4 << 20
+LARGEST, DEEPEST, BYTES = 10_000, 50, 256 << 10
 """The most values of a document, how deep they may be nested, and the most bytes of its file."""
 Place = tuple[str | int, ...]
 """The way to a value through mappings and lists."""
@@ -20,6 +20,17 @@ Place = tuple[str | int, ...]
 
 class _Loader(yaml.SafeLoader):
     """YAML as version 1.2 reads it: `on` and `no` are words, `3e-5` is a number, a key comes once."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A value, while it is not nested too deep."""
+        if self.depth > DEEPEST:
+            raise yaml.MarkedYAMLError(problem=f"nested more than {DEEPEST} deep", problem_mark=self.get_mark())
+        self.depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -58,7 +69,7 @@ def read(path: Path) -> Lined:
     """
     try:
         if path.stat().st_size > BYTES:
-            raise ExegeteError(f"{path} has more than {BYTES >> 20} MiB: no study is that long")
+            raise ExegeteError(f"{path} has more than {BYTES >> 10} KiB: no study is that long")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ExegeteError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
