@@ -87,14 +87,15 @@ def _locked(path: Path) -> TextIO:
         file = path.open("a+", encoding="utf-8")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+            if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
                 return file
+        except FileNotFoundError:
+            pass
         except BlockingIOError:
             file.seek(0)
-            text = file.read()
-            raise ExegeteError(
-                f"{path.parent} is being written by {_named(text)}: wait, or choose another folder"
-            ) from None
+            owner = _named(file.read())
+            file.close()
+            raise ExegeteError(f"{path.parent} is being written by {owner}: wait, or choose another folder") from None
         file.close()
 
 
