@@ -15,11 +15,13 @@ import torch
 
 import exegete
 import families
+from exegete.data.owners import unfinished
 from exegete.explainers import EXPLAINERS
 from exegete.explainers.attribute_examples import batches
 from exegete.reports.attributions import Attributions
 from exegete.studies.compare.judge import Judged
 from exegete.studies.compare.shards import Parts
+from small import small
 
 METHODS = ["random", "input_x_gradient", "occlusion"]
 METRICS = ["aopc_comprehensiveness", "aopc_sufficiency", "auc"]
@@ -232,3 +234,13 @@ def test_pairs_and_texts_without_rationales(saved):
     assert "auc" not in found.results.columns
     assert found.results["aopc_sufficiency"].notna().all()
     assert ">nobody</" in found.to_html()
+
+
+def test_the_finishing_run_sweeps_what_killed_ones_left(tmp_path):
+    model = small("bert")
+    exegete.compare(model, ["a film"], ["random"], ["important_tokens"], output_dir=tmp_path)
+    dead = tmp_path / unfinished(tmp_path / "examples.parquet").name.replace(f"-{os.getpid()}-", "-999999999-")
+    (tmp_path / ".parts" / "0-1").mkdir(parents=True)
+    dead.touch()
+    exegete.compare(model, ["a film"], ["random"], ["important_tokens"], output_dir=tmp_path)
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]

@@ -74,7 +74,7 @@ def test_words_are_deleted_and_put_back_and_the_prediction_follows(opened):
 
 
 def test_of_many_labels_those_are_shown_that_are_likely_now(opened, monkeypatch):
-    def answers(_, asked, removed=()):
+    def answers(_, asked, removed=(), stop=None):
         likely = 11 if removed else 0
         return [Answer(f"label {number}", 0.9 if number == likely else number / 1000) for number in range(12)]
 

@@ -32,6 +32,8 @@ def compare(
     max_length: options.MaxLength = None,
     template: options.Template = None,
     labels: options.Labels = None,
+    allow_nan: options.AllowNan = False,
+    incomplete: options.Incomplete = False,
     quiet: options.Quiet = False,
     text_column: options.TextColumn = None,
     text_pair_column: options.PairColumn = None,
@@ -56,9 +58,8 @@ def compare(
     if preset is not None and metrics is not None:
         raise ExegeteError("--preset and --metrics exclude each other")
     chosen = split_ids(metrics) if preset is None else preset_metrics(preset)
-    explained = exegete.load(
-        model, device=device, dtype=dtype, max_length=max_length, **options.prompt(template, labels)
-    )
+    given = options.prompt(template, labels) | {"incomplete": incomplete}
+    explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length, **given)
     named = columns(text_column, text_pair_column, label_column, rationale_column)
     examples = exegete.load_data(data, split, limit=limit, seed=seed, **named)
     comparison = exegete.compare(
@@ -70,6 +71,7 @@ def compare(
         batch_size=batch_size,
         seed=seed,
         output_dir=output_dir,
+        allow_nan=allow_nan,
         show_progress=not quiet,
     )
     console().print(table(comparison.leaderboard))

@@ -77,6 +77,8 @@ def explain(
         float, typer.Option("--temperature", min=0.0, help="Generation: 0 takes the likeliest token, others draw.")
     ] = 0.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Generation: print what would be done, and stop.")] = False,
+    allow_nan: options.AllowNan = False,
+    incomplete: options.Incomplete = False,
 ) -> None:
     """Explain one text (or pair), or what a model says to a prompt, by one or several methods.
 
@@ -96,7 +98,8 @@ def explain(
     if task != "generation" and (prompt or messages or source or response or dry_run):
         raise ExegeteError("--prompt, --messages, --source, --response and --dry-run go with --task generation")
     text = sys.stdin.read() if text == "-" else text
-    loaded = {"device": device, "dtype": dtype, "max_length": max_length} | options.prompt(template, labels)
+    loaded: dict[str, Any] = {"device": device, "dtype": dtype, "max_length": max_length, "incomplete": incomplete}
+    loaded |= options.prompt(template, labels)
     explained = exegete.load(model, **loaded | ({} if task is None else {"task": task}))
     ids = split_ids(methods) or ["occlusion" if task == "generation" else "integrated_gradients"]
     example: Any = text if pair is None else (text, pair)
@@ -112,7 +115,9 @@ def explain(
         wanted = target_of(target, explained.labels)
     found: Attributions[Any] = Attributions()
     for method in ids:
-        found = found + exegete.attribute(explained, example, method, wanted, unit=unit, **seed_for(method, seed))
+        found = found + exegete.attribute(
+            explained, example, method, wanted, unit=unit, allow_nan=allow_nan, **seed_for(method, seed)
+        )
     _show(found, output_dir, html, json)
 
 

@@ -49,6 +49,16 @@ BatchSize = Annotated[
 MaxLength = Annotated[
     int | None, typer.Option("--max-length", min=8, help="Tokens a text may have. Default: what the model takes.")
 ]
+AllowNan = Annotated[
+    bool,
+    typer.Option(
+        "--allow-nan", help="Go on where scores are no finite numbers: such examples are left out and counted."
+    ),
+]
+Incomplete = Annotated[
+    bool,
+    typer.Option("--incomplete", help="Explain a checkpoint of which weights are missing, or that has some left over."),
+]
 Template = Annotated[
     str | None,
     typer.Option(

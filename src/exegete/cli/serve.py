@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,7 +68,11 @@ def serve(
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="The port; 0: a free one.")] = 8000,
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", help="A host name or address under which browsers reach the server; may be repeated."),
+        typer.Option(
+            "--name",
+            help="A host name or address under which browsers reach the server, as study.example.org or "
+            "https://study.example.org; invitations begin with the first. May be repeated.",
+        ),
     ] = None,
     seed: options.Seed = 0,
     device: options.Device = None,
@@ -105,19 +110,29 @@ def serve(
     if study is not None and kept is not None:
         _study(kept, study, kind, explained, specs, rows, results, limit, seed)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
-    names = [_in_address(each) for each in (*(name or []), EVERYWHERE.get(host, host))]
-    site = Site(token, _explorer(explained, specs, rows, seed), results, kept, hosts=(*LOOPBACK, *names))
+    names = [*(name or []), EVERYWHERE.get(host, host)]
+    hosts = (*LOOPBACK, *(_in_address(each) for each in names))
+    socket = uvicorn.Config("", host=host, port=port).bind_socket()
+    address = _address(names[0], socket.getsockname()[1])
+    site = Site(token, _explorer(explained, specs, rows, seed), results, kept, hosts=hosts, address=address)
     config = configuration(site, host, port)
-    socket = config.bind_socket()
     if host in EVERYWHERE and not name:
         say("other machines are refused: say with --name by which name or address their browsers reach this one")
-    say(f"open: http://{names[0]}:{socket.getsockname()[1]}/sign-in?token={token}")
+    say(f"open: {address}/sign-in?token={token}")
     uvicorn.Server(config).run(sockets=[socket])
 
 
-def _in_address(host: str) -> str:
-    """The host as it stands in an address, where IPv6 has brackets."""
-    return f"[{host.strip('[]')}]" if host.count(":") > 1 else host
+def _in_address(name: str) -> str:
+    """The host of a name or address as it stands in an address, where IPv6 has brackets; without a port."""
+    host = name.partition("://")[2] or name
+    if host.count(":") > 1 and "]:" not in host:
+        return f"[{host.strip('[]')}]"
+    return re.sub(r":[0-9]+$", "", host.rstrip("/")).lower()
+
+
+def _address(name: str, port: int) -> str:
+    """Where browsers go: the address that was given, or the name with the port that the server listens at."""
+    return name.rstrip("/") if "://" in name else f"http://{_in_address(name)}:{port}"
 
 
 def _require_web() -> None:

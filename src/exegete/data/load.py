@@ -12,7 +12,7 @@ from datasets import Dataset, DatasetInfo, Features
 
 from exegete.data.readers import READERS, Reader
 from exegete.data.splits import choose
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, brief, unknown
 
 BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -33,8 +33,16 @@ def load_data(
         options: as behind the question mark of the spec; these win.
 
     Raises:
-        ExegeteError: unknown name, option or split; no rows; what is missing, unreadable, or malformed, and where.
+        ExegeteError: unknown name, option or split; no rows; what is missing, unreadable, or malformed, and where: in
+            one line of at most 300 characters.
     """
+    try:
+        return _loaded(spec, split, limit, seed, options)
+    except ExegeteError as error:
+        raise ExegeteError(brief(error)) from error
+
+
+def _loaded(spec: str, split: str, limit: int | None, seed: int | None, options: dict[str, Any]) -> Dataset:
     if limit is not None and limit < 1:
         raise ExegeteError(f"expected a limit of at least 1 row, got {limit}")
     reader = open_spec(spec, **options, **({} if seed is None else {"seed": seed}))

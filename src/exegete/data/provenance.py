@@ -8,7 +8,6 @@ import math
 import os
 import platform
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -18,6 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 from datasets import Dataset
+
+from exegete.data.owners import sweep, unfinished
 
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 """How `whole_folder` fails where the folder is there at the end: another process has written it meanwhile."""
@@ -52,14 +53,18 @@ def data_digest(dataset: Dataset) -> str:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A path to write to; the file gets its name when the block ends without an error, on disk and complete."""
+    """A path to write to; the file gets its name when the block ends without an error, on disk and complete.
+
+    What killed processes left of it goes, then.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    fresh = unfinished(path)
     try:
         yield fresh
         with fresh.open("rb+") as written:
             os.fsync(written.fileno())
         os.replace(fresh, path)
+        sweep(path)
     finally:
         fresh.unlink(missing_ok=True)
 
@@ -68,7 +73,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 def whole_folder(path: Path) -> Iterator[Path]:
     """A folder to write into; it gets its name when the block ends without an error. One that is there is kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    fresh = unfinished(path)
     fresh.mkdir()
     try:
         yield fresh
@@ -77,6 +82,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
                 with file.open("rb+") as written:
                     os.fsync(written.fileno())
         fresh.rename(path)
+        sweep(path)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -14,7 +15,7 @@ from tqdm.auto import tqdm
 
 from exegete.data.alignment import pool
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explainer, Explanation
+from exegete.explainers.base import Explainer, Explanation, not_finite, require_finite
 from exegete.explainers.generated import attribute_generated, for_units, with_unit
 from exegete.explainers.registry import explainer
 from exegete.explainers.units import Granularity
@@ -23,6 +24,8 @@ from exegete.models.encode import as_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.outputs import finite
 from exegete.reports.attributions import Attribution, Attributions
+
+logger = logging.getLogger(__name__)
 
 TOKENS_PER_BATCH = 4096
 
@@ -36,6 +39,7 @@ def attribute(
     unit: Granularity | None = None,
     batch_size: int | None = None,
     show_progress: bool = False,
+    allow_nan: bool = False,
     **params: Any,
 ) -> Attributions[Any]:
     """Explains examples, in their order.
@@ -50,27 +54,35 @@ def attribute(
             Generated text only, and methods with a granularity.
         batch_size: examples a batch; default: as many as fit a token budget. Similar lengths go together either way.
         show_progress: a progress bar on stderr.
+        allow_nan: go on where scores are no finite numbers; a warning says for how many examples.
         params: the method's parameters, as `n_steps=50`.
 
     Raises:
-        ExegeteError: an unknown method or parameter, an empty text, a model that answers NaN.
+        ExegeteError: an unknown method or parameter, an empty text, a model that answers NaN, scores
+            that are not finite.
     """
     rows = listed(examples)
     if isinstance(model, GeneratingModel):
         chosen, unit = for_units(method, unit, params)
-        items = attribute_generated(model, rows, chosen, target, unit, show_progress)
+        items = attribute_generated(model, rows, chosen, target, unit, progress=show_progress, allow_nan=allow_nan)
         return Attributions(items, _config(model, chosen))
     chosen = explainer(method, **params)
     chosen = chosen if unit is None else with_unit(chosen, unit)
     found: dict[int, Attribution] = {}
+    broken = 0
     with tqdm(total=len(rows), desc=chosen.name, disable=not show_progress, unit="example") as progress:
         for indices in batches(model, rows, batch_size):
             batch = model.encode([rows[index] for index in indices])
             wanted = targets_of(target, indices, len(rows))
             explained, logits, explanation = _explain(model, chosen, batch, wanted)
+            broken += len(not_finite(explanation.scores))
+            if not allow_nan:
+                require_finite(chosen, model, explanation.scores, indices)
             described = describe(model, chosen, batch, explained, logits, explanation, indices)
             found |= {item.index: item for item in described}
             progress.update(len(indices))
+    if broken:
+        logger.warning("%s: %d of %d examples have scores that are no finite numbers", chosen.name, broken, len(rows))
     return Attributions([found[index] for index in range(len(rows))], _config(model, chosen))
 
 

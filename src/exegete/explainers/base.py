@@ -84,11 +84,16 @@ class Explainer(ABC):
             target: what to explain, see `ExplainedModel.target`; default: the prediction.
 
         The scores keep a graph to the model's weights when the method is differentiable and gradients are enabled.
+
+        Raises:
+            ExegeteError: a score that is no finite number.
         """
-        return self.explain(model, batch, target).scores
+        scores = self.explain(model, batch, target).scores
+        require_finite(self, model, scores)
+        return scores
 
     def explain(self, model: ExplainedModel, batch: Batch, target: Any = None) -> Explanation:
-        """Scores and what else the method has to say; see `attribute`."""
+        """Scores, finite or not, and what else the method has to say; see `attribute`."""
         explanation = self.explain_all_positions(model, batch, target)
         return replace(explanation, scores=explanation.scores.masked_fill(~batch.content, 0.0))
 
@@ -221,6 +226,23 @@ def gradients(of: Tensor, at: Sequence[Tensor], *, keep_graph: bool) -> tuple[Te
     """As `gradient`, at several tensors."""
     again = keep_graph or _BACKWARD_AGAIN.get()
     return torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=again)
+
+
+def not_finite(scores: Tensor) -> list[int]:
+    """The rows of scores [B, L] with a number that is not finite."""
+    return (~scores.detach().isfinite()).any(1).nonzero().flatten().tolist()
+
+
+def require_finite(method: Explainer, model: ExplainedModel, scores: Tensor, numbers: Sequence[int] = ()) -> None:
+    """Raises ExegeteError for scores [B, L] that hold NaN or an infinite number; `numbers`: of the examples."""
+    rows = not_finite(scores)
+    if rows:
+        first, more = numbers[rows[0]] if numbers else rows[0], f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        raise ExegeteError(
+            f"{method.name} gives scores that are no finite numbers for example {first}{more}, in "
+            f"{str(model.dtype).removeprefix('torch.')}: load the model in float32 (--dtype float32), or let such "
+            "examples be counted and left out, with allow_nan=True (--allow-nan)"
+        )
 
 
 def recorded(explainer: Explainer) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from exegete.data.cards import MethodCard
 from exegete.explainers.base import OfOutput
 from exegete.explainers.through_captum import ScoreOfEmbeddings
 from exegete.models import Batch, ExplainedModel
+from exegete.models.exclusive import PROCESS
 from exegete.models.explained import Reference
 
 
@@ -45,7 +46,7 @@ class DeepLift(OfOutput):
         """[B, L, d] What Captum says, without a graph; its hooks are gone afterwards, also when it raises."""
         embeddings = model.embed(batch).detach().requires_grad_()
         reference = model.reference(batch, self.baselines).detach()
-        with warnings.catch_warnings(), torch.enable_grad():
+        with PROCESS, warnings.catch_warnings(), torch.enable_grad():
             warnings.filterwarnings("ignore", "Setting forward, backward hooks", UserWarning)
             explainer = CaptumDeepLift(ScoreOfEmbeddings(model, batch, target))
             contributions: Tensor = explainer.attribute(embeddings, reference)

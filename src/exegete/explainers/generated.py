@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from exegete.data.exchange import Exchange, Extent, checked_spans
 from exegete.data.specs import split
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explainer, SinglePass
+from exegete.explainers.base import Explainer, SinglePass, require_finite
 from exegete.explainers.registry import EXPLAINERS, explainer
 from exegete.explainers.units import Granularity, units
 from exegete.models import Batch
@@ -58,16 +58,25 @@ class Plan:
 
 
 def attribute_generated(
-    model: GeneratingModel, rows: Sequence[Any], method: Explainer, target: Any, unit: Granularity, progress: bool
+    model: GeneratingModel,
+    rows: Sequence[Any],
+    method: Explainer,
+    target: Any,
+    unit: Granularity,
+    *,
+    progress: bool = False,
+    allow_nan: bool = False,
 ) -> list[GeneratedAttribution]:
     """An attribution for each example; what has no response is answered first.
 
     `target`: "response" (or "predicted"), "sentences", "words", "tokens", or spans (start, end) of response tokens.
     """
-    return [
-        _attributed(model, model.encode([row]), method, target, unit, index)
-        for index, row in enumerate(tqdm(rows, disable=not progress, unit="example"))
-    ]
+    found = list[GeneratedAttribution]()
+    for index, row in enumerate(tqdm(rows, disable=not progress, unit="example")):
+        found.append(_attributed(model, model.encode([row]), method, target, unit, index))
+        if not allow_nan:
+            require_finite(method, model, torch.from_numpy(found[-1].scores), [index] * len(found[-1].scores))
+    return found
 
 
 def plan(

@@ -17,7 +17,7 @@ from exegete.explainers.seeding import seeds
 from exegete.explainers.through_captum import ScoreOfEmbeddings
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import Reference
-from exegete.models.preserve import unchanged_random_state
+from exegete.models.preserve import drawing
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class GradientShap(OfOutput):
         embeddings = model.embed(alone).detach().requires_grad_()
         either = torch.cat([model.reference(alone, self.baselines), embeddings]).detach()
         explainer = CaptumGradientShap(ScoreOfEmbeddings(model, alone, target))
-        with unchanged_random_state(), torch.enable_grad():
+        with drawing(), torch.enable_grad():
             torch.manual_seed(seed)
             np.random.seed(seed % (1 << 32))  # noqa: NPY002  (Captum draws from the global generator)
             contributions: Tensor = explainer.attribute(

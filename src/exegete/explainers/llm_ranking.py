@@ -16,6 +16,7 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer
 from exegete.models import Batch, ExplainedModel
+from exegete.models.exclusive import lock_of
 from exegete.models.preserve import unchanged_random_state
 
 MARKER = "END"
@@ -105,7 +106,7 @@ def ask(ranker: str, device: str, prompt: str, words: int) -> str:
         messages = [{"role": "user", "content": prompt}]
         prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=not tokenizer.chat_template).to(device)
-    with unchanged_random_state():
+    with lock_of(model), unchanged_random_state():
         output = model.generate(
             **inputs,
             do_sample=False,
@@ -121,7 +122,7 @@ def ask(ranker: str, device: str, prompt: str, words: int) -> str:
 def _loaded(ranker: str, device: str) -> tuple[Any, Any]:
     """The ranker and its tokenizer, kept for the next question."""
     try:
-        model = AutoModelForCausalLM.from_pretrained(ranker, dtype="auto")
+        model = AutoModelForCausalLM.from_pretrained(ranker, dtype="auto", use_safetensors=True)
         tokenizer = AutoTokenizer.from_pretrained(ranker)
     except (OSError, ValueError) as error:
         raise ExegeteError(f"the ranker {ranker!r} could not be loaded: {str(error).splitlines()[0]}") from error

@@ -143,13 +143,12 @@ def _words_moved(model: ExplainedModel, radius: float, draw: str) -> Iterator[No
         moves[torch.isin(ids, special)] = 0
         return output + moves[where]
 
-    handle = model.embedding.register_forward_hook(shift)
-    remembered, model.memory = model.memory, None
-    try:
-        yield
-    finally:
-        model.memory = remembered
-        handle.remove()
+    with model.alone(), model.embedding.register_forward_hook(shift):
+        remembered, model.memory = model.memory, None
+        try:
+            yield
+        finally:
+            model.memory = remembered
 
 
 def _direction(draw: str, token: int, width: int) -> Tensor:

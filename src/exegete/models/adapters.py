@@ -12,6 +12,10 @@ from transformers.utils import ADAPTER_CONFIG_NAME
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from exegete.errors import ExegeteError
+from exegete.models.checkpoint import pickled, reading
+
+WEIGHTS, PICKLED = "adapter_model.safetensors", "adapter_model.bin"
+CONVERT = f"import torch, safetensors.torch as s; s.save_file(torch.load('{PICKLED}', weights_only=True), '{WEIGHTS}')"
 
 
 def adapted(name: str) -> str | None:
@@ -24,7 +28,8 @@ def adapted(name: str) -> str | None:
         return None
     if file is None:
         return None
-    base = json.loads(Path(file).read_text()).get("base_model_name_or_path")
+    with reading(name, "adapter"):
+        base = json.loads(Path(file).read_text()).get("base_model_name_or_path")
     if not base:
         raise ExegeteError(f"the adapter at {name} does not say which model it was trained on: load both with peft")
     return str(base)
@@ -36,6 +41,10 @@ def with_adapter(model: PreTrainedModel, name: str) -> tuple[Any, Sequence[str]]
         from peft import PeftModel  # noqa: PLC0415  (an extra: only adapters need it)
     except ImportError as error:
         raise ExegeteError(f"{name} is an adapter: install exegete[lora] to load it") from error
+    if Path(name).is_dir() and not (Path(name) / WEIGHTS).exists():
+        if not (Path(name) / PICKLED).exists():
+            raise ExegeteError(f"the adapter at {name} has no weights: {WEIGHTS} is missing")
+        raise pickled(name, CONVERT)
     try:
         loaded = PeftModel.from_pretrained(model, name)
     except (OSError, ValueError, RuntimeError) as error:

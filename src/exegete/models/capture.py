@@ -19,6 +19,7 @@ from transformers.modeling_utils import AttentionInterface
 
 from exegete.errors import ExegeteError
 from exegete.models.attention_hooks import ADAPTERS, hooked
+from exegete.models.exclusive import PROCESS
 
 IMPLEMENTATION = "exegete"
 
@@ -185,7 +186,7 @@ def recording(model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = 
     if not _dispatches(model):
         if capture.attentions or capture.heads or zeroed is not None:
             raise _uncapturable(family)
-        with sdpa_kernel(SDPBackend.MATH):
+        with PROCESS, sdpa_kernel(SDPBackend.MATH):
             yield record
         return
     before = model.config._attn_implementation

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from exegete.data.alignment import Alignment, align, token_mask
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
+from exegete.models.exclusive import lock_of
 from exegete.models.images import leading_tokens
 
 if TYPE_CHECKING:
@@ -51,8 +52,17 @@ def encode(
     if not len(examples):
         raise ExegeteError("there is no example to encode")
     rows = [as_row(example) for example in examples]
-    batch = _images(model, rows) if model.modality == "image" else _texts(model, rows, tokenize or _tokenize)
+    with model.alone(), lock_of(model.processing_class):
+        batch = _images(model, rows) if model.modality == "image" else _texts(model, rows, tokenize or _tokenize)
     return batch.to(device or model.device)
+
+
+def first_position(model: nn.Module) -> int:
+    """RoBERTa's first position is the one after its padding index; everybody else's is 0."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
 
 
 def _texts(model: ExplainedModel, rows: Rows, tokenize: Callable[[Any, Rows], Tokenized]) -> Batch:

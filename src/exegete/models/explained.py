@@ -19,6 +19,7 @@ from exegete.models import encode as encoding
 from exegete.models.adapters import unwrapped
 from exegete.models.batch import Batch
 from exegete.models.capture import Capture, Recorded, recording
+from exegete.models.exclusive import Lock, exclusive, lock_of
 from exegete.models.outputs import Outputs, finite
 from exegete.models.perturbed import How, perturbed
 from exegete.models.preserve import attention_type_for, evaluating, hooks_removed
@@ -32,7 +33,7 @@ class ExplainedModel(nn.Module):
     """A Hugging Face model with its tokenizer or image processor, ready to be explained.
 
     It never moves, patches, resizes or retrains the model it holds: mode, hooks, attention implementation, embeddings
-    and random state are after each call what they were before it, also when the call raises.
+    and random state are after each call what they were before it, also when the call raises. Threads take turns.
 
     Args:
         model: a model with a sequence classification (or regression), question answering or image classification head.
@@ -119,17 +120,9 @@ class ExplainedModel(nn.Module):
     def max_length(self) -> int:
         """The most tokens of a text, special ones included: what the model takes, or fewer if so asked."""
         positions = getattr(self.config, "max_position_embeddings", None) or getattr(self.config, "n_positions", None)
-        limit = int(positions) - self._first_position if positions else 1 << 20
+        limit = int(positions) - encoding.first_position(self.model) if positions else 1 << 20
         limit = limit if self.limit is None else min(limit, self.limit)
         return min(limit, getattr(self.processing_class, "model_max_length", limit) or limit)
-
-    @property
-    def _first_position(self) -> int:
-        """RoBERTa's first position is the one after its padding index; everybody else's is 0."""
-        for name, module in self.model.named_modules():
-            if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-                return 0 if module.padding_idx is None else module.padding_idx + 1
-        return 0
 
     @property
     def pad_id(self) -> int:
@@ -140,8 +133,7 @@ class ExplainedModel(nn.Module):
     @property
     def mask_id(self) -> int:
         """The id that stands for "no word": the mask token, else the unknown token, else the end-of-text token."""
-        names = ("mask_token_id", "unk_token_id", "eos_token_id")
-        sources = [self.processing_class, self.config]
+        names, sources = ("mask_token_id", "unk_token_id", "eos_token_id"), (self.processing_class, self.config)
         known = [value for name in names for source in sources if (value := getattr(source, name, None)) is not None]
         if not known:
             raise ExegeteError("the tokenizer has no mask, unknown or end-of-text token: use the reference 'zero'")
@@ -151,8 +143,7 @@ class ExplainedModel(nn.Module):
     def special_ids(self) -> frozenset[int]:
         """Ids that never carry attribution; the unknown token is a word unless it doubles as another special token."""
         tokenizer = self.tokenizer
-        special = frozenset(tokenizer.all_special_ids)
-        unknown = tokenizer.unk_token_id
+        special, unknown = frozenset(tokenizer.all_special_ids), tokenizer.unk_token_id
         doubles = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
         return special if unknown in doubles else special - {unknown}
 
@@ -176,6 +167,10 @@ class ExplainedModel(nn.Module):
         """Whether the model's forward has this argument."""
         return argument in self._arguments
 
+    def alone(self) -> Lock:
+        """A lock that this thread may take again; every call takes it, and all that share the model share it."""
+        return lock_of(unwrapped(self.model).base_model.config)
+
     # -- inputs ------------------------------------------------------------------------------------------------------
 
     def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
@@ -196,6 +191,7 @@ class ExplainedModel(nn.Module):
         positions = (batch.attended.long().cumsum(1) - 1).clamp(min=0)
         return replace(batch, inputs=batch.inputs | {"position_ids": positions})
 
+    @exclusive
     def embed(self, batch: Batch) -> Tensor:
         """The input embeddings [B, L, d], before positions are added; differentiable.
 
@@ -207,6 +203,7 @@ class ExplainedModel(nn.Module):
         patches: Tensor = self.embedding(batch.inputs["pixel_values"])
         return nn.functional.pad(patches, (0, 0, batch.length - patches.shape[1], 0))
 
+    @exclusive
     def reference(self, batch: Batch, kind: Reference = "mask") -> Tensor:
         """Embeddings [B, L, d] of an input that says nothing.
 
@@ -234,6 +231,7 @@ class ExplainedModel(nn.Module):
 
     # -- passes ------------------------------------------------------------------------------------------------------
 
+    @exclusive
     def forward(self, batch: Batch, embeddings: Tensor | None = None, capture: Capture | None = None) -> Outputs:
         """One forward pass in the model's present mode.
 
@@ -281,7 +279,7 @@ class ExplainedModel(nn.Module):
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Evaluation mode inside the block, every module's own mode and the random state after it."""
-        with evaluating(self.model):
+        with self.alone(), evaluating(self.model):
             yield
 
     @torch.no_grad()
@@ -317,12 +315,14 @@ class ExplainedModel(nn.Module):
     @contextmanager
     def remember(self) -> Iterator[None]:
         """Inside the block no perturbed input is run twice, over all calls: methods often ask for the same ones."""
-        before, self.memory = self.memory, {} if self.memory is None else self.memory
-        try:
-            yield
-        finally:
-            self.memory = before
+        with self.alone():
+            before, self.memory = self.memory, {} if self.memory is None else self.memory
+            try:
+                yield
+            finally:
+                self.memory = before
 
+    @exclusive
     def readout(self, batch: Batch, target: Tensor) -> Tensor:
         """Weights [B, L] of the positions at which the answer is read: attention maps are looked at from there.
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
@@ -22,10 +21,12 @@ from transformers import (
 
 from exegete.errors import ExegeteError, unknown
 from exegete.models.adapters import adapted, with_adapter
+from exegete.models.checkpoint import check_config, check_files, check_finite, check_weights, reading
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.prompted import PromptedModel
 from exegete.models.tasks import TASKS
+from exegete.models.vocabulary import check_vocabulary
 
 CAUSAL = ("prompt", "generation")
 HEADS: dict[str, Any] = {
@@ -51,6 +52,7 @@ def load(
     labels: Sequence[str] | Mapping[str, str] | None = None,
     max_length: int | None = None,
     trust_remote_code: bool = False,
+    incomplete: bool = False,
 ) -> ExplainedModel:
     """Loads a model to be explained, or wraps one that is already loaded.
 
@@ -67,10 +69,11 @@ def load(
         labels: how each label continues the prompt, as a list or by name.
         max_length: tokens that a text may have, where that shall be fewer than the model takes.
         trust_remote_code: run modelling code that comes with the checkpoint.
+        incomplete: explain a checkpoint of which weights are missing, or that has some which the model does not use.
 
     Raises:
-        ExegeteError: nothing there, a device or type that there is not, no head that can be explained, or weights of
-            the head missing.
+        ExegeteError: nothing there, or damaged; a device or type that there is not; no head that can be explained;
+            weights that are missing, left over, pickled, not finite, or of other sizes than the configuration says.
     """
     if isinstance(model, ExplainedModel):
         return model
@@ -82,6 +85,7 @@ def load(
                 "a model that is already loaded stays where it is: move it yourself, without device=, dtype="
             )
         loaded, names = model, (str(model.config._name_or_path),)
+        check_finite(names[0], model)
     else:
         name = os.path.expanduser(model)
         if isinstance(model, Path) and not Path(name).exists():
@@ -90,10 +94,16 @@ def load(
         _check_dtype(dtype)
         base = adapted(name)
         names = (name,) if base is None else (name, base)
-        loaded = _pretrained(names[-1], dtype, trust_remote_code, causal=task in CAUSAL, adapter=names[:-1])
+        loaded = _pretrained(
+            names[-1], dtype, trust_remote_code, task in CAUSAL, adapter=names[:-1], incomplete=incomplete
+        )
         loaded.to(place).eval()
     for name in names:
         processing_class = processing_class or _beside(name, loaded, trust_remote_code)
+    rows = getattr(loaded.get_input_embeddings(), "num_embeddings", None)
+    if rows is not None:
+        with reading(names[0], "tokenizer"):
+            check_vocabulary(names[0], processing_class, rows)
     if task == "generation":
         return GeneratingModel(loaded, processing_class, max_length)
     if template is not None and labels is not None:
@@ -124,29 +134,30 @@ def _check_dtype(dtype: str | torch.dtype | None) -> None:
 
 
 def _pretrained(
-    name: str, dtype: str | torch.dtype | None, trust_remote_code: bool, *, causal: bool, adapter: tuple[str, ...]
+    name: str,
+    dtype: str | torch.dtype | None,
+    trust_remote_code: bool,
+    causal: bool,
+    *,
+    adapter: tuple[str, ...],
+    incomplete: bool,
 ) -> PreTrainedModel:
     """The model, with the adapter in it if there is one."""
     if _looks_local(name) and not Path(name).exists():
         raise ExegeteError(f"there is no model at {name}")
-    try:
+    check_files(name)
+    with reading(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise ExegeteError(f"no model could be loaded from {name!r}: {_first_line(error)}") from error
-    head = AutoModelForCausalLM if causal else _head(name, config, anything=bool(adapter))
-    try:
-        model, info = head.from_pretrained(
-            name, dtype=dtype or "auto", trust_remote_code=trust_remote_code, output_loading_info=True
-        )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ExegeteError(f"the weights of {name} could not be loaded: {_first_line(error)}") from error
-    missing = set(info["missing_keys"])
+        check_config(name, config)
+    with reading(name, "weights"):
+        head = AutoModelForCausalLM if causal else _head(name, config, anything=bool(adapter))
+        options = {"trust_remote_code": trust_remote_code, "use_safetensors": True, "ignore_mismatched_sizes": True}
+        model, info = head.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True, **options)
+    base = model
     for folder in adapter:
         model, brought = with_adapter(model, folder)
-        missing = {key for key in missing if not any(part in key.split(".") for part in brought)}
-    if missing:
-        names = ", ".join(sorted(missing)[:3])
-        raise ExegeteError(f"{name} lacks weights ({names}, …): explaining random weights means nothing")
+        info["missing_keys"] = [key for key in info["missing_keys"] if not set(brought) & set(key.split("."))]
+    check_weights(name, base, info, incomplete=incomplete)
     return model
 
 
@@ -174,10 +185,9 @@ def _beside(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
     if Path(name).is_dir() and not any((Path(name) / file).exists() for file in PROCESSOR_FILES[images]):
         return None
     loader = AutoImageProcessor if images else AutoTokenizer
-    try:
+    check_files(name)
+    with reading(name, "image processor" if images else "tokenizer"):
         return loader.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise ExegeteError(f"what goes with {name} could not be loaded: {_first_line(error)}") from error
 
 
 def _looks_local(name: str) -> bool:

@@ -30,7 +30,7 @@ class Outputs:
 
 
 def finite(logits: Tensor) -> Tensor:
-    """The logits, unless one is NaN: then the model is broken, and no explanation of it means anything."""
-    if torch.isnan(logits).any():
+    """The logits, unless one is NaN or +∞: then the model is broken, and no explanation of it means anything."""
+    if (torch.isnan(logits) | torch.isposinf(logits)).any():
         raise ExegeteError("the model answers NaN: its weights or its floating point type are broken")
     return logits

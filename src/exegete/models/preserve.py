@@ -4,13 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock, get_ident
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from exegete.models.exclusive import PROCESS
+
 _INSTALLED = "_output_capturing_hooks_installed"
+
+
+@dataclass(frozen=True)
+class _RandomState:
+    """The random state of a process."""
+
+    torch: Tensor
+    devices: dict[int, Tensor]
+    numpy: Any
+
+    def restore(self) -> None:
+        """Puts it back."""
+        torch.set_rng_state(self.torch)
+        for device, state in self.devices.items():
+            torch.cuda.set_rng_state(state, device)
+        np.random.set_state(self.numpy)  # noqa: NPY002
+
+
+@dataclass(eq=False)
+class _Block:
+    """A block that keeps the random state: its thread, and what is put back after it."""
+
+    thread: int
+    before: _RandomState
+
+
+_guard, _inside = Lock(), list[_Block]()
+"""The blocks of all threads in the order in which they began."""
 
 
 @contextmanager
@@ -53,14 +86,40 @@ def weights_fixed(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def unchanged_random_state() -> Iterator[None]:
-    """The random state of torch (every device in use) and NumPy as it was, whatever the block draws or seeds."""
-    numpy_state = np.random.get_state()  # noqa: NPY002  (transformers' BigBird seeds the global generator)
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices):
+    """The random state of torch (every device in use) and NumPy as it was, whatever the block draws or seeds.
+
+    Blocks of several threads overlap: the last one to end puts back what the first one found.
+    """
+    with _guard:
+        block = _Block(get_ident(), _random_state())
+        _inside.append(block)
+    try:
+        yield
+    finally:
+        with _guard:
+            place = _inside.index(block)
+            del _inside[place]
+            if all(other.thread == block.thread for other in _inside):
+                block.before.restore()
+            elif place == 0:
+                _inside[0].before = block.before
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """As `unchanged_random_state`, for blocks that seed and draw: one thread of the process at a time."""
+    with PROCESS, unchanged_random_state():
+        before = _random_state()
         try:
             yield
         finally:
-            np.random.set_state(numpy_state)  # noqa: NPY002
+            before.restore()
+
+
+def _random_state() -> _RandomState:
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    on_devices = {device: torch.cuda.get_rng_state(device) for device in devices}
+    return _RandomState(torch.get_rng_state(), on_devices, np.random.get_state())  # noqa: NPY002  (BigBird seeds it)
 
 
 @contextmanager
@@ -88,13 +147,13 @@ def attention_type_for(model: PreTrainedModel, length: int) -> Iterator[None]:
         for module in model.modules()
         if isinstance(getattr(module, "attention_type", None), str)
     ]
-    try:
-        if length <= (5 + 2 * model.config.num_random_blocks) * model.config.block_size:
-            with unchanged_random_state():
+    with drawing():  # block-sparse attention seeds NumPy in every pass
+        try:
+            if length <= (5 + 2 * model.config.num_random_blocks) * model.config.block_size:
                 model.base_model.set_attention_type("original_full")
-        yield
-    finally:
-        for module, attention_type, attention in before:
-            module.attention_type = attention_type
-            if attention is not None:
-                module._modules["self"] = attention
+            yield
+        finally:
+            for module, attention_type, attention in before:
+                module.attention_type = attention_type
+                if attention is not None:
+                    module._modules["self"] = attention

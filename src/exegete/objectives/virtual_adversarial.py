@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from exegete.errors import ExegeteError, unknown
-from exegete.models.preserve import unchanged_random_state
+from exegete.models.preserve import drawing
 from exegete.objectives.base import Objective, Step
 
 Form = Literal["literal", "smart"]
@@ -124,7 +124,7 @@ def _answering(step: Step) -> Callable[[Tensor], Tensor]:
     seed = int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device))
 
     def answer(embeddings: Tensor) -> Tensor:
-        with unchanged_random_state():
+        with step.model.alone(), drawing():
             torch.manual_seed(seed)
             logits: Tensor = step.model(step.batch, embeddings).logits
         return logits

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from exegete.data.owners import sweep, unfinished
 from exegete.data.provenance import versions
 from exegete.errors import ExegeteError
 
@@ -109,12 +109,13 @@ def save(
 ) -> Path:
     """Write both files; a reader never sees half of one. Returns the directory."""
     content = table(rows, kind)
-    fresh = directory.absolute().with_name(f".{directory.absolute().name}.{uuid.uuid4().hex}")
+    fresh = unfinished(directory.absolute())
     try:
         fresh.mkdir(parents=True)
         pq.write_table(content, fresh / DATA, compression="zstd")
         (fresh / CONFIG).write_text(_description(fresh / DATA, len(rows), config, kind), encoding="utf-8")
         _publish(fresh, directory)
+        sweep(directory.absolute())
     except OSError as error:
         raise ExegeteError(f"cannot write attributions to {directory}: {error.strerror or error}") from error
     finally:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as AnyHttpError
+from starlette.requests import ClientDisconnect
 
 from exegete.errors import ExegeteError
 from exegete.web import guard
 from exegete.web.browse.routes import router as browse
+from exegete.web.busy import BusyError
 from exegete.web.explore.routes import router as explore
 from exegete.web.human_study.annotate import router as annotate
 from exegete.web.human_study.manage import router as manage
@@ -17,6 +22,8 @@ from exegete.web.pages import assets, page
 from exegete.web.shield import Shield
 from exegete.web.site import Site, site_of
 
+RETRY = 2
+"""Seconds after which what was refused for now may be tried again."""
 public = APIRouter()
 """What anybody may ask for."""
 
@@ -26,7 +33,7 @@ def create_app(site: Site) -> FastAPI:
 
     Every page but signing in, joining and annotating is the admin's alone.
     """
-    app = FastAPI(title="exegete", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="exegete", docs_url=None, redoc_url=None, openapi_url=None, lifespan=_life)
     app.state.site = site
     app.include_router(public)
     admin = [Depends(guard.need_admin)]
@@ -41,9 +48,20 @@ def create_app(site: Site) -> FastAPI:
     app.add_exception_handler(AnyHttpError, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(guard.SignInNeededError, _stranger)
+    app.add_exception_handler(BusyError, _busy)
+    app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _broken)
     app.add_middleware(Shield, hosts=site.hosts, limits=site.limits)
     return app
+
+
+@asynccontextmanager
+async def _life(app: FastAPI) -> AsyncIterator[None]:
+    """Work with models ends with the server."""
+    yield
+    explorer = app.state.site.explorer
+    if explorer is not None:
+        explorer.work.close()
 
 
 @public.get("/static/{name}")
@@ -115,7 +133,25 @@ def _stranger(request: Request, error: Exception) -> Response:
     return RedirectResponse(guard.sign_in_address(request), 303)
 
 
+def _busy(request: Request, error: Exception) -> Response:
+    form = getattr(request.state, "form", None)
+    if request.method == "GET" or not form or request.state.files or not _wants_page(request):
+        response = _told(request, 503, f"Not now: {error}. Try again in a moment.")
+    else:
+        response = page(request, "again", form=form, status=503)
+    response.headers["retry-after"] = str(RETRY)
+    return response
+
+
+def _left(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+def _wants_page(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "text/html")
+
+
 def _told(request: Request, status: int, message: str) -> Response:
-    if "text/html" not in request.headers.get("accept", "text/html"):
+    if not _wants_page(request):
         return JSONResponse({"error": message}, status)
     return page(request, "message", message=message, status=status)

@@ -92,7 +92,7 @@ async def read_form(request: Request) -> Form:
             fields.setdefault(name, []).append(value)
         else:
             files[name] = value
-    request.state.files = files
+    request.state.files, request.state.form = files, fields
     return fields
 
 
@@ -145,7 +145,7 @@ def _set(request: Request, response: Response, name: str, value: str, same_site:
         value,
         max_age=MONTH,
         httponly=True,
-        secure=request.url.scheme == "https",
+        secure=site_of(request).address_of(request).startswith("https:"),
         samesite=same_site,  # type: ignore[arg-type]  # starlette wants the literal
         path="/",
     )

@@ -10,7 +10,8 @@ class Limits:
     """Bounds on what comes from outside; beyond them a request is refused.
 
     `text`: characters of a text; `form` and `upload`: bytes of a request's body; `fields`: of a form; `pixels`: of a
-    picture; `side`: to which a picture is scaled down; `methods`: explained at once; `examples`: of an imported file.
+    picture; `side`: to which a picture is scaled down; `methods`: explained at once; `examples`: of an imported file;
+    `waiting`: pieces of work with models; `seconds`: that each may wait, and then take.
     """
 
     text: int = 20_000
@@ -21,6 +22,8 @@ class Limits:
     side: int = 1024
     methods: int = 30
     examples: int = 20_000
+    waiting: int = 64
+    seconds: float = 120.0
 
 
 UPLOADS = frozenset({"/picture", "/studies/import"})

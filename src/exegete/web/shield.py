@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
@@ -24,6 +26,8 @@ HEADERS = {
     "cache-control": "no-store",
 }
 SAFE = frozenset({"GET", "HEAD"})
+HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
+PORTS = range(1, 1 << 16)
 
 
 class Shield:
@@ -48,11 +52,14 @@ class Shield:
         if refusal is not None:
             await refusal(scope, receive, _dressed(send))
             return
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET"}, _headers_only(send)
         await self.app(scope, _counted(receive, limit), _dressed(send))
 
     def _refusal(self, scope: Scope, headers: Headers, limit: int) -> PlainTextResponse | None:
         host = headers.get("host", "")
-        if _name(host) not in self.hosts:
+        known = HOST.fullmatch(host.lower())
+        if known is None or known["name"] not in self.hosts or int(known["port"] or 1) not in PORTS:
             told = "This server is not known by that name. Whoever starts it can give it the name with --name.\n"
             return PlainTextResponse(told, 421)
         if scope["method"] not in SAFE and not _from_here(headers, host):
@@ -71,11 +78,6 @@ def _from_here(headers: Headers, host: str) -> bool:
     return origin is None or origin.lower().partition("://")[2] == host.lower()
 
 
-def _name(host: str) -> str:
-    """The host without its port."""
-    return host.lower().rsplit(":", 1)[0] if not host.endswith("]") else host.lower()
-
-
 def _counted(receive: Receive, limit: int) -> Receive:
     seen = 0
 
@@ -88,6 +90,13 @@ def _counted(receive: Receive, limit: int) -> Receive:
         return message
 
     return counting
+
+
+def _headers_only(send: Send) -> Send:
+    async def bodiless(message: Message) -> None:
+        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+    return bodiless
 
 
 def _dressed(send: Send) -> Send:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Site:
     """The rooms that are open, the admin's token, and the names under which the server may be asked for.
 
-    `explorer`: models to explain; `results`: what `compare` and `study` left, by name; `storage`: human studies.
+    `explorer`: models to explain; `results`: what `compare` and `study` left, by name; `storage`: human studies;
+    `address`: where browsers reach the server, which invitations begin with; default: where a request came to.
     """
 
     token: str = field(repr=False)
@@ -30,10 +31,15 @@ class Site:
     storage: Storage | None = None
     limits: Limits = field(default_factory=Limits)
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
+    address: str = ""
 
     def __post_init__(self) -> None:
         if len(self.token) < 20:
             raise ExegeteError("expected an admin token of at least 20 characters: a shorter one can be guessed")
+
+    def address_of(self, request: Request) -> str:
+        """Where browsers reach the server, without a slash at the end."""
+        return self.address or str(request.base_url).rstrip("/")
 
     @property
     def studies(self) -> Storage:

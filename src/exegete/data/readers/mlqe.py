@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,10 +77,13 @@ def _row(cells: Mapping[str, str], edits: Edits, where: str) -> Row:
     source = need_text(field(row, "original", where), "original", where)
     translation = need_text(field(row, "translation", where), "translation", where)
     edit = edits.get((_letters(source), _letters(translation)))
+    mean = field(row, "z_mean", where)
     try:
-        label = float(field(row, "z_mean", where))
+        label = float(mean)
     except ValueError:
-        raise ExegeteError(f"{where}: expected a number in 'z_mean', got {row['z_mean']!r}") from None
+        label = math.nan
+    if not math.isfinite(label):
+        raise ExegeteError(f"{where}: expected a number in 'z_mean', got {mean!r}")
     return {
         "text": source,
         "text_pair": translation,
@@ -119,7 +124,7 @@ def _members(archive: Path, suffix: str) -> dict[str, str]:
             named = [member for member in tar.getmembers() if member.isfile() and member.name.endswith(suffix)]
             opened = [(member.name, tar.extractfile(member)) for member in named]
             return {f"{archive}:{name}": decode(file.read(), f"{archive}:{name}") for name, file in opened if file}
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise ExegeteError(f"{archive} cannot be read as a tar archive: {error}") from None
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from exegete.data.cards import DataCard
 from exegete.data.readers.columns import Records
 from exegete.data.readers.tabular import Tabular, some
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, brief
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,21 @@ class Parquet(Tabular):
         if not path.is_file():
             raise ExegeteError(f"expected a file at {str(path)!r}, found {'a folder' if path.exists() else 'nothing'}")
         try:
-            rows = pq.read_table(path).to_pylist()
-        except (pa.ArrowException, OSError) as error:
-            raise ExegeteError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+            table = pq.read_table(path)
+            rows = table.to_pylist()
+        except UnicodeDecodeError:
+            raise ExegeteError(f"{path}, {_not_text(table)} is not UTF-8") from None
+        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+            raise ExegeteError(f"{path} cannot be read as Parquet: {brief(error, 200)}") from None
         return some([(f"{path}, row {number}", row) for number, row in enumerate(rows, start=1)], path)
+
+
+def _not_text(table: pa.Table) -> str:
+    """Row and column of the first value that is not UTF-8."""
+    for number in range(table.num_rows):
+        for name in table.column_names:
+            try:
+                table[name][number].as_py()
+            except UnicodeDecodeError:
+                return f"row {number + 1}: {name}"
+    return "a value"

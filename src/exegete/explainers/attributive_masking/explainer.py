@@ -26,7 +26,9 @@ from exegete.explainers.attributive_masking.retokenization import Aggregation, R
 from exegete.explainers.base import SinglePass
 from exegete.explainers.learned_attention import CONFIG, WEIGHTS, saved_config
 from exegete.models import Batch, ExplainedModel, Outputs
+from exegete.models.checkpoint import reading
 from exegete.models.digest import weights_digest
+from exegete.models.exclusive import lock_of
 from exegete.models.preserve import evaluating
 from exegete.models.substitute import embeddings_replaced
 
@@ -212,7 +214,7 @@ class AttributiveMasking(nn.Module, SinglePass):
             raise ExegeteError(f"it explains {self.settings.classes} classes, the model has {len(model.labels)}")
         self.to(batch.device)
         answer = answered(model, outputs.logits, target)
-        with evaluating(self):
+        with lock_of(self), evaluating(self):
             if self.refinement.refine_steps:
                 return refined(self, model, batch, answer, target)
             reading = self.read(model, batch)
@@ -273,11 +275,9 @@ def _require_classifier(model: ExplainedModel) -> None:
 def _encoder(backbone: str | PreTrainedModel, tokenizer: Any) -> tuple[PreTrainedModel, Any]:
     """A fresh encoder with its tokenizer."""
     if isinstance(backbone, str):
-        try:
-            return AutoModel.from_pretrained(backbone), tokenizer or AutoTokenizer.from_pretrained(backbone)
-        except (OSError, ValueError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise ExegeteError(f"no encoder could be loaded from {backbone!r}: {first}") from error
+        with reading(backbone, "encoder"):
+            encoder = AutoModel.from_pretrained(backbone, use_safetensors=True)
+            return encoder, tokenizer or AutoTokenizer.from_pretrained(backbone)
     if tokenizer is None:
         raise ExegeteError("a backbone that is a model needs its tokenizer beside it")
     return deepcopy(backbone), tokenizer

@@ -112,7 +112,7 @@ class _Predictor:
 def _loaded(name: str, device: str) -> _Predictor:
     """The masked language model, kept for the next batch."""
     try:
-        model = AutoModelForMaskedLM.from_pretrained(name)
+        model = AutoModelForMaskedLM.from_pretrained(name, use_safetensors=True)
         tokens = len(AutoTokenizer.from_pretrained(name))
     except (OSError, ValueError) as error:
         raise ExegeteError(f"the predictor {name!r} could not be loaded: {str(error).splitlines()[0]}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from datasets import Dataset
 from tqdm.auto import tqdm
 
@@ -26,8 +28,9 @@ from exegete.models.labels import in_model_labels
 from exegete.reports.attributions import Attributions
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.judge import judge
-from exegete.studies.compare.shards import Parts, finished
+from exegete.studies.compare.shards import Parts, finished, remove_parts
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EXAMPLES_PER_PART = 32
@@ -66,6 +69,7 @@ def compare(
     batch_size: int | None = None,
     seed: int = 0,
     special_tokens: bool = False,
+    allow_nan: bool = False,
     output_dir: str | Path | None = None,
     show_progress: bool = False,
 ) -> Comparison:
@@ -83,6 +87,7 @@ def compare(
         seed: of the bootstrap and of every method that has a seed.
         special_tokens: whether special tokens keep the scores that methods give them; else these are 0. Only metrics
             with `specials` look at them.
+        allow_nan: go on where a method's scores are no finite numbers: these have no figures, and are counted.
         output_dir: where results go. A comparison that was stopped there goes on where it stopped.
         show_progress: a progress bar on stderr.
 
@@ -108,16 +113,19 @@ def compare(
                 if indices not in parts:
                     batch = model.encode([rows[index] for index in indices])
                     wanted = targets_of(target, indices, len(rows))
-                    parts[indices] = judge(model, batch, indices, chosen, judges, wanted, special_tokens=special_tokens)
+                    options = {"special_tokens": special_tokens, "allow_nan": allow_nan}
+                    parts[indices] = judge(model, batch, indices, chosen, judges, wanted, **options)
                 progress.update(len(indices))
         whole = parts.whole(shards)
     cards = [*(replace(judge.card, name=column) for column, judge in judges.items()), SECONDS, PEAK_MEMORY]
     attributions = Attributions(whole.attributions, config)
+    broken = Counter(item.method for item in attributions if not np.isfinite(item.scores).all())
+    for name, count in broken.items():
+        logger.warning("%s: %d of %d examples have scores that are no finite numbers", name, count, len(rows))
     comparison = Comparison(whole.results, whole.curves, attributions, cards, examples, config)
     if folder is not None:
         comparison.save(folder)
-    if parts is not None:
-        parts.remove()
+        remove_parts(folder)
     return comparison
 
 

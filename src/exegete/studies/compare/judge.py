@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from exegete.explainers.attribute_examples import describe
-from exegete.explainers.base import Explainer, Explanation
+from exegete.explainers.base import Explainer, Explanation, not_finite, require_finite
 from exegete.metrics import Metric
 from exegete.metrics.cost import measured
 from exegete.metrics.plausibility import Auc
@@ -46,26 +46,34 @@ def judge(
     target: Any = "predicted",
     *,
     special_tokens: bool = False,
+    allow_nan: bool = False,
 ) -> Judged:
     """Explains and judges B examples; special tokens have scores of 0, or with `special_tokens` the methods' own.
 
-    All methods are judged together, so that a perturbed input that several ask for is run once.
+    All methods are judged together, so that a perturbed input that several ask for is run once. Scores that are not
+    finite are an error; with `allow_nan` their figures are NaN.
     """
     with model.evaluating():
         logits = finite(model(batch).logits)
     explained = model.target(batch, target, logits)
     explanations, costs = _explanations(model, batch, methods, explained, special_tokens)
     every = batch.select(list(range(len(batch))) * len(methods))
+    for method, explanation in zip(methods.values(), explanations, strict=True):
+        if not allow_nan:
+            require_finite(method, model, explanation.scores, indices)
     scores = torch.cat([explanation.scores for explanation in explanations])
+    broken, scores = not_finite(scores), scores.nan_to_num(0.0, 0.0, 0.0)
     targets = torch.cat([explained] * len(methods))
     keys = pd.DataFrame({"example": list(indices) * len(methods), "method": [m for m in methods for _ in indices]})
     with model.remember():
         batches = {name: looked_at(every, metric) if special_tokens else every for name, metric in metrics.items()}
         values = {
-            name: _judged(model, batches[name], len(batch), scores, targets, metric) for name, metric in metrics.items()
+            name: without(broken, _judged(model, batches[name], len(batch), scores, targets, metric))
+            for name, metric in metrics.items()
         }
         curves = [
-            _curve(name, keys, metric.curve(model, batches[name], scores, targets)) for name, metric in metrics.items()
+            _curve(name, keys, metric.curve(model, batches[name], scores, targets), broken)
+            for name, metric in metrics.items()
         ]
     curves += [
         _by_layer(model, batch, explained, explanation, keys[keys["method"] == method])
@@ -107,10 +115,18 @@ def _explanations(
     return explanations, pd.DataFrame(costs)
 
 
-def _curve(metric: str, keys: pd.DataFrame, points: Mapping[float, Tensor]) -> pd.DataFrame:
+def without(rows: Sequence[int], values: Tensor) -> Tensor:
+    """The values [B], those of some rows NaN."""
+    gone = torch.tensor(rows, dtype=torch.long, device=values.device)
+    return values.index_fill(0, gone, torch.nan) if rows else values
+
+
+def _curve(metric: str, keys: pd.DataFrame, points: Mapping[float, Tensor], broken: Sequence[int] = ()) -> pd.DataFrame:
     """One row per example, method and budget."""
     drawn = points.items() if len(points) > 1 else ()
-    parts = [keys.assign(metric=metric, x=budget, value=values.cpu().numpy()) for budget, values in drawn]
+    parts = [
+        keys.assign(metric=metric, x=budget, value=without(broken, values).cpu().numpy()) for budget, values in drawn
+    ]
     return pd.concat(parts) if parts else keys.iloc[:0].assign(metric="", x=0.0, value=0.0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from exegete.reports.attributions import Attribution, Attributions
 from exegete.studies.compare.judge import Judged
 
 RUN = "exegete_run.json"
+HIDDEN = ".parts"
 
 
 class OtherComparisonError(ExegeteError):
@@ -36,7 +38,7 @@ class Parts:
         self.folder, self.done = folder, dict[tuple[int, ...], Judged]()
         if folder is None:
             return
-        self.hidden = folder / ".parts"
+        self.hidden = folder / HIDDEN
         run = folder / RUN
         if run.exists():
             _same_run(run, config)
@@ -58,7 +60,7 @@ class Parts:
                 part.curves.to_parquet(fresh / "curves.parquet", index=False)
                 Attributions(part.attributions).save(fresh / "attributions")
         except OSError as error:
-            if error.errno not in TAKEN:
+            if error.errno not in (*TAKEN, errno.ENOENT):  # another process has finished the whole
                 raise
 
     def whole(self, shards: Sequence[Sequence[int]]) -> Judged:
@@ -71,10 +73,10 @@ class Parts:
         order = sorted(results.index, key=lambda row: (methods[results["method"][row]], results["example"][row]))
         return Judged(results.loc[order].reset_index(drop=True), curves, [items[row] for row in order])
 
-    def remove(self) -> None:
-        """The parts, when the whole is stored."""
-        if self.folder is not None:
-            shutil.rmtree(self.hidden, ignore_errors=True)
+
+def remove_parts(folder: Path) -> None:
+    """Removes the parts, when the whole is stored."""
+    shutil.rmtree(folder / HIDDEN, ignore_errors=True)
 
 
 def finished(folder: Path, config: dict[str, Any]) -> Judged | None:

@@ -12,12 +12,25 @@ import yaml
 
 from exegete.errors import ExegeteError
 
+LARGEST, DEEPEST, BYTES = 10_000, 50, 256 << 10
+"""The most values of a document, how deep they may be nested, and the most bytes of its file."""
 Place = tuple[str | int, ...]
 """The way to a value through mappings and lists."""
 
 
 class _Loader(yaml.SafeLoader):
     """YAML as version 1.2 reads it: `on` and `no` are words, `3e-5` is a number, a key comes once."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A value, while it is not nested too deep."""
+        if self.depth > DEEPEST:
+            raise yaml.MarkedYAMLError(problem=f"nested more than {DEEPEST} deep", problem_mark=self.get_mark())
+        self.depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -55,6 +68,8 @@ def read(path: Path) -> Lined:
         ExegeteError: no such file, or no YAML; with the line.
     """
     try:
+        if path.stat().st_size > BYTES:
+            raise ExegeteError(f"{path} has more than {BYTES >> 10} KiB: no study is that long")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ExegeteError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
@@ -72,11 +87,34 @@ def _lined(loader: _Loader, path: Path) -> Lined:
     node = loader.get_single_node()
     if node is None:
         raise ExegeteError(f"{path} is empty: expected a study")
+    _require_small(node, path)
     lines = dict(_lines(loader, node, (), str(path)))
     try:
         return Lined(loader.construct_document(node), lines)
     except ValueError as error:
         raise ExegeteError(f"{path}: no YAML: {error}") from error
+
+
+def _require_small(root: yaml.Node, path: Path) -> None:
+    """Raises ExegeteError for what is too large or too deep once its aliases are written out; it writes out none."""
+    known: dict[int, tuple[int, int]] = {}
+
+    def measured(node: yaml.Node, above: int) -> tuple[int, int]:
+        """Values in a node, and how deep they are nested."""
+        if id(node) not in known:
+            inner = node.value if isinstance(node, yaml.CollectionNode) and above <= DEEPEST else ()
+            parts = [part for each in inner for part in (each if isinstance(each, tuple) else (each,))]
+            found = [measured(part, above + 1) for part in parts]
+            size, depth = 1 + sum(size for size, _ in found), 1 + max((depth for _, depth in found), default=0)
+            if size > LARGEST or max(depth, above) > DEEPEST:
+                raise ExegeteError(
+                    f"{path}:{node.start_mark.line + 1}: its aliases written out, a study has at most {LARGEST:,} "
+                    f"values, {DEEPEST} deep, and none contains itself"
+                )
+            known[id(node)] = size, depth
+        return known[id(node)]
+
+    measured(root, 0)
 
 
 def _lines(loader: _Loader, node: yaml.Node, place: Place, path: str) -> Iterator[tuple[Place, str]]:

@@ -6,13 +6,14 @@ import fcntl
 import json
 import logging
 import os
-import platform
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from exegete.data.owners import born, here
 
 logger = logging.getLogger(__name__)
 
@@ -48,17 +49,6 @@ def claim(
             path.unlink(missing_ok=True)
 
 
-def here() -> str:
-    """This machine since its last start, and this container of it: where a process number means one process."""
-    parts = [platform.node()]
-    for fact in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
-        try:
-            parts.append(os.readlink(fact) if fact.endswith("pid") else Path(fact).read_text().strip())
-        except OSError:
-            parts.append("?")
-    return " ".join(parts)
-
-
 def _taken(path: Path, token: str, stale: float) -> bool:
     """Makes the claim; takes over a silent one by renaming it, so that one of several wins."""
     if _made(path, token):
@@ -79,7 +69,7 @@ def _taken(path: Path, token: str, stale: float) -> bool:
 def _made(path: Path, token: str) -> bool:
     """Puts a whole claim under its name, or finds the name taken."""
     fresh = path.with_name(f".{path.name}.{token}.new")
-    fresh.write_text(json.dumps({"token": token, "where": here(), "process": os.getpid(), "born": _born(os.getpid())}))
+    fresh.write_text(json.dumps({"token": token, "where": here(), "process": os.getpid(), "born": born(os.getpid())}))
     try:
         os.link(fresh, path)
     except FileExistsError:
@@ -99,21 +89,12 @@ def _alone(path: Path) -> Iterator[None]:
 def _open(path: Path, stale: float) -> bool:
     """Whether a claim may be taken over."""
     owner = _owner(path)
-    if owner.get("where") == here() and owner["born"] != _born(owner["process"]):
+    if owner.get("where") == here() and owner["born"] != born(owner["process"]):
         return True
     try:
         return _now(path) - path.stat().st_mtime > stale
     except FileNotFoundError:
         return True
-
-
-def _born(process: int) -> str | None:
-    """When a process of this machine started, in the system's own count; None when it is not alive."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
 
 
 def _owner(path: Path) -> dict[str, Any]:

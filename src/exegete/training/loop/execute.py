@@ -68,10 +68,11 @@ def execute(
     if done is not None:
         logger.warning("%s holds the finished run of this configuration: nothing to do", run.folder)
         return TrainResult(run.folder, finished_model(), done, reused=True)
-    with args.main_process_first(local=False):
-        checkpoint = run.begin(resume=options.resume, overwrite=options.overwrite, writes=args.should_save)
     stop = StopAfterStep()
-    return _trained(make_loop(stop), run, checkpoint, stop)
+    with run.writing(writes=args.should_save):
+        with args.main_process_first(local=False):
+            checkpoint = run.begin(resume=options.resume, overwrite=options.overwrite, writes=args.should_save)
+        return _trained(make_loop(stop), run, checkpoint, stop)
 
 
 def _trained(loop: ObjectiveTrainer, run: Run, checkpoint: Path | None, stop: StopAfterStep) -> TrainResult:
@@ -89,7 +90,7 @@ def _trained(loop: ObjectiveTrainer, run: Run, checkpoint: Path | None, stop: St
         figures = loop.evaluate()
     seconds = time.monotonic() - begun
     metrics = {name.removeprefix("eval_"): value for name, value in figures.items() if _lasting(name)}
-    unnamed = run.folder / ".finished"
+    unnamed = run.unnamed
     loop.save_model(str(unnamed))
     if loop.args.should_save:
         write_json(unnamed / HISTORY, {"history": loop.state.log_history})

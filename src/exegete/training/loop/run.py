@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
+from exegete.data.owners import LOCK, only_writer
 from exegete.data.provenance import versions, write_json
-from exegete.errors import ExegeteError
-from exegete.training.loop.checkpoints import checkpoints, newest_whole
+from exegete.errors import ExegeteError, brief
+from exegete.training.loop.checkpoints import checkpoints, flaws, newest_whole
 
 RECORD = "exegete_run.json"
 METRICS = "metrics.json"
 HISTORY = "history.json"
+UNWRITTEN = ("PytorchStreamWriter", "iostream", "inline_container")
+"""Words of torch's RuntimeErrors for files that it cannot write."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,35 @@ class Run:
             return None
         metrics: Mapping[str, Any] = json.loads((self.folder / METRICS).read_text(encoding="utf-8"))
         return metrics
+
+    @contextmanager
+    def writing(self, *, writes: bool = True) -> Iterator[None]:
+        """Inside the block nobody else can write into the folder; what cannot be written leaves nothing torn.
+
+        Raises:
+            ExegeteError: another process writes there, or the disk takes no more.
+        """
+        if not writes:
+            yield
+            return
+        with only_writer(self.folder):
+            try:
+                yield
+            except (OSError, RuntimeError, SafetensorError) as error:
+                if isinstance(error, RuntimeError) and not any(word in str(error) for word in UNWRITTEN):
+                    raise
+                self._remove_torn()
+                raise ExegeteError(
+                    f"the run in {self.folder} cannot be written: {brief(error, 120)}; make room, and the same command "
+                    "goes on from the newest whole checkpoint"
+                ) from error
+
+    @property
+    def unnamed(self) -> Path:
+        """Where the finished model is written before `finish`: empty."""
+        folder = self.folder / ".finished"
+        shutil.rmtree(folder, ignore_errors=True)
+        return folder
 
     def begin(self, *, resume: bool, overwrite: bool, writes: bool = True) -> Path | None:
         """The checkpoint to go on from, None to start anew. Only the process that `writes` changes the folder.
@@ -67,6 +102,14 @@ class Run:
         write_json(self.folder / METRICS, metrics)
         record = {"status": "finished", "config": self.config, "versions": versions()}
         write_json(self.folder / RECORD, record)
+        self._remove_torn()
+
+    def _remove_torn(self) -> None:
+        """Removes checkpoints that are not whole, and what was to be a finished model."""
+        shutil.rmtree(self.folder / ".finished", ignore_errors=True)
+        for path in checkpoints(self.folder):
+            if any(True for _ in flaws(path)):
+                shutil.rmtree(path, ignore_errors=True)
 
     def _record(self) -> Mapping[str, Any] | None:
         path = self.folder / RECORD
@@ -80,7 +123,7 @@ class Run:
 
     def _require_ours(self, record: Mapping[str, Any] | None) -> None:
         if record is None:
-            if self.folder.is_dir() and any(self.folder.iterdir()):
+            if self.folder.is_dir() and any(path.name != LOCK for path in self.folder.iterdir()):
                 raise ExegeteError(f"{self.folder} holds something else: choose another folder, or overwrite this one")
             return
         difference = self._difference(record)

@@ -20,6 +20,7 @@ from transformers import (
 from exegete.data import generated_tokenizer
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
+from exegete.models.checkpoint import check_config, check_files, reading
 from exegete.models.labels import label_map
 from exegete.models.load import HEADS
 from exegete.training.loop.from_scratch import SIZES, image_processor, sized, words_tokenizer
@@ -121,13 +122,14 @@ def _require_outputs(model: PreTrainedModel, data: Dataset) -> None:
 def _pretrained(name: str, data: Dataset, processing_class: Any, max_length: int | None) -> ExplainedModel:
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise ExegeteError(f"there is no model at {name}")
-    try:
+    check_files(name)
+    with reading(name, "model to fine-tune"):
         config = AutoConfig.from_pretrained(name)
+        check_config(name, config)
         _label(config, data)
-        model = _head(data).from_pretrained(name, config=config, ignore_mismatched_sizes=True)
+        options = {"config": config, "ignore_mismatched_sizes": True, "use_safetensors": True}
+        model = _head(data).from_pretrained(name, **options)
         processor = _given(processing_class or name, data)
-    except (OSError, ValueError) as error:
-        raise ExegeteError(f"{name!r} cannot be fine-tuned: {str(error).strip().splitlines()[0]}") from error
     return ExplainedModel(model, processor, max_length=max_length)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from random import choice
+from threading import Event
 
 from fastapi import APIRouter, HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from exegete.errors import ExegeteError
@@ -27,16 +29,22 @@ BARS = 8
 
 
 @router.get("/explore")
-def explore(request: Request) -> Response:
+async def explore(request: Request) -> Response:
     """A question's form, and its answers when something is asked; with `whole` they are there at once."""
     explorer, asked = _asked(request)
+    if not explorer.is_asked(asked):
+        return await run_in_threadpool(_explored, request, explorer, asked, Event())
+    return await explorer.work.answer(request, lambda stop: _explored(request, explorer, asked, stop))
+
+
+def _explored(request: Request, explorer: Explorer, asked: Question, stop: Event) -> Response:
     answers, problem, cards = [], "", list[Answered]()
     if explorer.is_asked(asked):
         try:
             explorer.target(asked)
-            answers = explorer.answers(asked)
+            answers = explorer.answers(asked, stop=stop)
             if "whole" in request.query_params:
-                cards = [explorer.explain(asked, name) for name in asked.method]
+                cards = [explorer.explain(asked, name, stop=stop) for name in asked.method]
         except ExegeteError as error:
             problem = str(error)
     return page(
@@ -79,11 +87,12 @@ async def stream(request: Request) -> Response:
 
 
 @router.post("/explore/without")
-def without(request: Request, form: guard.CheckedForm) -> Response:
+async def without(request: Request, form: guard.CheckedForm) -> Response:
     """The model's answers when some words (tokens, patches) are removed, as JSON."""
     explorer, asked = _asked(request, form)
     removed = _numbers(guard.one(form, "removed"))
-    return JSONResponse([{"label": answer.label, "value": answer.value} for answer in explorer.answers(asked, removed)])
+    found = await explorer.work.answer(request, lambda stop: explorer.answers(asked, removed, stop))
+    return JSONResponse([{"label": answer.label, "value": answer.value} for answer in found])
 
 
 @router.post("/picture")
@@ -100,12 +109,16 @@ def shown_picture(request: Request, key: str) -> Response:
 
 
 @router.get("/explore/export/{kind}")
-def export(request: Request, kind: str) -> Response:
+async def export(request: Request, kind: str) -> Response:
     """The answers as a page, as JSON or as a picture."""
     explorer, asked = _asked(request)
     if kind not in ("html", "json", "png"):
         raise HTTPException(404, "There are exports as html, json and png.")
-    answered = [explorer.explain(asked, name) for name in asked.method]
+    return await explorer.work.answer(request, lambda stop: _exported(explorer, asked, kind, stop))
+
+
+def _exported(explorer: Explorer, asked: Question, kind: str, stop: Event) -> Response:
+    answered = [explorer.explain(asked, name, stop=stop) for name in asked.method]
     items = [_levelled(asked, answer.attribution) for answer in answered if answer.attribution is not None]
     if not items:
         raise ExegeteError("there is nothing to export: " + (answered[0].problem if answered else "ask something"))

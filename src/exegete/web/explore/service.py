@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from threading import Event, Lock
+from threading import Event
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ from exegete.reports.attributions import Attribution
 from exegete.studies.compare.compare import native_methods, seeded
 from exegete.web.explore.progress import Report, counted
 from exegete.web.explore.question import PREDICTED, Question
+from exegete.web.explore.queue import WorkQueue
 from exegete.web.names import shown
 from exegete.web.pictures import Pictures, png
 from exegete.web.settings import Limits
@@ -51,7 +51,7 @@ class Answered:
 
 
 class Explorer:
-    """Answers questions on models by name, one at a time: a model cannot be looked into by two at once.
+    """Answers questions on models by name; what pages ask goes through `work`, one piece after the other.
 
     Args:
         models: what can be explained.
@@ -78,7 +78,8 @@ class Explorer:
         self.usual = [names[spec] for spec in methods] or [name for name in USUAL if name in self.methods]
         self.judges = [metric(name) for name in JUDGES]
         self.pictures = Pictures(limits)
-        self._busy, self._kept = Lock(), OrderedDict[tuple[str, ...], Answered]()
+        self.work = WorkQueue(limits.waiting, limits.seconds)
+        self._kept = OrderedDict[tuple[str, ...], Answered]()
 
     def takes_images(self, model: str) -> bool:
         """Whether a model reads pictures; the others read texts."""
@@ -115,10 +116,10 @@ class Explorer:
             raise unknown("target", asked.target, valid)
         return asked.target
 
-    def answers(self, asked: Question, removed: Sequence[int] = ()) -> list[Answer]:
+    def answers(self, asked: Question, removed: Sequence[int] = (), stop: Event | None = None) -> list[Answer]:
         """The model's answers with the words (tokens, patches) of these numbers removed."""
         model = self.models[asked.model]
-        with self._alone(model):
+        with model.remember(), counted(model, lambda _: None, stop or Event()):
             batch = model.encode([self.example(asked)])
             unit = batch.word_of if asked.level == "word" else _numbered(batch)
             gone = torch.isin(unit, torch.tensor(sorted(removed), dtype=torch.long, device=batch.device))
@@ -153,7 +154,7 @@ class Explorer:
 
     def _explain(self, asked: Question, name: str, report: Report, stop: Event) -> Answered:
         model, method = self.models[asked.model], self.methods[name]
-        with self._alone(model):
+        with model.remember():
             begun = time.perf_counter()
             try:
                 with counted(model, report, stop):
@@ -174,11 +175,6 @@ class Explorer:
             for judge in self.judges
             if judge.applies(model)
         }
-
-    @contextmanager
-    def _alone(self, model: ExplainedModel) -> Iterator[None]:
-        with self._busy, model.remember():
-            yield
 
 
 def _numbered(batch: Batch) -> torch.Tensor:

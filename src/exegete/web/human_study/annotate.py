@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from exegete.errors import ExegeteError
 from exegete.web import guard
+from exegete.web.busy import written
 from exegete.web.human_study import answers
 from exegete.web.human_study.answers import Walk
 from exegete.web.human_study.kinds import BEFORE
@@ -34,16 +35,20 @@ def invitation(request: Request, token: str) -> Response:
 
 
 @router.post("/join/{token}")
-def join(request: Request, token: str, form: guard.AnyForm) -> Response:
+async def join(request: Request, token: str, form: guard.AnyForm) -> Response:
     """Signs the annotator in by the invitation's token."""
     if not guard.same(guard.one(form, "csrf"), guard.csrf_token(request, token)):
         raise HTTPException(403, "Open the invitation again and press its button.")
-    with site_of(request).studies.writing() as session:
-        person = _person(session, token)
-        person.joined = person.joined or now()
+    await written(lambda: _joined(request, token))
     response = RedirectResponse("/annotate", 303)
     guard.join(request, response, token)
     return response
+
+
+def _joined(request: Request, token: str) -> None:
+    with site_of(request).studies.writing() as session:
+        person = _person(session, token)
+        person.joined = person.joined or now()
 
 
 @router.get("/annotate")
@@ -61,8 +66,12 @@ def example(request: Request, place: int) -> Response:
 
 
 @router.post("/annotate/{place}")
-def submit(request: Request, place: int, form: guard.CheckedForm) -> Response:
+async def submit(request: Request, place: int, form: guard.CheckedForm) -> Response:
     """Keeps an answer and goes on."""
+    return await written(lambda: _submitted(request, place, form))
+
+
+def _submitted(request: Request, place: int, form: guard.Form) -> Response:
     with _signed_in(request, writing=True) as (session, way):
         item = answers.item_at(session, way, place)
         phase = guard.one(form, "phase")

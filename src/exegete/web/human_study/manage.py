@@ -94,7 +94,7 @@ def invite(request: Request, name: str, form: guard.CheckedForm) -> Response:
         project = projects.find(session, name)
         given = [line.strip() for line in guard.one(form, "names").splitlines() if line.strip()]
         tokens = projects.invite(session, project, given)
-    base = str(request.base_url).rstrip("/")
+    base = site_of(request).address_of(request)
     return _overview(request, name, links={person: f"{base}/join/{token}" for person, token in tokens.items()})
 
 

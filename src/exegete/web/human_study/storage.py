@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -13,14 +14,18 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 from exegete.errors import ExegeteError
+from exegete.web.busy import BusyError
+
+logger = logging.getLogger(__name__)
 
 DEFAULT = "sqlite:///exegete-studies.db"
-WAIT = 60
-"""Seconds that a writer waits for another."""
+WAIT, BUSY = 60, 10
+"""Seconds that a storage waits for another writer when it is opened, and that an answer does."""
 PAUSE = 0.02
 POOL = 20
 LOCK = 0x45786567
@@ -44,27 +49,54 @@ class Storage:
         self.engine = _engine(url)
         self._write = self.engine.execution_options(begin="BEGIN IMMEDIATE")
         try:
-            with self._write.begin() as connection:
+            with self._opened() as connection:
                 upgrade(connection)
         except (DatabaseError, CommandError) as error:
             reason = str(getattr(error, "orig", error)).splitlines()[0]
             raise ExegeteError(f"{self.engine.url!r} cannot be used as storage: {reason}") from error
 
     @contextmanager
+    def _opened(self) -> Iterator[Connection]:
+        """A connection that writes; for SQLite it waits longer than answers do."""
+        with self._write.connect() as connection:
+            if connection.dialect.name == "sqlite":
+                connection.connection.execute(f"PRAGMA busy_timeout={1000 * WAIT}")
+            try:
+                with connection.begin():
+                    yield connection
+            finally:
+                if connection.dialect.name == "sqlite":
+                    connection.connection.execute(f"PRAGMA busy_timeout={1000 * BUSY}")
+
+    @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A session that sees one state of the database."""
-        with Session(self.engine, expire_on_commit=False) as session:
+        """A session that sees one state of the database. Raises BusyError as `writing`."""
+        with _later(), Session(self.engine, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        """A session whose changes are on disk when the block has ended, and undone when it raises."""
-        with Session(self._write, expire_on_commit=False) as session, session.begin():
+        """A session whose changes are on disk when the block has ended, and undone when it raises.
+
+        Raises:
+            BusyError: others write for too long, the disk is full, or the database cannot be reached.
+        """
+        with _later(), Session(self._write, expire_on_commit=False) as session, session.begin():
             yield session
 
     def close(self) -> None:
         """Closes all connections to the database."""
         self.engine.dispose()
+
+
+@contextmanager
+def _later() -> Iterator[None]:
+    """What a database refuses for now is for later."""
+    try:
+        yield
+    except (OperationalError, PoolTimeoutError) as error:
+        logger.warning("the storage is busy: %s", " ".join(str(getattr(error, "orig", error)).split()))
+        raise BusyError("the answers cannot be saved at the moment, and are kept on this page") from error
 
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
@@ -109,7 +141,7 @@ def _sqlite(address: Any) -> Engine:
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # transactions begin where we say so
-        for setting in ("synchronous=FULL", "foreign_keys=ON", f"busy_timeout={1000 * WAIT}"):
+        for setting in ("synchronous=FULL", "foreign_keys=ON", f"busy_timeout={1000 * BUSY}"):
             connection.execute(f"PRAGMA {setting}")
         _write_ahead(connection)
 

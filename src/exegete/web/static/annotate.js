@@ -1,9 +1,24 @@
 "use strict";
-// How long an example took, and marking words by drawing over them. The form works without.
+// How long an example took, saving until it is saved, and marking words by drawing over them. The form works without.
 const form = document.getElementById("answer");
 const begun = performance.now();
-form.addEventListener("submit", () => {
+const button = form.querySelector("button.main");
+const label = button.textContent;
+addEventListener("pageshow", () => { button.disabled = false; button.textContent = label; });
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  if (button.disabled) return;
   form.elements.seconds.value = ((performance.now() - begun) / 1000).toFixed(1);
+  const options = { method: "POST", body: new URLSearchParams(new FormData(form)), headers: { accept: "text/html" } };
+  button.disabled = true;
+  for (;;) {
+    button.textContent = "Saving…";
+    const reply = await fetch(form.action, options).catch(() => null);
+    if (reply?.redirected) return location.assign(reply.url);
+    if (reply && reply.status !== 503) return form.submit(); // its page says what is wrong
+    const pause = Number(reply?.headers.get("retry-after")) || 2;
+    await new Promise((resume) => setTimeout(resume, 1000 * pause));
+  }
 });
 let marking = null;
 const boxOf = (target) => target.closest && target.closest(".mark label")?.querySelector("input");

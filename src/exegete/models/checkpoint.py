@@ -1,0 +1,201 @@
+"""Checkpoints are read only where files are whole and safe to read, and a configuration that fits the weights."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
+
+from exegete.errors import ExegeteError, brief
+
+COUNTS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+ACTIVATIONS = ("hidden_act", "activation_function", "hidden_activation")
+UNUSED = re.compile(r"(^|\.)pooler\.|(position_ids|inv_freq|masked_bias|num_batches_tracked|attn\.bias)$")
+"""Weights that a model without them does not need: a pooler that its head passes by, numbers that were once saved."""
+
+
+@contextmanager
+def reading(name: str, what: str = "model") -> Iterator[None]:
+    """Makes one line of whatever a library raises on a damaged checkpoint.
+
+    Raises:
+        ExegeteError: it names the checkpoint, and the file and key where they are known.
+    """
+    try:
+        yield
+    except ExegeteError:
+        raise
+    except Exception as error:
+        if "safetensors" in str(error) and _pickled(name):
+            raise pickled(name) from error
+        raise ExegeteError(f"no {what} could be loaded from {name!r}: {_reason(error)}") from error
+
+
+def check_files(name: str) -> None:
+    """Raises ExegeteError for files of a folder that are no JSON objects, or hold keys of another type."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return
+    for file, keys in FILES.items():
+        if (folder / file).is_file():
+            _check_keys(folder / file, keys)
+
+
+def _check_keys(path: Path, keys: Mapping[str, type | tuple[type, ...]]) -> None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError) as error:
+        raise ExegeteError(f"{path} is no JSON that can be read: {brief(error, 120)}") from error
+    if not isinstance(content, dict):
+        raise ExegeteError(f"{path}: expected a JSON object, got {type(content).__name__}")
+    for key, kind in keys.items():
+        if content.get(key) is not None and not isinstance(content[key], kind):
+            raise ExegeteError(f"{path}: {key}: got {brief(repr(content[key]), 60)} ({type(content[key]).__name__})")
+    for key in ("dtype", "torch_dtype"):
+        if path.name == "config.json" and isinstance(content.get(key), str):
+            _check_dtype(f"{path}: {key}", content[key])
+
+
+def _check_dtype(where: str, name: str) -> None:
+    found = getattr(torch, name.removeprefix("torch."), None)
+    if name != "auto" and not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise ExegeteError(f"{where}: expected float64, float32, bfloat16 or float16, got {name!r:.60}")
+
+
+FILES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
+    "config.json": {
+        "model_type": str,
+        "architectures": list,
+        "id2label": dict,
+        "label2id": dict,
+        "dtype": (str, dict),
+        "torch_dtype": str,
+        "quantization_config": dict,
+    },
+    "tokenizer_config.json": {"tokenizer_class": str, "model_max_length": (int, float), "added_tokens_decoder": dict},
+    "tokenizer.json": {"model": dict, "added_tokens": list},
+    "special_tokens_map.json": {},
+    "preprocessor_config.json": {},
+    "model.safetensors.index.json": {"weight_map": dict},
+}
+"""The files of a checkpoint that are JSON objects, and the types of the keys that libraries trust."""
+
+
+def check_config(name: str, config: Any) -> None:
+    """Raises ExegeteError for a configuration of which no model can be made, naming the key."""
+    for key, expected in _wrong_keys(config):
+        value = getattr(config, key)
+        raise ExegeteError(f"{_config_of(name)}: {key}: expected {expected}, got {brief(repr(value), 60)}")
+
+
+def _wrong_keys(config: Any) -> Iterator[tuple[str, str]]:
+    """Keys whose values cannot be, and what is expected of them."""
+    values = {key: getattr(config, key, None) for key in (*COUNTS, *ACTIVATIONS, "pad_token_id", "architectures")}
+    for key, value in values.items():
+        if key in COUNTS and isinstance(value, int) and value < 1:
+            yield key, "a number of at least 1"
+        if key in ACTIVATIONS and isinstance(value, str) and value not in ACT2FN:
+            yield key, "an activation of transformers"
+    architectures = values["architectures"] or []
+    if not all(isinstance(each, str) for each in architectures):
+        yield "architectures", "names"
+    elif getattr(config, "is_decoder", False) and not any("CausalLM" in each for each in architectures):
+        yield "is_decoder", "false: its head reads the first token, which would see no other"
+    if getattr(config, "chunk_size_feed_forward", 0):
+        yield "chunk_size_feed_forward", "0, since texts have any length"
+    if sorted(config.id2label) != list(range(len(config.id2label))):
+        yield "id2label", "a name for each output from 0"
+    words, pad = values["vocab_size"], values["pad_token_id"]
+    if isinstance(words, int) and isinstance(pad, int) and pad >= words:
+        yield "pad_token_id", f"an id below vocab_size, {words}"
+
+
+def check_weights(name: str, model: PreTrainedModel, info: Mapping[str, Any], *, incomplete: bool = False) -> None:
+    """Raises ExegeteError where checkpoint and configuration disagree, or a weight is no finite number.
+
+    Args:
+        name: the checkpoint.
+        model: what was made of it.
+        info: what transformers says of loading it.
+        incomplete: missing and unused weights are let through.
+    """
+    for key, there, here in sorted(info.get("mismatched_keys") or ()):
+        raise ExegeteError(
+            f"{_config_of(name)} contradicts the weights: {key} is {list(there)} in the checkpoint, and "
+            f"{list(here)} in the model that the configuration describes"
+        )
+    missing = sorted(info.get("missing_keys") or ())
+    parts = {part for part, _ in model.named_children()}  # heads of pretraining are no part of it
+    unexpected = info.get("unexpected_keys") or ()
+    unused = sorted(key for key in unexpected if key.split(".")[0] in parts and not UNUSED.search(key))
+    for keys, what in (
+        (missing, "lacks weights"),
+        (unused, "has weights that the model of its config.json has no place for"),
+    ):
+        if keys and not incomplete:
+            shown = keys[0] + (f" and {len(keys) - 1} more" if len(keys) > 1 else "")
+            raise ExegeteError(
+                f"{name} {what} ({shown}): an explanation of what is left means nothing; "
+                "incomplete=True (--incomplete) explains it all the same"
+            )
+    for path in () if getattr(model.config, "quantization_config", None) else sorted(Path(name).glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            floating = {key for key, weight in model.named_parameters() if weight.is_floating_point()}
+            for key in floating & set(file.keys()):
+                if file.get_slice(key).get_dtype().startswith(("I", "U", "BOOL")):
+                    raise ExegeteError(f"{path}: the weight {key} is stored as whole numbers")
+    check_finite(name, model)
+
+
+@torch.no_grad()
+def check_finite(name: str, model: nn.Module) -> None:
+    """Raises ExegeteError naming the first weight that holds NaN or an infinite number."""
+    for key, weight in model.named_parameters():
+        if weight.is_floating_point() and weight.device.type != "meta" and not bool(weight.isfinite().all()):
+            raise ExegeteError(f"{name or type(model).__name__}: the weight {key} holds NaN or an infinite number")
+
+
+def pickled(name: str, code: str = "") -> ExegeteError:
+    """The error for weights that could run code when they are read; `code` converts them."""
+    model = (
+        "import transformers as t; t.AutoModelForSequenceClassification.from_pretrained('OLD').save_pretrained('NEW')"
+    )
+    return ExegeteError(
+        f"{name} holds pickled weights, which can run code and are never read here. Where you trust them, convert: "
+        f'python -c "{code or model}"'
+    )
+
+
+def _pickled(name: str) -> bool:
+    folder = Path(name)
+    return not folder.is_dir() or any(folder.glob("*.bin")) or any(folder.glob("*.pt"))
+
+
+def _config_of(name: str) -> str:
+    return f"{name}/config.json"
+
+
+def _reason(error: Exception) -> str:
+    """An error of a library in a line: the key that is wrong, if it says so."""
+    text = " ".join(str(error).split())
+    field = re.search(r"Validation error for field '(\w+)': (?:\w+: )?(.*)", text)
+    if field:
+        return f"config.json: {field[1]}: {brief(field[2], 120)}"
+    known = isinstance(error, OSError | ValueError | RuntimeError | SafetensorError)
+    return brief(text if known and text else f"{type(error).__name__}: {text}", 200)

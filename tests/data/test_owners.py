@@ -1,0 +1,131 @@
+"""What a killed process left goes, what a living one writes stays; a folder has one writer at a time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from exegete import ExegeteError
+from exegete.data.owners import LOCK, only_writer, sweep, unfinished
+from exegete.data.provenance import whole_file, whole_folder, write_json
+
+SRC = Path(__file__).parents[2] / "src"
+
+
+def elsewhere(code, folder):
+    """Starts a Python that ends with `wait`, and waits until it prints a line."""
+    script = (
+        f"import sys; sys.path.insert(0, {str(SRC)!r}); folder = __import__('pathlib').Path({str(folder)!r}); {code}"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return process, process.stdout.readline().strip()
+
+
+def killed(code, folder):
+    process, said = elsewhere(code, folder)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return said
+
+
+HALF = (
+    "from exegete.data.owners import unfinished\n"
+    "path = unfinished(folder / 'a.json'); path.write_text('{'); print(path.name, flush=True); input()"
+)
+
+
+def test_what_a_killed_process_left_goes_with_the_next_whole_file(tmp_path):
+    left = killed(HALF, tmp_path)
+    assert (tmp_path / left).exists()
+    write_json(tmp_path / "b.json", {})
+    assert (tmp_path / left).exists()
+    write_json(tmp_path / "a.json", {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
+
+
+def test_folders_too(tmp_path):
+    left = killed(HALF.replace("path.write_text('{')", "(path / 'in').mkdir(parents=True)"), tmp_path)
+    assert (tmp_path / left / "in").is_dir()
+    with whole_folder(tmp_path / "a.json"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_what_a_living_process_writes_stays(tmp_path):
+    process, theirs = elsewhere(HALF, tmp_path)
+    ours = unfinished(tmp_path / "a.json")
+    ours.touch()
+    other_machine = tmp_path / f".a.json.00000000-1-1.{'0' * 32}"
+    other_machine.touch()
+    strange = [tmp_path / ".a.json.swp", tmp_path / f".a.json.{'0' * 32}", tmp_path / ".ab.json"]
+    for path in strange:
+        path.touch()
+    with whole_file(tmp_path / "a.json") as fresh:
+        fresh.touch()
+    process.kill()
+    process.wait()
+    assert all(path.exists() for path in (ours, other_machine, *strange, tmp_path / theirs))
+    sweep(tmp_path / "a.json")
+    assert not (tmp_path / theirs).exists()
+
+
+def test_names_with_patterns_in_them_are_only_names(tmp_path):
+    with whole_file(tmp_path / "a[1]*.json") as fresh:
+        fresh.touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["a[1]*.json"]
+
+
+def test_a_second_writer_is_told_who_writes_and_leaves_nothing(tmp_path):
+    with only_writer(tmp_path):
+        before = (tmp_path / LOCK).read_text()
+        with (
+            pytest.raises(ExegeteError, match=rf"is being written by process {os.getpid()} on \S+ since 20"),
+            only_writer(tmp_path),
+        ):
+            raise AssertionError("two writers")  # fmt: skip
+        assert (tmp_path / LOCK).read_text() == before
+        assert json.loads(before)["process"] == os.getpid()
+    assert not list(tmp_path.iterdir())
+    with only_writer(tmp_path):
+        pass
+
+
+def test_a_killed_writer_is_not_in_the_way(tmp_path):
+    code = "from exegete.data.owners import only_writer; ours = only_writer(folder); ours.__enter__(); "
+    code += "print('in', flush=True); input()"
+    process, _ = elsewhere(code, tmp_path)
+    with pytest.raises(ExegeteError, match=f"process {process.pid} "), only_writer(tmp_path):
+        pass
+    process.kill()
+    process.wait()
+    assert (tmp_path / LOCK).exists()
+    with only_writer(tmp_path):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_many_writers_one_is_in_at_a_time(tmp_path):
+    inside, refused, most = [], [], []
+
+    def write():
+        for _ in range(50):
+            try:
+                with only_writer(tmp_path):
+                    inside.append(None)
+                    most.append(len(inside))
+                    inside.pop()
+            except ExegeteError:
+                refused.append(None)
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == 1
+    assert len(most) + len(refused) == 400

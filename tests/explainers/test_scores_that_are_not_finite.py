@@ -1,0 +1,126 @@
+"""A score that is no finite number is an error that names method, type and example, or on request is counted."""
+
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import exegete
+from exegete import ExegeteError
+from exegete.cli import main
+from exegete.data.cards import MethodCard
+from exegete.explainers import EXPLAINERS
+from exegete.explainers.base import Explainer
+from small import made, small
+
+TEXTS = ["a film", "a moving film about a small town and its river", "the plot is dull"]
+METRICS = ["aopc_comprehensiveness", "important_tokens", "auc"]
+
+
+@dataclass(frozen=True)
+class Breaking(Explainer):
+    """NaN (or infinite) for texts longer than six positions."""
+
+    value: str = "nan"
+    card: ClassVar = MethodCard(name="breaking", family="control", cost="0")
+
+    def scores(self, model, batch, target):
+        long = batch.content.sum(1, keepdim=True) > 6
+        scores = torch.arange(batch.length, dtype=torch.float64).expand(len(batch), -1) / 7
+        return torch.where(long & (scores > 0.5), float(self.value), scores)
+
+
+@pytest.fixture
+def model():
+    return small("bert")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_it_is_said_which_method_type_and_example(model, value):
+    for call in (
+        lambda: Breaking(value).attribute(model, model.encode(TEXTS)),
+        lambda: exegete.attribute(model, TEXTS, Breaking(value)),
+        lambda: exegete.compare(model, TEXTS, [Breaking(value), "random"], METRICS[:1]),
+        lambda: exegete.compare(model, TEXTS, [Breaking(value)], METRICS[:1], special_tokens=True),
+    ):
+        with pytest.raises(
+            ExegeteError, match=r"breaking gives .*no finite numbers for example 1, in float64.*allow_nan"
+        ):
+            call()
+
+
+def test_numbers_at_padding_and_special_tokens_may_be_anything(model):
+    class Outside(Breaking):
+        def scores(self, model, batch, target):
+            return torch.where(batch.content, 1.0, torch.nan)
+
+    assert Outside().attribute(model, model.encode(TEXTS)).isfinite().all()
+
+
+def test_asked_to_go_on_it_counts(model, caplog):
+    found = exegete.attribute(model, TEXTS, Breaking(), allow_nan=True)
+    assert [np.isfinite(item.scores).all() for item in found] == [True, False, True]
+    assert "breaking: 1 of 3 examples have scores that are no finite numbers" in caplog.text
+
+
+def test_a_comparison_that_goes_on_has_no_figures_where_there_are_no_scores(model, tmp_path, caplog):
+    rationales = [{"text": text, "rationale": [[0, 1]]} for text in TEXTS]
+    table = exegete.compare(model, rationales, [Breaking(), "random"], METRICS, allow_nan=True, output_dir=tmp_path)
+    broken = table.results[table.results["method"] == "breaking"].set_index("example")
+    for metric in METRICS:
+        assert broken[metric].isna().tolist() == [False, True, False]
+    others = table.results[table.results["method"] == "random"]
+    assert not others[METRICS].isna().any().any()
+    assert "breaking: 1 of 3" in caplog.text
+    curves = pd.read_parquet(tmp_path / "curves.parquet")
+    gone = curves[(curves["method"] == "breaking") & (curves["example"] == 1)]
+    assert len(gone)
+    assert gone["value"].isna().all()
+
+
+def test_what_does_not_break_is_judged_as_if_nothing_had(model):
+    both = exegete.compare(model, TEXTS, [Breaking(), "random"], METRICS[:2], allow_nan=True).results
+    one = exegete.compare(model, TEXTS, [Breaking("0.5"), "random"], METRICS[:2]).results
+    fine = ~((both["method"] == "breaking") & (both["example"] == 1))
+    columns = ["method", "example", *METRICS[:2]]
+    pd.testing.assert_frame_equal(both.loc[fine, columns], one.loc[fine, columns])
+
+
+def test_on_the_command_line(model, tmp_path, monkeypatch, capsys):
+    point = EntryPoint("breaking", f"{__name__}:Breaking", EXPLAINERS.group)
+    monkeypatch.setitem(EXPLAINERS.native, "breaking", point)
+    model.model.save_pretrained(tmp_path / "model")
+    model.processing_class.save_pretrained(tmp_path / "model")
+    command = ["explain", TEXTS[1], "--model", str(tmp_path / "model"), "--methods", "breaking"]
+    assert main(command) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("exegete: breaking gives scores that are no finite numbers for example 0")
+    assert main([*command, "--allow-nan"]) == 0
+
+
+def test_half_precision_deep_lift(minilm_path):
+    model = exegete.load(minilm_path, device="cpu", dtype="float16")
+    texts = ["dull", "great !"]
+    with pytest.raises(ExegeteError, match=r"deep_lift .*example 1, in float16.*--dtype float32"):
+        exegete.attribute(model, texts, "deep_lift", baselines="zero")
+
+
+def test_infinite_logits_are_no_answer(model):
+    with torch.no_grad():
+        model.model.classifier.bias[0] = torch.inf
+    with pytest.raises(ExegeteError, match="answers NaN"):
+        made("occlusion").attribute(model, model.encode(TEXTS))
+
+
+def test_the_runner_knows_both_options():
+    from exegete.cli import app
+
+    for command in ("explain", "compare"):
+        told = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+        assert "--allow-nan" in told
+        assert "--incomplete" in told

@@ -1,0 +1,218 @@
+"""Threads that share a model get the numbers that they get one after the other."""
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from exegete.explainers import EXPLAINERS
+from exegete.models import Capture, ExplainedModel
+from exegete.models.exclusive import lock_of
+from left_behind import mixed_modes, state
+from small import PAIRS, made, small, uneven
+
+PAIRINGS = [
+    ("occlusion", "alti"),
+    ("integrated_gradients", "attention_rollout"),
+    ("decompx_linear", "saliency"),
+    ("value_zeroing", "input_x_gradient"),
+    ("gradient_shap", "smooth_grad"),
+    ("deep_lift", "globenc"),
+]
+CALLS = 12
+
+
+def together(*jobs):
+    """Results of functions that run at a time, each in a thread of its own."""
+    start = threading.Barrier(len(jobs))
+
+    def run(job):
+        start.wait()
+        return job()
+
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return [each.result() for each in [pool.submit(run, job) for job in jobs]]
+
+
+def repeated(method, model, batch, calls=CALLS):
+    return [made(method).attribute(model, batch).detach() for _ in range(calls)]
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS, ids="+".join)
+def test_two_methods_at_a_time_say_what_each_says_alone(pairing):
+    model = mixed_modes(small("bert"))
+    other = ExplainedModel(model.model, model.processing_class)
+    batch = model.encode(uneven("bert", 2))
+    alone = [made(method).attribute(model, batch).detach() for method in pairing]
+    before = state(model)
+    found = together(
+        *(lambda m=m, on=on: repeated(m, on, batch) for m, on in zip(pairing, (model, other), strict=True))
+    )
+    for scores, expected in zip(found, alone, strict=True):
+        assert all(torch.equal(each, expected) for each in scores)
+    assert state(model) == before
+
+
+def test_texts_are_encoded_while_a_decoder_is_read():
+    model = small("gpt2")
+    texts = uneven("gpt2", 3)
+    batch = model.encode(texts)
+
+    def encode():
+        return [model.encode(texts).inputs["input_ids"] for _ in range(200)]
+
+    ids, _ = together(encode, lambda: repeated("occlusion", model, batch, 40))
+    assert all(torch.equal(each, batch.inputs["input_ids"]) for each in ids)
+
+
+def test_spans_of_one_tokenizer_in_several_threads():
+    one, two = small("bert", "QuestionAnswering"), small("bert", "QuestionAnswering")
+    two.processing_class = one.processing_class
+    two.limit = 20
+    expected = [model.encode(PAIRS).inputs["input_ids"] for model in (one, two)]
+    for _ in range(3):
+        found = together(*(lambda m=m: [m.encode(PAIRS).inputs["input_ids"] for _ in range(60)] for m in (one, two)))
+        for ids, right in zip(found, expected, strict=True):
+            assert all(torch.equal(each, right) for each in ids)
+
+
+@pytest.mark.parametrize("family", ["big_bird", "albert"])
+def test_two_models_that_seed_or_switch_for_the_process(family):
+    models = [small(family), small(family)]
+    batches = [model.encode(uneven(family, 2)) for model in models]
+    long = [batch.inputs["input_ids"].repeat(1, 6)[:, :40] for batch in batches]
+    batches = [type(batch).from_ids(ids) for batch, ids in zip(batches, long, strict=True)]
+    methods = ("gradient_shap", "saliency")
+    alone = [made(name).attribute(m, b).detach() for name, m, b in zip(methods, models, batches, strict=True)]
+    flags = torch.backends.cuda.flash_sdp_enabled()
+    before = [state(model) for model in models]
+    jobs = [
+        lambda name=name, m=m, b=b: repeated(name, m, b, 15)
+        for name, m, b in zip(methods, models, batches, strict=True)
+    ]
+    for scores, expected in zip(together(*jobs), alone, strict=True):
+        assert all(torch.equal(each, expected) for each in scores)
+    assert [state(model) for model in models] == before
+    assert torch.backends.cuda.flash_sdp_enabled() == flags
+
+
+def test_random_states_come_back_when_blocks_overlap():
+    models = [small("bert"), small("bert")]
+    torch.manual_seed(1), np.random.seed(1)  # noqa: NPY002
+    before = state(models[0])
+    inside, leave = threading.Event(), threading.Event()
+
+    def long():
+        with models[0].evaluating():
+            torch.rand(3)
+            inside.set()
+            leave.wait(5)
+
+    def late():
+        inside.wait(5)
+        with models[1].evaluating():
+            torch.rand(2), np.random.rand(2)  # noqa: NPY002
+            leave.set()
+            time.sleep(0.05)
+            torch.rand(1)
+
+    together(long, late)
+    after = state(models[0])
+    assert (after["torch"], after["numpy"]) == (before["torch"], before["numpy"])
+
+
+def test_two_models_do_not_wait_for_each_other():
+    one, two = small("bert"), small("bert")
+    with one.alone():
+        done = []
+        thread = threading.Thread(target=lambda: done.append(repeated("occlusion", two, two.encode(["a film"]), 1)))
+        thread.start()
+        thread.join(20)
+        assert done
+
+
+def test_one_model_is_waited_for_by_all_that_share_it():
+    one = small("bert")
+    two = ExplainedModel(one.model, one.processing_class)
+    three = two.with_max_length(20)
+    batch = one.encode(["a film"])
+    for other in (two, three):
+        done = []
+        thread = threading.Thread(target=lambda other=other, done=done: done.append(other.predict(batch)))
+        with one.alone():
+            one.predict(batch)  # the lock is re-entrant
+            thread.start()
+            thread.join(0.2)
+            assert not done
+        thread.join(20)
+        assert done
+
+
+def test_models_made_of_one_configuration_wait_for_each_other():
+    one = small("bert")
+    twin = type(one.model)(one.config).double()
+    assert ExplainedModel(twin).alone() is one.alone()
+
+
+def test_what_is_remembered_is_one_thread_s():
+    model = small("bert")
+    batch = model.encode(uneven("bert", 2))
+    keep = torch.ones((1, *batch.content.shape), dtype=torch.bool)
+
+    def remembering():
+        for _ in range(30):
+            with model.remember():
+                model.perturbed(batch, keep)
+                time.sleep(random.random() / 1000)
+
+    together(remembering, remembering, remembering)
+    assert model.memory is None
+
+
+def test_an_exception_or_interrupt_gives_the_lock_back():
+    model = small("bert")
+    batch = model.encode(["a film"])
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with model.model.base_model.register_forward_hook(interrupt), pytest.raises(KeyboardInterrupt):
+        made("occlusion").attribute(model, batch)
+    (prediction,) = together(lambda: model.predict(batch))
+    assert prediction.shape == (1,)
+
+
+def test_a_lock_goes_with_its_object():
+    class Thing:
+        pass
+
+    first = Thing()
+    lock = lock_of(first)
+    assert lock_of(first) is lock
+    number = id(first)
+    del first
+    from exegete.models import exclusive
+
+    assert number not in exclusive._locks
+
+
+def test_passes_with_and_without_capture_at_a_time():
+    model = small("bert")
+    batch = model.encode(uneven("bert", 2))
+    plain, captured = model(batch).logits, model(batch, capture=Capture(attentions=True)).logits
+    with torch.no_grad():
+        found = together(
+            lambda: [model(batch).logits for _ in range(100)],
+            lambda: [model(batch, capture=Capture(attentions=True)).logits for _ in range(100)],
+        )
+    assert all(torch.equal(each, plain) for each in found[0])
+    assert all(torch.equal(each, captured) for each in found[1])
+
+
+def test_every_method_that_needs_only_the_model_is_in_a_pairing_or_like_one_that_is():
+    families = {EXPLAINERS[name].card.family for pairing in PAIRINGS for name in pairing}
+    assert families >= {"gradients", "attention", "decomposition", "perturbation"}

@@ -1,0 +1,66 @@
+"""Training where the disk is full, or into a folder that another process writes: one clear line, and nothing torn."""
+
+import os
+import resource
+from contextlib import contextmanager
+
+import pytest
+
+from exegete.cli import main
+from exegete.data.owners import only_writer
+from exegete.training.loop.checkpoints import checkpoints, flaws
+from runs import difference, weights
+
+COMMAND = ["train", "baseline", "--model", "tiny", "--data", "generated?size=40", "--epochs", "2", "--quiet"]
+
+
+def train(folder):
+    return main([*COMMAND, "--output-dir", str(folder)])
+
+
+@contextmanager
+def room_for(size):
+    """Inside the block a file takes so many bytes, as on a disk that gets full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert train(folder) == 0
+    return folder
+
+
+@pytest.mark.parametrize("share", [0.001, 0.02, 0.99, 1.5], ids=["nothing", "few", "weights", "moments"])
+def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on_when_there_is_room(undisturbed, tmp_path, share, capsys):
+    with room_for(int(share * (undisturbed / "model.safetensors").stat().st_size)):
+        assert train(tmp_path) == 2
+    said = capsys.readouterr().err
+    (line,) = [line for line in said.splitlines() if line.startswith("exegete:")]
+    assert "cannot be written" in line
+    assert "Traceback" not in said
+    assert not any(any(True for _ in flaws(path)) for path in checkpoints(tmp_path))
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert train(tmp_path) == 0
+    assert difference(weights(tmp_path), weights(undisturbed)) == 0
+    assert {path.name for path in tmp_path.iterdir()} >= {path.name for path in undisturbed.iterdir()}
+
+
+def test_a_second_training_into_one_folder_is_told_who_writes_there(tmp_path, capsys):
+    with only_writer(tmp_path):
+        before = sorted(path.name for path in tmp_path.iterdir())
+        assert train(tmp_path) == 2
+        assert f"is being written by process {os.getpid()}" in capsys.readouterr().err
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_folder_of_something_else_is_still_left_alone(tmp_path, capsys):
+    (tmp_path / "letter.txt").touch()
+    assert train(tmp_path) == 2
+    assert "holds something else" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]

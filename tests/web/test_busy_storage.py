@@ -1,0 +1,137 @@
+"""A storage that others write to: the annotator's answer waits, is sent again, and is there once."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+import threading
+import time
+from contextlib import contextmanager
+from html import unescape
+
+import pytest
+from playwright.sync_api import expect
+from sqlalchemy import select
+
+from browsing import chromium, served
+from exegete.web import busy
+from exegete.web.busy import BusyError, written
+from exegete.web.human_study import storage as storing
+from exegete.web.human_study.tables import Answer
+from sites import admin, annotator, csrf, project, site
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    monkeypatch.setattr(storing, "BUSY", 0.2)
+    found = site(tmp_path, with_model=False)
+    yield found
+    found.studies.close()
+
+
+@contextmanager
+def locked(folder):
+    """Another program writes."""
+    other = sqlite3.connect(folder / "studies.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+def answers(made):
+    with made.studies.reading() as session:
+        return list(session.scalars(select(Answer)))
+
+
+def fields(page):
+    """The hidden fields of a page's form."""
+    found = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', page.text)
+    return {unescape(name): unescape(value) for name, value in found}
+
+
+def test_an_answer_that_cannot_be_saved_now_stays_on_the_page_and_is_kept_once(made, tmp_path):
+    ada = annotator(made, project(made, kind="simulate")["Ada"])
+    given = {"csrf": csrf(ada.get("/annotate/1")), "phase": "before", "guess": "1", "seconds": "3.5"}
+    with locked(tmp_path):
+        reply = ada.post("/annotate/1", data=given)
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "2")
+        assert "Nothing is lost" in reply.text
+        assert fields(reply) == given
+        assert ada.get("/annotate/1").status_code == 200  # readers do not wait
+    assert answers(made) == []
+    again = ada.post("/annotate/1", data=fields(reply))
+    assert again.status_code == 200
+    (kept,) = answers(made)
+    assert (kept.content, kept.seconds, kept.revision) == ({"guess": "good"}, 3.5, 1)
+
+
+def test_other_changes_that_cannot_be_made_now_say_so(made, tmp_path):
+    project(made)
+    chief = admin(made)
+    form = {"csrf": csrf(chief.get("/studies")), "names": "Cleo"}
+    with locked(tmp_path):
+        reply = chief.post("/studies/first/invitations", data=form, headers={"accept": "application/json"})
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "2")
+    assert chief.post("/studies/first/invitations", data=form).status_code == 200
+
+
+def test_writers_wait_without_holding_the_threads_of_pages():
+    inside, most, go = [], [], threading.Event()
+
+    def write():
+        inside.append(None)
+        most.append(len(inside))
+        go.wait(10)
+        inside.pop()
+
+    async def crowd():
+        waiting = [asyncio.create_task(written(write)) for _ in range(30)]
+        while len(inside) < busy.WRITERS:
+            await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(lambda: 7) == 7
+        go.set()
+        await asyncio.gather(*waiting)
+
+    asyncio.run(crowd())
+    assert max(most) == busy.WRITERS
+    assert len(most) == 30
+
+
+def test_who_waits_too_long_for_a_writer_is_told(monkeypatch):
+    monkeypatch.setattr(busy, "PATIENCE", 0.1)
+    go = threading.Event()
+
+    async def crowd():
+        first = [asyncio.create_task(written(lambda: go.wait(10))) for _ in range(busy.WRITERS)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(BusyError):
+            await written(lambda: None)
+        go.set()
+        await asyncio.gather(*first)
+        return await written(lambda: 7)
+
+    assert asyncio.run(crowd()) == 7
+
+
+@pytest.mark.browser
+def test_the_annotator_sees_that_it_is_being_saved_and_is_asked_nothing_twice(made, tmp_path, programs):
+    token = project(made, kind="highlight")["Ada"]
+    with served(made) as address, chromium(programs["browser"]) as program:
+        page = program.new_page(base_url=address)
+        page.goto(f"/join/{token}")
+        page.get_by_role("button", name="Begin").click()
+        page.goto("/annotate/1")
+        with locked(tmp_path):
+            page.get_by_role("button", name="Save and go on").click()
+            expect(page.get_by_role("button", name="Saving…")).to_be_disabled()
+            time.sleep(3)
+            expect(page.get_by_role("button", name="Saving…")).to_be_disabled()
+            assert page.url.endswith("/annotate/1")
+        page.wait_for_url("**/annotate/2")
+        expect(page.get_by_role("button", name="Save and go on")).to_be_enabled()
+    (kept,) = answers(made)
+    assert kept.revision == 1

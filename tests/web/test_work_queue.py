@@ -1,0 +1,213 @@
+"""Work with models goes through one bounded queue; pages of annotators never wait for it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
+
+import httpx
+import pytest
+import uvicorn
+
+from exegete.web import Limits
+from exegete.web.busy import BusyError
+from exegete.web.explore.progress import StoppedError
+from exegete.web.explore.queue import WorkQueue
+from exegete.web.server import configuration
+from sites import TEXTS, TOKEN, admin, csrf, project, site
+
+WAITING = 50
+
+
+@contextmanager
+def listening(made):
+    """The address of a server of the site, in a thread."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = uvicorn.Server(configuration(made, "127.0.0.1", port))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def client(address, **options):
+    """The admin, by HTTP."""
+    with httpx.Client(base_url=address, headers={"accept": "text/html"}, timeout=60, **options) as found:
+        found.get("/sign-in", params={"token": TOKEN})
+        yield found
+
+
+def slow(explorer, monkeypatch, seconds):
+    """Makes every explanation take so long, looking at its stop as a model's passes do."""
+    begun, ended = [], []
+
+    def explain(asked, name, report=None, stop=None):
+        begun.append(name)
+        for _ in range(int(seconds / 0.01)):
+            if stop.is_set():
+                ended.append(name)
+                raise StoppedError
+            time.sleep(0.01)
+        return whole(asked, name, report, stop)
+
+    whole = explorer.explain
+    monkeypatch.setattr(explorer, "explain", explain)
+    return begun, ended
+
+
+def until(condition, seconds=10):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.02)
+
+
+def test_it_is_bounded_and_has_room_again():
+    queue, go = WorkQueue(3, 60), Event()
+    first = [queue.put(lambda stop: go.wait(10)) for _ in range(3)]
+    with pytest.raises(BusyError, match="3 explanations are waiting"):
+        queue.put(lambda stop: None)
+    go.set()
+    assert all(outcome.result(10) for outcome, _ in first)
+    until(lambda: queue._room._value == 3)
+    assert queue.put(lambda stop: 7)[0].result(10) == 7
+    queue.close()
+
+
+def test_one_piece_at_a_time_in_the_order_of_asking():
+    queue, seen, inside = WorkQueue(20, 60), [], []
+
+    def work(number, stop):
+        inside.append(number)
+        seen.append((number, len(inside)))
+        time.sleep(0.002)
+        inside.remove(number)
+
+    outcomes = [queue.put(lambda stop, n=n: work(n, stop))[0] for n in range(20)]
+    [outcome.result(10) for outcome in outcomes]
+    assert seen == [(n, 1) for n in range(20)]
+    queue.close()
+
+
+def test_what_takes_too_long_is_stopped():
+    queue = WorkQueue(2, 0.2)
+
+    def endless(stop):
+        stop.wait(10)
+        raise StoppedError
+
+    with pytest.raises(BusyError, match=r"more than 0\.2 seconds"):
+        queue.put(endless)[0].result(10)
+    assert queue.put(lambda stop: 1)[0].result(10) == 1
+    queue.close()
+
+
+def test_closing_it_ends_all_of_it():
+    queue = WorkQueue(3, 60)
+
+    def endless(stop):
+        stop.wait(10)
+        raise StoppedError
+
+    outcomes = [queue.put(endless)[0] for _ in range(3)]
+    until(outcomes[0].running)
+    queue.close()
+    assert isinstance(outcomes[0].exception(5), StoppedError)
+    assert all(outcome.cancelled() for outcome in outcomes[1:])
+
+
+def test_beyond_the_queue_it_is_said_when_to_come_again(tmp_path, monkeypatch):
+    made = site(tmp_path, limits=Limits(waiting=2))
+    chief, go = admin(made), Event()
+    held = [made.explorer.work.put(lambda stop: go.wait(20)) for _ in range(2)]
+    asked = {"text": TEXTS[0], "method": "saliency"}
+    for path in ("/explore", "/explore/export/json", "/explore/stream"):
+        reply = chief.get(path, params=asked)
+        assert (reply.status_code, reply.headers["retry-after"]) == (503, "2"), path
+    form = asked | {"removed": "1", "csrf": csrf(chief.get("/explore"))}
+    reply = chief.post("/explore/without", data=form, headers={"accept": "application/json"})
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "2")
+    assert "Not now" in reply.json()["error"]
+    assert chief.get("/explore").status_code == 200
+    go.set()
+    [outcome.result(20) for outcome, _ in held]
+    until(lambda: made.explorer.work._room._value == 2)
+    assert chief.get("/explore/export/json", params=asked).status_code == 200
+    made.studies.close()
+
+
+def test_the_deadline_answers_503(tmp_path, monkeypatch):
+    made = site(tmp_path, limits=Limits(seconds=0.3))
+    slow(made.explorer, monkeypatch, 30)
+    reply = admin(made).get("/explore/export/json", params={"text": TEXTS[0], "method": "saliency"})
+    assert reply.status_code == 503
+    assert "0.3 seconds" in reply.text
+    made.studies.close()
+
+
+def test_whoever_leaves_is_not_worked_for(tmp_path, monkeypatch):
+    made = site(tmp_path)
+    begun, ended = slow(made.explorer, monkeypatch, 20)
+    with listening(made) as address, client(address) as chief:
+        for path in ("/explore/export/json", "/explore/stream", "/explore"):
+            with pytest.raises(httpx.ReadTimeout):
+                chief.get(path, params={"text": TEXTS[0], "method": "saliency", "whole": "1"}, timeout=0.7)
+            until(lambda: len(begun) == len(ended) > 0)
+            until(lambda: made.explorer.work._room._value == made.limits.waiting)
+        assert len(begun) == 3
+    made.studies.close()
+
+
+def test_the_server_ends_while_work_is_done(tmp_path, monkeypatch):
+    made = site(tmp_path)
+    begun, ended = slow(made.explorer, monkeypatch, 60)
+    with ThreadPoolExecutor(1) as pool:
+        with listening(made) as address, client(address) as chief:
+            asked = {"text": TEXTS[0], "method": "saliency"}
+            left = pool.submit(lambda: chief.get("/explore/export/json", params=asked, timeout=30))
+            until(lambda: begun)
+        until(lambda: ended)
+        assert left.exception(30) is not None or left.result().status_code in (499, 503)
+    made.studies.close()
+
+
+def test_annotators_pages_are_quick_while_fifty_explanations_wait(tmp_path):
+    made = site(tmp_path)
+    token = project(made, methods=["saliency", "attention_all"], people=("Ada",))["Ada"]
+    with listening(made) as address, client(address) as chief, ThreadPoolExecutor(WAITING) as crowd:
+        text = " ".join(TEXTS)
+        waiting = [
+            crowd.submit(
+                chief.get, "/explore/export/json", params={"text": f"{text} {n}", "method": "kernel_shap"}, timeout=6
+            )
+            for n in range(WAITING)
+        ]
+        until(lambda: made.explorer.work._room._value <= made.limits.waiting - WAITING + 1)
+        with client(address, follow_redirects=False) as ada:
+            page = ada.get(f"/join/{token}")
+            form = {"csrf": csrf(page)}
+            assert ada.post(f"/join/{token}", data=form).status_code == 303
+            took = []
+            for place in range(1, len(TEXTS) + 1):
+                given = form | {"phase": "", "rank-A": "1", "rank-B": "2"}
+                for method, data in (("GET", None), ("POST", given)):
+                    begun = time.perf_counter()
+                    assert ada.request(method, f"/annotate/{place}", data=data).status_code in (200, 303)
+                    took.append(time.perf_counter() - begun)
+            assert sum(not each.done() for each in waiting) >= WAITING // 2
+        assert sorted(took)[len(took) // 2] < 0.2, took
+        assert max(took) < 1, took
+    made.studies.close()
