@@ -25,7 +25,7 @@ def index():
     for paper, recipes in groupby((recipe for recipe in made if recipe.paper), key=lambda recipe: recipe.paper):
         parts.append(f"## {paper}\n")
         for recipe in recipes:
-            lines = "".join(f"- {departure}\n" for departure in recipe.departures)
+            lines = "".join(f"- {departure}\n" for departure in recipe.departures or ["No departure is known."])
             parts.append(f"`exegete train {recipe.name}`\n\n{lines}")
     return "\n".join(parts)
 

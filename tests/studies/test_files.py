@@ -58,6 +58,8 @@ BAD = [
     ("seeds: 2", "seeds: [0, x]", 10, "seeds.1: .*integer.*got 'x'"),
     ("seeds: 2", "seedz: 2", 10, "seedz: Extra inputs"),
     ("recipe: baseline", "recipe: baselin", 9, "unknown recipe 'baselin'. Did you mean 'baseline'"),
+    ("recipe: baseline", "recipe: baseline, options: {seed: 1}", 9, "unknown option of a run 'seed'"),
+    ("recipe: baseline", "recipe: custom, parameters: {objectives: cross_entropi}", 9, "mean 'cross_entropy'"),
     ("recipe: baseline", "recipe: er_joint, parameters: {wait: 1}", 9, "unknown parameter of er_joint 'wait'"),
     ("recipe: baseline", "recipe: er_constrained, parameters: {bound: {from: x, metric: y}}", 9, "unknown recipe 'x'"),
     ("recipe: baseline", "recipe: er_joint, parameters: {weight: {from: plain}}", 9, "expected {from: RECIPE"),
@@ -241,6 +243,12 @@ CHANGES = [
     ("ATT: attention_last", "other: random, ATT: attention_last", "none"),
     ("datasets: dev", "target: label, datasets: dev", "judgements"),
     ("recipe: baseline", "recipe: baseline, early_stopping_patience: 2", "all"),
+    ("recipe: baseline", "recipe: baseline, options: {head_rate: 2.0}", "all"),
+    (
+        "recipe: baseline",
+        "recipe: custom, parameters: {objectives: 'cross_entropy,attribution_entropy'}",
+        "all",
+    ),
 ]
 
 
