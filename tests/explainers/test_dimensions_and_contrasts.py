@@ -17,11 +17,8 @@ SIZES = {
     "gradient_shap": "n_samples=3",
 }
 BY_DIMENSION = [name for name in NATIVE if issubclass(EXPLAINERS[name], OverDimensions)]
-LINEAR = [
-    name
-    for name in NATIVE
-    if EXPLAINERS[name].contrasts and name not in ("saliency", "smooth_grad", "generic_attention", "scaled_attention")
-]
+BENT = ("saliency", "smooth_grad", "generic_attention", "scaled_attention", "context_cite")
+LINEAR = [name for name in NATIVE if EXPLAINERS[name].contrasts and name not in BENT]
 REFUSING = [name for name in NATIVE if not EXPLAINERS[name].contrasts]
 quiet = pytest.mark.filterwarnings("ignore:Setting forward, backward hooks:UserWarning")
 

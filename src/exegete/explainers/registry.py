@@ -46,6 +46,7 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
         "lime": "lime:Lime",
         "kernel_shap": "kernel_shap:KernelShap",
         "shapley_sampling": "shapley_sampling:ShapleySampling",
+        "context_cite": "context_cite:ContextCite",
         "solvex": "solvex:Solvex",
         "llm_ranking": "llm_ranking:LlmRanking",
         "parameterised_attention": "parameterised_attention:ParameterisedAttention",
