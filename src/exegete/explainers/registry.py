@@ -47,6 +47,7 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
         "kernel_shap": "kernel_shap:KernelShap",
         "shapley_sampling": "shapley_sampling:ShapleySampling",
         "context_cite": "context_cite:ContextCite",
+        "reagent": "reagent:Reagent",
         "solvex": "solvex:Solvex",
         "llm_ranking": "llm_ranking:LlmRanking",
         "parameterised_attention": "parameterised_attention:ParameterisedAttention",
