@@ -50,6 +50,7 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
         "reagent": "reagent:Reagent",
         "solvex": "solvex:Solvex",
         "llm_ranking": "llm_ranking:LlmRanking",
+        "attention_to_source": "attention_to_source:AttentionToSource",
         "parameterised_attention": "parameterised_attention:ParameterisedAttention",
         "interpretable_attention": "interpretable_attention:InterpretableAttention",
         "attributive_masking": "attributive_masking.explainer:AttributiveMasking",
