@@ -28,6 +28,8 @@ FEW = {
     "lime": {"n_samples": 24},
     "kernel_shap": {"n_samples": 24},
     "shapley_sampling": {"n_samples": 24},
+    "reagent": {"steps": 6},
+    "context_cite": {"n_samples": 24, "alpha": 1e-4},
     "solvex": {"beam": 2, "objective": "comprehensiveness"},
 }
 

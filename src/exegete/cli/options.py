@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -73,7 +73,13 @@ Labels = Annotated[
         help="With --template: how each label continues the prompt, as 'bad= No,good= Yes' (spaces count).",
     ),
 ]
-Target = Annotated[str, typer.Option("--target", help="predicted, label, or the index or name of a class.")]
+Target = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        help="predicted, label, a class by index or name, or two with a comma: the first rather than the second.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="Tables: the column of the text.")]
 PairColumn = Annotated[str | None, typer.Option("--text-pair-column", help="Tables: the column of the second text.")]
@@ -121,6 +127,8 @@ def split_ids(names: str | None) -> list[str] | None:
     return None if names is None else specs.split_ids(names)
 
 
-def target_of(text: str, labels: Sequence[str]) -> str | int:
-    """The word itself where a label is called so, or it is no number; else the index of a class."""
+def target_of(text: str, labels: Sequence[str]) -> str | int | tuple[str | int, ...]:
+    """The word itself where a label is called so, or it is no number; else the index of a class; two with a comma."""
+    if text not in labels and "," in text:
+        return tuple(cast("str | int", target_of(part.strip(), labels)) for part in text.split(","))
     return int(text) if text not in labels and re.fullmatch("-?[0-9]{1,9}", text) else text

@@ -48,8 +48,10 @@ def attribute(
         model: what to explain, from `exegete.load`.
         examples: a text, a pair (text, text), an image, a row of canonical columns, several of those, or a dataset.
         method: a registry id (`exegete.methods()` lists them) or an explainer.
-        target: "predicted", "label", a class index or name, or one of those for each example. Generated text: the
-            response as a whole, its "sentences", "words" or "tokens", or spans (start, end) of its tokens.
+        target: "predicted", "label", a class index or name, or a list with one of those for each example; a tuple
+            (for, against) of two classes asks why the one rather than the other: for the difference of their outputs.
+            Generated text: the response as a whole, its "sentences", "words" or "tokens", or spans (start, end) of its
+            tokens.
         unit: what gets a score, `token`, `word`, `sentence` or `source`; methods that remove it remove it as one.
             Generated text only, and methods with a granularity.
         batch_size: examples a batch; default: as many as fit a token budget. Similar lengths go together either way.
@@ -142,12 +144,13 @@ def describe(
 ) -> list[Attribution]:
     """A batch's explanation as plain values, one `Attribution` an example, without padding."""
     prediction = model.task.predict(logits, batch)
-    chance = model.task.probability(model.task.probabilities(logits), target)
+    contrast = model.task.is_contrast(target)
+    chance = model.task.probability(model.task.probabilities(logits), target[:, 0] if contrast else target)
     start = batch.attended.long().argmax(1)
     return [
         Attribution(
             **_positions(batch, row, explanation),
-            target=_output(target[row], start[row]),
+            target=_output(target[row], start[row] * (not contrast)),
             target_label=_label(model, batch, row, target[row]),
             prediction=float(chance[row]) if model.task.name == "regression" else _output(prediction[row], start[row]),
             prediction_label=_label(model, batch, row, prediction[row]),
@@ -209,7 +212,7 @@ def _unnamed(batch: Batch, row: int, real: Tensor) -> list[str]:
 def _label(model: ExplainedModel, batch: Batch, row: int, target: Tensor) -> str:
     """The target's name: a label, or for a span the text it covers."""
     if model.task.name != "span":
-        return model.labels[int(target)]
+        return " rather than ".join(model.labels[number] for number in target.flatten().tolist())
     start, end = target.tolist()
     if batch.alignments is None:
         return f"{start}–{end}"

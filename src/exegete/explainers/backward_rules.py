@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from exegete.explainers.base import Explanation, OfOutput, embeddings_with_gradient
+from exegete.explainers.base import Explanation, OverDimensions, embeddings_with_gradient
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.architecture import layers
 from exegete.models.frozen import HELD, Factors, Rules, frozen
@@ -18,12 +18,12 @@ from exegete.models.inputs import inputs_of
 CAPTURE = Capture(differentiable_twice=True)
 
 
-class BackwardRules(OfOutput):
-    """⟨x_k, ∇̃_k z⟩: representations times the derivative ∇̃ of the target's score by `rules`. Signed; F + B.
+class BackwardRules(OverDimensions):
+    """⟨x_k, ∇̃_k z⟩: representations times the derivative ∇̃ of the target's score by `rules`; F + B.
 
     Any family with an `Architecture`. `Explanation.bias` [B] is z − Σ_k over all positions: what the biases add, and
     what rules that do not conserve shed. `Explanation.layers` [B, N, L] holds ⟨x_k, ∇̃_k z⟩ at the inputs of every
-    layer.
+    layer. Both are of sums, `layers` as `aggregate` says.
 
     When attributions keep a graph, their derivatives with respect to the weights are the true ones: what is held still
     for the contributions is not held still for them. That takes a second forward pass.
@@ -58,12 +58,16 @@ class BackwardRules(OfOutput):
             slopes = torch.autograd.grad(score.sum(), points, create_graph=keep_graph)
         with torch.set_grad_enabled(keep_graph):
             origin = self.origin(model, batch)
-            scores = (slopes[0] * (points[0] if origin is None else points[0] - origin)).sum(-1)[:, : batch.length]
+            shares = slopes[0] * (points[0] if origin is None else points[0] - origin)
+            scores = self.together(shares)[:, : batch.length]
+            rest = (score - shares[:, : batch.length].sum((1, 2))).detach()
         by_layer = [
-            (slope * point).sum(-1).detach()[:, : batch.length]  # BigBird pads to full blocks, whence nothing comes
+            self.together(slope * point).detach()[
+                :, : batch.length
+            ]  # BigBird pads to full blocks, whence nothing comes
             for slope, point in zip(slopes[-len(inputs) :], inputs, strict=True)
         ]
-        return Explanation(scores, layers=torch.stack(by_layer, 1), bias=(score - scores.sum(1)).detach())
+        return Explanation(scores, layers=torch.stack(by_layer, 1), bias=rest)
 
     @contextmanager
     def _started(self, model: ExplainedModel, keep_graph: bool) -> Iterator[list[Tensor]]:

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, unknown
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.digest import weights_digest
 from exegete.models.tasks import Output
 
+Aggregate = Literal["sum", "l2", "abs"]
 _BACKWARD_AGAIN: ContextVar[bool] = ContextVar("exegete_backward_again", default=False)
 """Whether the pass whose gradient is taken will be gone back through once more."""
 
@@ -46,6 +47,8 @@ class Explainer(ABC):
 
     card: ClassVar[MethodCard]
     output: Output | None = None
+    contrasts: ClassVar[bool] = False
+    """Whether it explains the difference of two outputs."""
 
     @property
     def name(self) -> str:
@@ -106,6 +109,10 @@ class Explainer(ABC):
         keep_graph = torch.is_grad_enabled() and self.differentiable
         with model.evaluating():
             target = model.target(batch, target)
+            if model.task.is_contrast(target) and not self.contrasts:
+                raise ExegeteError(
+                    f"{self.name} does not explain a difference of outputs: give it one target, not a pair"
+                )
             with torch.set_grad_enabled(keep_graph):
                 return self.explanation(model.with_output(self.output), batch, target)
 
@@ -135,7 +142,9 @@ class Explainer(ABC):
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """The method's formula: [B, L], anything outside content."""
-        raise NotImplementedError(f"{type(self).__name__} implements neither scores nor explanation")
+        if type(self).explanation is Explainer.explanation:
+            raise NotImplementedError(f"{type(self).__name__} implements neither scores nor explanation")
+        return self.explanation(model, batch, target).scores
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Self:
@@ -159,10 +168,37 @@ class OfOutput(Explainer):
     """
 
     output: Output | None = field(default=None, kw_only=True)
+    contrasts: ClassVar[bool] = True
 
     def score(self, model: ExplainedModel, outputs: Outputs, target: Tensor) -> Tensor:
         """The number that is explained, from one pass: [B]."""
         return model.task.with_output(self.output).score(outputs.logits, target)
+
+
+@dataclass(frozen=True)
+class OverDimensions(OfOutput):
+    """A method that finds a contribution [B, L, d] of every embedding dimension, and makes one number a position of it.
+
+    Args:
+        output: see `OfOutput`.
+        aggregate: `sum` over the dimensions, signed; `l2`, their norm; `abs`, the sum of their magnitudes.
+    """
+
+    aggregate: Aggregate = field(default="sum", kw_only=True)
+
+    @property
+    def signed(self) -> bool:
+        """Sums have a sign, magnitudes have none."""
+        return self.aggregate == "sum"
+
+    def together(self, contributions: Tensor) -> Tensor:
+        """[..., d] over the dimensions: [...]."""
+        if self.aggregate == "sum":
+            return contributions.sum(-1)
+        if self.aggregate not in get_args(Aggregate):
+            raise unknown("aggregate", self.aggregate, get_args(Aggregate))
+        norms: Tensor = torch.linalg.vector_norm(contributions, ord=2 if self.aggregate == "l2" else 1, dim=-1)
+        return norms
 
 
 class SinglePass(Explainer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,15 +92,25 @@ def all_coalitions(count: int) -> NDArray[np.bool_]:
 
 
 def coalition_values(
-    model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor, unit: Tensor, how: How
+    model: ExplainedModel,
+    batch: Batch,
+    target: Tensor,
+    present: Tensor,
+    unit: Tensor,
+    how: How,
+    value: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """[M, B] The target's probability with only the `present` [M, B, U] units of each example; `unit` [B, L]."""
+    """[M, B] The target's probability with only the `present` [M, B, U] units of each example; `unit` [B, L].
+
+    `value`: another number than the task's own, from answers and target.
+    """
+    value = value or model.task.value
     present = torch.nn.functional.pad(present, (1, 0), value=True)
     index = (unit + 1)[None]
     size = max(1, POSITIONS_PER_CALL // unit.numel())
     with model.remember():
         answers = [
-            model.task.value(model.perturbed(batch, part.gather(2, index.expand(len(part), -1, -1)), how), target)
+            value(model.perturbed(batch, part.gather(2, index.expand(len(part), -1, -1)), how), target)
             for part in present.split(size)
         ]
     return torch.cat(answers)

@@ -11,7 +11,7 @@ from captum.attr import DeepLift as CaptumDeepLift
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import OfOutput
+from exegete.explainers.base import OverDimensions
 from exegete.explainers.through_captum import ScoreOfEmbeddings
 from exegete.models import Batch, ExplainedModel
 from exegete.models.exclusive import PROCESS
@@ -19,8 +19,8 @@ from exegete.models.explained import Reference
 
 
 @dataclass(frozen=True)
-class DeepLift(OfOutput):
-    """Captum's DeepLift with the rescale rule on input embeddings (Shrikumar et al. 2017). Signed.
+class DeepLift(OverDimensions):
+    """Captum's DeepLift with the rescale rule on input embeddings (Shrikumar et al. 2017).
 
     Limits, which are Captum's: only activations that are modules (nn.Tanh, nn.ReLU, ...) and used once are rescaled; in
     transformers that is often the pooler alone. Softmax, GELU and layer norms keep plain gradients, so the scores lie
@@ -39,10 +39,10 @@ class DeepLift(OfOutput):
         return 2.0, 2.0
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Σ_d of what Captum says."""
-        return self.contributions(model, batch, target).sum(-1)
+        """Captum's contributions, taken together over d."""
+        return self.together(self._contributions(model, batch, target))
 
-    def contributions(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+    def _contributions(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """[B, L, d] What Captum says, without a graph; its hooks are gone afterwards, also when it raises."""
         embeddings = model.embed(batch).detach().requires_grad_()
         reference = model.reference(batch, self.baselines).detach()

@@ -11,7 +11,7 @@ from captum.attr import GradientShap as CaptumGradientShap
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import OfOutput
+from exegete.explainers.base import OverDimensions
 from exegete.explainers.paths import within
 from exegete.explainers.seeding import seeds
 from exegete.explainers.through_captum import ScoreOfEmbeddings
@@ -21,8 +21,8 @@ from exegete.models.preserve import drawing
 
 
 @dataclass(frozen=True)
-class GradientShap(OfOutput):
-    """Captum's GradientSHAP, mean over draws of ∇f_c(b + α(E − b)) · (E − b) (Lundberg and Lee 2017). Signed.
+class GradientShap(OverDimensions):
+    """Captum's GradientSHAP, mean over draws of ∇f_c(b + α(E − b)) · (E − b) (Lundberg and Lee 2017).
 
     α ~ U(0, 1); b is the reference or, as often, the input itself (which gives nothing), as in the comparisons of AML.
     Captum draws from the global random state of NumPy and torch: it is seeded for each example, and put back. Examples
@@ -48,7 +48,7 @@ class GradientShap(OfOutput):
         return float(self.n_samples), float(self.n_samples)
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Σ_d of what Captum says of each example with its own seed."""
+        """What Captum says of each example with its own seed, taken together over d."""
         scores = model.embed(batch).new_zeros(batch.content.shape)
         for row, seed in enumerate(seeds(batch, self.seed)):
             alone, columns = batch.select([row]).trimmed()
@@ -66,4 +66,4 @@ class GradientShap(OfOutput):
             contributions: Tensor = explainer.attribute(
                 embeddings, either, n_samples=self.n_samples, stdevs=self.stdevs
             )
-        return contributions.detach().sum(-1)
+        return self.together(contributions.detach())

@@ -8,13 +8,13 @@ from typing import ClassVar
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import OfOutput, SinglePass, gradient
+from exegete.explainers.base import OverDimensions, SinglePass, gradient
 from exegete.models import Batch, ExplainedModel, Outputs
 
 
 @dataclass(frozen=True)
-class InputXGradient(OfOutput, SinglePass):
-    """Input embedding times the gradient of the target's logit, summed over d (Shrikumar et al. 2017). Signed."""
+class InputXGradient(OverDimensions, SinglePass):
+    """Input embedding times the gradient of the target's logit, taken together over d (Shrikumar et al. 2017)."""
 
     card: ClassVar = MethodCard(
         name="input_x_gradient",
@@ -33,7 +33,7 @@ class InputXGradient(OfOutput, SinglePass):
     def from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """The inner product of each embedding and its gradient: Σ_d E_id ∂f_c/∂E_id."""
+        """E_id ∂f_c/∂E_id, taken together over d; their sum is the inner product of embedding and gradient."""
         assert outputs.embeddings is not None
         slope = gradient(self.score(model, outputs, target), outputs.embeddings, keep_graph=keep_graph)
-        return (slope * outputs.embeddings).sum(-1)
+        return self.together(slope * outputs.embeddings)

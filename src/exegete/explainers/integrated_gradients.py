@@ -12,17 +12,17 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.adaptive import Value, integrate
-from exegete.explainers.base import Explanation, OfOutput, embeddings_with_gradient
+from exegete.explainers.base import Explanation, OverDimensions, embeddings_with_gradient
 from exegete.explainers.paths import Rule, every, gradients_at, quadrature
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import Reference
 
 
 @dataclass(frozen=True)
-class IntegratedGradients(OfOutput):
-    """(E − b) ⊙ ∫₀¹ ∇f_c(b + α(E − b)) dα, summed over d (Sundararajan et al. 2017). Signed.
+class IntegratedGradients(OverDimensions):
+    """(E − b) ⊙ ∫₀¹ ∇f_c(b + α(E − b)) dα, taken together over d (Sundararajan et al. 2017).
 
-    Completeness: scores over all positions add up to f_c(E) − f_c(b); `delta` is what is missing.
+    Completeness: sums over all positions add up to f_c(E) − f_c(b); `delta` is what is missing.
 
     Args:
         n_steps: quadrature points; `auto`: each example gets as many as it takes to come under `tolerance`, placed
@@ -68,21 +68,30 @@ class IntegratedGradients(OfOutput):
 
     def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
         """Scores, and per example how far all of them are from adding up to f(E) − f(b)."""
-        keep_graph = torch.is_grad_enabled()
-        end = embeddings_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
-        start = model.reference(batch, self.baselines)
+        start, end = self._ends(model, batch)
         if self.n_steps == "auto":
             return self._adaptive(model, batch, target, start, end)
-        contributions = self.contributions(model, batch, target, start, end)
+        contributions = self._contributions(model, batch, target, start, end)
         with torch.no_grad():
             ends = [model.task.score(model(batch, embeddings=point).logits, target) for point in (end, start)]
             delta = contributions.detach().sum((1, 2)) - (ends[0] - ends[1])
-        return Explanation(contributions.sum(-1), delta)
+        return Explanation(self.together(contributions), delta)
 
-    def contributions(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """[B, L, d] Every embedding dimension's share of f(end) − f(start), with a fixed number of points."""
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """Without what they miss, which takes two passes."""
         if self.n_steps == "auto":
-            raise ExegeteError("shares of single embedding dimensions need a number of steps, not n_steps='auto'")
+            return self.explanation(model, batch, target).scores
+        return self.together(self._contributions(model, batch, target, *self._ends(model, batch)))
+
+    def _ends(self, model: ExplainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Reference and input [B, L, d]."""
+        keep_graph = torch.is_grad_enabled()
+        end = embeddings_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
+        return model.reference(batch, self.baselines), end
+
+    def _contributions(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:
+        """[B, L, d] Every embedding dimension's share of f(end) − f(start), with a fixed number of points."""
+        assert self.n_steps != "auto"
         difference = end - start
         alphas, weights = (
             torch.as_tensor(x, dtype=end.dtype, device=end.device) for x in quadrature(self.rule, self.n_steps)
@@ -98,7 +107,7 @@ class IntegratedGradients(OfOutput):
         return total * difference
 
     def _adaptive(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Explanation:
-        """Points are chosen by numbers; all that is kept of a point is each position's share of the slope."""
+        """Points are chosen by numbers; of a point positions' shares are kept, of norms those of dimensions."""
         difference = end - start
         shares: dict[tuple[int, float], Tensor] = {}
 
@@ -112,7 +121,8 @@ class IntegratedGradients(OfOutput):
             scores = torch.zeros(len(numbers), dtype=torch.float64)
             for part in gradients_at(model, batch, target, rows, between, self.internal_batch_size):
                 scores[part.points.cpu()] = part.score.detach().double().cpu()
-                share = (part.gradient * difference[rows[part.points]]).sum(-1)
+                share = part.gradient * difference[rows[part.points]]
+                share = share.sum(-1, keepdim=True) if self.aggregate == "sum" else share
                 shares.update(zip(((numbers[i], points[i]) for i in part.points.tolist()), share, strict=True))
             sums = (float(shares[key].detach().double().sum()) for key in zip(numbers, points, strict=True))
             return [Value(*pair) for pair in zip(scores.tolist(), sums, strict=True)]
@@ -123,4 +133,4 @@ class IntegratedGradients(OfOutput):
             for row, path in enumerate(paths)
         ]
         delta = torch.tensor([sum(path.gaps()) for path in paths], dtype=end.dtype, device=end.device)
-        return Explanation(torch.stack(total), delta)
+        return Explanation(self.together(torch.stack(total)), delta)

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, get_args
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.errors import ExegeteError, unknown
-from exegete.explainers.base import OfOutput
+from exegete.errors import ExegeteError
+from exegete.explainers.base import Aggregate, OverDimensions
 from exegete.explainers.paths import every, gradients_at
-from exegete.explainers.saliency import Norm
 from exegete.explainers.seeding import seeds
 from exegete.models import Batch, ExplainedModel
 
 
 @dataclass(frozen=True)
-class SmoothGrad(OfOutput):
-    """‖mean over noise of ∂f_c/∂E at E + N(0, σ²)‖ (Smilkov et al. 2017). Unsigned.
+class SmoothGrad(OverDimensions):
+    """‖mean over noise of ∂f_c/∂E at E + N(0, σ²)‖ (Smilkov et al. 2017).
 
     Args:
         n_samples: noisy copies an example.
         noise: σ as a share of the range of the example's own embeddings.
-        norm: `l2`, or `mean_absolute` over the embedding's dimensions.
         seed: with the example's own content it decides the noise; batching and order change nothing.
+        aggregate: of the mean gradient over the embedding's dimensions, see `OverDimensions`.
     """
 
     n_samples: int = 50
     noise: float = 0.1
-    norm: Norm = "l2"
     seed: int = 0
+    aggregate: Aggregate = field(default="l2", kw_only=True)
     card: ClassVar = MethodCard(
         name="smooth_grad",
         family="gradients",
@@ -42,8 +41,6 @@ class SmoothGrad(OfOutput):
     )
 
     def __post_init__(self) -> None:
-        if self.norm not in get_args(Norm):
-            raise unknown("norm", self.norm, get_args(Norm))
         if self.n_samples < 1:
             raise ExegeteError(f"smooth_grad needs n_samples of at least 1, got {self.n_samples}")
 
@@ -65,7 +62,7 @@ class SmoothGrad(OfOutput):
         total = torch.zeros_like(embeddings)
         for part in gradients_at(model, batch, target, rows, noisy):
             total = total.index_add(0, rows[part.points], part.gradient / self.n_samples)
-        return total.norm(dim=-1) if self.norm == "l2" else total.abs().mean(-1)
+        return self.together(total)
 
     def _noise(self, batch: Batch, embeddings: Tensor, row: int, seed: int) -> Tensor:
         """[L, d], drawn for real positions in their order, wherever padding stands."""

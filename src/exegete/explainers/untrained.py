@@ -50,7 +50,13 @@ class Untrained(SinglePass):
         if not all(isinstance(values[name], bool) for name in values if isinstance(valid[name].default, bool)):
             raise ExegeteError(f"{self.name}?untrained: expected true or false, got {dict(self.options)}")
         object.__setattr__(self, "options", values)
-        self.kind(**{name: 1 for name in SIZES if name in valid}, **values)
+        _ = self._smallest
+
+    @property
+    def _smallest(self) -> LearnedAttention:
+        """One of its kind, of one head."""
+        sizes: dict[str, Any] = {name: 1 for name in SIZES if name in inspect.signature(self.kind).parameters}
+        return self.kind(**sizes, **self.options)
 
     @property
     def name(self) -> str:
@@ -64,8 +70,8 @@ class Untrained(SinglePass):
 
     @property
     def capture(self) -> Capture:
-        """Queries and keys of every layer."""
-        return Capture(heads=True)
+        """The quantities that its kind looks at."""
+        return self._smallest.capture
 
     def made_for(self, model: ExplainedModel) -> LearnedAttention:
         """The explainer itself for a model."""

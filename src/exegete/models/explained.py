@@ -340,11 +340,12 @@ class ExplainedModel(nn.Module):
         return weights.scatter(1, position[:, None], 1.0)
 
     def target(self, batch: Batch, target: Any = None, logits: Tensor | None = None) -> Tensor:
-        """The target as a tensor: [B], or [B, 2] for spans.
+        """The target as a tensor: [B], or [B, 2] for spans and contrasts.
 
         `target`: None or "predicted" (from `logits` when given, else one more pass), "label" (the batch's own), a class
-        index or name, a span (start, end) counted without padding, or a list with one of those for each example; or the
-        tensor itself, its spans counted with padding.
+        index or name, a contrast (for, against) of two classes, of which the difference is explained, a span (start,
+        end) counted without padding, or a list with one of those for each example; or the tensor itself, its spans
+        counted with padding.
 
         Raises:
             ExegeteError: no such output, or not one target an example.
@@ -364,7 +365,9 @@ class ExplainedModel(nn.Module):
     def _checked_target(self, batch: Batch, target: Tensor) -> Tensor:
         """The target, when its shape, type and values are those of outputs."""
         span = self.task.name == "span"
-        shape, outputs = ([len(batch), 2], batch.length) if span else ([len(batch)], self.config.num_labels)
+        contrast = target.ndim == 2 and self.task.name in ("classification", "multi_label")
+        shape = [len(batch), 2] if span or contrast else [len(batch)]
+        outputs = batch.length if span else self.config.num_labels
         if list(target.shape) != shape or target.is_floating_point():
             raise ExegeteError(f"expected a target of integers {shape}, got {list(target.shape)} {target.dtype}")
         if ((target < 0) | (target >= outputs)).any():
@@ -375,10 +378,17 @@ class ExplainedModel(nn.Module):
         if self.task.name == "span":
             spans = torch.as_tensor(target, device=batch.device)
             return spans.expand(len(batch), 2) + batch.attended.long().argmax(1)[:, None]
-        each = list(target) if isinstance(target, list | tuple) else [target] * len(batch)
+        each = target if isinstance(target, list) else [target] * len(batch)
         if len(each) != len(batch):
             raise ExegeteError(f"expected one target or {len(batch)} (one an example), got {len(each)}")
-        return torch.tensor([self.label_id(value) for value in each], device=batch.device)
+        if not any(isinstance(value, tuple) for value in each):
+            return torch.tensor([self.label_id(value) for value in each], device=batch.device)
+        if not all(isinstance(value, tuple) and len(value) == 2 for value in each):
+            raise ExegeteError(
+                f"a contrast is a pair (for, against), one for each example or for all, got {target!r:.80}"
+            )
+        pairs = [[self.label_id(value) for value in pair] for pair in each]
+        return torch.tensor(pairs, device=batch.device)
 
     def label_id(self, label: SupportsIndex | str) -> int:
         """The index of a label given by index or by name (any case)."""

@@ -26,6 +26,7 @@ class Task(ABC):
     """
 
     name: ClassVar[str]
+    target_dimensions: ClassVar[int] = 1
     output: Output | None = None
 
     def with_output(self, output: Output | None) -> Self:
@@ -52,8 +53,15 @@ class Task(ABC):
         return logits.argmax(-1)
 
     def pick(self, values: Tensor, target: Tensor) -> Tensor:
-        """The entry of `values` [..., B, C] at the target: [..., B]."""
+        """The entry of `values` [..., B, C] at the target [B]: [..., B]; of a contrast [B, 2], first minus second."""
+        if self.is_contrast(target):
+            first, second = target.unbind(-1)
+            return self.pick(values, first) - self.pick(values, second)
         return values.gather(-1, target.expand(values.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+
+    def is_contrast(self, target: Tensor) -> bool:
+        """Whether the target is two outputs, of which the difference is asked."""
+        return target.ndim > self.target_dimensions
 
     def logit(self, logits: Tensor, target: Tensor) -> Tensor:
         """The target's logit, from [..., B, C]: [..., B]."""
@@ -73,6 +81,8 @@ class Task(ABC):
         """
         if self.output == "logit":
             raise ExegeteError("under removal only probabilities are known: choose output='prob' or 'log_prob'")
+        if self.output == "log_prob" and self.is_contrast(target):
+            return self.pick(probabilities.log(), target)
         found = self.probability(probabilities, target)
         return found.log() if self.output == "log_prob" else found
 
@@ -131,6 +141,7 @@ class Span(Task):
     """A span of tokens: start and end. Its logit is the sum of both logits, its probability their product."""
 
     name = "span"
+    target_dimensions = 2
     longest = 30
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
@@ -179,6 +190,7 @@ class Generation(Task):
     """
 
     name = "generation"
+    target_dimensions = 2
     output: Output | None = "log_prob"
 
     def logits(self, output: Any, batch: Batch) -> Tensor:

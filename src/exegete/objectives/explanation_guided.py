@@ -14,7 +14,7 @@ from exegete.explainers.base import recorded
 from exegete.explainers.integrated_gradients import IntegratedGradients
 from exegete.models import Batch, Capture, Outputs
 from exegete.objectives.base import OverLabelled, Step
-from exegete.objectives.teacher import Aggregation, contributions_of, distribution, importance, least_important
+from exegete.objectives.teacher import Aggregation, distribution, importance, least_important, teaching, usual
 from exegete.objectives.teacher_memory import TeacherMemory
 
 Direction = Literal["attention", "teacher"]
@@ -35,8 +35,9 @@ class ExplanationGuided(OverLabelled):
         explainer: the teacher, any method; it need not be differentiable.
         mask_ratio: from 0 to 1; of l content positions max(1, ⌈mask_ratio · l⌉) are masked.
         weight: λ4.
-        aggregation: of a position's embedding dimensions, `l2` or `mean` (see `importance`). Default: `l2` where the
-            method has a score a dimension (integrated_gradients, input_x_gradient, deep_lift), else `mean`.
+        aggregation: of a position's embedding dimensions, `l2` (any method with an `aggregate`) or `mean` (see
+            `importance`). Default: `l2` for integrated_gradients, input_x_gradient and deep_lift, as in the paper, else
+            `mean`.
         direction: what comes first in KL, the `attention` (the paper's order) or the `teacher`.
         share: see `Objective.share`.
         lifetime: epochs for which the teacher's answer about an example is kept; 0: it is asked anew in every step. An
@@ -62,8 +63,7 @@ class ExplanationGuided(OverLabelled):
             raise ExegeteError(f"expected a mask ratio from 0 to 1, as 0.15 for 15 %, got {self.mask_ratio}")
         if self.how not in get_args(Aggregation):
             raise unknown("aggregation", self.how, get_args(Aggregation))
-        if self.how == "l2" and contributions_of(self.explainer) is None:
-            raise ExegeteError(f"{self.explainer.name} has one score a position, no norm over dimensions: use 'mean'")
+        teaching(self.explainer, self.how)
         if self.lifetime < 0:
             raise ExegeteError(f"a teacher's answer is kept for at least 0 epochs, got {self.lifetime}")
         if self.direction not in get_args(Direction):
@@ -72,7 +72,7 @@ class ExplanationGuided(OverLabelled):
     @property
     def how(self) -> Aggregation:
         """The aggregation in use: the one given, or else the explainer's usual one."""
-        return self.aggregation or ("mean" if contributions_of(self.explainer) is None else "l2")
+        return self.aggregation or usual(self.explainer)
 
     @property
     def capture(self) -> Capture:

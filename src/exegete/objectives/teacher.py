@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -10,30 +10,31 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
-from exegete.explainers.base import embeddings_with_gradient, gradient
+from exegete.explainers.base import OverDimensions
 from exegete.explainers.deep_lift import DeepLift
 from exegete.explainers.input_x_gradient import InputXGradient
 from exegete.explainers.integrated_gradients import IntegratedGradients
 from exegete.models import Batch, ExplainedModel
 
 Aggregation = Literal["l2", "mean"]
-Contributions = Callable[[ExplainedModel, Batch, Tensor], Tensor]
 SMALLEST = 1e-8
 
 
-def contributions_of(explainer: Explainer) -> Contributions | None:
-    """The function that gives a method's scores for each embedding dimension, [B, L, d]; None if there is none."""
-    if type(explainer) is IntegratedGradients and explainer.n_steps != "auto":
-        method = explainer
+def usual(explainer: Explainer) -> Aggregation:
+    """`l2` for the paper's teachers: integrated gradients of a number of points, input × gradient and DeepLift."""
+    paths = type(explainer) is IntegratedGradients and explainer.n_steps != "auto"
+    if (paths or type(explainer) in (InputXGradient, DeepLift)) and explainer.signed:
+        return "l2"
+    return "mean"
 
-        def integrated(model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-            start = model.reference(batch, method.baselines)
-            return method.contributions(model, batch, target, start, model.embed(batch))
 
-        return integrated
-    if type(explainer) is DeepLift:
-        return explainer.contributions
-    return _input_x_gradient if type(explainer) is InputXGradient else None
+def teaching(explainer: Explainer, aggregation: Aggregation) -> Explainer:
+    """The teacher as it is asked; raises ExegeteError for `l2` of a method that has one score a position."""
+    if aggregation == "mean":
+        return explainer
+    if not isinstance(explainer, OverDimensions):
+        raise ExegeteError(f"{explainer.name} has one score a position, no norm over dimensions: use 'mean'")
+    return replace(explainer, aggregate="l2")
 
 
 def importance(
@@ -47,15 +48,11 @@ def importance(
     Raises:
         ExegeteError: `l2` of a method that has one score a position.
     """
-    with torch.no_grad():
-        if aggregation == "mean":
-            return explainer.attribute(model, batch, target).abs()
-        contributions = contributions_of(explainer)
-        if contributions is None:
-            raise ExegeteError(f"{explainer.name} has one score a position, no norm over dimensions: use 'mean'")
-        with model.evaluating():
-            norms: Tensor = torch.linalg.vector_norm(contributions(model, batch, target), dim=-1)
-        return norms.masked_fill(~batch.content, 0.0)
+    teacher = teaching(explainer, aggregation)
+    with torch.no_grad(), model.evaluating():
+        target = model.target(batch, target)
+        scores = teacher.scores(model.with_output(teacher.output), batch, target).abs()
+    return scores.masked_fill(~batch.content, 0.0)
 
 
 def least_important(scores: Tensor, content: Tensor, ratio: float) -> Tensor:
@@ -72,10 +69,3 @@ def distribution(scores: Tensor, content: Tensor) -> Tensor:
     shares = scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
     shares = (shares + SMALLEST).masked_fill(~content, 0.0)
     return shares / shares.sum(1, keepdim=True).clamp(min=SMALLEST)
-
-
-def _input_x_gradient(model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-    with torch.enable_grad():
-        embeddings = embeddings_with_gradient(model, batch, keep_graph=False)
-        score = model.task.score(model(batch, embeddings).logits, target)
-        return gradient(score, embeddings, keep_graph=False) * embeddings.detach()

@@ -20,7 +20,7 @@ def regex(
     ] = INTEGRATED,
     points: Annotated[int, "Quadrature points of integrated_gradients; the paper has 50."] = 8,
     aggregation: Annotated[
-        Aggregation | None, "Of the teacher's embedding dimensions. Default: l2 where it has a score for each."
+        Aggregation | None, "Of the teacher's embedding dimensions. Default: l2 for the paper's teachers, else mean."
     ] = None,
     mask_ratio: Annotated[float, "Share of a text's tokens that is masked, the least important ones."] = 0.15,
     gradient_weight: Annotated[float, "λ2, of the input gradient's norm; 0 leaves it out."] = 0.01,

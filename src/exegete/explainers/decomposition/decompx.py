@@ -90,6 +90,7 @@ class DecompXClassifier(DecompX):
     """
 
     head_activation: Literal["zero_origin", "tangent"] = "zero_origin"
+    contrasts: ClassVar[bool] = True
     card: ClassVar = MethodCard(
         name="decompx_classifier", family="decomposition", signed=True, cost="≈ L F / 2", paper="Modarressi et al. 2023"
     )
@@ -127,7 +128,7 @@ class DecompXClassifier(DecompX):
         """Contributions [K] to the target's logit; of a span, to its start and end together."""
         if model.task.name == "span":
             return classes[0, :, 0] + classes[1, :, 1]
-        return classes[0, :, int(target)]
+        return model.task.pick(classes[0], target.expand(classes.shape[1], *target.shape))
 
 
 def readouts(model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
