@@ -88,7 +88,7 @@ def postgres(initdb):
     options = f"-k {folder} -c listen_addresses='' -c max_connections=80"
     run(control, "start", "--wait", "-D", f"{folder}/data", "-l", f"{folder}/log", "-o", options)
     try:
-        yield f"postgresql://exegete/postgres?host={folder}"
+        yield f"postgresql://exegete@/postgres?host={folder}"
     finally:
         run(control, "stop", "--mode", "immediate", "-D", f"{folder}/data")
         shutil.rmtree(folder)
