@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from importlib.resources import files
 from typing import Any, TypeVar
 
+from exegete.data.outline import outline
 from exegete.data.specs import parameters, split
 from exegete.errors import ExegeteError, unknown
 
@@ -68,12 +68,26 @@ class Registry(Mapping[str, T]):
         part: Any = self[name]
         return part(**parameters(name, part, given | params))
 
+    def outline(self, name: str) -> Any:
+        """A native class by its file: fields, card and passes, with nothing heavy imported; else the part itself."""
+        point = self.native.get(name)
+        if point is not None:
+            with suppress(LookupError, TypeError, NameError, AttributeError):  # then only its imports can make it
+                return outline(point.module)[point.attr]
+        return self[name]
+
+    def sketch(self, spec: str, **params: Any) -> Any:
+        """The outline of a spec's part with its parameters; see `make`."""
+        name, given = split(spec)
+        part = self.outline(name)
+        return part(**parameters(name, part, given | params))
+
     def cards(self, kind: type[C]) -> dict[str, C]:
         """Every part's card by id. Native ones are read from their files, so that a list imports nothing heavy.
 
         A package whose part cannot be loaded is left out, with a warning.
         """
-        found = {name: kind(**_card(point)) for name, point in self.native.items()}
+        found: dict[str, C] = {name: self.outline(name).card for name in self.native}
         for name in self._installed:
             try:
                 found[name] = self[name].card  # type: ignore[attr-defined]  # of the kind that was asked for
@@ -90,16 +104,3 @@ class Registry(Mapping[str, T]):
 def installed(group: str) -> dict[str, EntryPoint]:
     """The parts that packages add to a group, by id; looked for once a process."""
     return {point.name: point for point in entry_points(group=group)}
-
-
-@cache
-def _card(point: EntryPoint) -> dict[str, Any]:
-    """The keywords of `card = Card(...)` in a native class, by its file."""
-    *rooms, module = point.module.split(".")[1:]
-    source = files("exegete").joinpath(*rooms, f"{module}.py").read_text(encoding="utf-8")
-    for part in ast.parse(source).body:
-        for line in part.body if isinstance(part, ast.ClassDef) and part.name == point.attr else ():
-            value = line.value if isinstance(line, ast.Assign | ast.AnnAssign) else None
-            if isinstance(value, ast.Call) and ast.unparse(line).startswith("card"):
-                return {str(word.arg): ast.literal_eval(word.value) for word in value.keywords}
-    raise TypeError(f"{point.value} says no `card: ClassVar = Card(name=..., ...)` of plain values")

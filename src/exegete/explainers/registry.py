@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from exegete.data.cards import MethodCard
 from exegete.data.registry import Registry
 from exegete.data.specs import BOOLEANS, parameters, split
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from exegete.explainers.base import Explainer
 
 EXPLAINERS: Registry[type[Explainer]] = Registry(
@@ -87,6 +87,8 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
 
 def methods() -> pd.DataFrame:
     """Every method: id, family, signed, differentiable, learned, cost in forward (F) and backward (B) passes, paper."""
+    import pandas as pd
+
     columns = ("name", "family", "signed", "differentiable", "learned", "cost", "paper")
     cards = EXPLAINERS.cards(MethodCard).values()
     return pd.DataFrame([{column: getattr(card, column) for column in columns} for card in cards])
