@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -99,7 +98,9 @@ def listed(examples: Any) -> Sequence[Any]:
         return [examples]
     if not isinstance(examples, Iterable):
         raise ExegeteError(f"expected an example or several, got {examples!r:.80}")
-    rows: Sequence[Any] = examples if isinstance(examples, Sequence | Dataset) else list(examples)
+    rows: Sequence[Any] = (
+        examples if isinstance(examples, Sequence) or hasattr(examples, "features") else list(examples)
+    )
     if not len(rows):
         raise ExegeteError("there is nothing to explain: no example was given")
     return rows

@@ -85,6 +85,17 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     return kind(**parameters(name, kind, given))
 
 
+def seeded(method: str | Explainer, seed: int) -> Explainer:
+    """The explainer with this seed, if it has one and the spec does not name its own."""
+    return explainer(method, **seed_for(method, seed))
+
+
+def seed_for(method: str | Explainer, seed: int) -> dict[str, Any]:
+    """The seed as a parameter of a method that has one and whose spec does not name its own."""
+    takes = isinstance(method, str) and "seed" in explainer(method).params and "seed=" not in method
+    return {"seed": seed} if takes else {}
+
+
 def methods() -> pd.DataFrame:
     """Every method: id, family, signed, differentiable, learned, cost in forward (F) and backward (B) passes, paper."""
     import pandas as pd
