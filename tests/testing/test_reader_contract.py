@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -108,8 +109,8 @@ def test_facts_of_every_reader(name):
 class Careless(Reader):
     """Spans beside the text, another row each time, and no word of files that are not there."""
 
-    card = DataCard(name="careless", what="w", form="careless", source="s", licence="l", example="careless")
-    seen = []
+    card: ClassVar = DataCard(name="careless", what="w", form="careless", source="s", licence="l", example="careless")
+    seen: ClassVar = []
 
     def splits(self):
         return ("train", "all")

@@ -22,9 +22,7 @@ def careless():
 
 def test_a_careless_recipe_is_caught(capsys):
     contract = RecipeContract()
-    for broken in (
-        lambda: contract.test_it_is_a_command(careless, capsys),
-        lambda: contract.test_its_facts_are_told(careless),
-    ):
-        with pytest.raises(AssertionError):
-            broken()
+    with pytest.raises(AssertionError):
+        contract.test_it_is_a_command(careless, capsys)
+    with pytest.raises(AssertionError):
+        contract.test_its_facts_are_told(careless)

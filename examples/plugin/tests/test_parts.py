@@ -1,12 +1,12 @@
 """exegete's contracts hold for every part of the package, and exegete finds them by their ids."""
 
 import pytest
-from exegete_example.keep_one import KeepOne
-from exegete_example.starred import Starred
 
 import exegete
 from exegete.objectives import OBJECTIVES
 from exegete.testing import ExplainerContract, MetricContract, ObjectiveContract, ReaderContract, random_model, texts
+from exegete_example.keep_one import KeepOne
+from exegete_example.starred import Starred
 
 
 class TestKeepOne(ExplainerContract):
