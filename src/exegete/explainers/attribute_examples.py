@@ -98,9 +98,7 @@ def listed(examples: Any) -> Sequence[Any]:
         return [examples]
     if not isinstance(examples, Iterable):
         raise ExegeteError(f"expected an example or several, got {examples!r:.80}")
-    rows: Sequence[Any] = (
-        examples if isinstance(examples, Sequence) or hasattr(examples, "features") else list(examples)
-    )
+    rows: Any = examples if isinstance(examples, Sequence) or hasattr(examples, "features") else list(examples)
     if not len(rows):
         raise ExegeteError("there is nothing to explain: no example was given")
     return rows
