@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from exegete.data.outline import outline
+from exegete.data.outline import LIGHT, outline, wanted
 from exegete.data.specs import parameters, split
 from exegete.errors import ExegeteError, unknown
 
@@ -32,6 +32,9 @@ class Registry(Mapping[str, T]):
         self.native = {name: EntryPoint(name, f"{package}.{where}", group) for name, where in native.items()}
 
     def __getitem__(self, name: str) -> T:
+        return self.outline(name) if wanted() else self._loaded(name)
+
+    def _loaded(self, name: str) -> T:
         point = self.native.get(name) or self._installed.get(name)
         if point is None:
             raise unknown(self.what, name, self)
@@ -69,18 +72,12 @@ class Registry(Mapping[str, T]):
         return part(**parameters(name, part, given | params))
 
     def outline(self, name: str) -> Any:
-        """A native class by its file: fields, card and passes, with nothing heavy imported; else the part itself."""
+        """A native part by its file alone, see `exegete.data.outline`; else the part itself."""
         point = self.native.get(name)
-        if point is not None:
-            with suppress(LookupError, TypeError, NameError, AttributeError):  # then only its imports can make it
+        if point is not None and not point.module.startswith(LIGHT):
+            with suppress(LookupError, TypeError, NameError, AttributeError, AssertionError):
                 return outline(point.module)[point.attr]
-        return self[name]
-
-    def sketch(self, spec: str, **params: Any) -> Any:
-        """The outline of a spec's part with its parameters; see `make`."""
-        name, given = split(spec)
-        part = self.outline(name)
-        return part(**parameters(name, part, given | params))
+        return self._loaded(name)
 
     def cards(self, kind: type[C]) -> dict[str, C]:
         """Every part's card by id. Native ones are read from their files, so that a list imports nothing heavy.

@@ -98,7 +98,8 @@ def listed(examples: Any) -> Sequence[Any]:
         return [examples]
     if not isinstance(examples, Iterable):
         raise ExegeteError(f"expected an example or several, got {examples!r:.80}")
-    rows: Any = examples if isinstance(examples, Sequence) or hasattr(examples, "features") else list(examples)
+    ready: Any = examples
+    rows: Sequence[Any] = ready if isinstance(ready, Sequence) or hasattr(ready, "features") else list(ready)
     if not len(rows):
         raise ExegeteError("there is nothing to explain: no example was given")
     return rows
