@@ -26,18 +26,9 @@ def installed(tmp_path_factory):
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, folder / "source"
 
 
-def run(installed, *arguments):
-    environment, source = installed
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, env=environment, cwd=source, capture_output=True, text=True, check=False)
-
-
 def test_its_own_tests_pass(installed):
-    done = run(installed, "pytest", "-q", "-p", "no:cacheprovider", "tests")
+    environment, source = installed
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    done = subprocess.run(command, env=environment, cwd=source, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
-
-
-def test_its_parts_are_listed(installed):
-    for command, name in (("methods", "keep_one"), ("metrics", "top_share"), ("datasets", "starred")):
-        assert name in run(installed, "exegete", command).stdout

@@ -14,6 +14,9 @@ class TestKeepOne(ExplainerContract):
     def explainer(self):
         return exegete.explainer("keep_one")
 
+    def test_it_is_listed(self):
+        assert "keep_one" in set(exegete.methods()["name"])
+
     def test_a_word_alone_by_hand(self):
         model = random_model()
         batch = model.encode(texts(1))

@@ -8,6 +8,7 @@ never does.
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +38,14 @@ def outlined() -> Iterator[None]:
         yield
     finally:
         _wanted.pop()
+
+
+def signature(called: Callable[..., Any]) -> inspect.Signature:
+    """A function's signature with its annotations evaluated; that of an outline, too."""
+    found = inspect.signature(called, eval_str=True)
+    hints = vars(called).get("hints", dict)()
+    every = [each.replace(annotation=hints.get(name, each.annotation)) for name, each in found.parameters.items()]
+    return found.replace(parameters=every)
 
 
 @cache
@@ -110,6 +119,7 @@ class Outline(dict[str, Any]):
     def _function(self, node: ast.FunctionDef) -> Any:
         """The function; the names in it are looked up when it is first called."""
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        hints = {each.arg: each.annotation for each in arguments if each.annotation is not None}
         for each in (*arguments, *filter(None, (node.args.vararg, node.args.kwarg))):
             each.annotation = None
         lines = [_Body(arguments).visit(line) for line in node.body]
@@ -124,7 +134,9 @@ class Outline(dict[str, Any]):
             names.update({name: self[name] for name in used - names.keys()})
             return made(*args, **kwargs)
 
-        setattr(called, "names", names)  # noqa: B010  # functions have no such field
+        vars(called).update(
+            names=names, hints=lambda: {name: self._value(hint, hint=True) for name, hint in hints.items()}
+        )
         whole: Any = called
         for decorator in reversed(node.decorator_list):
             if ast.unparse(decorator) != "abstractmethod" and self._cheap(decorator):

@@ -84,7 +84,7 @@ class Registry(Mapping[str, T]):
 
         A package whose part cannot be loaded is left out, with a warning.
         """
-        found: dict[str, C] = {name: self.outline(name).card for name in self.native}
+        found: dict[str, C] = {name: _card(point) for name, point in self.native.items()}
         for name in self._installed:
             try:
                 found[name] = self[name].card  # type: ignore[attr-defined]  # of the kind that was asked for
@@ -101,3 +101,10 @@ class Registry(Mapping[str, T]):
 def installed(group: str) -> dict[str, EntryPoint]:
     """The parts that packages add to a group, by id; looked for once a process."""
     return {point.name: point for point in entry_points(group=group)}
+
+
+def _card(point: EntryPoint) -> Any:
+    try:
+        return outline(point.module)[point.attr].card
+    except AttributeError:
+        raise TypeError(f"{point.value} says no `card: ClassVar = Card(name=..., ...)`") from None
