@@ -77,7 +77,7 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     if path:
         return kind.from_pretrained(path).configured(**given)
     if kind.card.learned and BOOLEANS.get(given.pop("untrained", "false")):
-        from exegete.explainers.untrained import Untrained  # noqa: PLC0415  # imported when used
+        from exegete.explainers.untrained import Untrained  # imported when used
 
         return Untrained.of(kind, given)
     if kind.card.learned:

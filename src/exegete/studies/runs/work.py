@@ -23,6 +23,7 @@ from exegete.studies.compare.shards import OtherComparisonError
 from exegete.studies.runs import protocols
 from exegete.studies.runs import recipes as methods
 from exegete.studies.runs.explainers import NOISY
+from exegete.studies.runs.kinds import ATTRIBUTIONS, CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS
 from exegete.studies.runs.layers import by_layer
 from exegete.studies.runs.noisy import BestOfNoisy
 from exegete.studies.runs.performance import performance
@@ -33,10 +34,6 @@ from exegete.studies.spec import sources
 from exegete.training import RunOptions
 from exegete.training.loop.run import HISTORY, METRICS, RECORD
 
-FIGURES = "figures.json"
-PREDICTIONS = "predictions.parquet"
-RESULTS, CURVES = "results.parquet", "curves.parquet"
-ATTRIBUTIONS, LAYERS = "attributions", "layers.parquet"
 PASSING = (".*", "checkpoint-*", "events.out.*")
 
 

@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from datasets import Dataset
 
 from exegete.data import load_data, selection
 from exegete.data.load import open_spec
 from exegete.data.provenance import data_digest
 from exegete.errors import ExegeteError
 from exegete.studies.spec.schema import StudyFile
-from exegete.training.loop.from_scratch import SIZES
+from exegete.training.loop.sizes import SIZES
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 CHARACTERS_A_TOKEN = 4.5
 ASSUMED_ROWS, ASSUMED_TOKENS, ASSUMED_PARAMETERS = 5000, 128.0, 86_000_000.0
