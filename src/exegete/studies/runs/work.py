@@ -16,8 +16,9 @@ from datasets import Dataset
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, explainer
+from exegete.explainers.registry import seeded
 from exegete.models import ExplainedModel, load
-from exegete.studies.compare.compare import compare, seeded
+from exegete.studies.compare.compare import compare
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.shards import OtherComparisonError
 from exegete.studies.runs import protocols
