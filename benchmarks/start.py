@@ -1,7 +1,7 @@
 """How long commands take to start, as ratios of CPU seconds to what has to be imported anyway.
 
-`study run --dry-run` on a study file (the data that it names need not be there) against `import pandas`; `explain` on one
-sentence against importing torch and transformers' BERT and loading the model. The least of several runs of each, in turn.
+`study run --dry-run` on a study file (the data that it names need not be there) against `import pandas`; `explain` on
+one sentence against importing torch and transformers' BERT and loading the model. The least of several runs of each.
 """
 
 from __future__ import annotations
