@@ -1,9 +1,10 @@
-"""What all tests share: the one thread they run on, and where real data, models and golden numbers are."""
+"""What all tests share: one thread, a cache of their own, and where real data, models and golden numbers are."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ import torch
 import exegete
 
 torch.set_num_threads(1)
+CACHE = tempfile.TemporaryDirectory(prefix="exegete-tests-")
+os.environ["XDG_CACHE_HOME"] = CACHE.name
 SHARED = Path(__file__).parents[2] / "shared"
 PROGRAMS = {
     "browser": (shutil.which("chromium"), "chromium"),

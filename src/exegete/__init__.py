@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from exegete.models import Batch, ExplainedModel, load
     from exegete.reports.attributions import Attribution, Attributions
     from exegete.reports.generated import GeneratedAttribution
-    from exegete.studies import Comparison, compare
+    from exegete.studies.compare.compare import compare
+    from exegete.studies.compare.comparison import Comparison
 else:
     __getattr__, __dir__ = lazy(__name__)
 

@@ -114,3 +114,13 @@ def test_a_card_that_a_list_cannot_read_is_a_mistake():
     registry = Registry("shape", "exegete.shapes", {"base": "base:Explainer"}, package="exegete.explainers")
     with pytest.raises(TypeError, match=r"base:Explainer says no `card"):
         registry.cards(MethodCard)
+
+
+def test_readers_are_opened_without_heavy_imports():
+    script = (
+        "import sys\nfrom exegete.data.load import open_spec\nfrom exegete.data.readers.registry import READERS\n"
+        "[READERS[name] for name in READERS]\nopen_spec('generated?task=pairs&size=9', seed=1)\n"
+        "assert not {'torch', 'transformers', 'datasets', 'pandas', 'sklearn'} & set(sys.modules), sys.modules.keys()"
+    )
+    path = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", script], env=path, check=True)

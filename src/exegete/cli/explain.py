@@ -91,8 +91,8 @@ def explain(
     import exegete
     from exegete.cli import explain_generated as generated
     from exegete.cli.options import split_ids, target_of
+    from exegete.explainers.registry import seed_for
     from exegete.reports.attributions import Attributions
-    from exegete.studies.compare.compare import seed_for
 
     hush()
     if task != "generation" and (prompt or messages or source or response or dry_run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -108,10 +109,7 @@ def run(
 
     exegete study run studies/er-table-2.yaml --scale paper --engine ray --address auto
     """
-    from exegete.studies.workers.engine import drive
-
-    hush()
-    grid, store = _opened(file, scale, output_dir, only)
+    grid, store = (_opened if dry_run else _built)(file, scale, output_dir, only)
     _show_status(grid, store)
     if dry_run:
         for line in grid.missing:
@@ -126,6 +124,9 @@ def run(
         raise ExegeteError(
             f"{output_dir} holds finished runs of this study: choose another folder, or drop --no-resume"
         )
+    from exegete.studies.workers.engine import drive
+
+    hush()
     options.writable(output_dir)
     hands = _workers(engine, output_dir, workers, threads, address)
     outcome = drive(grid.cells, output_dir, hands, _Talk(grid, quiet), minutes=minutes)
@@ -284,6 +285,15 @@ class _Talk:
 
 
 def _opened(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[Grid, Store]:
+    """The grid and the store, for looking at: by outlines, which import no torch, wherever these will do."""
+    from exegete.data.outline import outlined
+
+    with suppress(LookupError, TypeError, NameError, AttributeError, AssertionError), outlined():
+        return _built(file, scale, output_dir, only)
+    return _built(file, scale, output_dir, only)
+
+
+def _built(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[Grid, Store]:
     from exegete.studies.runs.grid import grid
     from exegete.studies.runs.store import Store
     from exegete.studies.spec.study_file import load_study

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
 
 from exegete.cli.train_options import run
+from exegete.data.outline import outline, outlined, signature
 
 if TYPE_CHECKING:
     from exegete.recipes import Factory
@@ -22,7 +24,7 @@ RENAMED = {
 
 
 class Recipes(TyperGroup):
-    """The registry as commands, read when first asked for, since recipes import torch."""
+    """The registry as commands, by outlines: a recipe is imported, and so torch, when its command is right."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of all recipes, in the registry's order."""
@@ -34,7 +36,11 @@ class Recipes(TyperGroup):
         """The command of a recipe; None where there is no such recipe."""
         from exegete.recipes import RECIPES
 
-        return command(RECIPES[cmd_name]) if cmd_name in RECIPES else None
+        if cmd_name not in RECIPES:
+            return None
+        with outlined(), suppress(Exception):
+            return command(RECIPES[cmd_name], lambda: RECIPES[cmd_name])
+        return command(RECIPES[cmd_name])
 
 
 app = typer.Typer(cls=Recipes, help="Train a model: one command a training method.", no_args_is_help=True)
@@ -45,10 +51,11 @@ def _group() -> None:
     """Train a model: one command a training method."""
 
 
-def command(factory: Factory) -> Any:
-    """The command of one recipe; its docstring is the help."""
+def command(factory: Factory, called: Callable[[], Factory] | None = None) -> Any:
+    """The command of one recipe; its docstring is the help. `called`: gives the recipe of which this is an outline."""
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    alone.command(factory.__name__, epilog=_departures(factory))(_function(factory))
+    function = _function(factory, called or (lambda: factory))
+    alone.command(factory.__name__, epilog=_departures(factory))(function)
     return typer.main.get_command(alone)
 
 
@@ -61,14 +68,15 @@ def _departures(factory: Factory) -> str | None:
     return "\n\n".join([f"Departures from {made.paper}:", *lines]) if lines else None
 
 
-def _function(factory: Factory) -> Callable[..., None]:
-    from exegete.training import RunOptions
-
-    own, options = list(_options(factory)), list(_options(RunOptions, leave_out=("arguments",)))
+def _function(factory: Factory, called: Callable[[], Factory]) -> Callable[..., None]:
+    run_options = outline("exegete.training.loop.options")["RunOptions"]
+    own, options = list(_options(factory)), list(_options(run_options, leave_out=("arguments",)))
 
     def trained(**given: Any) -> None:
+        from exegete.training import RunOptions
+
         parameters, chosen = ({each.name: given.pop(each.name) for each in part} for part in (own, options))
-        run(factory(**parameters), RunOptions(**chosen), **given)
+        run(called()(**parameters), RunOptions(**chosen), **given)
 
     known = {"Recipe": object, "RunOptions": object}
     shared = list(inspect.signature(run, eval_str=True, locals=known).parameters.values())[2:]
@@ -81,7 +89,7 @@ def _function(factory: Factory) -> Callable[..., None]:
 
 def _options(called: Callable[..., Any], leave_out: Sequence[str] = ()) -> Iterator[inspect.Parameter]:
     """The parameters as options: each is Annotated with a help text, and limits of its value if it has some."""
-    for parameter in inspect.signature(called, eval_str=True).parameters.values():
+    for parameter in signature(called).parameters.values():
         if parameter.name in leave_out:
             continue
         if get_origin(parameter.annotation) is not Annotated:

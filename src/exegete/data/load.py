@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
-from urllib.parse import parse_qsl, urlencode
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import numpy as np
-from datasets import Dataset, DatasetInfo, Features
 
-from exegete.data.readers import READERS, Reader
+from exegete.data.readers.registry import READERS
+from exegete.data.specs import parameters
+from exegete.data.specs import split as split_spec
 from exegete.data.splits import choose
 from exegete.errors import ExegeteError, brief, unknown
 
-BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+if TYPE_CHECKING:
+    from datasets import Dataset, Features
+
+    from exegete.data.readers.base import Reader
 
 
 def load_data(
@@ -61,20 +65,15 @@ def _loaded(spec: str, split: str, limit: int | None, seed: int | None, options:
 
 def open_spec(spec: str, **options: Any) -> Reader:
     """The reader of a spec with its options set. Raises ExegeteError for a name or an option that there isn't."""
-    address, _, query = spec.partition("?")
+    address, given = split_spec(spec)
     name, path = _name_and_path(address)
     kind = READERS[name]
     if kind.needs_path and not path:
         raise ExegeteError(f"expected a path in the spec {spec!r}: {kind.card.form}")
     if path and not kind.needs_path:
         raise ExegeteError(f"expected no path in the spec {spec!r}: {kind.card.form}")
-    given = dict(parse_qsl(query, keep_blank_values=True)) | options
-    hints = get_type_hints(kind)
-    valid = {field.name for field in fields(kind)} - {"path"}
-    for option in given:
-        if option not in valid:
-            raise unknown(f"option of {name}", option, valid)
-    return kind(path=path, **{option: _converted(value, hints[option], option) for option, value in given.items()})
+    given |= {option: str(value) for option, value in options.items()}
+    return kind(path=path, **parameters(name, kind, given, fixed=("path",)))
 
 
 def resolved(reader: Reader) -> str:
@@ -98,20 +97,8 @@ def _name_and_path(address: str) -> tuple[str, str]:
     raise unknown("kind of data", name, READERS)
 
 
-def _converted(value: Any, kind: Any, option: str) -> Any:
-    """A value from a query string as the option's type."""
-    if kind is bool and str(value).lower() in BOOLEANS:
-        return BOOLEANS[str(value).lower()]
-    if kind is bool:
-        raise ExegeteError(f"expected true or false for the option {option}, got {value!r}")
-    if isinstance(value, kind) and not isinstance(value, bool):
-        return value
-    try:
-        return kind(value)
-    except (TypeError, ValueError):
-        raise ExegeteError(f"expected {kind.__name__} for the option {option}, got {value!r}") from None
-
-
 def _dataset(rows: list[dict[str, Any]], features: Features, spec: str) -> Dataset:
+    from datasets import Dataset, DatasetInfo
+
     columns = {name: [row[name] for row in rows] for name in features}
     return Dataset.from_dict(columns, features=features, info=DatasetInfo(description=spec, features=features))

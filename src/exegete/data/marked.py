@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from datasets import Features
 
 from exegete.data.readers.base import Table, is_blank, text_features
 from exegete.data.readers.columns import Labels
@@ -83,8 +82,7 @@ def marked_table(examples: Sequence[Marked], share: float = MAJORITY) -> Table:
     labels = None
     if all(example.label is not None for example in examples):
         labels = Labels.of([("", {"label": example.label}) for example in examples], "label", "")
-    features: Features = text_features(labels.feature if labels else None, pair=pair)
-    return Table(features, _rows(examples, labels, share))
+    return Table(text_features(labels.feature if labels else None, pair=pair), _rows(examples, labels, share))
 
 
 def _rows(examples: Sequence[Marked], labels: Labels | None, share: float) -> Iterator[dict[str, Any]]:

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-from datasets import Dataset
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 from exegete.data.owners import sweep, unfinished
 
@@ -44,6 +44,8 @@ def digest(value: Any) -> str:
 
 def data_digest(dataset: Dataset) -> str:
     """A digest of the rows' stored values."""
+    import pyarrow as pa
+
     table = dataset.with_format("arrow")[:].combine_chunks()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema.remove_metadata()) as stream:

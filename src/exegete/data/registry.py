@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from importlib.resources import files
 from typing import Any, TypeVar
 
+from exegete.data.outline import LIGHT, outline, wanted
 from exegete.data.specs import parameters, split
 from exegete.errors import ExegeteError, unknown
 
@@ -32,6 +32,9 @@ class Registry(Mapping[str, T]):
         self.native = {name: EntryPoint(name, f"{package}.{where}", group) for name, where in native.items()}
 
     def __getitem__(self, name: str) -> T:
+        return self.outline(name) if wanted() else self._loaded(name)
+
+    def _loaded(self, name: str) -> T:
         point = self.native.get(name) or self._installed.get(name)
         if point is None:
             raise unknown(self.what, name, self)
@@ -68,12 +71,20 @@ class Registry(Mapping[str, T]):
         part: Any = self[name]
         return part(**parameters(name, part, given | params))
 
+    def outline(self, name: str) -> Any:
+        """A native part by its file alone, see `exegete.data.outline`; else the part itself."""
+        point = self.native.get(name)
+        if point is not None and not point.module.startswith(LIGHT):
+            with suppress(LookupError, TypeError, NameError, AttributeError, AssertionError):
+                return outline(point.module)[point.attr]
+        return self._loaded(name)
+
     def cards(self, kind: type[C]) -> dict[str, C]:
         """Every part's card by id. Native ones are read from their files, so that a list imports nothing heavy.
 
         A package whose part cannot be loaded is left out, with a warning.
         """
-        found = {name: kind(**_card(point)) for name, point in self.native.items()}
+        found: dict[str, C] = {name: _card(point) for name, point in self.native.items()}
         for name in self._installed:
             try:
                 found[name] = self[name].card  # type: ignore[attr-defined]  # of the kind that was asked for
@@ -92,14 +103,8 @@ def installed(group: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=group)}
 
 
-@cache
-def _card(point: EntryPoint) -> dict[str, Any]:
-    """The keywords of `card = Card(...)` in a native class, by its file."""
-    *rooms, module = point.module.split(".")[1:]
-    source = files("exegete").joinpath(*rooms, f"{module}.py").read_text(encoding="utf-8")
-    for part in ast.parse(source).body:
-        for line in part.body if isinstance(part, ast.ClassDef) and part.name == point.attr else ():
-            value = line.value if isinstance(line, ast.Assign | ast.AnnAssign) else None
-            if isinstance(value, ast.Call) and ast.unparse(line).startswith("card"):
-                return {str(word.arg): ast.literal_eval(word.value) for word in value.keywords}
-    raise TypeError(f"{point.value} says no `card: ClassVar = Card(name=..., ...)` of plain values")
+def _card(point: EntryPoint) -> Any:
+    try:
+        return outline(point.module)[point.attr].card
+    except AttributeError:
+        raise TypeError(f"{point.value} says no `card: ClassVar = Card(name=..., ...)`") from None

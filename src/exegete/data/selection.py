@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
-
-from datasets import Dataset
+from typing import TYPE_CHECKING, Any
 
 from exegete.errors import ExegeteError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 TEXTS = ("text", "text_pair")
 RATIONALES = ("rationale", "rationale_pair")
@@ -54,7 +55,7 @@ def tokens(source: str) -> Callable[[list[str]], int]:
     Raises:
         ExegeteError: there is no fast tokenizer (`tokenizer.json`) there.
     """
-    from tokenizers import Tokenizer  # noqa: PLC0415  # not needed to read data
+    from tokenizers import Tokenizer  # not needed to read data
 
     file = Path(source) / "tokenizer.json"
     try:

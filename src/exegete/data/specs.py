@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import fields
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -40,15 +41,16 @@ def split_ids(names: str) -> list[str]:
     return found
 
 
-def parameters(name: str, cls: type, given: dict[str, Any]) -> dict[str, Any]:
+def parameters(name: str, cls: type, given: dict[str, Any], fixed: Collection[str] = ()) -> dict[str, Any]:
     """Checked names, and values that came as text in the type of the dataclass's field; lists are split at commas.
 
-    `name` is what errors call the class.
+    `name` is what errors call the class. `fixed`: fields that no spec sets.
 
     Raises:
         ExegeteError: a parameter that the class does not have, or a value that is none of its field's type.
     """
-    valid, hints = [field.name for field in fields(cls) if field.init], get_type_hints(cls)
+    hints = get_type_hints(cls)
+    valid = [field.name for field in fields(cls) if field.init and field.name not in fixed]
     wrong = next((key for key in given if key not in valid), None)
     if wrong is not None and not valid:
         raise ExegeteError(f"{name} takes no parameter, got {wrong!r}")
@@ -78,7 +80,7 @@ def _converted(what: str, value: str, hint: Any) -> Any:
         return value
     if bool in kinds:
         if value.lower() not in BOOLEANS:
-            raise unknown(what, value, BOOLEANS)
+            raise ExegeteError(f"{what}: expected true or false, got {value!r}")
         return BOOLEANS[value.lower()]
     kind = next((kind for kind in kinds if kind is not NoneType and get_origin(kind) is not Literal), None)
     if kind is None:

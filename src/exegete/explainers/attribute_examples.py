@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -99,7 +98,8 @@ def listed(examples: Any) -> Sequence[Any]:
         return [examples]
     if not isinstance(examples, Iterable):
         raise ExegeteError(f"expected an example or several, got {examples!r:.80}")
-    rows: Sequence[Any] = examples if isinstance(examples, Sequence | Dataset) else list(examples)
+    ready: Any = examples
+    rows: Sequence[Any] = ready if isinstance(ready, Sequence) or hasattr(ready, "features") else list(ready)
     if not len(rows):
         raise ExegeteError("there is nothing to explain: no example was given")
     return rows

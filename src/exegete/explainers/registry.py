@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from exegete.data.cards import MethodCard
 from exegete.data.registry import Registry
 from exegete.data.specs import BOOLEANS, parameters, split
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from exegete.explainers.base import Explainer
 
 EXPLAINERS: Registry[type[Explainer]] = Registry(
@@ -77,7 +77,7 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     if path:
         return kind.from_pretrained(path).configured(**given)
     if kind.card.learned and BOOLEANS.get(given.pop("untrained", "false")):
-        from exegete.explainers.untrained import Untrained  # noqa: PLC0415  # imported when used
+        from exegete.explainers.untrained import Untrained  # imported when used
 
         return Untrained.of(kind, given)
     if kind.card.learned:
@@ -85,8 +85,21 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     return kind(**parameters(name, kind, given))
 
 
+def seeded(method: str | Explainer, seed: int) -> Explainer:
+    """The explainer with this seed, if it has one and the spec does not name its own."""
+    return explainer(method, **seed_for(method, seed))
+
+
+def seed_for(method: str | Explainer, seed: int) -> dict[str, Any]:
+    """The seed as a parameter of a method that has one and whose spec does not name its own."""
+    takes = isinstance(method, str) and "seed" in explainer(method).params and "seed=" not in method
+    return {"seed": seed} if takes else {}
+
+
 def methods() -> pd.DataFrame:
     """Every method: id, family, signed, differentiable, learned, cost in forward (F) and backward (B) passes, paper."""
+    import pandas as pd
+
     columns = ("name", "family", "signed", "differentiable", "learned", "cost", "paper")
     cards = EXPLAINERS.cards(MethodCard).values()
     return pd.DataFrame([{column: getattr(card, column) for column in columns} for card in cards])

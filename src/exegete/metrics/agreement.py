@@ -6,14 +6,14 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import kendalltau
 
 from exegete.errors import ExegeteError
-from exegete.metrics.ranking import checked_fractions
 
 
 def kendall_tau(one: ArrayLike, other: ArrayLike) -> float:
     """Kendall's τ-b of two lists of scores; NaN for fewer than two, or where all scores of one are equal."""
+    from scipy.stats import kendalltau
+
     left, right = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     if len(left) < 2 or np.ptp(left) == 0 or np.ptp(right) == 0:
         return float("nan")
@@ -25,6 +25,8 @@ def jaccard(one: ArrayLike, other: ArrayLike, share: float = 0.25) -> float:
 
     Scores are compared with their sign; among equal ones the first counts as higher.
     """
+    from exegete.metrics.ranking import checked_fractions
+
     left, right = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     if left.shape != right.shape:
         raise ExegeteError(f"expected scores of the same positions, got {len(left)} and {len(right)} of them")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from exegete.data.cards import MetricCard
 from exegete.data.registry import Registry
 from exegete.errors import unknown
 from exegete.metrics.presets import PRESETS
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from exegete.metrics.base import Metric
 
 METRICS: Registry[type[Metric]] = Registry(
@@ -68,6 +68,8 @@ def cards() -> dict[str, MetricCard]:
 
 def metrics() -> pd.DataFrame:
     """Every metric: id, family, which side is better, bounds, whether it needs rationales, paper."""
+    import pandas as pd
+
     columns = ("name", "family", "higher_is_better", "bounds", "needs_rationale", "paper")
     return pd.DataFrame([{column: getattr(card, column) for column in columns} for card in cards().values()])
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from datasets import ClassLabel, Dataset
+from typing import TYPE_CHECKING, Any
 
 from exegete.errors import ExegeteError
 from exegete.models.explained import ExplainedModel
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 NUMBER = re.compile(r"(?i)(?:label_?)?(\d{1,9})")
 
@@ -25,13 +26,13 @@ def in_model_labels(model: ExplainedModel, data: Dataset) -> list[dict[str, Any]
     Raises:
         ExegeteError: a label that the model does not know.
     """
-    feature = data.features.get("label")
+    names = getattr(data.features.get("label"), "names", None)
     rows: list[dict[str, Any]] = [dict(row) for row in data]
-    if not isinstance(feature, ClassLabel) or model.task.name in ("regression", "span"):
+    if names is None or model.task.name in ("regression", "span"):
         return rows
-    numbers = label_map(feature.names, model.labels)
+    numbers = label_map(names, model.labels)
     used = {row["label"] for row in rows if row["label"] is not None}
-    unknown = sorted(feature.names[number] for number in used if number not in numbers)
+    unknown = sorted(names[number] for number in used if number not in numbers)
     if unknown:
         raise ExegeteError(
             f"the data has the label {unknown[0]!r}, which the model does not know; it knows: {', '.join(model.labels)}"

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
-import pandas as pd
-from datasets import Dataset
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
@@ -20,6 +18,10 @@ from exegete.errors import ExegeteError
 from exegete.reports import highlight, storage
 from exegete.reports.generated import GeneratedAttribution
 from exegete.reports.plain import floats, json_values, jsonable, same, strings
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from datasets import Dataset
 
 Output = int | float | tuple[int, int]
 """An output of the model: a class id, a regression value, or the first and last position of an answer."""
@@ -210,6 +212,8 @@ class Attributions(Sequence[Item]):
 
     def to_dataset(self) -> Dataset:
         """A `datasets.Dataset` with the stored columns."""
+        from datasets import Dataset
+
         return Dataset(storage.table([item.to_row() for item in self], self._kind))
 
     def to_pandas(self) -> pd.DataFrame:

@@ -1,11 +1,18 @@
 """The loops, on transformers' Trainer: objectives, checkpoints that a run goes on from, stopping with nothing lost."""
 
-from exegete.training.bilevel.criteria import CriterionTrainer
-from exegete.training.loop.constrained import Constrained, ConstrainedTrainer
-from exegete.training.loop.execute import TrainResult
-from exegete.training.loop.fine_tune import fine_tune, train_baseline
-from exegete.training.loop.options import RunOptions
-from exegete.training.loop.trainer import ObjectiveTrainer
+from typing import TYPE_CHECKING
+
+from exegete.lazy import lazy
+
+if TYPE_CHECKING:
+    from exegete.training.bilevel.criteria import CriterionTrainer
+    from exegete.training.loop.constrained import Constrained, ConstrainedTrainer
+    from exegete.training.loop.execute import TrainResult
+    from exegete.training.loop.fine_tune import fine_tune, train_baseline
+    from exegete.training.loop.options import RunOptions
+    from exegete.training.loop.trainer import ObjectiveTrainer
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 __all__ = [
     "Constrained",

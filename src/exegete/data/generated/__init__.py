@@ -1,6 +1,13 @@
 """The generated corpus: reviews and pairs with planted evidence, and a tokenizer of their words."""
 
-from exegete.data.generated.corpus import examples
-from exegete.data.generated.tokenizer import generated_tokenizer, vocabulary
+from typing import TYPE_CHECKING
+
+from exegete.lazy import lazy
+
+if TYPE_CHECKING:
+    from exegete.data.generated.corpus import examples
+    from exegete.data.generated.tokenizer import generated_tokenizer, vocabulary
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 __all__ = ["examples", "generated_tokenizer", "vocabulary"]

@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from datasets import ClassLabel, Value
-
 from exegete.data.generated.dice import Dice
 from exegete.data.generated.lexicon import MARKERS, MARKING, Lexicon, lexicon
 from exegete.data.generated.marking import paragraph, unmark
 from exegete.data.generated.pairs import LABELS as RELATIONS
 from exegete.data.generated.pairs import pair
 from exegete.data.generated.reviews import score, sentiment
+from exegete.data.readers.base import NUMBER, LabelType
 from exegete.errors import ExegeteError, unknown
 
 TASKS = ("sentiment", "pairs", "regression")
 SENTIMENTS = ("negative", "positive")
 
 
-def label_type(task: str) -> ClassLabel | Value:
+def label_type(task: str) -> LabelType:
     """The type of a task's label. Raises ExegeteError for a task that there isn't."""
     if task not in TASKS:
         raise unknown("task", task, TASKS)
     if task == "regression":
-        return Value("float32")
-    return ClassLabel(names=list(SENTIMENTS if task == "sentiment" else RELATIONS))
+        return NUMBER
+    return SENTIMENTS if task == "sentiment" else RELATIONS
 
 
 def examples(

@@ -8,15 +8,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
-
-from datasets import ClassLabel, Features, List, Value
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from exegete.data.cards import DataCard
 from exegete.errors import ExegeteError
 
+if TYPE_CHECKING:
+    from datasets import Features
+
 Row = dict[str, Any]
 Names = Sequence[str]
+NUMBER: Final = "float32"
+LabelType: TypeAlias = Names | Literal["float32"]
 
 _SURROGATE = re.compile(r"(?i)\\ud[89a-f]")
 
@@ -50,13 +53,15 @@ class Reader(ABC):
         """One of `splits()`. Raises ExegeteError, naming the place, for what cannot be read."""
 
 
-def text_features(label: ClassLabel | Value | None, *, pair: bool = False, answer: bool = False) -> Features:
-    """The canonical columns of a text or a pair; `label` None leaves the label out."""
+def text_features(label: LabelType | None, *, pair: bool = False, answer: bool = False) -> Features:
+    """The canonical columns of a text or a pair; `label`: names of classes, NUMBER, or None for no label."""
+    from datasets import ClassLabel, Features, List, Value
+
     spans = List(List(Value("int32")))
     columns = {
         "text": Value("string"),
         "text_pair": Value("string") if pair else None,
-        "label": label,
+        "label": Value(NUMBER) if label == NUMBER else None if label is None else ClassLabel(names=list(label)),
         "answer": spans if answer else None,
         "rationale": spans,
         "rationale_pair": spans if pair else None,

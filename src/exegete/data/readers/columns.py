@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from datasets import ClassLabel, Value
-
 from exegete.data.readers.base import (
+    NUMBER,
+    LabelType,
     Row,
     Table,
     field,
@@ -125,9 +125,9 @@ class Labels(NamedTuple):
         return cls(sorted({_class_name(value) for value in values}, key=_order))
 
     @property
-    def feature(self) -> ClassLabel | Value:
-        """The label column's type: classes, or float32 for a regression."""
-        return Value("float32") if self.names is None else ClassLabel(names=self.names)
+    def feature(self) -> LabelType:
+        """The label column's type, as `text_features` takes it."""
+        return NUMBER if self.names is None else self.names
 
     def encode(self, value: Any, where: str) -> int | float:
         """A label as the column holds it. Raises ExegeteError for what is no number in a regression."""

@@ -8,10 +8,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-import PIL.Image
-from datasets import ClassLabel, Features, Image
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 from exegete.data.cards import DataCard
 from exegete.data.readers.base import Reader, Row, Table
@@ -44,6 +41,9 @@ class Digits(Reader):
 
     def table(self, split: str) -> Table:
         """One row an image, or four."""
+        from datasets import ClassLabel, Features, Image
+        from sklearn.datasets import load_digits
+
         data = load_digits()
         order = np.random.default_rng(self.seed).permutation(len(data.target))
         edges = dict(zip(BOUNDS, pairwise([0, *BOUNDS.values()]), strict=True))
@@ -61,6 +61,8 @@ def _turned(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _rows(data: Any, chosen: NDArray[np.int64]) -> Iterator[Row]:
+    from PIL import Image
+
     for i in chosen:
         grey = np.round(data.images[i] * (255 / 16)).astype(np.uint8)
-        yield {"image": PIL.Image.fromarray(grey).convert("RGB"), "label": int(data.target[i])}
+        yield {"image": Image.fromarray(grey).convert("RGB"), "label": int(data.target[i])}

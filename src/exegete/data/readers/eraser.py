@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from datasets import ClassLabel
-
 from exegete.data.cards import DataCard
 from exegete.data.readers.base import (
     Reader,
@@ -48,7 +46,7 @@ class Eraser(Reader):
 
     def table(self, split: str) -> Table:
         """The reviews of a split, one row each."""
-        return Table(text_features(ClassLabel(names=list(LABELS))), self._rows(self._files()[split]))
+        return Table(text_features(LABELS), self._rows(self._files()[split]))
 
     def _files(self) -> dict[str, Path]:
         return files(self.path, train="train.jsonl", dev="val.jsonl", test="test.jsonl")

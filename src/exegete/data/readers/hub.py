@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from datasets import ClassLabel, load_dataset
-from datasets.exceptions import DatasetNotFoundError
-
 from exegete.data.cards import DataCard
 from exegete.data.readers.base import Reader, Table
 from exegete.data.readers.columns import ColumnOptions, Records, tabulate
@@ -47,6 +44,9 @@ class Hub(ColumnOptions, Reader):
         return tabulate(self, everything, chosen, f"hub:{self.path}")
 
     def _load(self) -> Any:
+        from datasets import load_dataset
+        from datasets.exceptions import DatasetNotFoundError
+
         try:
             return load_dataset(self.path, self.config or None, revision=self.revision or None)
         except (DatasetNotFoundError, OSError, ValueError, RuntimeError) as error:
@@ -54,6 +54,8 @@ class Hub(ColumnOptions, Reader):
             raise ExegeteError(f"cannot load {self.path!r} from the hub: {reason}") from error
 
     def _records(self, part: Any, split: str) -> Records:
+        from datasets import ClassLabel
+
         classes = {name: kind for name, kind in part.features.items() if isinstance(kind, ClassLabel)}
         column = self.label_column or next((name for name in ("label", "labels") if name in classes), "")
         return [

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from datasets import ClassLabel
-
 from exegete.data.cards import DataCard
 from exegete.data.readers.base import Reader, Row, Table, is_blank, lines, need_text, read, text_features
 from exegete.data.splits import DIVIDED, belongs
@@ -40,7 +38,7 @@ class Labelled(Reader):
         """The labelled lines of a split, one row each."""
         pairs = list(_pairs(Path(self.path), self.skip_empty))
         names = sorted({label for label, _ in pairs})
-        return Table(text_features(ClassLabel(names=names)), self._rows(pairs, names, split))
+        return Table(text_features(names), self._rows(pairs, names, split))
 
     def _rows(self, pairs: list[tuple[str, str]], names: list[str], split: str) -> Iterator[Row]:
         index = {name: i for i, name in enumerate(names)}

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from datasets import Value
-
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Reader, Row, Table, decode, field, files, lines, need_text, text_features
+from exegete.data.readers.base import NUMBER, Reader, Row, Table, decode, field, files, lines, need_text, text_features
 from exegete.data.spans import locate, marked
 from exegete.errors import ExegeteError
 
@@ -54,7 +52,7 @@ class Mlqe(Reader):
 
     def table(self, split: str) -> Table:
         """The translations of a split, one row each."""
-        return Table(text_features(Value("float32"), pair=True), self._rows(split))
+        return Table(text_features(NUMBER, pair=True), self._rows(split))
 
     def _files(self) -> dict[str, Path]:
         return files(self.path, **{split: f"{self.pair}-{split}.tar.gz" for split in ("train", "dev", "test")})

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from datasets import ClassLabel
-
 from exegete.data.cards import DataCard
 from exegete.data.readers.base import (
     Reader,
@@ -45,7 +43,7 @@ class Snli(Reader):
 
     def table(self, split: str) -> Table:
         """The sentence pairs of a split, one row each."""
-        return Table(text_features(ClassLabel(names=list(LABELS)), pair=True), _rows(self._files()[split]))
+        return Table(text_features(LABELS, pair=True), _rows(self._files()[split]))
 
     def _files(self) -> dict[str, Path]:
         return files(self.path, train="train.jsonl", dev="dev.jsonl", test="test.jsonl")

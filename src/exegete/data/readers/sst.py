@@ -9,8 +9,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar
 
-from datasets import ClassLabel
-
 from exegete.data.cards import DataCard
 from exegete.data.readers.base import Reader, Row, Table, files, lines, need_text, read, text_features
 from exegete.data.spans import Span, marked
@@ -70,7 +68,7 @@ class Sst(Reader):
 
     def table(self, split: str) -> Table:
         """Trees whose root is neutral are left out."""
-        return Table(text_features(ClassLabel(names=list(LABELS))), _rows(self._files()[split]))
+        return Table(text_features(LABELS), _rows(self._files()[split]))
 
     def _files(self) -> dict[str, Path]:
         return files(self.path, train="train.txt", dev="dev.txt", test="test.txt")

@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from datasets import Dataset
 from tqdm.auto import tqdm
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
-from exegete.explainers import EXPLAINERS, Explainer, explainer
+from exegete.explainers import EXPLAINERS, Explainer
 from exegete.explainers.attribute_examples import batches, listed, targets_of
 from exegete.explainers.base import recorded
+from exegete.explainers.registry import seeded
 from exegete.metrics import Metric, metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models import ExplainedModel
@@ -29,6 +29,9 @@ from exegete.reports.attributions import Attributions
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.judge import judge
 from exegete.studies.compare.shards import Parts, finished, remove_parts
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -96,7 +99,7 @@ def compare(
             else in `output_dir`.
     """
     given = listed(data)
-    rows = in_model_labels(model, data) if isinstance(data, Dataset) else [dict(as_row(row)) for row in given]
+    rows = in_model_labels(model, data) if hasattr(data, "features") else [dict(as_row(row)) for row in given]
     examples = with_label_names(model, rows)
     chosen, judges = _methods(methods, seed), _metrics(model, metrics, rows)
     config = _config(model, rows, chosen, judges) | {"target": str(target), "seed": seed}
@@ -127,17 +130,6 @@ def compare(
         comparison.save(folder)
         remove_parts(folder)
     return comparison
-
-
-def seeded(method: str | Explainer, seed: int) -> Explainer:
-    """The explainer with this seed, if it has one and the spec does not name its own."""
-    return explainer(method, **seed_for(method, seed))
-
-
-def seed_for(method: str | Explainer, seed: int) -> dict[str, Any]:
-    """The seed as a parameter of a method that has one and whose spec does not name its own."""
-    takes = isinstance(method, str) and "seed" in explainer(method).params and "seed=" not in method
-    return {"seed": seed} if takes else {}
 
 
 def _shards(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) -> Iterator[list[int]]:

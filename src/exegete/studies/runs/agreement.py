@@ -13,8 +13,8 @@ from exegete.data.provenance import digest
 from exegete.errors import ExegeteError
 from exegete.reports.storage import DATA
 from exegete.studies.runs.grid import Grid, Run
+from exegete.studies.runs.kinds import ATTRIBUTIONS
 from exegete.studies.runs.store import Store
-from exegete.studies.runs.work import ATTRIBUTIONS
 from exegete.studies.tables.similarity import Measure, alike, mean_over, measure
 
 Scores = Mapping[str, Sequence[NDArray[np.float64]]]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from exegete.metrics import Metric
 from exegete.studies.runs import explainers as explaining
 from exegete.studies.runs.store import Cell, Store
 from exegete.studies.spec.sources import Source
+
+if TYPE_CHECKING:
+    from exegete.metrics import Metric
 
 ROUGH_FLOPS_A_SECOND = 4e10
 STARTING_SECONDS = 5.0

@@ -21,8 +21,8 @@ from exegete.data.provenance import whole_file, whole_folder, write_json
 from exegete.errors import ExegeteError
 from exegete.studies.runs.agreement import comparisons
 from exegete.studies.runs.grid import Grid
+from exegete.studies.runs.kinds import CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS
 from exegete.studies.runs.store import FIGURES_ONLY, RECORD, Store, sizes
-from exegete.studies.runs.work import CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS
 from exegete.training.loop.run import HISTORY, METRICS
 
 COLUMNS = ("key", "part", "example", "method", "name", "x", "value", "text")

@@ -13,6 +13,7 @@ from exegete.studies.runs import estimate, protocols
 from exegete.studies.runs import explainers as explaining
 from exegete.studies.runs import recipes as methods
 from exegete.studies.runs.explainers import Chosen
+from exegete.studies.runs.kinds import judge_model, train_model
 from exegete.studies.runs.run_ref import (
     DATASET,
     MODEL,
@@ -26,7 +27,6 @@ from exegete.studies.runs.run_ref import (
     seeds,
 )
 from exegete.studies.runs.store import Cell
-from exegete.studies.runs.work import judge_model, train_model
 from exegete.studies.spec import sources
 from exegete.studies.spec.schema import JudgementPart, RunPart
 from exegete.studies.spec.study_file import Study

@@ -13,11 +13,11 @@ from torch import Tensor
 from exegete.explainers import Explainer
 from exegete.explainers.attention import AttentionLast, AttentionRollout, from_readout
 from exegete.explainers.attribute_examples import batches, targets_of
+from exegete.explainers.registry import seeded
 from exegete.metrics import metric
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.labels import in_model_labels
 from exegete.models.outputs import finite
-from exegete.studies.compare.compare import seeded
 from exegete.studies.compare.judge import looked_at
 
 

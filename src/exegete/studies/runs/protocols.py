@@ -8,24 +8,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-import pandas as pd
-from datasets import Dataset
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers import attribute
-from exegete.metrics.attack import attack
-from exegete.metrics.sanity import cascade, similarities
-from exegete.metrics.simulatability import simulatability_gain
-from exegete.models import ExplainedModel, load
-from exegete.models.labels import in_model_labels
-from exegete.recipes.fresh import rationales
-from exegete.studies.runs.performance import performance
-from exegete.training.bilevel.students import Teaching, measured
-from exegete.training.bilevel.students import students as trained_students
-from exegete.training.bilevel.teacher_outputs import taught
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from datasets import Dataset
+
+    from exegete.models import ExplainedModel
 
 
 class Protocol(NamedTuple):
@@ -62,6 +53,10 @@ def select_then_predict(
         ratio: share of the words that is kept.
         contiguous: whether they are one stretch.
     """
+    from exegete.models import load
+    from exegete.recipes.fresh import rationales
+    from exegete.studies.runs.performance import performance
+
     cut = rationales(load(support, device=model.device), data, explainer, ratio, contiguous)
     figures, _ = performance(model, cut)
     return {f"rationale_{name}": value for name, value in figures.items()}
@@ -79,6 +74,10 @@ def remove_and_retrain(
         explainer: chooses; as in training, like `ratio`.
         ratio: share of the words that is taken away.
     """
+    from exegete.models import load
+    from exegete.recipes.fresh import rationales
+    from exegete.studies.runs.performance import performance
+
     cut = rationales(load(support, device=model.device), data, explainer, ratio, rest=True)
     figures, _ = performance(model, cut)
     return {f"roar_{name}": value for name, value in figures.items()}
@@ -103,6 +102,12 @@ def sanity(
         absolute: compare magnitudes.
         seed: of the random weights.
     """
+    import numpy as np
+
+    from exegete.explainers import attribute
+    from exegete.metrics.sanity import cascade, similarities
+    from exegete.models import load
+
     rows = list(data)
     _, *stages = cascade(model, rows, explainer, absolute=absolute, seed=seed).means
     found = {"sanity_head": stages[0], "sanity_half": stages[len(stages) // 2], "sanity_all": stages[-1]}
@@ -123,6 +128,11 @@ def simulates(model: ExplainedModel, data: Dataset, *, teacher: str, without: st
         without: folder of a student that was taught without explanations; then also how much of what that one gets
             wrong this one gets right.
     """
+    from exegete.metrics.simulatability import simulatability_gain
+    from exegete.models import load
+    from exegete.training.bilevel.students import measured
+    from exegete.training.bilevel.teacher_outputs import taught
+
     told = taught(load(teacher, device=model.device), data)
     found = {"simulatability": measured(model, told)["simulatability"]}
     if without:
@@ -162,6 +172,9 @@ def students(
         folder: keeps finished students.
         seed: of the run.
     """
+    from exegete.training.bilevel.students import Teaching
+    from exegete.training.bilevel.students import students as trained_students
+
     seeds = range(count * seed, count * (seed + 1))
     quiet = {"disable_tqdm": True, "save_strategy": "no", "eval_strategy": "no", "load_best_model_at_end": False}
     rows = trained_students(
@@ -185,6 +198,9 @@ def attacked(
         choices: words to try for each stretch.
         seed: of the words.
     """
+    from exegete.metrics.attack import attack
+    from exegete.models.labels import in_model_labels
+
     report = attack(model, in_model_labels(model, data), budget=budget, choices=choices, seed=seed)
     return {f"attack_{name}": value for name, value in report.figures.items()}
 
@@ -245,7 +261,7 @@ def follow(
     """
     protocol = PROTOCOLS[name]
     found = protocol.run(model, data, **options, **{key: given[key] for key in _given(name)})
-    figures = found.columns.drop(["example", "method"]) if isinstance(found, pd.DataFrame) else found
+    figures = found if isinstance(found, Mapping) else found.columns.drop(["example", "method"])
     wrong = next((key for key in figures if key not in protocol.figures), None)
     if wrong is not None:
         raise unknown(f"figure of {name}", wrong, protocol.figures)

@@ -6,13 +6,17 @@ import inspect
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from exegete.data.outline import wanted
 from exegete.errors import ExegeteError, unknown
-from exegete.recipes import RECIPES, Recipe
+from exegete.recipes import RECIPES
 from exegete.studies.runs.run_ref import MODEL, RUN, TRAINED, runs_named
 from exegete.training.loop.arguments import DEFAULTS, IRRELEVANT
-from exegete.training.loop.starting_model import is_new
+from exegete.training.loop.sizes import from_scratch
+
+if TYPE_CHECKING:
+    from exegete.recipes import Recipe
 
 NONE = "none"
 OPTIONS_OF_RUNS = ("masked_share", "head_rate", "early_stopping_threshold", "log_gradient_norms")
@@ -62,11 +66,11 @@ def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
         elif isinstance(value, Mapping) and not {RUN, TRAINED}.isdisjoint(value):
             each = inspect.signature(RECIPES[name]).parameters.get(key)
             known[key] = "" if each is None or each.default is each.empty else each.default
-    return _made(name, json.dumps(known, sort_keys=True))
+    return _made(name, json.dumps(known, sort_keys=True), wanted())
 
 
 @cache
-def _made(name: str, parameters: str) -> Recipe:
+def _made(name: str, parameters: str, outline: bool) -> Recipe:
     factory, given = RECIPES[name], json.loads(parameters)
     valid = inspect.signature(factory).parameters
     wrong = next((key for key in given if key not in valid), None)
@@ -82,7 +86,7 @@ def resolved(name: str, parameters: Mapping[str, Any], arguments: Mapping[str, A
     """A method's parameters and the Trainer's arguments, with every default that the outcome depends on."""
     made = recipe(name, parameters)
     defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
-    new = made.from_scratch if is_new(source) else {}
+    new = made.from_scratch if from_scratch(source) else {}
     usual = {**DEFAULTS, **made.arguments, **new, **arguments}
     return {
         "recipe": name,

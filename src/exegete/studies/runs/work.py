@@ -16,13 +16,15 @@ from datasets import Dataset
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, explainer
+from exegete.explainers.registry import seeded
 from exegete.models import ExplainedModel, load
-from exegete.studies.compare.compare import compare, seeded
+from exegete.studies.compare.compare import compare
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.shards import OtherComparisonError
 from exegete.studies.runs import protocols
 from exegete.studies.runs import recipes as methods
 from exegete.studies.runs.explainers import NOISY
+from exegete.studies.runs.kinds import ATTRIBUTIONS, CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS
 from exegete.studies.runs.layers import by_layer
 from exegete.studies.runs.noisy import BestOfNoisy
 from exegete.studies.runs.performance import performance
@@ -33,10 +35,6 @@ from exegete.studies.spec import sources
 from exegete.training import RunOptions
 from exegete.training.loop.run import HISTORY, METRICS, RECORD
 
-FIGURES = "figures.json"
-PREDICTIONS = "predictions.parquet"
-RESULTS, CURVES = "results.parquet", "curves.parquet"
-ATTRIBUTIONS, LAYERS = "attributions", "layers.parquet"
 PASSING = (".*", "checkpoint-*", "events.out.*")
 
 

@@ -7,17 +7,20 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from datasets import Dataset
 
 from exegete.data import load_data, selection
 from exegete.data.load import open_spec
 from exegete.data.provenance import data_digest
 from exegete.errors import ExegeteError
+from exegete.studies.spec.remembered import remembered
 from exegete.studies.spec.schema import StudyFile
-from exegete.training.loop.from_scratch import SIZES
+from exegete.training.loop.sizes import SIZES
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 CHARACTERS_A_TOKEN = 4.5
 ASSUMED_ROWS, ASSUMED_TOKENS, ASSUMED_PARAMETERS = 5000, 128.0, 86_000_000.0
@@ -120,13 +123,25 @@ def _dataset(resolved_part: str) -> Source:
     if open_spec(part["spec"], **part["options"]).card.name == "hub":
         return Source({"dataset": part}, assumed)
     try:
-        rows = load(part)
+        found = remembered(part, _paths(part), lambda: _measured(part))
     except ExegeteError as error:
         return Source({"dataset": part, "missing": True}, assumed, problem=str(error))
+    lengths = [2 + count / CHARACTERS_A_TOKEN for count in found["characters"]] or [PATCHES] * found["rows"]
+    return Source({"rows": found["rows"], "digest": found["digest"]}, tuple(lengths))
+
+
+def _measured(part: Mapping[str, Any]) -> dict[str, Any]:
+    """The number of a resolved dataset's rows, their digest, and the characters of each one's texts."""
+    rows = load(part)
     texts = [rows[name][:] for name in ("text", "text_pair") if name in rows.column_names]
     characters = [sum(len(text or "") for text in row) for row in zip(*texts, strict=True)]
-    lengths = [2 + count / CHARACTERS_A_TOKEN for count in characters] or [PATCHES] * len(rows)
-    return Source({"rows": len(rows), "digest": data_digest(rows)}, tuple(lengths))
+    return {"rows": len(rows), "digest": data_digest(rows), "characters": characters}
+
+
+def _paths(part: Mapping[str, Any]) -> list[Path]:
+    """The files and folders that a resolved dataset is read from."""
+    read = [open_spec(part["spec"], **part["options"]).path, part.get("longest", {}).get("model", "")]
+    return [Path(path) for path in read if path] + [path for each in part.get("exclude", ()) for path in _paths(each)]
 
 
 @cache
@@ -161,6 +176,10 @@ def _from_config(config: Mapping[str, Any]) -> float:
 
 
 def _files(paths: list[Path]) -> str:
+    return str(remembered("files", paths, lambda: _digest(paths)))
+
+
+def _digest(paths: list[Path]) -> str:
     digest = blake2b(digest_size=8)
     for path in paths:
         digest.update(path.name.encode() + b"\0")

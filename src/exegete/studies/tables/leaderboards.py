@@ -12,9 +12,9 @@ import pandas as pd
 from exegete.data.provenance import digest
 from exegete.metrics import metric
 from exegete.reports.leaderboard import Leaderboard, leaderboard
+from exegete.studies.runs.kinds import RESULTS
 from exegete.studies.runs.run_ref import TRAINED
 from exegete.studies.runs.store import Store
-from exegete.studies.runs.work import RESULTS
 from exegete.studies.tables.results import infeasible
 
 AMONG, SEED = "runs", "seed"

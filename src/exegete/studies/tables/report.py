@@ -7,17 +7,18 @@ import logging
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from exegete.data.provenance import versions, whole_file
 from exegete.errors import ExegeteError
 from exegete.reports import tables as drawn
 from exegete.reports.study_page import study_page
 from exegete.reports.tables import PaperTable
-from exegete.studies.tables.figures import study_figure
 from exegete.studies.tables.results import Results
 from exegete.studies.tables.tables import study_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ def write_report(results: Results, folder: Path) -> Path:
 
 def _figure(results: Results, name: str) -> Figure | None:
     """The figure; None, with a warning, as long as nothing of it is finished."""
+    from exegete.studies.tables.figures import study_figure
+
     try:
         figure = study_figure(results, name)
     except ExegeteError as error:

@@ -12,13 +12,14 @@ import numpy as np
 import pandas as pd
 
 from exegete.data.cards import MetricCard
+from exegete.data.outline import outlined
 from exegete.metrics import cards, metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.studies.runs.agreement import compared
 from exegete.studies.runs.grid import Grid, Run
+from exegete.studies.runs.kinds import FIGURES, PREDICTIONS, RESULTS
 from exegete.studies.runs.protocols import PROTOCOLS
 from exegete.studies.runs.store import Store
-from exegete.studies.runs.work import FIGURES, PREDICTIONS, RESULTS
 from exegete.training.loop.run import METRICS
 
 DEV, TRAINING_SECONDS = "dev_", "training_seconds"
@@ -44,7 +45,8 @@ class Results:
         """The facts of a metric of the study, or of a figure of the model: losses are better when lower."""
         declared = self.grid.study.file.metrics
         if name in declared:
-            return metric(declared[name]).card
+            with outlined():
+                return metric(declared[name]).card
         if name in cards():
             return cards()[name]
         if name in self.grid.study.file.comparisons:

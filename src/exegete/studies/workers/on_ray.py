@@ -36,7 +36,7 @@ class RayWorkers:
 
     def __init__(self, root: Path, count: int | None = None, threads: int = 1, address: str | None = None) -> None:
         try:
-            import ray  # noqa: PLC0415  # an extra
+            import ray  # an extra
         except ImportError as error:
             raise ExegeteError("--engine ray needs the extra 'cluster': pip install 'exegete[cluster]'") from error
         self.ray: Any = ray

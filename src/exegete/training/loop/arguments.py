@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
-
-from transformers import TrainingArguments
+from typing import TYPE_CHECKING, Any
 
 from exegete.errors import ExegeteError, unknown
-from exegete.training.loop.options import RunOptions
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+    from exegete.training.loop.options import RunOptions
 
 DEFAULTS: Mapping[str, Any] = {
     "num_train_epochs": 3,
@@ -44,6 +46,8 @@ def training_arguments(
     Raises:
         ExegeteError: an unknown argument or figure, or a value that the Trainer refuses.
     """
+    from transformers import TrainingArguments
+
     chosen = {**usual, **options.named}
     often = "steps" if "eval_steps" in chosen else "epoch"
     higher = _higher_is_better(chosen["metric_for_best_model"], directions)

@@ -14,11 +14,8 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerFast
 from transformers import ViTImageProcessorPil as ImageProcessor
 
 from exegete.errors import ExegeteError
+from exegete.training.loop.sizes import SIZES
 
-SIZES: dict[str, dict[str, int]] = {
-    "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
-    "small": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 256},
-}
 POSITIONS = 256
 VOCABULARY = 8000
 SPECIAL = {

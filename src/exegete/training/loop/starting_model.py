@@ -23,7 +23,8 @@ from exegete.models import ExplainedModel
 from exegete.models.checkpoint import check_config, check_files, reading
 from exegete.models.labels import label_map
 from exegete.models.load import HEADS
-from exegete.training.loop.from_scratch import SIZES, image_processor, sized, words_tokenizer
+from exegete.training.loop.from_scratch import image_processor, sized, words_tokenizer
+from exegete.training.loop.sizes import from_scratch
 
 Source: TypeAlias = str | Path | PretrainedConfig | PreTrainedModel
 
@@ -63,7 +64,7 @@ def is_new(model: Source) -> bool:
     """Whether a source means a model from scratch."""
     if isinstance(model, PreTrainedModel):
         return False
-    return isinstance(model, PretrainedConfig) or str(model) in SIZES or str(model).endswith(".json")
+    return isinstance(model, PretrainedConfig) or from_scratch(str(model))
 
 
 def require_labels(data: Dataset) -> None:

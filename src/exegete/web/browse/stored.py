@@ -19,10 +19,11 @@ from exegete.explainers import EXPLAINERS, Explainer, explainer
 from exegete.metrics import metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.reports.attributions import Attribution, Attributions
-from exegete.studies import Comparison
+from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.examples import EXAMPLES, read_examples
+from exegete.studies.runs.kinds import ATTRIBUTIONS, CURVES, RESULTS, judge_model
 from exegete.studies.runs.store import Cell, Store
-from exegete.studies.runs.work import ATTRIBUTIONS, CURVES, RESULTS, judge_model, learned
+from exegete.studies.runs.work import learned
 from exegete.web.browse.disagreement import correlations
 
 RUN, REPORT, FIGURES = "exegete_run.json", "report.html", "figures.parquet"

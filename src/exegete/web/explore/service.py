@@ -15,10 +15,11 @@ from PIL import Image
 
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import attribute
+from exegete.explainers.registry import seeded
 from exegete.metrics import metric
 from exegete.models import Batch, ExplainedModel
 from exegete.reports.attributions import Attribution
-from exegete.studies.compare.compare import native_methods, seeded
+from exegete.studies.compare.compare import native_methods
 from exegete.web.explore.progress import Report, counted
 from exegete.web.explore.question import PREDICTED, Question
 from exegete.web.explore.queue import WorkQueue

@@ -9,10 +9,10 @@ from typing import Any
 
 from exegete.data.marked import Marked
 from exegete.explainers import attribute
+from exegete.explainers.registry import seeded
 from exegete.models import ExplainedModel
 from exegete.reports.attributions import Attribution, Attributions
-from exegete.studies import Comparison
-from exegete.studies.compare.compare import seeded
+from exegete.studies.compare.comparison import Comparison
 from exegete.web.human_study.tables import Item, StoredExplanation
 from exegete.web.names import shown
 from exegete.web.pictures import png

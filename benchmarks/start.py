@@ -1,0 +1,78 @@
+"""How long commands take to start, as ratios of CPU seconds to what has to be imported anyway.
+
+`study run --dry-run` on a study file (the data that it names need not be there) against `import pandas`; `explain` on
+one sentence against importing torch and transformers' BERT and loading the model. The least of several runs of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+STUDY = Path(__file__).parents[1] / "studies" / "er-table-2.yaml"
+SENTENCE = "A moving film about nothing in particular, told with a warmth that few of its kind have."
+LOAD = """
+import sys
+import torch
+from transformers import AutoTokenizer, BertForSequenceClassification
+AutoTokenizer.from_pretrained(sys.argv[1])
+BertForSequenceClassification.from_pretrained(sys.argv[1])
+"""
+BARS = {"dry_run": 2.5, "explain": 1.3}
+
+
+def main() -> None:
+    """Times the four, prints the two ratios, and keeps them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--model", default="", help="folder of a fine-tuned BERT; default: a small random one")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.model or random_model(Path(folder) / "model")
+        exegete = ["-m", "exegete"]
+        commands = {
+            "pandas": ["-c", "import pandas"],
+            "dry_run": [*exegete, "study", "run", str(STUDY), "--dry-run"],
+            "load": ["-c", LOAD, model],
+            "explain": [*exegete, "explain", SENTENCE, "--model", model, "--device", "cpu"],
+        }
+        rounds = [{name: cpu(command, folder) for name, command in commands.items()} for _ in range(options.repeats)]
+    seconds = {name: min(each[name] for each in rounds) for name in commands}
+    ratios = {"dry_run": seconds["dry_run"] / seconds["pandas"], "explain": seconds["explain"] / seconds["load"]}
+    found = {"cpu_seconds": seconds, "ratios": ratios, "bars": BARS, "load": os.getloadavg()[0]}
+    print(json.dumps(found, indent=2))
+    if options.output is not None:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def cpu(command: list[str], folder: str) -> float:
+    """CPU seconds of a Python process."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *command], check=True, capture_output=True, cwd=folder)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def random_model(folder: Path) -> str:
+    """A BERT of MiniLM's size with random weights and the generated corpus's tokenizer."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    from exegete.data import generated_tokenizer
+
+    tokenizer = generated_tokenizer()
+    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""exegete's contracts hold for every part of the package, and exegete finds them by their ids."""
+
+import pytest
+
+import exegete
+from exegete.objectives import OBJECTIVES
+from exegete.testing import ExplainerContract, MetricContract, ObjectiveContract, ReaderContract, random_model, texts
+from exegete_example.keep_one import KeepOne
+from exegete_example.starred import Starred
+
+
+class TestKeepOne(ExplainerContract):
+    @pytest.fixture
+    def explainer(self):
+        return exegete.explainer("keep_one")
+
+    def test_it_is_listed(self):
+        assert "keep_one" in set(exegete.methods()["name"])
+
+    def test_a_word_alone_by_hand(self):
+        model = random_model()
+        batch = model.encode(texts(1))
+        scores = KeepOne().attribute(model, batch, 1)[0]
+        keep = ~batch.content
+        nothing = model.perturbed(batch, keep[None], "mask")[0, 0, 1]
+        first = batch.content & (batch.word_of == batch.word_of[batch.content].min())
+        alone = model.perturbed(batch, (keep | first)[None], "mask")[0, 0, 1]
+        assert float(scores[first[0]].sum()) == pytest.approx(float(alone - nothing), abs=1e-6)
+
+
+class TestTopShare(MetricContract):
+    @pytest.fixture
+    def metric(self):
+        return exegete.metric("top_share?count=2")
+
+
+class TestConfidencePenalty(ObjectiveContract):
+    @pytest.fixture
+    def objective(self):
+        return OBJECTIVES["confidence_penalty"]()
+
+
+class TestStarred(ReaderContract):
+    @pytest.fixture
+    def reader(self, tmp_path):
+        lines = [f"{('bad', 'good')[n % 2]}: film {n} is *not {n}* what it *says*" for n in range(40)]
+        (tmp_path / "reviews.txt").write_text("\n".join(lines))
+        return Starred(path=str(tmp_path / "reviews.txt"))
+
+    def test_stars_mark_the_evidence(self, reader):
+        row = exegete.load_data(f"starred:{reader.path}", "all")[1]
+        assert row["text"] == "film 1 is not 1 what it says"
+        assert [row["text"][start:end] for start, end in row["rationale"]] == ["not 1", "says"]
+
+    def test_an_odd_star_is_an_error(self, reader):
+        with open(reader.path, "a") as file:
+            file.write("\ngood: a *film")
+        with pytest.raises(exegete.ExegeteError, match="line 41: expected LABEL: text"):
+            exegete.load_data(f"starred:{reader.path}")

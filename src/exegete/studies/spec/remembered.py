@@ -1,0 +1,40 @@
+"""What was computed from files before, kept as long as these do not change: digests of data and models."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from exegete import data
+from exegete.data.provenance import digest, whole_file
+
+READING = Path(data.__file__).parent
+"""The code that reads data, on which digests depend too."""
+
+
+def remembered(facts: Any, paths: Iterable[Path], make: Callable[[], Any]) -> Any:
+    """What `make` gives, JSON values, or gave for these facts when all files had the times and sizes that they have.
+
+    Kept in `$XDG_CACHE_HOME/exegete`, where that can be written.
+    """
+    state = [_state(path) for path in (READING, *paths)]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exegete" / "digests"
+    file = folder / f"{digest([facts, state, version('pyarrow')])}.json"
+    with suppress(OSError, ValueError):
+        return json.loads(file.read_text(encoding="utf-8"))
+    made = make()
+    with suppress(OSError), whole_file(file) as fresh:
+        fresh.write_text(json.dumps(made), encoding="utf-8")
+    return made
+
+
+def _state(path: Path) -> list[tuple[str, int, int]]:
+    """Name, time and size of a file, or of all in a folder."""
+    files = sorted(file for file in path.rglob("*") if "__pycache__" not in file.parts) if path.is_dir() else [path]
+    found = ((str(file.absolute()), file.stat()) for file in files if file.exists())
+    return [(name, each.st_mtime_ns, each.st_size) for name, each in found]

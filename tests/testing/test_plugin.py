@@ -1,0 +1,34 @@
+"""The template package is installed, found by its ids, and keeps the contracts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import exegete
+
+PACKAGE = Path(__file__).parents[2] / "examples" / "plugin"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The environment of a process that has the package installed, and a copy of the package."""
+    folder = tmp_path_factory.mktemp("plugin")
+    shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    offline = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(folder / "installed")]
+    subprocess.run([sys.executable, "-m", "pip", "install", *offline, str(folder / "source")], check=True)
+    paths = [str(folder / "installed"), str(Path(exegete.__file__).parents[1])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, folder / "source"
+
+
+def test_its_own_tests_pass(installed):
+    environment, source = installed
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    done = subprocess.run(command, env=environment, cwd=source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout

@@ -1,0 +1,28 @@
+"""The shipped contract holds for every native recipe that trains a model, and catches what breaks it."""
+
+from __future__ import annotations
+
+import pytest
+
+from exegete.recipes import RECIPES, Recipe
+from exegete.testing import RecipeContract
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "aml"])  # which trains an explainer of a model
+class TestNativeRecipes(RecipeContract):
+    @pytest.fixture
+    def factory(self, name):
+        return RECIPES[name]
+
+
+def careless():
+    """Train."""
+    return Recipe(name="other", paper="")
+
+
+def test_a_careless_recipe_is_caught(capsys):
+    contract = RecipeContract()
+    with pytest.raises(AssertionError):
+        contract.test_it_is_a_command(careless, capsys)
+    with pytest.raises(AssertionError):
+        contract.test_its_facts_are_told(careless)
