@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from exegete.cli import main
+from exegete.studies.runs import estimate, timed_steps
 from exegete.studies.runs.grid import grid
+from exegete.studies.runs.speed import USUAL
 from exegete.studies.spec.study_file import load_study
 
 STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
@@ -101,6 +104,21 @@ def test_every_study_file_is_valid_and_asks_for_what_it_shows(path, scale, monke
         assert set(part.where.get("recipe", ())) <= trained
         for axis in [*getattr(part, "x", ()), *getattr(part, "y", ())]:
             assert axis.dataset is None or axis.dataset in judged
+
+
+def test_small_means_small(monkeypatch, tmp_path):
+    """At a usual core's speed no file takes 2 hours beyond what others have done, and all of them take less than 40."""
+    (tmp_path / "config.json").write_text(json.dumps(timed_steps.SIZES))
+    monkeypatch.setenv("EXEGETE_DATA", str(tmp_path / "nothing"))
+    monkeypatch.setenv("EXEGETE_BACKBONE", str(tmp_path))
+    hours, seen = dict[str, float](), set[str]()
+    for path in STUDIES:
+        cells = {cell.key: cell for cell in grid(load_study(path)).cells}
+        each = (estimate.seconds_of(cell.config, cell.flops, USUAL) for key, cell in cells.items() if key not in seen)
+        hours[path.stem] = sum(each) / 3600
+        seen |= set(cells)
+    assert {name: round(each, 2) for name, each in hours.items() if each > 2} == {}
+    assert 15 < sum(hours.values()) < 40
 
 
 def test_every_table_and_figure_of_the_paper_has_its_file():

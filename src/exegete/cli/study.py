@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -53,6 +55,7 @@ class Format(StrEnum):
 
 
 File = Annotated[Path, typer.Argument(help="The study's YAML file.")]
+Files = Annotated[list[Path], typer.Argument(help="Study files, one after the other.", metavar="FILES...")]
 Runs = Annotated[Path, typer.Option("--output-dir", "-o", help="Where runs are kept; several studies may share it.")]
 ScaleOption = Annotated[Scale, typer.Option("--scale", help="The size that the file gives under 'scales'.")]
 Only = Annotated[
@@ -86,7 +89,7 @@ def _group() -> None:
 
 @app.command()
 def run(
-    file: File,
+    files: Files,
     output_dir: Runs = STORE,
     scale: ScaleOption = Scale.small,
     engine: EngineOption = Engine.local,
@@ -99,7 +102,7 @@ def run(
     address: Address = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Do a study's runs and make its tables. Stopped or killed, the same command goes on where it was.
+    """Do studies' runs and make their tables. Stopped or killed, the same command goes on where it was.
 
     A run that is finished is never done again, by any study that shares the output folder; a changed one is a new one.
 
@@ -109,29 +112,35 @@ def run(
 
     exegete study run studies/er-table-2.yaml --scale paper --engine ray --address auto
     """
-    grid, store = (_opened if dry_run else _built)(file, scale, output_dir, only)
-    _show_status(grid, store)
+    opened = [(_opened if dry_run else _built)(file, scale, output_dir, only) for file in files]
+    store = opened[0][1]
+    if not dry_run:
+        from exegete.studies.runs.timed_steps import measured
+
+        hush()
+        _require_startable([grid for grid, _ in opened], store, resume)
+        options.writable(output_dir)
+        measured(store)
+    for grid, _ in opened:
+        _show_status(grid, store)
+        if dry_run:
+            _show_runs(grid, store, quiet)
+    if len(opened) > 1:
+        cells = {cell.key: cell for grid, _ in opened for cell in grid.cells}
+        _show_left(cells.values(), store, f"all {len(opened)}: {len(cells)} runs, shared ones once; ")
     if dry_run:
-        for line in grid.missing:
-            say(f"not on this machine: {line}")
-        if not quiet:
-            for each in grid.runs:
-                console().print(f"{'done' if store.done(each.cell.key) else '    '}  {each.title}", markup=False)
         return
-    if grid.missing:
-        raise ExegeteError(grid.missing[0])
-    if not resume and any(store.done(cell.key) for cell in grid.cells):
-        raise ExegeteError(
-            f"{output_dir} holds finished runs of this study: choose another folder, or drop --no-resume"
-        )
     from exegete.studies.workers.engine import drive
 
-    hush()
-    options.writable(output_dir)
-    hands = _workers(engine, output_dir, workers, threads, address)
-    outcome = drive(grid.cells, output_dir, hands, _Talk(grid, quiet), minutes=minutes)
-    _write(grid, store)
-    _require_finished(grid, outcome, output_dir)
+    end = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    failed = False
+    for grid, _ in opened:
+        hands = _workers(engine, output_dir, workers, threads, address)
+        outcome = drive(grid.cells, output_dir, hands, _Talk(grid, quiet), minutes=(end - time.monotonic()) / 60)
+        _write(grid, store)
+        failed |= _show_end(grid, outcome, output_dir)
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -319,6 +328,17 @@ def _parts(files: Sequence[Path], output_dir: Path) -> Iterator[tuple[PagePart, 
         yield part, {name: _results(path, Scale(part.scale), output_dir) for name, path in part.studies.items()}
 
 
+def _require_startable(grids: Sequence[Grid], store: Store, resume: bool) -> None:
+    for grid in grids:
+        if grid.missing:
+            raise ExegeteError(grid.missing[0])
+        if not resume and any(store.done(cell.key) for cell in grid.cells):
+            raise ExegeteError(
+                f"{store.root} holds finished runs of this study: choose another folder, or drop --no-resume"
+            )
+    options.writable(store.root)
+
+
 def _show_status(grid: Grid, store: Store) -> dict[str, str]:
     from exegete.studies.runs.estimate import in_words
     from exegete.studies.tables.status import status
@@ -327,10 +347,28 @@ def _show_status(grid: Grid, store: Store) -> dict[str, str]:
     words = {"train": "training runs", "judge": "judgements"}
     counts = [f"{now.total[kind]} {word} ({now.done[kind]} done)" for kind, word in words.items() if now.total[kind]]
     console().print(f"{grid.study.name}: {now.total.total()} runs: {', '.join(counts)}", markup=False)
-    if now.left.seconds:
-        basis = f"measured on {now.left.measured} runs" if now.left.measured else "a rough count of operations"
-        console().print(f"left: about {in_words(now.left.seconds)} of one worker ({basis})", markup=False)
+    if now.spent.seconds:
+        took, estimated = in_words(now.spent.seconds), in_words(now.spent.estimated)
+        console().print(f"done: took {took} of one core, estimated {estimated}", markup=False)
+    _show_left(grid.cells, store)
     return now.failed
+
+
+def _show_left(cells: Iterable[Cell], store: Store, before: str = "") -> None:
+    from exegete.studies.runs import estimate
+
+    left = estimate.left(cells, store)
+    if left.seconds:
+        speed = "timed steps of this machine" if left.speed else "the speed of a usual core"
+        basis = f"{speed}, measured on {left.measured} runs" if left.measured else speed
+        console().print(f"{before}left: about {estimate.in_words(left.seconds)} of one core ({basis})", markup=False)
+
+
+def _show_runs(grid: Grid, store: Store, quiet: bool) -> None:
+    for line in grid.missing:
+        say(f"not on this machine: {line}")
+    for each in () if quiet else grid.runs:
+        console().print(f"{'done' if store.done(each.cell.key) else '    '}  {each.title}", markup=False)
 
 
 def _workers(
@@ -360,8 +398,8 @@ def _write(grid: Grid, store: Store) -> None:
     say(f"report: {page}")
 
 
-def _require_finished(grid: Grid, outcome: Outcome, root: Path) -> None:
-    """Ends with code 1 when something failed, after saying what."""
+def _show_end(grid: Grid, outcome: Outcome, root: Path) -> bool:
+    """Says what failed or is left; whether anything failed."""
     titles = {cell.key: cell.title for cell in grid.cells}
     for key, reason in outcome.failed.items():
         say(f"failed: {titles[key]}: {reason} (see {root / 'failed' / key}.txt)")
@@ -369,5 +407,4 @@ def _require_finished(grid: Grid, outcome: Outcome, root: Path) -> None:
         say(f"the disk of {root} is full: make room and run the same command; {len(outcome.done)} runs are kept")
     elif outcome.waiting:
         say(f"the time is up: {outcome.waiting} runs are left; the same command goes on")
-    if outcome.failed:
-        raise typer.Exit(1)
+    return bool(outcome.failed)

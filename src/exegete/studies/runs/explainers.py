@@ -35,9 +35,8 @@ def check_explainer(part: ExplainerPart) -> None:
             explainer(part.spec)
         return
     name = part.spec.partition(":")[0]
-    learned = [each for each, card in EXPLAINERS.cards(MethodCard).items() if card.learned]
-    if name not in learned:
-        raise unknown("learned method", name, learned)
+    if name not in _learned():
+        raise unknown("learned method", name, _learned())
 
 
 def chosen(part: ExplainerPart, run: str | None) -> Chosen:
@@ -62,6 +61,11 @@ def passes(explainers: Mapping[str, Mapping[str, Any]], length: int) -> float:
     total = 0.0
     for stored, facts in explainers.items():
         spec, maps = facts.get("spec", stored), facts.get(NOISY, {}).get("maps", 0)
-        forward, backward = (1.0, 0.0) if OWN in spec or spec == NONE else explainer(spec).passes(length)
+        learned = spec == NONE or spec.partition("?")[0].partition(":")[0] in _learned()
+        forward, backward = (1.0, 0.0) if learned else explainer(spec).passes(length)
         total += forward + 2 * backward + BUDGETS * maps
     return total
+
+
+def _learned() -> list[str]:
+    return [each for each, card in EXPLAINERS.cards(MethodCard).items() if card.learned]

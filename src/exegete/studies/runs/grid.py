@@ -246,7 +246,7 @@ class _Builder:
                     _title(*_place(place), name, title, dataset),
                     _keys([judged, *learned, *needed]),
                     {"model": self.file.models[place.model].source, "dataset": part, "parts": parts},
-                    self._judging(data, place.model, config),
+                    self._judging(data, place.model, config, judgement.options),
                 )
                 specs = {key: each.spec for key, each in few.items()}
                 self.found.append(Run(cell, *place, dataset, name, specs, partly=limit > 0))
@@ -291,11 +291,16 @@ class _Builder:
             needs.append(cell)
         return found, needs
 
-    def _judging(self, data: sources.Source, model: str, config: Mapping[str, Any]) -> float:
+    def _judging(
+        self, data: sources.Source, model: str, config: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> float:
         """The operations of a judgement, roughly."""
+        length, source = self.file.models[model].max_length, self.models[model]
+        if "protocol" in config:
+            parts = {name: self.datasets[dataset] for name, dataset in parts_named(options, DATASET).items()}
+            return estimate.following(data, source, config, parts, length)
         judges = [self.metrics[spec] for spec in config["metrics"]]
-        length = self.file.models[model].max_length
-        whole = estimate.judging(data, self.models[model], config["explainers"], judges, length)
+        whole = estimate.judging(data, source, config["explainers"], judges)
         return whole * float(config.get("limit", len(data.lengths)) / len(data.lengths))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from datasets import Dataset
 
 from exegete.data.provenance import write_json
@@ -55,7 +56,8 @@ def train_model(cell: Cell, space: Workspace) -> None:
         sources.load(given["dev"]),
         folder,
         RunOptions(
-            arguments={**config["arguments"], "disable_tqdm": True, **given["arguments"]},
+            arguments={**config["arguments"], "disable_tqdm": True, "use_cpu": not torch.cuda.is_available()}
+            | given["arguments"],
             seed=config["seed"],
             max_length=config["max_length"],
             early_stopping_patience=config["early_stopping_patience"],

@@ -6,18 +6,21 @@ from collections import Counter
 from typing import NamedTuple
 
 from exegete.studies.runs import estimate
-from exegete.studies.runs.estimate import Estimate
+from exegete.studies.runs.estimate import Estimate, Spent
 from exegete.studies.runs.grid import Grid
 from exegete.studies.runs.store import Store
 
 
 class Status(NamedTuple):
-    """How many runs there are and are done, by kind (`train`, `judge`); what failed, and what the rest will take."""
+    """How many runs there are and are done, by kind (`train`, `judge`); what failed, what the rest will
+    take, and what the finished ones took.
+    """
 
     total: Counter[str]
     done: Counter[str]
     failed: dict[str, str]
     left: Estimate
+    spent: Spent
 
 
 def status(grid: Grid, store: Store) -> Status:
@@ -30,4 +33,4 @@ def status(grid: Grid, store: Store) -> Status:
             done[kind] += 1
         elif store.failure(cell.key).exists():
             failed[cell.title] = store.failure(cell.key).read_text(encoding="utf-8").strip().splitlines()[-1]
-    return Status(total, done, failed, estimate.left(grid.cells, store))
+    return Status(total, done, failed, estimate.left(grid.cells, store), estimate.spent(grid.cells, store))
