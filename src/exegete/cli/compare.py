@@ -52,7 +52,9 @@ def compare(
     from exegete.cli.options import columns, split_ids, target_of
     from exegete.errors import ExegeteError
     from exegete.metrics import preset as preset_metrics
+    from exegete.reports.pieces import clean
     from exegete.reports.terminal import table
+    from exegete.reports.verdict import summary, verdict
 
     hush()
     if preset is not None and metrics is not None:
@@ -74,5 +76,8 @@ def compare(
         allow_nan=allow_nan,
         show_progress=not quiet,
     )
-    console().print(table(comparison.leaderboard))
+    board = comparison.leaderboard
+    console().print(clean(verdict(board)), markup=False, highlight=False)
+    console().print(table(board))
+    say(summary(board))
     say(f"report: {output_dir / 'report.html'}")
