@@ -191,7 +191,8 @@ def _beside(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
 
 
 def _looks_local(name: str) -> bool:
-    return name.startswith((".", "/")) or name.count("/") > 1
+    parent, slash, _ = name.rpartition("/")
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or bool(slash and Path(parent).is_dir())
 
 
 def _first_line(error: BaseException) -> str:
