@@ -43,7 +43,7 @@ def load_data(
         raise ExegeteError(brief(error)) from error
 
 
-def _loaded(spec: str, split: str, limit: int | None, seed: int | None, options: dict[str, Any]) -> Dataset:
+def _loaded(spec: str, split: str | None, limit: int | None, seed: int | None, options: dict[str, Any]) -> Dataset:
     if limit is not None and limit < 1:
         raise ExegeteError(f"expected a limit of at least 1 row, got {limit}")
     reader = open_spec(spec, **options, **({} if seed is None else {"seed": seed}))
