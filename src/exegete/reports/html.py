@@ -78,6 +78,12 @@ def report_html(
     )
 
 
+def board_html(board: Leaderboard) -> str:
+    """The verdict and the table as an HTML fragment with its own style, for a notebook."""
+    shown = {"board": board, "cells": cells(board), "verdict": verdict(board), "BEST": BEST, "CHANCE": CHANCE}
+    return environment().get_template("board.html.j2").render(shown)
+
+
 def flatten(values: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Nested mappings as (dotted name, text) pairs."""
     if isinstance(values, Mapping) and values:

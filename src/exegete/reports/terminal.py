@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from io import StringIO
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -55,6 +56,13 @@ def table(board: Leaderboard, *, plain: bool | None = None) -> Table:
     for name, weak, row in zip(board.rows, board.chance, cells(board), strict=True):
         drawn.add_row(_name(name, weak), *(_cell(cell, without) for cell in row))
     return drawn
+
+
+def plain_table(board: Leaderboard, width: int = 160) -> str:
+    """The leaderboard as text without colours."""
+    console = Console(file=(out := StringIO()), width=width, no_color=True)
+    console.print(table(board, plain=True))
+    return out.getvalue()
 
 
 def _no_colors() -> bool:
