@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainingArguments
+from transformers.integrations import get_available_reporting_integrations
 
 from exegete.errors import ExegeteError, unknown
 from exegete.training.loop.options import RunOptions
@@ -45,6 +46,7 @@ def training_arguments(
         ExegeteError: an unknown argument or figure, or a value that the Trainer refuses.
     """
     chosen = {**usual, **options.named}
+    _check_trackers(chosen.get("report_to"))
     often = "steps" if "eval_steps" in chosen else "epoch"
     higher = _higher_is_better(chosen["metric_for_best_model"], directions)
     defaults = {"eval_strategy": often, "save_strategy": often, "greater_is_better": higher}
@@ -54,6 +56,15 @@ def training_arguments(
         return TrainingArguments(**(defaults | chosen | {"output_dir": str(folder), "seed": options.seed}))
     except (TypeError, ValueError) as error:
         raise ExegeteError(f"unusable training arguments: {str(error).splitlines()[0]}") from error
+
+
+def _check_trackers(report_to: Any) -> None:
+    """Raises ExegeteError for a tracker that is not installed."""
+    there = get_available_reporting_integrations()
+    for name in [report_to] if isinstance(report_to, str) else report_to or ():
+        if name not in ("none", "all", *there):
+            known = ", ".join(["none", "all", *there])
+            raise ExegeteError(f"report_to={name}: expected one of {known}; another is to be installed (pip install)")
 
 
 def changed_arguments(args: TrainingArguments) -> dict[str, Any]:
