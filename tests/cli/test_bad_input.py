@@ -72,6 +72,38 @@ def test_a_missing_file(model, tmp_path, capsys):
     assert_one_clear_line(*run(*comparing(model, "csv:nowhere.csv", tmp_path / "out"), capsys=capsys), "nowhere.csv")
 
 
+@pytest.mark.parametrize("spec", ["nowhere/data", "./nowhere", "nowhere/data.csv"])
+def test_a_path_that_is_not_there(spec, model, tmp_path, capsys):
+    code, err = run(*comparing(model, spec, tmp_path / "out"), capsys=capsys)
+    assert_one_clear_line(code, err, spec)
+    assert "hub" not in err
+
+
+def test_a_folder_without_its_format_says_how_to_name_it(model, tmp_path, capsys):
+    code, err = run(*comparing(model, tmp_path, tmp_path / "out"), capsys=capsys)
+    assert_one_clear_line(code, err, f"sst:{tmp_path}")
+
+
+def test_a_model_beside_others_that_is_not_there(tmp_path, monkeypatch, capsys):
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    code, err = run("explain", "a film", "--model", "runs/nothing", capsys=capsys)
+    assert_one_clear_line(code, err, "there is no model at runs/nothing")
+
+
+def test_a_file_needs_no_split_and_results_go_to_a_dated_folder(model, data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    few = ("--methods", "random,saliency,occlusion", "--metrics", "sufficiency", "--quiet")
+    assert main(["compare", "--model", str(model), "--data", data.name, *few]) == 0
+    shown = capsys.readouterr()
+    (folder,) = tmp_path.glob("comparison-2*")
+    assert folder.name in shown.err.splitlines()[0]
+    assert shown.err.splitlines()[-1] == f"report: {folder.name}/report.html"
+    assert shown.out.startswith("On 2 examples, ")
+    assert shown.err.splitlines()[-2].startswith("On 2 examples, ")
+    assert (folder / "report.html").read_text(encoding="utf-8").count("On 2 examples, ") == 1
+
+
 def test_an_unknown_method_or_metric_names_the_valid_ones(model, data, tmp_path, capsys):
     code, err = run(*comparing(model, f"csv:{data}", tmp_path / "o", "--methods", "occlusoin"), capsys=capsys)
     assert_one_clear_line(code, err, "occlusion", "integrated_gradients", "random")

@@ -197,3 +197,9 @@ def test_a_model_that_answers_with_tuples_by_default():
     expected = model(batch).logits
     model.config.return_dict = False
     assert torch.equal(model(batch).logits, expected)
+
+
+def test_a_model_says_what_it_is(tmp_path):
+    saved(tmp_path, id2label={0: "bad", 1: "fair", 2: "good"})
+    shown = repr(exegete.load(tmp_path, device="cpu"))
+    assert shown == f"ExplainedModel({tmp_path}: classification; bad, fair, good; bert; up to 130 tokens; cpu)"

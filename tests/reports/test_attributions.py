@@ -266,10 +266,19 @@ def test_the_configuration_cannot_be_changed_from_outside():
 
 
 def test_repr_says_what_it_holds():
-    shown = repr(Attributions([sample(index) for index in range(5)]))
-    assert "5 examples, integrated_gradients" in shown
-    assert "0: positive (0.10): warmly +0.333, a +0.1, film -0.7" in shown
-    assert shown.endswith("...")
+    items = Attributions([sample(index) for index in range(5)])
+    assert repr(items) == "Attributions(5 examples, integrated_gradients)"
+    one = "Attribution(integrated_gradients, 0: positive (0.10): warmly +0.333, a +0.1, film -0.7)"
+    assert repr(items[0]) == one
+
+
+def test_an_example_shows_itself_in_a_notebook():
+    items = Attributions([sample(index) for index in range(2)])
+    assert items[0]._repr_html_().count('<section class="card">') == 1
+    assert items._repr_html_().count('<section class="card">') == 2
+
+
+def test_nothing_has_a_name():
     assert repr(Attributions()) == "Attributions(0 examples)"
 
 

@@ -1,14 +1,14 @@
-"""The table's numbers against brute force and scipy; ranks; degenerate tables."""
+"""The table's numbers against brute force and scipy; marks; degenerate tables."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import bootstrap
 
-from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
 from exegete.reports.cells import cells, decimals
-from exegete.reports.leaderboard import Leaderboard, best, intervals, leaderboard, ranks, resamples, second
+from exegete.reports.leaderboard import intervals, leaderboard, resamples
+from exegete.reports.significance import corrected, of_metric, paired
 from reports.boards import CARDS, results
 
 
@@ -47,7 +47,7 @@ def test_means_and_counts_leave_out_the_undefined():
             values = frame.loc[frame["method"] == method, card.name]
             assert board.mean[row, column] == pytest.approx(values.mean(), rel=1e-12)
             assert board.count[row, column] == values.notna().sum()
-    assert board.rows == ["random", "attention", "occlusion"]
+    assert board.rows == sorted(board.rows, key=dict(zip(board.rows, -board.mean[:, 0], strict=True)).get)
     assert np.all(board.low <= board.mean)
     assert np.all(board.mean <= board.high)
 
@@ -70,7 +70,7 @@ def test_the_seed_decides():
 def test_an_example_that_a_method_lacks_is_undefined():
     frame = results()
     board = leaderboard(frame[~((frame["method"] == "random") & (frame["example"] >= 30))], CARDS)
-    assert board.count[:, 1].tolist() == [30, 40, 40]
+    assert dict(zip(board.rows, board.count[:, 1], strict=True)) == {"random": 30, "attention": 40, "occlusion": 40}
 
 
 def test_one_example_no_example_and_nothing_defined():
@@ -84,7 +84,7 @@ def test_one_example_no_example_and_nothing_defined():
     assert np.isnan(nothing.mean[:, 2]).all()
     assert np.isnan(nothing.low[:, 2]).all()
     assert nothing.count[:, 2].tolist() == [0, 0, 0]
-    assert ranks(nothing)[:, 2].tolist() == [0, 0, 0]
+    assert not nothing.best[:, 2].any()
     assert leaderboard(results(), []).mean.shape == (3, 0)
 
 
@@ -102,23 +102,68 @@ def test_bad_tables_are_refused():
         leaderboard(results(), CARDS, n_resamples=0)
 
 
-def _board(mean, higher=True):
-    mean = np.array(mean, dtype=float)[:, None]
-    card = MetricCard(name="m", family="faithfulness", higher_is_better=higher)
-    return Leaderboard([str(row) for row in range(len(mean))], [card], mean, mean, mean, np.ones_like(mean, dtype=int))
+def _frame(values, metric="sufficiency"):
+    """A table of one metric: values by method, one an example."""
+    return pd.DataFrame(
+        [
+            {"method": method, "example": example, metric: value}
+            for method, column in values.items()
+            for example, value in enumerate(column)
+        ]
+    )
 
 
-def test_ties_share_a_place():
-    board = _board([0.5, 0.9, np.nan, 0.9, 0.1])
-    assert ranks(board)[:, 0].tolist() == [2, 1, 0, 1, 3]
-    assert best(board)[:, 0].tolist() == [False, True, False, True, False]
-    assert second(board)[:, 0].tolist() == [True, False, False, False, False]
-    assert ranks(_board([0.5, 0.9, np.nan, 0.9, 0.1], higher=False))[:, 0].tolist() == [2, 3, 0, 3, 1]
+def _marked(values, card=CARDS[1], **options):
+    board = leaderboard(_frame(values, card.name), [card], **options)
+    return [name for name, marked in zip(board.rows, board.best[:, 0], strict=True) if marked]
+
+
+def test_what_is_not_told_apart_from_the_best_is_best_too():
+    noise = np.random.default_rng(0).normal(size=60)
+    other = np.random.default_rng(1).normal(size=60)
+    values = {"far": noise + 1, "near": noise + 0.05 * other, "first": noise}
+    assert _marked(values) == ["near", "first"] or _marked(values) == ["first", "near"]
+    assert _marked({name: -value for name, value in values.items()}, CARDS[0]) == _marked(values)
+    assert _marked({"far": noise + 1, "first": noise}) == ["first"]
+    assert _marked({"near": noise + 0.05 * other, "first": noise}) == []
+    assert _marked({"only": noise}) == ["only"]
+
+
+def test_marks_agree_with_the_test_of_a_study_and_holm():
+    noise = np.random.default_rng(3).normal(size=(8, 50))
+    values = {f"m{row}": noise[0] + row * 0.08 + 0.8 * noise[row] for row in range(1, 8)}
+    board = leaderboard(_frame(values), [CARDS[1]])
+    first = board.rows[0]
+    summands = {name: [of_metric(value)] for name, value in values.items()}
+    p = [paired(summands[name], summands[first], "bootstrap", seed=5) for name in board.rows[1:]]
+    apart = np.array(corrected(p, "holm")) <= 0.05
+    assert apart.any()
+    assert not apart.all()
+    assert board.best[:, 0].tolist() == [True, *~apart]
+
+
+def test_few_examples_tell_nothing_apart():
+    assert _marked({"a": [0.0] * 5, "b": [9.0] * 5}) == []
+    assert _marked({"a": [0.0] * 6, "b": [9.0] * 6}) == ["a"]
+
+
+def test_methods_no_better_than_random_are_known():
+    noise = np.random.default_rng(0).normal(size=80)
+    values = {"random": noise, "worse": noise + 1, "same": noise[::-1], "good": noise - 1}
+    board = leaderboard(_frame(values), [CARDS[1]])
+    assert dict(zip(board.rows, board.chance, strict=True)) == {
+        "good": False,
+        "random": False,
+        "same": True,
+        "worse": True,
+    }
+    assert not leaderboard(_frame({"a": noise, "b": noise + 1}), [CARDS[1]]).chance.any()
 
 
 def test_cells_say_enough_digits():
     assert decimals(np.array([0.5, 0.123])) == [3, 3]
     assert decimals(np.array([0.0051, np.nan])) == [5, 5]
     assert decimals(np.array([1089.0, 1.02, 0.0])) == [0, 2, 3]
-    assert [cell.mean for (cell,) in cells(_board([1089.4, 1.024, np.nan]))] == ["1089", "1.02", "–"]
+    board = leaderboard(_frame({"a": [1089.4], "b": [1.024], "c": [np.nan]}), [CARDS[1]])
+    assert [cell.mean for (cell,) in cells(board)] == ["1.02", "1089", "–"]
     assert decimals(np.array([])) == []

@@ -94,8 +94,10 @@ def test_images_are_rows_of_patches():
     assert plain[1].split()[-1] == "+1"
 
 
-def test_the_table_marks_best_and_second():
-    board = leaderboard(results(), CARDS)
+def test_the_table_marks_the_best():
+    frame = results()
+    frame["sufficiency"] += (frame["method"] != "occlusion") * 3
+    board = leaderboard(frame, CARDS)
     shown = _print(table(board, plain=True))
     assert "Comprehensiveness ↑" in shown
     assert "sufficiency ↓" in shown
@@ -114,6 +116,14 @@ def test_no_digit_is_lost_on_a_narrow_terminal(width):
     shown = "".join(_print(table(board, plain=True), width).split())
     wide = "".join(_print(table(board, plain=True), 300).split())
     assert sorted(character for character in shown if character.isdigit()) == sorted(c for c in wide if c.isdigit())
+
+
+def test_a_method_at_chance_says_so():
+    frame = results()
+    frame["comprehensiveness"] += (frame["method"] == "occlusion") * 3
+    shown = _print(table(leaderboard(frame, CARDS), plain=True))
+    assert shown.count("no better than random") == 1
+    assert shown.index("attention") < shown.index("no better than random")
 
 
 def test_tables_of_nothing():

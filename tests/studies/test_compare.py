@@ -19,6 +19,7 @@ from exegete.data.owners import unfinished
 from exegete.explainers import EXPLAINERS
 from exegete.explainers.attribute_examples import batches
 from exegete.reports.attributions import Attributions
+from exegete.reports.verdict import verdict
 from exegete.studies.compare.judge import Judged
 from exegete.studies.compare.shards import Parts
 from small import small
@@ -244,3 +245,14 @@ def test_the_finishing_run_sweeps_what_killed_ones_left(tmp_path):
     dead.touch()
     exegete.compare(model, ["a film"], ["random"], ["important_tokens"], output_dir=tmp_path)
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_comparison_shows_itself(saved, data):
+    found = exegete.compare(exegete.load(saved), data.select(range(6)), ["random", "saliency"], ["sufficiency"])
+    sentence = verdict(found.leaderboard)
+    assert repr(found).startswith(f"{sentence}\n")
+    assert "saliency" in repr(found)
+    assert found.to_markdown().startswith(f"{sentence}\n\n| method |")
+    assert found._repr_html_().count('<th scope="row">') == 2
+    assert '<span class="interval">' in found._repr_html_()
+    assert r"\caption{On 6 examples" in found.to_latex()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from itertools import combinations
 
 import numpy as np
@@ -98,6 +99,13 @@ def test_a_probability_stands_with_what_it_is_of(tmp_path):
 def test_a_folder_without_results_is_refused(tmp_path):
     with pytest.raises(ExegeteError, match="holds no results"):
         open_results([tmp_path])
+
+
+def test_folders_in_a_folder_are_looked_into(tmp_path, comparison):
+    for place in ("runs/judged", "runs/deep/er/other"):
+        shutil.copytree(comparison, tmp_path / place)
+    (tmp_path / "runs" / "model").mkdir()
+    assert list(open_results([tmp_path / "runs"])) == ["other", "judged"]
 
 
 def test_two_results_of_one_name_have_two_addresses(comparison):

@@ -21,7 +21,7 @@ COUNTS = ("successes", "words_per_input", "queries")
 def attack(
     model: options.Model,
     data: options.Data,
-    split: options.Split = "dev",
+    split: options.SplitOrAll = None,
     limit: options.Limit = None,
     budget: Annotated[
         int | None,

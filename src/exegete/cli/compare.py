@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,8 +15,13 @@ from exegete.cli.console import console, hush, say
 def compare(
     model: options.Model,
     data: options.Data,
-    output_dir: options.OutputDir,
-    split: options.Split = "dev",
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--output-dir", "-o", callback=options.writable, help="Where results go. Default: a new folder here, dated."
+        ),
+    ] = None,
+    split: options.SplitOrAll = None,
     methods: options.Methods = None,
     metrics: Annotated[
         str | None,
@@ -43,7 +50,7 @@ def compare(
     """Explain a dataset by many methods, judge them, and show which one to trust.
 
     Writes results.parquet (a row per example and method), table.csv, table.tex, attributions/ and report.html. Run it
-    again after an interruption and it goes on where it stopped.
+    again with the same --output-dir after an interruption and it goes on where it stopped.
 
     Example: exegete compare --model my-model --data sst:data/sst --limit 200 --methods
     integrated_gradients,occlusion,random --output-dir comparison
@@ -52,13 +59,19 @@ def compare(
     from exegete.cli.options import columns, split_ids, target_of
     from exegete.errors import ExegeteError
     from exegete.metrics import preset as preset_metrics
+    from exegete.reports.pieces import clean
     from exegete.reports.terminal import table
+    from exegete.reports.verdict import summary, verdict
 
     hush()
     if preset is not None and metrics is not None:
         raise ExegeteError("--preset and --metrics exclude each other")
     chosen = split_ids(metrics) if preset is None else preset_metrics(preset)
     given = options.prompt(template, labels) | {"incomplete": incomplete}
+    folder = output_dir or Path(f"comparison-{datetime.now():%Y-%m-%d-%H%M%S}")
+    if output_dir is None:
+        options.writable(folder)
+        say(f"results go to {folder} (--output-dir {folder} goes on after an interruption)")
     explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length, **given)
     named = columns(text_column, text_pair_column, label_column, rationale_column)
     examples = exegete.load_data(data, split, limit=limit, seed=seed, **named)
@@ -70,9 +83,12 @@ def compare(
         target=target_of(target, explained.labels),
         batch_size=batch_size,
         seed=seed,
-        output_dir=output_dir,
+        output_dir=folder,
         allow_nan=allow_nan,
         show_progress=not quiet,
     )
-    console().print(table(comparison.leaderboard))
-    say(f"report: {output_dir / 'report.html'}")
+    board = comparison.leaderboard
+    console().print(clean(verdict(board)), markup=False, highlight=False)
+    console().print(table(board))
+    say(summary(board))
+    say(f"report: {folder / 'report.html'}")

@@ -30,6 +30,10 @@ Data = Annotated[
     str, typer.Option("--data", "-d", help="Dataset, as sst:DIR, csv:FILE or generated; `exegete datasets` lists them.")
 ]
 Split = Annotated[str, typer.Option("--split", help="train, dev, test, or all where the data is one file.")]
+SplitOrAll = Annotated[
+    str | None,
+    typer.Option("--split", help="train, dev, test or all. Default: dev; all of a single file that is not divided."),
+]
 Methods = Annotated[
     str | None,
     typer.Option(

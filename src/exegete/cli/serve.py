@@ -58,7 +58,7 @@ def serve(
     data: Annotated[
         str | None, typer.Option("--data", "-d", help="Examples to explore, and to make a study of.")
     ] = None,
-    split: options.Split = "dev",
+    split: options.SplitOrAll = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Examples of a new study.")] = 20,
     methods: options.Methods = None,
     host: Annotated[
@@ -160,7 +160,7 @@ def _models(
 
 
 def _examples(
-    data: str | None, split: str, limit: int | None, seed: int, models: Mapping[str, ExplainedModel]
+    data: str | None, split: str | None, limit: int | None, seed: int, models: Mapping[str, ExplainedModel]
 ) -> list[dict[str, Any]]:
     """The rows of the data, labels in the first model's numbers and by name."""
     import exegete

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def load_data(
-    spec: str, split: str = "train", *, limit: int | None = None, seed: int | None = None, **options: Any
+    spec: str, split: str | None = "train", *, limit: int | None = None, seed: int | None = None, **options: Any
 ) -> Dataset:
     """Reads a split of a dataset in canonical form (docs/architecture.md lists the columns).
 
@@ -31,7 +31,8 @@ def load_data(
 
     Args:
         spec: NAME:PATH?OPTION=VALUE&..., a key of READERS first; a path alone where it ends in one, as .csv or .jsonl.
-        split: train, dev (also validation, val, valid), test; single files also have all.
+        split: train, dev (also validation, val, valid), test; single files also have all. None: dev, or all of a single
+            file that no column divides.
         limit: at most so many rows, drawn by the seed, in the order of the file; a smaller draw is part of a larger.
         seed: what chance decides (division of single files, the generated corpus, the draw); wins over the spec's.
         options: as behind the question mark of the spec; these win.
@@ -46,12 +47,13 @@ def load_data(
         raise ExegeteError(brief(error)) from error
 
 
-def _loaded(spec: str, split: str, limit: int | None, seed: int | None, options: dict[str, Any]) -> Dataset:
+def _loaded(spec: str, split: str | None, limit: int | None, seed: int | None, options: dict[str, Any]) -> Dataset:
     if limit is not None and limit < 1:
         raise ExegeteError(f"expected a limit of at least 1 row, got {limit}")
     reader = open_spec(spec, **options, **({} if seed is None else {"seed": seed}))
     if reader.seed < 0:
         raise ExegeteError(f"expected a seed of at least 0, got {reader.seed}")
+    split = split or reader.judged
     features, rows = reader.table(choose(split, reader.splits()))
     data = list(rows)
     if not data:
@@ -94,6 +96,10 @@ def _name_and_path(address: str) -> tuple[str, str]:
     suffix = Path(address).suffix.removeprefix(".").lower()
     if suffix in READERS:
         return suffix, address
+    if Path(address).exists():
+        raise ExegeteError(f"{address} is there, but not in which form: put that in front, as sst:{address}")
+    if "/" in address or address.startswith("."):
+        raise ExegeteError(f"there is no file or folder at {path or address}")
     raise unknown("kind of data", name, READERS)
 
 

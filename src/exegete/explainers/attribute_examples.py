@@ -94,7 +94,8 @@ def _config(model: ExplainedModel, method: Explainer) -> dict[str, Any]:
 
 def listed(examples: Any) -> Sequence[Any]:
     """A single example as a list of one; a dataset or a sequence as it is."""
-    if isinstance(examples, str | Mapping | tuple) or hasattr(examples, "convert"):
+    picture = hasattr(examples, "convert") or (isinstance(examples, np.ndarray) and examples.ndim in (2, 3))
+    if isinstance(examples, str | Mapping | tuple) or picture:
         return [examples]
     if not isinstance(examples, Iterable):
         raise ExegeteError(f"expected an example or several, got {examples!r:.80}")

@@ -67,6 +67,11 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
         ExegeteError: an unknown id or parameter; the message names the valid ones.
     """
     if not isinstance(spec, str):
+        if not hasattr(spec, "explain"):
+            raise ExegeteError(
+                f"a method is one id, as 'integrated_gradients', or an explainer, not a {type(spec).__name__}: "
+                "ask for each in turn, or for all with exegete.compare(model, data, methods)"
+            )
         if params:
             raise ExegeteError(f"{spec.name} is made already: parameters ({', '.join(params)}) go with an id only")
         return spec

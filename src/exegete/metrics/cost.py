@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 MIB = 1 << 20
@@ -21,8 +20,8 @@ class Measurement:
     """Filled when the block ends, also when it raises.
 
     `seconds`: wall time. `peak_memory`: MiB at the highest context beyond what was held at the start; on CUDA what
-    tensors take on the device, on a Linux CPU what the process holds (memory that it had kept from before and fills
-    again is not seen), NaN where neither is known.
+    tensors take on the device, on a Linux CPU what the process holds beyond what it had before, NaN where neither is
+    known, and where the process only filled again what it had kept.
     """
 
     seconds: float = math.nan
@@ -58,7 +57,7 @@ def _peak_from_here(device: torch.device) -> Callable[[], float]:
     if device.type != "cpu" or not _mark_lowered():
         return lambda: math.nan
     resident = _status("VmRSS")
-    return lambda: float(np.maximum(_status("VmHWM") - resident, 0.0))
+    return lambda: grown if (grown := _status("VmHWM") - resident) > 0 else math.nan
 
 
 def _mark_lowered() -> bool:

@@ -6,7 +6,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from exegete.data.alignment import Alignment, align, token_mask
@@ -34,8 +36,12 @@ def as_row(example: Any) -> Mapping[str, Any]:
         return {"text": example[0], "text_pair": example[1]}
     if hasattr(example, "convert"):
         return {"image": example}
+    if isinstance(example, np.ndarray) and example.dtype == np.uint8 and example.ndim in (2, 3):
+        return {"image": Image.fromarray(example)}
+    kind = f"an array of {example.dtype}, {example.shape}" if isinstance(example, np.ndarray) else f"{example!r:.80}"
     raise ExegeteError(
-        f"an example is a text, a pair (text, text), an image or a row with the column 'text', not {example!r:.80}"
+        "an example is a text, a pair (text, text), an image (of PIL, or an array of uint8, [H, W, 3]) or a row with "
+        f"the column 'text', not {kind}"
     )
 
 

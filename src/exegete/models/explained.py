@@ -62,6 +62,14 @@ class ExplainedModel(nn.Module):
         self._arguments = frozenset(inspect.signature(unwrapped(model).forward).parameters)
         self.memory: dict[bytes, Tensor] | None = None
 
+    def __repr__(self) -> str:
+        names = self.labels
+        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        name = self.config._name_or_path or type(self.model).__name__
+        length = f"up to {self.max_length} tokens" if self.max_length < 1 << 20 else ""
+        known = (self.task.name, shown, self.config.model_type, length, str(self.device))
+        return f"{type(self).__name__}({name}: {'; '.join(part for part in known if part)})"
+
     # -- what the model is -------------------------------------------------------------------------------------------
 
     @property

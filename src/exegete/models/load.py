@@ -16,6 +16,7 @@ from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    Pipeline,
     PreTrainedModel,
 )
 
@@ -42,7 +43,7 @@ PROCESSOR_FILES = {
 
 
 def load(
-    model: str | Path | PreTrainedModel | ExplainedModel,
+    model: str | Path | PreTrainedModel | Pipeline | tuple[PreTrainedModel, Any] | ExplainedModel,
     processing_class: Any = None,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
@@ -53,12 +54,15 @@ def load(
     max_length: int | None = None,
     trust_remote_code: bool = False,
     incomplete: bool = False,
+    tokenizer: Any = None,
+    image_processor: Any = None,
 ) -> ExplainedModel:
     """Loads a model to be explained, or wraps one that is already loaded.
 
     Args:
-        model: a folder, a hub name, or a Hugging Face model (which stays where it is and as it is). A folder or name of
-            a LoRA adapter loads the model that it was trained on, and puts the adapter into it.
+        model: a folder, a hub name, or a Hugging Face model, alone, in a pipeline or with its tokenizer as a pair; it
+            stays where it is and as it is. A folder or name of a LoRA adapter loads the model that it was trained on,
+            and puts the adapter into it.
         processing_class: its tokenizer or image processor; default: the one saved beside the model.
         device: where to put a model loaded by name; default: the GPU if there is one.
         dtype: the floating point type to load it in, as "bfloat16"; default: the checkpoint's own.
@@ -70,6 +74,8 @@ def load(
         max_length: tokens that a text may have, where that shall be fewer than the model takes.
         trust_remote_code: run modelling code that comes with the checkpoint.
         incomplete: explain a checkpoint of which weights are missing, or that has some which the model does not use.
+        tokenizer: another name of `processing_class`.
+        image_processor: another name of `processing_class`.
 
     Raises:
         ExegeteError: nothing there, or damaged; a device or type that there is not; no head that can be explained;
@@ -78,6 +84,8 @@ def load(
     if isinstance(model, ExplainedModel):
         return model
     _check_task(task, template, labels)
+    model, beside = _taken_apart(model)
+    processing_class = _only(processing_class, tokenizer, image_processor) or beside
     names: tuple[str, ...]
     if not isinstance(model, str | Path):
         if device is not None or dtype is not None:
@@ -109,6 +117,29 @@ def load(
     if template is not None and labels is not None:
         return PromptedModel(loaded, processing_class, template, labels, max_length)
     return ExplainedModel(loaded, processing_class, task, max_length)
+
+
+def _taken_apart(model: Any) -> tuple[str | Path | PreTrainedModel, Any]:
+    """The model of a pipeline or a pair and its tokenizer or image processor; what else it is, with None."""
+    beside = None
+    if isinstance(model, Pipeline):
+        model, beside = model.model, model.tokenizer or model.image_processor
+    elif isinstance(model, tuple) and len(model) == 2:
+        model, beside = model
+    if not isinstance(model, str | Path) and not hasattr(model, "config"):
+        raise ExegeteError(
+            "expected a folder, a hub name, a Hugging Face model, a pipeline or (model, tokenizer), "
+            f"got {type(model).__name__}"
+        )
+    return model, beside
+
+
+def _only(*given: Any) -> Any:
+    """The one of several names for the same thing that was used; None where none was."""
+    used = [each for each in given if each is not None]
+    if len(used) > 1:
+        raise ExegeteError("processing_class=, tokenizer= and image_processor= are one thing: give it once")
+    return used[0] if used else None
 
 
 def _check_task(task: str | None, template: str | None, labels: Sequence[str] | Mapping[str, str] | None) -> None:
@@ -191,7 +222,8 @@ def _beside(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
 
 
 def _looks_local(name: str) -> bool:
-    return name.startswith((".", "/")) or name.count("/") > 1
+    parent, slash, _ = name.rpartition("/")
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or bool(slash and Path(parent).is_dir())
 
 
 def _first_line(error: BaseException) -> str:

@@ -27,7 +27,7 @@ Output = int | float | tuple[int, int]
 """An output of the model: a class id, a regression value, or the first and last position of an answer."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Attribution:
     """One example explained by one method.
 
@@ -94,6 +94,12 @@ class Attribution:
 
     def __hash__(self) -> int:
         return hash((self.tokens, self.method, self.index))
+
+    def __repr__(self) -> str:
+        return f"Attribution({self.method}, {self.summary()})"
+
+    def _repr_html_(self) -> str:
+        return highlight.fragment([self])
 
     def top(self, k: int = 3) -> list[tuple[str, float]]:
         """The k words (tokens where there are no words) with the highest scores, best first; ties in order."""
@@ -177,9 +183,7 @@ class Attributions(Sequence[Item]):
 
     def __repr__(self) -> str:
         methods = ", ".join(dict.fromkeys(item.method for item in self))
-        head = f"Attributions({len(self)} example{'' if len(self) == 1 else 's'}{', ' if methods else ''}{methods})"
-        more = ["  ..."] if len(self) > _SHOWN else []
-        return "\n".join([head, *(f"  {item.summary()}" for item in self[:_SHOWN]), *more])
+        return f"Attributions({len(self)} example{'' if len(self) == 1 else 's'}{', ' if methods else ''}{methods})"
 
     @property
     def _kind(self) -> storage.Kind:
@@ -234,7 +238,6 @@ class Attributions(Sequence[Item]):
 
 
 _JSON_COLUMNS = ("target", "prediction", "params")
-_SHOWN = 3
 
 
 def _output(value: Any, name: str) -> Output:

@@ -7,19 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from exegete.reports.leaderboard import Floats, Leaderboard, ranks
+from exegete.reports.leaderboard import Floats, Leaderboard
 
 ABSENT = "–"
+BEST = "best, or not told apart from the best (paired bootstrap over the same examples, Holm, 5 %)"
+CHANCE = "no better than random"
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One number of a table: `mean` and `interval` as text, the place it takes (1 is best, 0 is none), its examples."""
+    """One number of a table: `mean` and `interval` as text, whether nothing is told apart as better, its examples."""
 
     value: float
     mean: str
     interval: str
-    rank: int
+    best: bool
     count: int
     partial: bool
 
@@ -49,10 +51,10 @@ def _significant(value: float) -> int:
 
 def _column(board: Leaderboard, column: int) -> list[Cell]:
     most = int(board.count.max(initial=0))
-    numbers = (array[:, column].tolist() for array in (board.mean, board.low, board.high, ranks(board), board.count))
+    numbers = (array[:, column].tolist() for array in (board.mean, board.low, board.high, board.best, board.count))
     return [
-        Cell(mean, *_texts(mean, low, high, digits), rank, count, count < most)
-        for mean, low, high, rank, count, digits in zip(*numbers, decimals(board.mean[:, column]), strict=True)
+        Cell(mean, *_texts(mean, low, high, digits), best, count, count < most)
+        for mean, low, high, best, count, digits in zip(*numbers, decimals(board.mean[:, column]), strict=True)
     ]
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from exegete.data.exchange import Exchange, Extent
 from exegete.errors import ExegeteError
-from exegete.reports import generated_view, storage
+from exegete.reports import generated_view, highlight, storage
 from exegete.reports.plain import floats, json_values, jsonable, same, strings
 
 _FROM_EXCHANGE = tuple(each.name for each in fields(Exchange))
@@ -74,6 +74,9 @@ class GeneratedAttribution:
 
     def __hash__(self) -> int:
         return hash((self.units, self.spans, self.method, self.index))
+
+    def _repr_html_(self) -> str:
+        return highlight.fragment([self])
 
     @property
     def prompt(self) -> str:

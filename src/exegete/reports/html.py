@@ -14,12 +14,13 @@ from markupsafe import Markup
 
 from exegete.data.cards import MetricCard
 from exegete.reports import curves as drawn
-from exegete.reports.cells import cells
+from exegete.reports.cells import BEST, CHANCE, cells
 from exegete.reports.colors import LIGHT
 from exegete.reports.curves import Curve
 from exegete.reports.highlight import environment, number
 from exegete.reports.leaderboard import Leaderboard
 from exegete.reports.pieces import Spans
+from exegete.reports.verdict import verdict
 
 if TYPE_CHECKING:
     from exegete.reports.attributions import Attribution
@@ -61,6 +62,9 @@ def report_html(
             title=title,
             board=leaderboard,
             cells=cells(leaderboard),
+            verdict=verdict(leaderboard),
+            BEST=BEST,
+            CHANCE=CHANCE,
             examples=examples,
             methods=methods,
             charts=drawn.charts(curves, methods, len(LIGHT.series)),
@@ -72,6 +76,12 @@ def report_html(
             script_hash=_hash(script),
         )
     )
+
+
+def board_html(board: Leaderboard) -> str:
+    """The verdict and the table as an HTML fragment with its own style, for a notebook."""
+    shown = {"board": board, "cells": cells(board), "verdict": verdict(board), "BEST": BEST, "CHANCE": CHANCE}
+    return environment().get_template("board.html.j2").render(shown)
 
 
 def flatten(values: Any, name: str = "") -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""A leaderboard as a LaTeX table (packages booktabs; best bold, second underlined)."""
+"""A leaderboard as a LaTeX table (package booktabs; bold: nothing is told apart as better)."""
 
 from __future__ import annotations
 
@@ -56,6 +56,5 @@ def _row(name: str, row: list[Cell]) -> str:
 def _cell(cell: Cell) -> str:
     if cell.mean == ABSENT:
         return "--"
-    command = {1: r"\textbf", 2: r"\underline"}.get(cell.rank)
-    mean = f"{command}{{{cell.mean}}}" if command else cell.mean
+    mean = rf"\textbf{{{cell.mean}}}" if cell.best else cell.mean
     return f"{mean} {{\\scriptsize {escape(cell.interval.replace(' ', ''))}}}"

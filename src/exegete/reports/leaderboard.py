@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
+from exegete.reports.significance import corrected, p_values
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 CONFIDENCE = 95.0
+LEVEL = 0.05
+CONTROL = "random"
 _CHUNK = 100
 
 
@@ -24,7 +28,9 @@ class Leaderboard:
     """R methods judged by C metrics: the mean over examples and its 95 % interval.
 
     `mean`, `low`, `high` and `count` are [R, C]; `count` says over how many examples a metric was defined. Where it
-    was for none, the numbers are NaN.
+    was for none, the numbers are NaN. `best` [R, C]: the best of the column and all that are not told apart from it,
+    by a paired bootstrap over the same examples (Holm, 5 %); none where that is every method. `chance` [R]: not
+    better than the method `random` by the first metric, by the same test.
     """
 
     rows: list[str]
@@ -33,6 +39,8 @@ class Leaderboard:
     low: Floats
     high: Floats
     count: Counts
+    best: Flags
+    chance: Flags
 
 
 def leaderboard(
@@ -40,23 +48,31 @@ def leaderboard(
     cards: Sequence[MetricCard],
     *,
     example: str = "example",
-    n_resamples: int = 1000,
+    n_resamples: int = 2000,
     seed: int = 0,
 ) -> Leaderboard:
     """Mean of each metric for each method, with percentile bootstrap intervals over examples.
 
     `results` has one row for each example (column `example`) and method (column "method"), and a column named as each
     card; NaN marks an example for which the metric is undefined, which is left out. All methods and metrics see the
-    same resampled examples, so that their intervals can be compared. Methods stay in the order of `results`.
+    same resampled examples, so that their intervals can be compared. The best by the first metric comes first.
 
     Raises `ExegeteError` for missing columns and for a pair that comes twice.
     """
     _check(results, cards, example)
-    rows = [str(name) for name in dict.fromkeys(results["method"])]
-    values = _cube(results, cards, example)
-    low, high = intervals(values, resamples(values.shape[2], n_resamples, seed))
+    rows, values = [str(name) for name in dict.fromkeys(results["method"])], _cube(results, cards, example)
     count = np.isfinite(values).sum(axis=2)
-    return Leaderboard(rows, list(cards), _mean(np.nansum(values, axis=2), count), low, high, count)
+    mean = _mean(np.nansum(values, axis=2), count)
+    drawn = _means(values, resamples(values.shape[2], n_resamples, seed))
+    low, high = _percentiles(drawn)
+    ups = [card.higher_is_better for card in cards]
+    best = [_best(mean[:, c], drawn[:, :, c], count[:, c], up=up) for c, up in enumerate(ups)]
+    chance = _chance(rows, mean[:, 0], drawn[:, :, 0], count[:, 0], up=ups[0]) if ups else np.zeros(len(rows), bool)
+    order = np.argsort(-mean[:, 0] if ups and ups[0] else mean[:, :1].sum(1), kind="stable")
+    marks = np.stack(best, 1) if best else np.zeros(mean.shape, bool)
+    names = [rows[row] for row in order]
+    numbers = mean[order], low[order], high[order], count[order]
+    return Leaderboard(names, list(cards), *numbers, marks[order], chance[order])
 
 
 def resamples(n: int, n_resamples: int, seed: int) -> Counts:
@@ -72,34 +88,42 @@ def intervals(values: Floats, drawn: Counts) -> tuple[Floats, Floats]:
 
     `drawn` [resamples, N] are the examples of each resample; one that draws no defined example is left out.
     """
-    methods, metrics, examples = values.shape
-    flat = values.reshape(methods * metrics, examples)
-    defined = np.isfinite(flat)
-    filled = np.where(defined, flat, 0.0)
-    means = [_resampled(filled, defined, drawn[start : start + _CHUNK]) for start in range(0, len(drawn), _CHUNK)]
-    low, high = _percentiles(np.concatenate(means))
-    return low.reshape(methods, metrics), high.reshape(methods, metrics)
+    low, high = _percentiles(_means(values, drawn))
+    return low, high
 
 
-def ranks(board: Leaderboard) -> Counts:
-    """The place of each method by each metric, [R, C]: 1 is best, ties share it, the next is one more; 0 is NaN."""
-    places = np.zeros(board.mean.shape, dtype=np.int64)
-    for column, card in enumerate(board.cards):
-        goodness = board.mean[:, column] if card.higher_is_better else -board.mean[:, column]
-        known = np.isfinite(goodness)
-        distinct = np.unique(goodness[known])
-        places[known, column] = len(distinct) - np.searchsorted(distinct, goodness[known])
-    return places
+def _best(mean: Floats, drawn: Floats, count: Counts, *, up: bool) -> Flags:
+    """Which of R methods are best by a metric or not told apart from the best, unless none of them stands out."""
+    known = np.isfinite(mean)
+    if not known.any():
+        return known
+    first = int(np.nanargmax(mean if up else -mean))
+    near = known & ~_apart(mean, drawn, count, first)
+    return near if len(mean) == 1 or (~near & known).any() else np.zeros(len(mean), bool)
 
 
-def best(board: Leaderboard) -> NDArray[np.bool_]:
-    """Which methods are best by each metric, [R, C]; ties are all best."""
-    return np.equal(ranks(board), 1)
+def _chance(rows: Sequence[str], mean: Floats, drawn: Floats, count: Counts, *, up: bool) -> Flags:
+    """Which of R methods are not better than the one that is called random; none without it."""
+    control = [row for row, name in enumerate(rows) if name.partition("?")[0] == CONTROL]
+    if len(control) != 1:
+        return np.zeros(len(rows), bool)
+    gain = (mean - mean[control[0]]) * (1 if up else -1)
+    weak = np.isfinite(gain) & ~(_apart(mean, drawn, count, control[0]) & (gain > 0))
+    weak[control] = False
+    return np.asarray(weak)
 
 
-def second(board: Leaderboard) -> NDArray[np.bool_]:
-    """Which methods come next after the best by each metric, [R, C]."""
-    return np.equal(ranks(board), 2)
+def _apart(mean: Floats, drawn: Floats, count: Counts, row: int) -> Flags:
+    """Which of R methods differ from one by more than chance: `mean` and `count` [R], resampled means [resamples, R].
+
+    No test of n pairs is surer than 2^(1-n), that of signs which all agree.
+    """
+    found = mean - mean[row]
+    p = p_values(found, drawn - drawn[:, [row]] - found)
+    p = np.maximum(p, 2.0 ** (1 - np.minimum(count, count[row])))
+    p[~np.isfinite(found)] = np.nan
+    p[row] = np.nan
+    return np.less_equal(corrected(p.tolist(), "holm"), LEVEL)
 
 
 def _check(results: pd.DataFrame, cards: Sequence[MetricCard], example: str) -> None:
@@ -134,10 +158,20 @@ def _resampled(filled: Floats, defined: NDArray[np.bool_], drawn: Counts) -> Flo
     return _mean(times @ filled.T, times @ defined.T.astype(np.float64))
 
 
-def _percentiles(means: Floats) -> tuple[Floats, Floats]:
-    bounds = np.full((2, means.shape[1]), np.nan)
+def _means(values: Floats, drawn: Counts) -> Floats:
+    """The mean of `values` [R, C, N] over each resample's examples, [resamples, R, C]; NaN where none is defined."""
+    methods, metrics, examples = values.shape
+    flat = values.reshape(methods * metrics, examples)
+    defined = np.isfinite(flat)
+    filled = np.where(defined, flat, 0.0)
+    means = [_resampled(filled, defined, drawn[start : start + _CHUNK]) for start in range(0, len(drawn), _CHUNK)]
+    return np.concatenate(means).reshape(len(drawn), methods, metrics)
+
+
+def _percentiles(means: Floats) -> Floats:
+    bounds = np.full((2, *means.shape[1:]), np.nan)
     known = np.isfinite(means).any(axis=0)
     tail = (100.0 - CONFIDENCE) / 2
     if known.any():
         bounds[:, known] = np.nanpercentile(means[:, known], [tail, 100.0 - tail], axis=0)
-    return bounds[0], bounds[1]
+    return bounds

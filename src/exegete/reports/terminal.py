@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from io import StringIO
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -12,16 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from exegete.reports import colors, generated_view
-from exegete.reports.cells import Cell, cells
+from exegete.reports.cells import BEST, CHANCE, Cell, cells
 from exegete.reports.generated import GeneratedAttribution
 from exegete.reports.pieces import Piece, Spans, clean, grid, pieces, scale
 
 if TYPE_CHECKING:
     from exegete.reports.attributions import Attribution
     from exegete.reports.leaderboard import Leaderboard
-
-_MARKS = {1: "*", 2: "+"}
-_STYLES = {1: "bold", 2: "underline"}
 
 
 def render(
@@ -45,20 +43,26 @@ def render(
 
 
 def table(board: Leaderboard, *, plain: bool | None = None) -> Table:
-    """The leaderboard: best bold, second underlined, with an arrow to the better side and 95 % intervals.
+    """The leaderboard: best bold, with an arrow to the better side and 95 % intervals.
 
-    `plain` marks the best with * and the second with +; by default as in `render`.
+    `plain` marks the best with *; by default as in `render`.
     """
     without = _no_colors() if plain is None else plain
-    marks = "* best, + second" if without else "bold: best, underlined: second"
-    legend = f"{marks}; below: 95 % bootstrap interval; n: examples where not all"
+    legend = f"{'*' if without else 'bold'}: {BEST}. Below: 95 % bootstrap interval; n: examples where not all."
     drawn = Table(box=SIMPLE_HEAD, caption=legend, caption_justify="left")
     drawn.add_column("method", overflow="fold")
     for card in board.cards:
         drawn.add_column(Text(clean(card.title)), justify="right", overflow="fold")
-    for name, row in zip(board.rows, cells(board), strict=True):
-        drawn.add_row(Text(clean(name)), *(_cell(cell, without) for cell in row))
+    for name, weak, row in zip(board.rows, board.chance, cells(board), strict=True):
+        drawn.add_row(_name(name, weak), *(_cell(cell, without) for cell in row))
     return drawn
+
+
+def plain_table(board: Leaderboard, width: int = 160) -> str:
+    """The leaderboard as text without colours."""
+    console = Console(file=(out := StringIO()), width=width, no_color=True)
+    console.print(table(board, plain=True))
+    return out.getvalue()
 
 
 def _no_colors() -> bool:
@@ -113,10 +117,15 @@ def _patch_row(row: Iterable[float], top: float, signed: bool, plain: bool) -> l
     return [Text("\n"), *(Text("  ", _style(colors.level(score, top), signed)) for score in row)]
 
 
+def _name(name: str, weak: bool) -> Text:
+    text = Text(clean(name))
+    return text.append(f"\n{CHANCE}", "dim") if weak else text
+
+
 def _cell(cell: Cell, plain: bool) -> Text:
-    text = Text().append(cell.mean, None if plain else _STYLES.get(cell.rank))
-    if plain:
-        text.append(_MARKS.get(cell.rank, ""))
+    text = Text().append(cell.mean, "bold" if cell.best and not plain else None)
+    if plain and cell.best:
+        text.append("*")
     if cell.interval:
         text.append(f"\n{cell.interval.replace(' ', '')}", "dim")
     if cell.partial:

@@ -29,6 +29,11 @@ class Tabular(ColumnOptions, Reader):
     def records(self, path: Path) -> Records:
         """The rows of a file with their places, at least one."""
 
+    @property
+    def judged(self) -> str:
+        """All of a file that no column divides, else dev."""
+        return "dev" if self.split_column or Path(self.path).is_dir() else "all"
+
     def splits(self) -> tuple[str, ...]:
         """The files of a folder, the values of the split column, or train, dev, test and all."""
         if Path(self.path).is_dir():

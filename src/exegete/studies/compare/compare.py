@@ -171,7 +171,8 @@ def _metrics(
         marked = any(row.get("rationale") is not None or row.get("rationale_pair") is not None for row in rows)
         usual = [metric(name) for name in USUAL_METRICS]
         return {m.name: m for m in usual if m.applies(model) and (marked or not m.card.needs_rationale)}
-    made = [(each, each if isinstance(each, Metric) else metric(each)) for each in metrics]
+    judged = [each for each in metrics if each not in (SECONDS.name, PEAK_MEMORY.name)]  # always measured
+    made = [(each, each if isinstance(each, Metric) else metric(each)) for each in judged]
     count = Counter(each.name for _, each in made)
     return _named("metrics", [(spec if isinstance(spec, str) and count[m.name] > 1 else m.name, m) for spec, m in made])
 

@@ -16,9 +16,13 @@ from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.csv_table import csv_table
 from exegete.reports.curves import Curve
-from exegete.reports.html import ExampleView, report_html
+from exegete.reports.html import ExampleView, board_html, report_html
 from exegete.reports.latex import latex
 from exegete.reports.leaderboard import Leaderboard, intervals, leaderboard, resamples
+from exegete.reports.markdown import markdown
+from exegete.reports.pieces import clean
+from exegete.reports.terminal import plain_table
+from exegete.reports.verdict import verdict
 from exegete.studies.compare.examples import EXAMPLES, read_examples, write_examples
 from exegete.studies.compare.judge import BY_LAYER
 from exegete.studies.compare.shards import read_config, read_frames
@@ -26,7 +30,7 @@ from exegete.studies.compare.shards import read_config, read_frames
 SHOWN = 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Methods judged on the same examples.
 
@@ -52,8 +56,21 @@ class Comparison:
         board = self.leaderboard
         return pd.DataFrame(board.mean, index=board.rows, columns=[card.name for card in board.cards])
 
+    def __repr__(self) -> str:
+        board = self.leaderboard
+        return f"{clean(verdict(board))}\n{plain_table(board)}"
+
     def _repr_html_(self) -> str:
-        return str(self.to_pandas().style.format(precision=3).to_html())
+        return board_html(self.leaderboard)
+
+    def to_markdown(self) -> str:
+        """The verdict and the table, best in bold, with intervals."""
+        return markdown(self.leaderboard)
+
+    def to_latex(self, caption: str = "", label: str = "") -> str:
+        """The table with its intervals, for the package booktabs; the verdict is the caption unless one is given."""
+        board = self.leaderboard
+        return latex(board, caption or verdict(board), label)
 
     def to_html(self, title: str = "Comparison of explanations") -> str:
         """One self-contained page: sortable table, curves, and the same examples by every method."""

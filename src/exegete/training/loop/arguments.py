@@ -49,6 +49,7 @@ def training_arguments(
     from transformers import TrainingArguments
 
     chosen = {**usual, **options.named}
+    _check_trackers(chosen.get("report_to"))
     often = "steps" if "eval_steps" in chosen else "epoch"
     higher = _higher_is_better(chosen["metric_for_best_model"], directions)
     defaults = {"eval_strategy": often, "save_strategy": often, "greater_is_better": higher}
@@ -58,6 +59,17 @@ def training_arguments(
         return TrainingArguments(**(defaults | chosen | {"output_dir": str(folder), "seed": options.seed}))
     except (TypeError, ValueError) as error:
         raise ExegeteError(f"unusable training arguments: {str(error).splitlines()[0]}") from error
+
+
+def _check_trackers(report_to: Any) -> None:
+    """Raises ExegeteError for a tracker that is not installed."""
+    from transformers.integrations import get_available_reporting_integrations
+
+    there = get_available_reporting_integrations()
+    for name in [report_to] if isinstance(report_to, str) else report_to or ():
+        if name not in ("none", "all", *there):
+            known = ", ".join(["none", "all", *there])
+            raise ExegeteError(f"report_to={name}: expected one of {known}; another is to be installed (pip install)")
 
 
 def changed_arguments(args: TrainingArguments) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from exegete.studies.runs.work import learned
 from exegete.web.browse.disagreement import correlations
 
 RUN, REPORT, FIGURES = "exegete_run.json", "report.html", "figures.parquet"
+DEPTH = 3
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ class Result:
 
 
 def open_results(folders: Iterable[Path]) -> dict[str, Result]:
-    """The results in folders, by name. A folder of a study's runs gives a result for each judged run.
+    """The results in folders, by name. A folder of a study's runs gives a result for each judged run; one that
+    holds folders of results, each of these.
 
     Raises:
         ExegeteError: a folder without results.
@@ -129,19 +131,28 @@ def open_results(folders: Iterable[Path]) -> dict[str, Result]:
 
 
 def _results(folder: Path) -> Iterator[tuple[str, Path]]:
-    title = folder.resolve().name
-    if ((folder / RUN).is_file() and (folder / RESULTS).is_file()) or (folder / FIGURES).is_file():
-        yield title, folder
-        return
-    store = Store(folder)
-    runs = [key for key in store.finished() if (store.folder(key) / RESULTS).is_file()]
-    if not runs:
+    """The results of a folder, or of the folders in it. Raises ExegeteError where there are none."""
+    found = list(_found(folder, DEPTH))
+    if not found:
         raise ExegeteError(
             f"{folder} holds no results: give a folder that `exegete compare`, `exegete study run` or "
-            "`exegete study report` wrote to"
+            "`exegete study report` wrote to, or one that holds such folders"
         )
-    for key in runs:
-        yield str((store.record(key) or {}).get("title", key)), store.folder(key)
+    yield from found
+
+
+def _found(folder: Path, depth: int) -> Iterator[tuple[str, Path]]:
+    if ((folder / RUN).is_file() and (folder / RESULTS).is_file()) or (folder / FIGURES).is_file():
+        yield folder.resolve().name, folder
+        return
+    store = Store(folder)
+    for key in store.finished():
+        if (store.folder(key) / RESULTS).is_file():
+            yield str((store.record(key) or {}).get("title", key)), store.folder(key)
+    if depth and folder.is_dir():
+        for below in sorted(folder.iterdir()):
+            if below.is_dir() and not below.is_symlink() and below.name != "cells" and below.name[0] != ".":
+                yield from _found(below, depth - 1)
 
 
 def _free(title: str, taken: Iterable[str]) -> str:

@@ -93,18 +93,23 @@ def paired(
     found = float(difference(total_a, total_b))
     if not np.isfinite(found):
         return float("nan")
-    extreme = 0
+    drawn = []
     for start in range(0, resamples, CHUNK):
         size = min(CHUNK, resamples - start)
         if method == "permutation":
             exchanged = generator.integers(2, size=(size, a.shape[1])).astype(np.float64)
             moved = exchanged @ (b - a)
-            drawn = difference(total_a[:, None] + moved, total_b[:, None] - moved)
+            drawn.append(difference(total_a[:, None] + moved, total_b[:, None] - moved))
         else:
             weights = generator.multinomial(a.shape[1], np.full(a.shape[1], 1 / a.shape[1]), size=size).astype(float)
-            drawn = difference(weights @ a, weights @ b) - found
-        extreme += int((np.abs(drawn) >= abs(found) - 1e-12).sum())
-    return (extreme + 1) / (resamples + 1)
+            drawn.append(difference(weights @ a, weights @ b) - found)
+    return float(p_values(np.float64(found), np.concatenate(drawn)))
+
+
+def p_values(found: Floats | np.float64, drawn: Floats) -> Floats:
+    """Two-sided p-values of differences `found` [...], from differences `drawn` [resamples, ...] were there none."""
+    extreme = ~(np.abs(drawn) < np.abs(found) - 1e-12)
+    return np.asarray((extreme.sum(0) + 1) / (len(drawn) + 1))
 
 
 def corrected(p_values: Sequence[float], method: Literal["holm", "bh", "none"]) -> list[float]:

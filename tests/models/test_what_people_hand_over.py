@@ -1,0 +1,78 @@
+"""What people hand over is taken, or refused in a sentence."""
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from PIL import Image
+
+import exegete
+import families
+from exegete import ExegeteError
+from exegete.training.loop.arguments import training_arguments
+from exegete.training.loop.options import RunOptions
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return families.tiny("bert").eval(), families.tokenizer("bert")
+
+
+@pytest.fixture(scope="module")
+def scores(pair):
+    return exegete.attribute(exegete.load(*pair), "a film", "saliency")[0].scores
+
+
+def test_a_pipeline_a_pair_and_a_named_tokenizer_are_taken(pair, scores):
+    model, tokenizer = pair
+    pipeline = hf.TextClassificationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    for given in (exegete.load(pipeline), exegete.load(pair), exegete.load(model, tokenizer=tokenizer)):
+        np.testing.assert_array_equal(exegete.attribute(given, "a film", "saliency")[0].scores, scores)
+
+
+def test_two_names_for_one_thing_are_refused(pair):
+    model, tokenizer = pair
+    with pytest.raises(ExegeteError, match="give it once"):
+        exegete.load(model, tokenizer, tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("given", [torch.nn.Linear(2, 2), 3, None, (1, 2)])
+def test_what_is_no_model_is_named(given):
+    with pytest.raises(ExegeteError, match="expected a folder, a hub name, a Hugging Face model, a pipeline"):
+        exegete.load(given)
+
+
+def test_an_image_as_an_array_is_the_image():
+    model = exegete.load(families.tiny("vit", "ImageClassification"), families.processor("vit"))
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    expected = exegete.attribute(model, Image.fromarray(pixels), "saliency")[0].scores
+    for given in (pixels, [pixels], pixels[None]):
+        (found,) = exegete.attribute(model, given, "saliency")
+        np.testing.assert_array_equal(found.scores, expected)
+
+
+def test_an_array_that_is_no_image_is_not_printed(pair):
+    with pytest.raises(ExegeteError, match=r"array of float64, \(4, 4, 3\)") as error:
+        exegete.attribute(exegete.load(*pair), np.zeros((4, 4, 3)), "saliency")
+    assert "0." not in str(error.value)
+
+
+def test_a_list_is_no_method(pair):
+    with pytest.raises(ExegeteError, match=r"one id.*not a list"):
+        exegete.attribute(exegete.load(*pair), "a film", ["saliency", "random"])
+
+
+def test_costs_may_be_asked_for_by_name(pair):
+    found = exegete.compare(exegete.load(*pair), ["a film"], ["random"], ["sufficiency", "seconds", "peak_memory"])
+    assert [card.name for card in found.cards] == ["sufficiency", "seconds", "peak_memory"]
+    assert [card.name for card in exegete.compare(exegete.load(*pair), ["a film"], ["random"], ["seconds"]).cards] == [
+        "seconds",
+        "peak_memory",
+    ]
+
+
+def test_a_tracker_that_is_not_installed_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("exegete.training.loop.arguments.get_available_reporting_integrations", lambda: ["clearml"])
+    options = RunOptions(arguments={"report_to": "wandb"})
+    with pytest.raises(ExegeteError, match="report_to=wandb: expected one of none, all, clearml"):
+        training_arguments(options, {"metric_for_best_model": "loss"}, tmp_path, {"loss": False})

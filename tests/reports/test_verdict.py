@@ -1,0 +1,81 @@
+"""The sentence over a table, against tables whose answer is known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from exegete.reports.leaderboard import leaderboard
+from exegete.reports.verdict import summary, verdict
+from reports.boards import CARDS, results
+
+NOISE = np.random.default_rng(0).normal(size=50)
+
+
+def _board(values, seconds):
+    """Comprehensiveness by method and example, and seconds by method."""
+    parts = [
+        pd.DataFrame({"method": name, "example": range(50), "comprehensiveness": value, "seconds": seconds[name]})
+        for name, value in values.items()
+    ]
+    return leaderboard(pd.concat(parts), [CARDS[0], CARDS[2]])
+
+
+def _others(**more):
+    return {"random": NOISE - 5, "saliency": NOISE[::-1] - 5, **more}
+
+
+COSTS = {"random": 0.001, "saliency": 0.01, "fast": 0.02, "slow": 0.12}
+
+
+def test_ties_and_what_they_cost():
+    board = _board(_others(fast=NOISE + 0.4 - NOISE.mean(), slow=NOISE[::-1] + 0.39 - NOISE.mean()), COSTS)
+    assert verdict(board) == (
+        "On 50 examples, fast and slow are tied best by Comprehensiveness (0.400, 0.390); "
+        "fast costs a sixth of slow, 0.02 s an example. saliency is no better than random."
+    )
+    assert summary(board) == (
+        "best by Comprehensiveness: fast (0.02 s an example); tied with it: slow (0.12 s an example)"
+    )
+
+
+def test_one_is_best():
+    board = _board(_others(slow=NOISE, fast=NOISE - 1), COSTS)
+    assert verdict(board).startswith("On 50 examples, slow is best by Comprehensiveness (")
+    assert "it takes 0.12 s an example." in verdict(board)
+    assert summary(board) == "best by Comprehensiveness: slow (0.12 s an example)"
+
+
+def test_the_cheapest_is_set_beside_the_first():
+    board = _board(_others(slow=NOISE, fast=NOISE[::-1]), COSTS | {"fast": 0.001})
+    assert "fast costs 1/120 of slow, 0.001 s an example" in verdict(board)
+    same = _board(_others(slow=NOISE, fast=NOISE[::-1]), COSTS | {"fast": 0.12})
+    assert "they cost about the same, 0.12 s an example" in verdict(same)
+
+
+def test_nothing_is_claimed_that_is_within_noise():
+    alike = {name: np.roll(NOISE, at) for at, name in enumerate(("fast", "slow"))}
+    assert "no method is told apart from the best" in verdict(_board(alike, COSTS))
+    worst = _board({"random": NOISE, "fast": NOISE[::-1], "slow": NOISE - 9}, COSTS)
+    assert "no method is better than random" in verdict(worst)
+    assert summary(worst) == verdict(worst)
+
+
+def test_many_ties_are_counted():
+    names = [f"m{number}" for number in range(9)]
+    board = _board(
+        _others(**{name: np.roll(NOISE, at) for at, name in enumerate(names)}), COSTS | dict.fromkeys(names, 1.0)
+    )
+    assert "5 more are tied best" in verdict(board)
+
+
+def test_tables_of_nothing_say_nothing():
+    assert verdict(leaderboard(results(examples=0), CARDS)) == ""
+    assert verdict(leaderboard(results(), [])) == summary(leaderboard(results(), [])) == ""
+    assert verdict(leaderboard(results().assign(comprehensiveness=np.nan), CARDS)) == ""
+    assert "no other method" in verdict(leaderboard(results(("one",)), CARDS))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_example_is_not_many(count):
+    board = leaderboard(results(("one", "two"), examples=count).fillna(0.0), CARDS)
+    assert f"On {count} example{'s' * (count - 1)}," in verdict(board)
