@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from exegete.data.exchange import Exchange, Extent
 from exegete.errors import ExegeteError
 from exegete.reports import generated_view, highlight, storage
 from exegete.reports.plain import floats, json_values, jsonable, same, strings
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FROM_EXCHANGE = tuple(each.name for each in fields(Exchange))
 
@@ -123,6 +125,8 @@ class GeneratedAttribution:
 
     def to_pandas(self) -> pd.DataFrame:
         """The scores with the explained spans as rows and the units as columns."""
+        import pandas as pd
+
         return pd.DataFrame(self.scores, index=list(self.row_texts), columns=list(self.units))
 
     def to_latex(self, caption: str = "", label: str = "") -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
 from exegete.reports.significance import corrected, p_values
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -137,6 +140,8 @@ def _check(results: pd.DataFrame, cards: Sequence[MetricCard], example: str) -> 
 
 
 def _cube(results: pd.DataFrame, cards: Sequence[MetricCard], example: str) -> Floats:
+    import pandas as pd
+
     rows, methods = pd.factorize(results["method"])
     columns, examples = pd.factorize(results[example])
     values = np.full((len(methods), len(cards), len(examples)), np.nan)
