@@ -127,3 +127,11 @@ def test_every_table_and_figure_of_the_paper_has_its_file():
     assert {path.stem for path in STUDIES if path.stem.startswith("er-")} == names | {"er-fresh"}
     listed = (STUDIES[0].parent / "README.md").read_text()
     assert all(f"`{path.name}`" in listed for path in STUDIES)
+
+
+@pytest.mark.parametrize("part", sorted((STUDIES[0].parent / "pages").glob("*.md")), ids=lambda part: part.stem)
+def test_every_part_of_a_page_names_what_its_studies_have(part, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("EXEGETE_DATA", str(tmp_path))
+    assert main(["study", "page", str(part), "--output-dir", str(tmp_path / "runs")]) == 0
+    claims = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| 1 |")]
+    assert [line.endswith("| not run |") for line in claims] == [True]
