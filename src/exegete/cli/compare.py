@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,6 +41,13 @@ def compare(
     labels: options.Labels = None,
     allow_nan: options.AllowNan = False,
     incomplete: options.Incomplete = False,
+    task: options.Task = None,
+    unit: Annotated[
+        Any,
+        typer.Option(
+            "--unit", help="Generation: token, word, sentence or source. Default: source where every example has some."
+        ),
+    ] = None,
     quiet: options.Quiet = False,
     text_column: options.TextColumn = None,
     text_pair_column: options.PairColumn = None,
@@ -54,6 +61,8 @@ def compare(
 
     Example: exegete compare --model my-model --data sst:data/sst --limit 200 --methods
     integrated_gradients,occlusion,random --output-dir comparison
+
+    Example: exegete compare --task generation --model my-chat-model --data jsonl:chats.jsonl --output-dir comparison
     """
     import exegete
     from exegete.cli.options import columns, split_ids, target_of
@@ -67,7 +76,7 @@ def compare(
     if preset is not None and metrics is not None:
         raise ExegeteError("--preset and --metrics exclude each other")
     chosen = split_ids(metrics) if preset is None else preset_metrics(preset)
-    given = options.prompt(template, labels) | {"incomplete": incomplete}
+    given = options.prompt(template, labels) | {"incomplete": incomplete} | ({} if task is None else {"task": task})
     folder = output_dir or Path(f"comparison-{datetime.now():%Y-%m-%d-%H%M%S}")
     if output_dir is None:
         options.writable(folder)
@@ -81,6 +90,7 @@ def compare(
         split_ids(methods),
         chosen,
         target=target_of(target, explained.labels),
+        unit=unit,
         batch_size=batch_size,
         seed=seed,
         output_dir=folder,

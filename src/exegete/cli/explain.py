@@ -49,9 +49,7 @@ def explain(
     max_length: options.MaxLength = None,
     template: options.Template = None,
     labels: options.Labels = None,
-    task: Annotated[
-        str | None, typer.Option("--task", help="generation: explain what a causal language model says.")
-    ] = None,
+    task: options.Task = None,
     prompt: Annotated[Path | None, typer.Option("--prompt", help="Generation: a file with the prompt.")] = None,
     messages: Annotated[
         Path | None,

@@ -77,6 +77,7 @@ Labels = Annotated[
         help="With --template: how each label continues the prompt, as 'bad= No,good= Yes' (spaces count).",
     ),
 ]
+Task = Annotated[str | None, typer.Option("--task", help="generation: explain what a causal language model says.")]
 Target = Annotated[
     str,
     typer.Option(

@@ -147,7 +147,7 @@ def describe(
     prediction = model.task.predict(logits, batch)
     contrast = model.task.is_contrast(target)
     chance = model.task.probability(model.task.probabilities(logits), target[:, 0] if contrast else target)
-    start = batch.attended.long().argmax(1)
+    start = torch.zeros_like(target[..., 0]) if batch.exchanges is not None else batch.attended.long().argmax(1)
     return [
         Attribution(
             **_positions(batch, row, explanation),
@@ -212,6 +212,9 @@ def _unnamed(batch: Batch, row: int, real: Tensor) -> list[str]:
 
 def _label(model: ExplainedModel, batch: Batch, row: int, target: Tensor) -> str:
     """The target's name: a label, or for a span the text it covers."""
+    if batch.exchanges is not None:
+        exchange = batch.exchanges[row]
+        return exchange.response[slice(*exchange.extent((int(target[0]), int(target[1]))))]
     if model.task.name != "span":
         return " rather than ".join(model.labels[number] for number in target.flatten().tolist())
     start, end = target.tolist()
@@ -230,4 +233,5 @@ def _output(target: Tensor, start: Tensor) -> int | tuple[int, int]:
 
 def _size(row: Mapping[str, Any]) -> int:
     """Characters, which tell lengths apart well enough to sort by; images are all alike."""
-    return 4 * 256 if "image" in row else sum(len(str(row.get(column) or "")) for column in ("text", "text_pair"))
+    columns = ("text", "text_pair", "prompt", "messages", "sources", "response")
+    return 4 * 256 if "image" in row else sum(len(str(row.get(column) or "")) for column in columns)

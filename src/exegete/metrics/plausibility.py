@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -33,9 +33,10 @@ class Ranked(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Plausibility(Metric):
-    """Scores of words or tokens against those that people marked.
+    """Scores of words or other units against those that people marked.
 
-    `level`: `word` (a word's score is the sum of its tokens', and it is marked if one of them is) or `token`.
+    `level`: `word`, `token`, `sentence` or `source`; a unit's score is the sum of its tokens', and it is marked if one
+    of them is.
     `specials`: special tokens count as unmarked tokens, with the score 0 that attributions have there.
     `absolute`: compare magnitudes: evidence against the target is evidence people mark too. Unsigned methods have none.
     """
@@ -45,10 +46,10 @@ class Plausibility(Metric):
     absolute: bool = True
 
     def __post_init__(self) -> None:
-        if self.level not in ("word", "token"):
-            raise unknown("level", self.level, ("word", "token"))
-        if self.specials and self.level == "word":
-            raise ExegeteError("special tokens belong to no word: specials=True needs level='token'")
+        if self.level not in get_args(Granularity):
+            raise unknown("level", self.level, get_args(Granularity))
+        if self.specials and self.level != "token":
+            raise ExegeteError(f"special tokens belong to no {self.level}: specials=True needs level='token'")
 
     @abstractmethod
     def value(self, ranked: Ranked) -> Tensor:
@@ -69,8 +70,8 @@ class Plausibility(Metric):
         """The units that are compared, in the attribution's order."""
         gold, scores = rationale & batch.content, attribution.double()
         candidates = batch.attended if self.specials else batch.content
-        if self.level == "word":
-            scores, gold, candidates = _words(batch, scores, gold)
+        if self.level != "token":
+            scores, gold, candidates = _pooled(units(batch, self.level), scores, gold)
         scores = scores.abs() if self.absolute else scores
         scores = scores.masked_fill(~candidates, -torch.inf)
         order = ranks(scores, candidates).argsort(dim=1)
@@ -176,9 +177,8 @@ class TokenF1(Plausibility):
         return sizes(count, (k,))[0] if k < 1 else count.clamp(max=int(k))
 
 
-def _words(batch: Batch, scores: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores, marks and existence [B, W] of words."""
-    unit = units(batch, "word")
+def _pooled(unit: Tensor, scores: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores, marks and existence [B, U] of units, from those of positions [B, L]."""
     index, inside = unit.clamp(min=0), unit >= 0
     zeros = scores.new_zeros(len(unit), int(index.max()) + 1)
     summed, marks, tokens = (zeros.scatter_add(1, index, (each * inside).to(zeros)) for each in (scores, gold, inside))

@@ -33,6 +33,8 @@ METRICS: Registry[type[Metric]] = Registry(
         "soft_sufficiency": "soft:SoftSufficiency",
         "deletion_auc": "deletion_curves:DeletionAuc",
         "insertion_auc": "deletion_curves:InsertionAuc",
+        "unit_comprehensiveness": "unit_aopc:UnitComprehensiveness",
+        "unit_sufficiency": "unit_aopc:UnitSufficiency",
         "decision_flip": "decision_flip:DecisionFlip",
         "infidelity": "infidelity:Infidelity",
         "f_fidelity": "f_fidelity:FFidelity",

@@ -21,7 +21,7 @@ SENTIMENTS = ("negative", "positive")
 def label_type(task: str) -> LabelType:
     """The type of a task's label. Raises ExegeteError for a task that there isn't."""
     if task not in TASKS:
-        raise unknown("task", task, TASKS)
+        raise unknown("task", task, (*TASKS, "retrieval"))
     if task == "regression":
         return NUMBER
     return SENTIMENTS if task == "sentiment" else RELATIONS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from string import ascii_lowercase, digits, punctuation
 
 from tokenizers import Tokenizer
@@ -20,14 +20,20 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _WORD = re.compile(r"(?<![{a-z])[a-z]+")
 
 
-def generated_tokenizer() -> PreTrainedTokenizerFast:
-    """A lower-casing WordPiece tokenizer: each word of the generated corpus is one token, any other is spelt.
+def generated_tokenizer(words: Iterable[str] | None = None) -> PreTrainedTokenizerFast:
+    """A lower-casing WordPiece tokenizer: each word of the generated corpus (or of `words`) is one token, others spelt.
 
     Letters, digits and ASCII punctuation are in the vocabulary, so only characters beyond them become [UNK] (accents
     are stripped before). Pairs get token types 0 and 1. The vocabulary is the same in every process.
     """
     letters = ascii_lowercase + digits
-    pieces = [*SPECIALS, *punctuation, *letters, *(f"##{letter}" for letter in letters), *vocabulary()]
+    pieces = [
+        *SPECIALS,
+        *punctuation,
+        *letters,
+        *(f"##{letter}" for letter in letters),
+        *(vocabulary() if words is None else words),
+    ]
     ids = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
     tokenizer = Tokenizer(WordPiece(ids, unk_token=SPECIALS[1], max_input_chars_per_word=100))
     tokenizer.normalizer = BertNormalizer(lowercase=True)

@@ -7,22 +7,25 @@ from typing import ClassVar
 
 from exegete.data.cards import DataCard
 from exegete.data.generated.corpus import examples, label_type
+from exegete.data.generated.retrieval import exchanges
 from exegete.data.readers.base import Reader, Table, text_features
+from exegete.data.readers.exchanges import exchange_table
 from exegete.errors import ExegeteError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generated(Reader):
-    """Generated examples with planted evidence as rationales.
+    """Generated examples with planted evidence as rationales, or for generated text as names of sources.
 
-    `task` is sentiment, pairs or regression, `domain` films or gadgets; `shortcut` the probability of a spurious word
-    that goes with the label. `size` is that of train; dev and test have a quarter of it.
+    `task` is sentiment, pairs, regression, or retrieval (questions on notes, for generated text), `domain` films or
+    gadgets; `shortcut` the probability of a spurious word that goes with the label. `size` is that of train; dev and
+    test have a quarter of it.
     """
 
     card: ClassVar[DataCard] = DataCard(
         name="generated",
-        what="made-up reviews and pairs whose evidence is known; no files needed",
-        form="generated?task=sentiment|pairs|regression&domain=films|gadgets&shortcut=P&size=N&seed=S",
+        what="made-up reviews, pairs and questions on notes whose evidence is known; no files needed",
+        form="generated?task=sentiment|pairs|regression|retrieval&domain=films|gadgets&shortcut=P&size=N&seed=S",
         source="exegete",
         licence="Apache-2.0",
         example="generated?task=pairs&size=500",
@@ -42,6 +45,9 @@ class Generated(Reader):
         if self.size < 1:
             raise ExegeteError(f"expected a size of at least 1, got {self.size}")
         size = self.size if split == "train" else -(-self.size // 4)
+        if self.task == "retrieval":
+            rows = exchanges(split, size=size, seed=self.seed)
+            return exchange_table([(f"row {number}", row) for number, row in enumerate(rows)])
         features = text_features(label_type(self.task), pair=self.task == "pairs")
         rows = examples(self.task, self.domain, split, size=size, seed=self.seed, shortcut=self.shortcut)
         return Table(features, rows)

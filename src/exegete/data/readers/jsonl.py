@@ -19,7 +19,7 @@ class Jsonl(Tabular):
     suffix: ClassVar[str] = ".jsonl"
     card: ClassVar[DataCard] = DataCard(
         name="jsonl",
-        what="any table as JSON lines; rationales as lists of [start, end]",
+        what="any table as JSON lines; rationales as lists of [start, end]; prompts and chats with sources",
         form="jsonl:FILE or jsonl:FOLDER, with ?text_column=... where the names are not the usual ones",
         source="yours",
         licence="the file's",

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from exegete.data.readers.base import Reader, Table, field, files
 from exegete.data.readers.columns import ColumnOptions, Records, resolve, tabulate
+from exegete.data.readers.exchanges import are_exchanges, exchange_table, identity
 from exegete.data.splits import DIVIDED, belongs, canonical
 from exegete.errors import ExegeteError
 
@@ -47,15 +48,22 @@ class Tabular(ColumnOptions, Reader):
         """The records of a split, one row each."""
         if Path(self.path).is_dir():
             parts = {name: self.records(path) for name, path in self._files().items()}
-            return tabulate(self, [record for part in parts.values() for record in part], parts[split], self.path)
+            return self._tabulated([record for part in parts.values() for record in part], parts[split])
         everything = self.records(Path(self.path))
-        return tabulate(self, everything, self._chosen(everything, split), self.path)
+        return self._tabulated(everything, self._chosen(everything, split))
+
+    def _tabulated(self, everything: Records, chosen: Records) -> Table:
+        if not self.text_column and are_exchanges(everything):
+            return exchange_table(chosen)
+        return tabulate(self, everything, chosen, self.path)
 
     def _chosen(self, records: Records, split: str) -> Records:
         if split == "all":
             return records
         if self.split_column:
             return [(where, row) for where, row in records if canonical(str(row[self.split_column])) == split]
+        if not self.text_column and are_exchanges(records):
+            return [(where, row) for where, row in records if belongs(identity(row), split, self.seed)]
         text = resolve(self, records, self.path).text
         return [(where, row) for where, row in records if belongs(str(row.get(text)), split, self.seed)]
 

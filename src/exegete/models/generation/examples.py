@@ -14,7 +14,7 @@ from torch import Tensor
 
 from exegete.data.alignment import Alignment, align
 from exegete.data.exchange import Exchange
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, unknown
 from exegete.models import encode as encoding
 from exegete.models.batch import Batch
 from exegete.models.generation.prompt import Prompt, prompt_of
@@ -80,7 +80,11 @@ def encode(model: GeneratingModel, examples: Sequence[Any], device: str | torch.
     count = torch.tensor([len(exchange.tokens) for _, _, exchange in read], device=batch.device)
     response = torch.arange(batch.length, device=batch.device) >= batch.length - count[:, None]
     exchanges = tuple(exchange for _, _, exchange in read)
-    return replace(batch, response=response, unit_of=_sources(batch, exchanges), exchanges=exchanges)
+    unit_of = _sources(batch, exchanges)
+    marked, known = _evidence(rows, exchanges, unit_of)
+    return replace(
+        batch, response=response, unit_of=unit_of, exchanges=exchanges, rationale=marked, has_rationale=known
+    )
 
 
 def _read(model: GeneratingModel, row: Mapping[str, Any], number: int) -> tuple[Placed, Alignment, Exchange]:
@@ -144,6 +148,26 @@ def _response(
             f"one at least, got {given!r:.80}"
         )
     return of_ids(model.tokenizer, ids)
+
+
+def _evidence(
+    rows: Sequence[Mapping[str, Any]], exchanges: Sequence[Exchange], unit_of: Tensor
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """[B, L] Which positions stand in sources that are `evidence` by name, and [B] where that is known.
+
+    Raises:
+        ExegeteError: evidence that is no source of the example.
+    """
+    named = [row.get("evidence") for row in rows]
+    if all(names is None for names in named):
+        return None, None
+    marked = torch.zeros_like(unit_of, dtype=torch.bool)
+    for row, names, exchange, number in zip(marked, named, exchanges, unit_of, strict=True):
+        for name in names or ():
+            if name not in exchange.sources:
+                raise unknown("source in evidence", name, exchange.sources)
+            row.logical_or_(number == exchange.sources.index(name))
+    return marked, torch.tensor([names is not None for names in named], device=unit_of.device)
 
 
 def _sources(batch: Batch, exchanges: Sequence[Exchange]) -> Tensor:

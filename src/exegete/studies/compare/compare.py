@@ -14,16 +14,20 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from exegete.data.cards import MethodCard
+from exegete.data.specs import split
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer
 from exegete.explainers.attribute_examples import batches, listed, targets_of
 from exegete.explainers.base import recorded
-from exegete.explainers.registry import seeded
+from exegete.explainers.generated import for_units
+from exegete.explainers.registry import seed_for, seeded
+from exegete.explainers.units import Granularity
 from exegete.metrics import Metric, metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models import ExplainedModel
 from exegete.models.digest import weights_digest
 from exegete.models.encode import as_row
+from exegete.models.generation.model import GeneratingModel
 from exegete.models.labels import in_model_labels
 from exegete.reports.attributions import Attributions
 from exegete.studies.compare.comparison import Comparison
@@ -51,6 +55,14 @@ USUAL_METHODS = (
     "alti",
     "decompx_linear",
 )
+USUAL_FOR_GENERATION = (
+    "auc",
+    "recall_at_k",
+    "topk_drop?k=1",
+    "lds",
+    "unit_comprehensiveness",
+    "unit_sufficiency",
+)
 USUAL_METRICS = (
     "aopc_comprehensiveness",
     "aopc_sufficiency",
@@ -69,6 +81,7 @@ def compare(
     metrics: Sequence[str | Metric] | None = None,
     *,
     target: Any = "predicted",
+    unit: Granularity | None = None,
     batch_size: int | None = None,
     seed: int = 0,
     special_tokens: bool = False,
@@ -85,6 +98,8 @@ def compare(
             quick among them.
         metrics: ids or metrics; default: the usual ones that apply, those on rationales where the data has some.
         target: what is explained, see `exegete.attribute`.
+        unit: of generated text, what methods score (remove, where they do) and metrics remove and compare: `token`,
+            `word`, `sentence` or `source`; default: sources where every example has some, else sentences.
         batch_size: examples judged together; default: up to 32 of similar length. What was stopped may go on with
             another one, unless a metric compares the examples of a batch with each other.
         seed: of the bootstrap and of every method that has a seed.
@@ -99,11 +114,16 @@ def compare(
             else in `output_dir`.
     """
     given = listed(data)
-    rows = in_model_labels(model, data) if hasattr(data, "features") else [dict(as_row(row)) for row in given]
+    if isinstance(model, GeneratingModel):
+        rows = model.respond(list(given))
+        unit = unit or ("source" if all(row.get("sources") for row in rows) else "sentence")
+    else:
+        rows = in_model_labels(model, data) if hasattr(data, "features") else [dict(as_row(row)) for row in given]
+        _check_no_unit(unit)
     examples = with_label_names(model, rows)
-    chosen, judges = _methods(methods, seed), _metrics(model, metrics, rows)
+    chosen, judges = _methods(methods, seed, unit), _metrics(model, metrics, rows, unit)
     config = _config(model, rows, chosen, judges) | {"target": str(target), "seed": seed}
-    config |= {"special_tokens": True} if special_tokens else {}
+    config |= ({"special_tokens": True} if special_tokens else {}) | ({} if unit is None else {"unit": unit})
     if batch_size and any(judge.compares_examples for judge in judges.values()):
         config["batch_size"] = batch_size
     folder = None if output_dir is None else Path(output_dir)
@@ -148,33 +168,56 @@ def native_methods() -> list[str]:
 
 
 def _methods(
-    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int
+    methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int, unit: Granularity | None
 ) -> dict[str, Explainer]:
     """Explainers by the name that the table shows; those with a seed get this one unless they name their own."""
     if methods is not None and not methods:
         raise ExegeteError("there is nothing to compare: no method was given")
     if isinstance(methods, Mapping):
-        return {name: seeded(each, seed) for name, each in methods.items()}
+        return {name: _for_units(each, seed, unit) for name, each in methods.items()}
     if methods is None:
         methods = USUAL_METHODS
     elif list(methods) == ["all"]:
         methods = native_methods()
     named = _named("methods", [(each if isinstance(each, str) else each.name, each) for each in methods])
-    return {name: seeded(each, seed) for name, each in named.items()}
+    return {name: _for_units(each, seed, unit) for name, each in named.items()}
+
+
+def _for_units(method: str | Explainer, seed: int, unit: Granularity | None) -> Explainer:
+    """The explainer with this seed; of generated text, one that scores units of this size."""
+    return seeded(method, seed) if unit is None else for_units(method, unit, seed_for(method, seed))[0]
 
 
 def _metrics(
-    model: ExplainedModel, metrics: Sequence[str | Metric] | None, rows: Sequence[dict[str, Any]]
+    model: ExplainedModel,
+    metrics: Sequence[str | Metric] | None,
+    rows: Sequence[dict[str, Any]],
+    unit: Granularity | None,
 ) -> dict[str, Metric]:
     """Metrics by column: their id, or all they were called where two share an id."""
     if metrics is None:
-        marked = any(row.get("rationale") is not None or row.get("rationale_pair") is not None for row in rows)
-        usual = [metric(name) for name in USUAL_METRICS]
+        marked = any(row.get(name) is not None for row in rows for name in ("rationale", "rationale_pair", "evidence"))
+        usual = [_metric(name, unit) for name in (USUAL_METRICS if unit is None else USUAL_FOR_GENERATION)]
         return {m.name: m for m in usual if m.applies(model) and (marked or not m.card.needs_rationale)}
     judged = [each for each in metrics if each not in (SECONDS.name, PEAK_MEMORY.name)]  # always measured
-    made = [(each, each if isinstance(each, Metric) else metric(each)) for each in judged]
+    made = [(each, each if isinstance(each, Metric) else _metric(each, unit)) for each in judged]
     count = Counter(each.name for _, each in made)
     return _named("metrics", [(spec if isinstance(spec, str) and count[m.name] > 1 else m.name, m) for spec, m in made])
+
+
+def _metric(spec: str, unit: Granularity | None) -> Metric:
+    """The metric of a spec; of generated text on units of this size, which are removed, unless the spec says it."""
+    if unit is None:
+        return metric(spec)
+    _, given = split(spec)
+    usual = {"level": unit, "how": "remove", "absolute": False}
+    valid = metric(spec).params
+    return metric(spec, **{key: value for key, value in usual.items() if key in valid and key not in given})
+
+
+def _check_no_unit(unit: Granularity | None) -> None:
+    if unit is not None:
+        raise ExegeteError("unit= goes with generated text: give methods a granularity and metrics a level")
 
 
 def _named(what: str, given: Iterable[tuple[str, T]]) -> dict[str, T]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from exegete.data.cards import MetricCard
 from exegete.data.provenance import whole_file
 from exegete.metrics import cards as metric_cards
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
+from exegete.models.generation.prompt import named_sources
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.csv_table import csv_table
 from exegete.reports.curves import Curve
@@ -20,7 +21,7 @@ from exegete.reports.html import ExampleView, board_html, report_html
 from exegete.reports.latex import latex
 from exegete.reports.leaderboard import Leaderboard, intervals, leaderboard, resamples
 from exegete.reports.markdown import markdown
-from exegete.reports.pieces import clean
+from exegete.reports.pieces import Spans, clean
 from exegete.reports.terminal import plain_table
 from exegete.reports.verdict import verdict
 from exegete.studies.compare.examples import EXAMPLES, read_examples, write_examples
@@ -50,6 +51,12 @@ class Comparison:
     def leaderboard(self) -> Leaderboard:
         """Mean of each metric for each method, with 95 % bootstrap intervals over examples."""
         return leaderboard(self.results, list(self.cards), seed=self.config.get("seed", 0))
+
+    def leaderboard_of(self, column: str, value: Any) -> Leaderboard:
+        """The same for the examples alone whose column has this value."""
+        chosen = [number for number, row in enumerate(self.examples) if row.get(column) == value]
+        part = self.results[self.results["example"].isin(chosen)]
+        return leaderboard(part, list(self.cards), seed=self.config.get("seed", 0))
 
     def to_pandas(self) -> pd.DataFrame:
         """The table of means: methods × metrics."""
@@ -135,6 +142,15 @@ class Comparison:
             texts=first.texts,
             label=row.get("label_name"),
             prediction=first.prediction_label,
-            rationale=[row.get(name) for name in ("rationale", "rationale_pair")][: len(first.texts)],
+            rationale=_marked(row, first.texts),
             attributions=attributions,
         )
+
+
+def _marked(row: Mapping[str, Any], texts: Sequence[str]) -> list[Spans | None]:
+    """The marked spans of each text; of generated text, all of each source that is evidence."""
+    evidence = row.get("evidence")
+    if evidence is None:
+        return [row.get(name) for name in ("rationale", "rationale_pair")][: len(texts)]
+    needed = {text.strip() for name, text in named_sources(row.get("sources")).items() if name in evidence}
+    return [[(0, len(text))] if text in needed else [] for text in texts]

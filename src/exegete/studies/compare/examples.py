@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from exegete.data.provenance import whole_file
+from exegete.data.readers.exchanges import EXCHANGE
 
 EXAMPLES = "examples.parquet"
 _SPANS = pa.list_(pa.list_(pa.int64()))
@@ -23,9 +25,13 @@ SCHEMA = pa.schema(
         "rationale": _SPANS,
         "rationale_pair": _SPANS,
         "image": pa.binary(),
+        "exchange": pa.string(),
     }
 )
-"""`label_name`: the label as the model calls it; `image`: a PNG. What an example does not have is null."""
+"""`label_name`: the label as the model calls it; `image`: a PNG; `exchange`: the columns of generated text as JSON.
+
+What an example does not have is null.
+"""
 
 
 def write_examples(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -39,7 +45,7 @@ def read_examples(path: Path, count: int) -> list[dict[str, Any]]:
     """The rows, without what each does not have; `count` empty ones where they were not kept (before version 0.2)."""
     if not path.exists():
         return [{} for _ in range(count)]
-    return [_restored(row) for row in pq.read_table(path, schema=SCHEMA).to_pylist()]
+    return [_restored(row) for row in pq.read_table(path).to_pylist()]
 
 
 def _stored(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,11 +54,13 @@ def _stored(row: Mapping[str, Any]) -> dict[str, Any]:
         buffer = BytesIO()
         found["image"].save(buffer, format="PNG")
         found["image"] = buffer.getvalue()
-    return found
+    exchange = {name: row[name] for name in EXCHANGE if row.get(name) is not None}
+    return found | ({"exchange": json.dumps(exchange, ensure_ascii=False)} if exchange else {})
 
 
 def _restored(row: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: value for name, value in row.items() if value is not None}
     if "image" in known:
         known["image"] = Image.open(BytesIO(known["image"]))
-    return known
+    exchange: dict[str, Any] = json.loads(known.pop("exchange", "{}"))
+    return known | exchange

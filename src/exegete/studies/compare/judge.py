@@ -135,7 +135,7 @@ def _by_layer(
 ) -> pd.DataFrame:
     """Plausibility of every layer's scores, for methods that have some, where people marked evidence."""
     layers = () if explanation.layers is None or batch.rationale is None else explanation.layers.unbind(1)
-    auc = Auc()
+    auc = Auc() if batch.exchanges is None else Auc(level="source", absolute=False)
     values = {
         float(number): auc.judge(model, batch, scores, target)[auc.name] for number, scores in enumerate(layers, 1)
     }
