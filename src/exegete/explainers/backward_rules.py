@@ -21,7 +21,7 @@ CAPTURE = Capture(differentiable_twice=True)
 class BackwardRules(OfOutput):
     """⟨x_k, ∇̃_k z⟩: representations times the derivative ∇̃ of the target's score by `rules`. Signed; F + B.
 
-    Any family with an `Architecture`. `Explanation.bias` [B] is z − Σ_k over all positions: what the biases add, and
+    Any family with a record. `Explanation.bias` [B] is z − Σ_k over all positions: what the biases add, and
     what rules that do not conserve shed. `Explanation.layers` [B, N, L] holds ⟨x_k, ∇̃_k z⟩ at the inputs of every
     layer.
 
