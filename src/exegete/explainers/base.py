@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -14,6 +16,8 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.digest import weights_digest
+from exegete.models.outputs import finite
+from exegete.models.readout import answer_only
 from exegete.models.tasks import Output
 
 
@@ -23,13 +27,19 @@ class Explanation:
 
     `scores` [B, L], zero outside content; `delta` [B]: how far the scores are from adding up to what they should
     (methods with a completeness property); `layers` [B, N, L]: scores layer by layer; `bias` [B]: the part of the
-    target's score that belongs to no position (methods that keep it apart).
+    target's score that belongs to no position (methods that keep it apart); `logits`: the model's answer, where the
+    method's own pass gave it.
     """
 
     scores: Tensor
     delta: Tensor | None = None
     layers: Tensor | None = None
     bias: Tensor | None = None
+    logits: Tensor | None = None
+
+
+Chosen = Callable[[Tensor | None], Tensor]
+"""From the model's logits, or None where the method has none yet, to the target."""
 
 
 class Explainer(ABC):
@@ -41,6 +51,8 @@ class Explainer(ABC):
 
     card: ClassVar[MethodCard]
     output: Output | None = None
+    answers: ClassVar[bool] = False
+    """Whether explanations bring the model's logits along, so that no other pass is needed for the prediction."""
 
     @property
     def name(self) -> str:
@@ -95,10 +107,16 @@ class Explainer(ABC):
         if torch.is_inference_mode_enabled() and self._needs_gradient:
             raise ExegeteError(f"{self.name} takes gradients: call it outside torch.inference_mode(), or in no_grad()")
         keep_graph = torch.is_grad_enabled() and self.differentiable
-        with model.evaluating():
-            target = model.target(batch, target)
-            with torch.set_grad_enabled(keep_graph):
-                return self.explanation(model.with_output(self.output), batch, target)
+
+        def chosen(logits: Tensor | None) -> Tensor:
+            return model.target(batch, target, None if logits is None else finite(logits))
+
+        with model.evaluating(), torch.set_grad_enabled(keep_graph):
+            return self.answered(model.with_output(self.output), batch, chosen)
+
+    def answered(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+        """The explanation of the target that `chosen` gives; methods that answer give it the logits of their pass."""
+        return self.explanation(model, batch, chosen(None))
 
     def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
         """For methods that say more than scores."""
@@ -142,6 +160,8 @@ class SinglePass(Explainer):
     A training step can hand its own pass to `from_outputs`, so that guidance costs no pass of its own.
     """
 
+    answers: ClassVar[bool] = True
+
     @property
     def capture(self) -> Capture:
         """The quantities to capture in the forward pass."""
@@ -158,17 +178,28 @@ class SinglePass(Explainer):
     ) -> Tensor:
         """[B, L] from one pass; `keep_graph`: the scores themselves will be differentiated."""
 
-    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """One pass of the method's own."""
+    def explanation_from(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+    ) -> Explanation:
+        """For methods that say more than scores; see `from_outputs`."""
+        return Explanation(self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph))
+
+    def answered(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+        """One pass of the method's own, from which the prediction is read too."""
         keep_graph = torch.is_grad_enabled()
-        capture = replace(self.capture, differentiable_twice=keep_graph)
-        if not self.on_embeddings and not self._needs_gradient:
-            outputs = model(batch, capture=capture)
-            return self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
-        with torch.enable_grad():
-            outputs = model(batch, embeddings_with_gradient(model, batch, keep_graph=keep_graph), capture)
-            scores = self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
-        return scores if keep_graph else scores.detach()
+        sloped = self.on_embeddings or self._needs_gradient
+        capture = replace(
+            self.capture,
+            differentiable_twice=keep_graph,
+            last_only=self.capture.last_only and (keep_graph or sloped),
+        )
+        with torch.set_grad_enabled(keep_graph or sloped):
+            embeddings = embeddings_with_gradient(model, batch, keep_graph=keep_graph) if sloped else None
+            with nullcontext() if capture.hidden_states else answer_only(model):
+                outputs = model(batch, embeddings, capture)
+            found = self.explanation_from(model, batch, outputs, chosen(outputs.logits), keep_graph=keep_graph)
+        scores = found.scores if keep_graph else found.scores.detach()
+        return replace(found, scores=scores, logits=outputs.logits.detach())
 
 
 def embeddings_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Tensor:

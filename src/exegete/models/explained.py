@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from operator import index
 from typing import Any, Literal, Self, SupportsIndex
 
@@ -94,7 +95,7 @@ class ExplainedModel(nn.Module):
         """The settings besides its weights that the model's answers depend on, as plain values."""
         return {"task": self.task.name, "max_length": self.max_length}
 
-    @property
+    @cached_property
     def is_decoder(self) -> bool:
         """Whether attention is causal: the answer is then read at the last position, and padding goes left."""
         return any(getattr(module, "is_causal", False) for module in self.model.modules())
@@ -123,7 +124,7 @@ class ExplainedModel(nn.Module):
         limit = limit if self.limit is None else min(limit, self.limit)
         return min(limit, getattr(self.processing_class, "model_max_length", limit) or limit)
 
-    @property
+    @cached_property
     def _first_position(self) -> int:
         """RoBERTa's first position is the one after its padding index; everybody else's is 0."""
         for name, module in self.model.named_modules():
