@@ -138,7 +138,7 @@ def describe(
 @torch.no_grad()
 def _explain(model: ExplainedModel, method: Explainer, batch: Batch, target: Any) -> tuple[Tensor, Tensor, Explanation]:
     """The target, the model's logits, and the explanation; where the method's own pass answers there is no other."""
-    if method.answers:
+    if method.brings_logits:
         explanation = method.explain(model, batch, target)
         assert explanation.logits is not None
         return model.target(batch, target, explanation.logits), explanation.logits, explanation

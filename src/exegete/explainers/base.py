@@ -51,7 +51,7 @@ class Explainer(ABC):
 
     card: ClassVar[MethodCard]
     output: Output | None = None
-    answers: ClassVar[bool] = False
+    brings_logits: ClassVar[bool] = False
     """Whether explanations bring the model's logits along, so that no other pass is needed for the prediction."""
 
     @property
@@ -112,9 +112,9 @@ class Explainer(ABC):
             return model.target(batch, target, None if logits is None else finite(logits))
 
         with model.evaluating(), torch.set_grad_enabled(keep_graph):
-            return self.answered(model.with_output(self.output), batch, chosen)
+            return self.explanation_of(model.with_output(self.output), batch, chosen)
 
-    def answered(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
         """The explanation of the target that `chosen` gives; methods that answer give it the logits of their pass."""
         return self.explanation(model, batch, chosen(None))
 
@@ -160,7 +160,7 @@ class SinglePass(Explainer):
     A training step can hand its own pass to `from_outputs`, so that guidance costs no pass of its own.
     """
 
-    answers: ClassVar[bool] = True
+    brings_logits: ClassVar[bool] = True
 
     @property
     def capture(self) -> Capture:
@@ -184,7 +184,7 @@ class SinglePass(Explainer):
         """For methods that say more than scores; see `from_outputs`."""
         return Explanation(self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph))
 
-    def answered(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
         """One pass of the method's own, from which the prediction is read too."""
         keep_graph = torch.is_grad_enabled()
         sloped = self.on_embeddings or self._needs_gradient

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
+from exegete.models.readout import answer_only
 from exegete.models.removal import Deletion, Removal, Replacement
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def perturbed(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Te
         return _soft(model, batch, keep, how)
     keep = (keep | ~batch.removable) & batch.attended
     versions = Deletion(model, batch, keep) if how == "remove" else Replacement(model, batch, keep, how)
-    with torch.no_grad(), model.evaluating():
+    with torch.no_grad(), model.evaluating(), answer_only(model):
         answers = _answers(model, versions, how)
     return answers.view(*keep.shape[:2], *answers.shape[1:])
 
