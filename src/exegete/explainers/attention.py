@@ -72,8 +72,8 @@ class AttentionLast(OfLayers):
 
     def rows(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
         """Each layer's attention from position q, mean over heads: mean_h A^l[q, :]."""
-        every = batch.attended / batch.attended.sum(1, keepdim=True)
-        weights = model.readout(batch, target) if self.query == "readout" else every
+        attended = batch.attended.to(model.dtype)
+        weights = model.readout(batch, target) if self.query == "readout" else attended / attended.sum(1, keepdim=True)
         return torch.stack([_read(weights, layer) for layer in outputs.attentions], 1)
 
 

@@ -21,7 +21,7 @@ from exegete.models.adapters import unwrapped
 from exegete.models.batch import Batch
 from exegete.models.capture import Capture, Recorded, recording
 from exegete.models.outputs import Outputs, finite
-from exegete.models.perturbed import How, perturbed
+from exegete.models.perturbed import How, perturbed_logits
 from exegete.models.preserve import attention_type_for, evaluating, hooks_removed
 from exegete.models.substitute import embeddings_replaced, last_tokens, read_at
 from exegete.models.tasks import Output, Task, task_of
@@ -230,6 +230,8 @@ class ExplainedModel(nn.Module):
         """E·keep + E_ref·(1 − keep) [B, L, d] with keep [B, L] bool or in [0, 1]; outside `removable` E stays."""
         embeddings = self.embed(batch)
         reference = torch.zeros_like(embeddings) if how == "zero" else self.reference(batch, how)
+        if keep.dtype == torch.bool:
+            return torch.where((keep | ~batch.removable)[..., None], embeddings, reference)
         keep = torch.where(batch.removable, keep.to(embeddings.dtype), 1.0)[..., None]
         return embeddings * keep + reference * (1 - keep)
 
@@ -313,7 +315,7 @@ class ExplainedModel(nn.Module):
             how: `remove` (positions are deleted), or what takes their place: `mask`, `pad` (that token) or `zero`
                 (a zero vector); positions then stay as they are.
         """
-        return perturbed(self, batch, keep, how)
+        return self.task.probabilities(perturbed_logits(self, batch, keep, how))
 
     @contextmanager
     def remember(self) -> Iterator[None]:
