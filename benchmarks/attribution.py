@@ -39,7 +39,9 @@ OWN = (
     "an honest film about a father who never learned to say what he meant , played with great restraint",
     "dull",
 )
-LONG = "an honest film about a father who never learned to say what he really meant , played with great restraint , a joy"
+LONG = (
+    "an honest film about a father who never learned to say what he really meant , played with great restraint , a joy"
+)
 CALLS = {
     "saliency": "F + B",
     "input_x_gradient": "F + B",
