@@ -96,13 +96,9 @@ class ScaledAttention(OfOutput, SinglePass):
     """Last layer's attention times its gradient, each a mean over heads, from where the answer is read. Signed."""
 
     card: ClassVar = MethodCard(
-        name="scaled_attention",
-        family="attention",
-        signed=True,
-        differentiable=True,
-        cost="F + B",
+        name="scaled_attention", family="attention", signed=True, differentiable=True, cost="F + B",
         paper="Serrano and Smith 2019",
-    )
+    )  # fmt: skip
 
     @property
     def capture(self) -> Capture:

@@ -16,13 +16,9 @@ class InputXGradient(EmbeddingGradient):
     """Input embedding times the gradient of the target's logit, summed over d (Shrikumar et al. 2017). Signed."""
 
     card: ClassVar = MethodCard(
-        name="input_x_gradient",
-        family="gradients",
-        signed=True,
-        differentiable=True,
-        cost="F + B",
+        name="input_x_gradient", family="gradients", signed=True, differentiable=True, cost="F + B",
         paper="Shrikumar et al. 2017",
-    )
+    )  # fmt: skip
 
     def of_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
         """Σ_d E_id ∂f_c/∂E_id."""

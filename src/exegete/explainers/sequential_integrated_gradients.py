@@ -31,13 +31,9 @@ class SequentialIntegratedGradients(OfOutput):
     n_steps: int | Literal["auto"] = "auto"
     baselines: Reference = "mask"
     card: ClassVar = MethodCard(
-        name="sequential_integrated_gradients",
-        family="gradients",
-        signed=True,
-        differentiable=True,
-        cost="(tokens + 1) F",
-        paper="Enguehard 2023",
-    )
+        name="sequential_integrated_gradients", family="gradients", signed=True, differentiable=True,
+        cost="(tokens + 1) F", paper="Enguehard 2023",
+    )  # fmt: skip
 
     def passes(self, length: int) -> tuple[float, float]:
         """One each a point of a position, and forward the ends of every path."""

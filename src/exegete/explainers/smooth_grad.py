@@ -34,12 +34,9 @@ class SmoothGrad(OfOutput):
     norm: Norm = "l2"
     seed: int = 0
     card: ClassVar = MethodCard(
-        name="smooth_grad",
-        family="gradients",
-        differentiable=True,
-        cost="n_samples (F + B)",
+        name="smooth_grad", family="gradients", differentiable=True, cost="n_samples (F + B)",
         paper="Smilkov et al. 2017",
-    )
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):

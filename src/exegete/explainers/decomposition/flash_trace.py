@@ -37,13 +37,9 @@ class FlashTrace(Explainer):
     hops: int = 0
     sinks: Literal["predicting", "own"] = "predicting"
     card: ClassVar = MethodCard(
-        name="flash_trace",
-        family="decomposition",
-        signed=False,
-        differentiable=False,
-        cost="≈ 2 F",
+        name="flash_trace", family="decomposition", signed=False, differentiable=False, cost="≈ 2 F",
         paper="FlashTrace 2026",
-    )
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.sinks not in ("predicting", "own"):

@@ -40,13 +40,9 @@ class InformationFlow(LayerMaps):
     form: Literal["rollout", "routes"] = "rollout"
     threshold: float = 0.0
     card: ClassVar = MethodCard(
-        name="information_flow",
-        family="decomposition",
-        signed=False,
-        differentiable=False,
-        cost="≈ 3 F",
+        name="information_flow", family="decomposition", signed=False, differentiable=False, cost="≈ 3 F",
         paper="Ferrando and Voita 2024",
-    )
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.form not in ("rollout", "routes"):
