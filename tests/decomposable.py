@@ -8,14 +8,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
 import families
 from exegete.models import Batch, ExplainedModel
 
-POST_NORM = ("bert", "electra", "roberta", "xlm-roberta", "distilbert", "albert", "big_bird", "deberta-v2")
-PRE_NORM = ("gpt2", "vit", "llama", "mistral", "qwen2", "modernbert")
-FAMILIES = POST_NORM + PRE_NORM
+FAMILIES = tuple(families.FAMILIES)
 LENGTHS = (9, 6, 2)
 
 
@@ -33,15 +31,7 @@ def model(family: str, head: str = "SequenceClassification", seed: int = 0, **ch
     """Every weight, bias and norm weight is random."""
     if family == "big_bird":
         changes |= {"attention_type": "original_full"}
-    if family == "qwen2":
-        torch.manual_seed(seed)
-        size = families.SIZE | {"num_key_value_heads": 2, "num_labels": 3} | changes
-        made = AutoModelForSequenceClassification.from_config(AutoConfig.for_model("qwen2", **size)).double().eval()
-        with torch.no_grad():
-            for parameter in made.parameters():
-                parameter.add_(0.1 * torch.randn_like(parameter))
-    else:
-        made = families.tiny(family, head, seed=seed, dtype=torch.float64, **changes)
+    made = families.tiny(family, head, seed=seed, dtype=torch.float64, **changes)
     exact_norms(made)
     return ExplainedModel(made)
 

@@ -1,4 +1,4 @@
-"""Tiny random models of every supported family, with tokenizers, for tests."""
+"""Tiny random models of every family that has a record, with tokenizers, for tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from exegete.models.families import FAMILIES
+from exegete.models.families.record import SMALL
+
 SENTENCES = [
     "a moving film about a small town and its river",
     "the plot is dull , but nobody laughs at the café's naïve jokes",
@@ -17,48 +20,11 @@ SENTENCES = [
     "it is neither funny nor sad ; it's simply long",
     "great acting cannot save a tired story",
 ]
-VOCABULARY = 300
-SIZE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 130,
-}
-ENCODERS: dict[str, dict[str, Any]] = {
-    "bert": SIZE,
-    "electra": SIZE | {"embedding_size": 24},
-    "roberta": SIZE | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1},
-    "xlm-roberta": SIZE | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1},
-    "distilbert": {
-        "vocab_size": VOCABULARY,
-        "dim": 32,
-        "n_layers": 2,
-        "n_heads": 4,
-        "hidden_dim": 48,
-        "max_position_embeddings": 130,
-    },
-    "albert": SIZE | {"embedding_size": 24},
-    "big_bird": SIZE | {"block_size": 4, "num_random_blocks": 1},
-    "modernbert": SIZE
-    | {
-        "pad_token_id": 0,
-        "cls_token_id": 2,
-        "sep_token_id": 3,
-        "bos_token_id": 2,
-        "eos_token_id": 3,
-        "local_attention": 8,
-    },
-    "deberta-v2": SIZE
-    | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 16, "share_att_key": True},
-}
-DECODERS: dict[str, dict[str, Any]] = {
-    "gpt2": {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 130, "bos_token_id": 2, "eos_token_id": 2},
-    "llama": SIZE | {"num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3},
-    "mistral": SIZE | {"num_key_value_heads": 2, "sliding_window": 6, "bos_token_id": 2, "eos_token_id": 3},
-}  # fmt: skip
-TEXT = ENCODERS | DECODERS
+SIZE = SMALL
+VOCABULARY = SIZE["vocab_size"]
+TEXT = {name: family.small for name, family in FAMILIES.items() if family.tokenizer is not None}
+ENCODERS = {name: sizes for name, sizes in TEXT.items() if FAMILIES[name].tokenizer != "gpt2"}
+DECODERS = {name: sizes for name, sizes in TEXT.items() if name not in ENCODERS}
 
 
 def tiny(
@@ -66,15 +32,10 @@ def tiny(
 ) -> Any:
     """A random model of the family, its biases and norms randomised too, in evaluation mode, without a processor."""
     torch.manual_seed(seed)
-    if family == "vit":
-        config = hf.ViTConfig(
-            hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=8, patch_size=2,
-            num_channels=1, num_labels=3, **changes,
-        )  # fmt: skip
-        model = hf.ViTForImageClassification(config)
-    else:
-        config = hf.AutoConfig.for_model(family, **(TEXT[family] | {"num_labels": 3} | changes))
-        model = getattr(hf, f"AutoModelFor{head}").from_config(config)
+    known = FAMILIES[family]
+    config = hf.AutoConfig.for_model(family, **(known.small | {"num_labels": 3} | changes))
+    kind = head if known.tokenizer else "ImageClassification"
+    model = getattr(hf, f"AutoModelFor{kind}").from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -133,16 +94,15 @@ def _pieces(raw: Tokenizer, special: list[str]) -> dict[str, int]:
 
 def processor(family: str) -> Any:
     """The tokenizer or image processor that goes with a family's tiny model."""
-    if family == "vit":
+    kind = FAMILIES[family].tokenizer
+    if kind is None:
         return hf.ViTImageProcessorPil(size={"height": 8, "width": 8}, image_mean=[0.5], image_std=[0.5])
-    if family in DECODERS:
-        return tokenizer("gpt2")
-    return tokenizer("roberta" if "roberta" in family else "bert")
+    return tokenizer(kind)
 
 
 def examples(family: str, count: int = 5) -> list[Any]:
     """Texts of uneven length, or pictures."""
-    if family == "vit":
+    if FAMILIES[family].tokenizer is None:
         from PIL import Image
         from sklearn.datasets import load_digits
 

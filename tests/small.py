@@ -11,7 +11,7 @@ from exegete import explainer
 from exegete.explainers import EXPLAINERS
 from exegete.models import ExplainedModel
 
-FAMILIES = [*families.TEXT, "vit"]
+FAMILIES = list(families.FAMILIES)
 TEXT = list(families.TEXT)
 SPAN_FAMILIES = ["bert", "roberta", "modernbert", "distilbert", "electra", "gpt2"]
 PAIRS = [

@@ -1,11 +1,14 @@
 """What every registered explainer owes: padding, cost, shapes, zeros outside content."""
 
+import re
+
 import pytest
 import torch
 
-from exegete import Batch, ExegeteError, explainer, methods
+from exegete import Batch, ExegeteError, attribute, explainer, methods
 from exegete.explainers import EXPLAINERS
 from exegete.models import Capture
+from exegete.models.families import FAMILIES as RECORDS
 from small import FAMILIES, NATIVE, PAIRS, SPAN_FAMILIES, alone, made, shared, small, uneven
 
 VARIANTS = [
@@ -37,7 +40,9 @@ def same_alone(method, model, batch, tolerance):
 @torch.no_grad()
 def test_padding_changes_no_score(family, method):
     model = shared(family)
-    same_alone(method, model, model.encode(uneven(family, 3)), 1e-7 if family == "modernbert" else 1e-10)
+    same_alone(
+        method, model, model.encode(uneven(family, 3)), 1e-7 if RECORDS[family].in_float32 == "rotations" else 1e-10
+    )
 
 
 @pytest.mark.parametrize("method", NATIVE)
@@ -137,6 +142,39 @@ def test_cost_is_at_most_what_is_registered(family, method):
     elif method == "occlusion?granularity=token":
         assert forward >= 0.5 * sum(bound[0] for bound in bounds), "most deletions differ"
     assert counted(model, lambda: single.attribute(model, batch))[0] <= forward + len(batch)
+
+
+@pytest.mark.parametrize("method", NATIVE)
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+@torch.no_grad()
+def test_the_prediction_is_read_from_the_methods_own_pass(family, method):
+    model = shared(family)
+    texts = uneven(family, 3)
+    single = made(method)
+    own = counted(model, lambda: single.attribute(model, model.encode(texts), torch.tensor([0, 1, 2])))[:2]
+    forward, backward, result = counted(model, lambda: attribute(model, texts, single, [0, 1, 2], batch_size=3))
+    assert (forward, backward) == (own[0] + (0 if single.brings_logits else len(texts)), own[1])
+    lengths = [len(item.scores) - sum(item.special) for item in result]
+    exact = EXPLAINERS[method].card.family in ("gradients", "attention", "decomposition") and method != "value_zeroing"
+    assert not exact or own == tuple(sum(single.passes(length)[i] for length in lengths) for i in (0, 1))
+    chances = model.probabilities(model.encode(texts))
+    for item, chance in zip(result, chances, strict=True):
+        assert item.prediction == chance.argmax()
+        assert item.probability == pytest.approx(float(chance[item.target]), rel=1e-6)
+
+
+def passes_on_the_card(method, length):
+    """A card's formula as forward and backward passes, for an example of so many words of one token each."""
+    single = explainer(method)
+    formula = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", single.card.cost.replace("^", "**").replace("²", "**2"))
+    names = single.params | {"words": length, "tokens": length, "min": min}
+    return tuple(float(eval(formula, {}, names | dict(zip("FB", one, strict=True)))) for one in ((1, 0), (0, 1)))
+
+
+@pytest.mark.parametrize("method", [name for name in NATIVE if EXPLAINERS[name].card.cost[0] not in "≈≤"])
+@pytest.mark.parametrize("length", [3, 12])
+def test_the_formula_on_the_card_is_the_number_of_passes(method, length):
+    assert passes_on_the_card(method, length) == explainer(method).passes(length)
 
 
 def test_cards_and_registry_agree():

@@ -129,9 +129,9 @@ def test_draws_move_a_word_alike_wherever_it_stands_inside_the_cube_and_special_
     seen = []
 
     class Recording(type(exegete.explainer("saliency"))):
-        def scores(self, model, batch, target):
+        def explanation_of(self, model, batch, chosen):
             seen.append(model.embed(batch).detach().clone())
-            return super().scores(model, batch, target)
+            return super().explanation_of(model, batch, chosen)
 
     max_sensitivity(model, batch, Recording(), samples=3, radius=0.1)
     clean, *moved = [each[0] for each in seen]
@@ -189,10 +189,10 @@ def test_what_was_remembered_of_the_words_as_they_are_is_not_said_of_moved_ones(
 class Broken(type(exegete.explainer("saliency"))):
     """Fails when the words have moved."""
 
-    def scores(self, model, batch, target):
+    def explanation_of(self, model, batch, chosen):
         if model.embedding._forward_hooks:
             raise RuntimeError("broken")
-        return super().scores(model, batch, target)
+        return super().explanation_of(model, batch, chosen)
 
 
 def test_what_cannot_be_moved_is_refused():

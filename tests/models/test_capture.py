@@ -7,20 +7,14 @@ import transformers as hf
 import families
 from exegete import Batch, ExegeteError, explainer
 from exegete.models import Capture, ExplainedModel
+from exegete.models.architecture import layers, part
 from exegete.models.capture import recording
 from small import FAMILIES, alone, shared, small, uneven
 
 LAYERS = 2
 EVERYTHING = Capture(attentions=True, heads=True, hidden_states=True)
-OUTPUT_PROJECTIONS = (
-    "attention.output.dense",
-    "attention.out_lin",
-    "attention.dense",
-    "attention.o_proj",
-    "attn.Wo",
-    "attn.c_proj",
-    "self_attn.o_proj",
-)
+FOR_SECOND_DERIVATIVES = {None: (1e-5, 1e-5), "rotations": (1e-5, 1e-4), "norms": (1e-3, 1e-2)}
+"""A step and a relative tolerance, by what is in float32."""
 
 
 def long_texts(family):
@@ -36,7 +30,7 @@ def test_as_transformers_eager_gives_them(family):
         decoder: {"pad_token_id": 0} for decoder in families.DECODERS
     }
     eager = small(family, **changes.get(family, {}))
-    if family not in ("big_bird", "deberta-v2"):
+    if families.FAMILIES[family].attention.hooks is None:
         eager.model.set_attn_implementation("eager")
     batch = model.encode(uneven(family) if family == "big_bird" else long_texts(family))
     captured = model(batch, capture=EVERYTHING)
@@ -83,15 +77,15 @@ def test_attention_times_values_is_what_the_output_projection_gets(family):
     model = shared(family)
     batch = model.encode(uneven(family))
     mixed = []
-    names = [name for name, _ in model.model.named_modules() if name.endswith(OUTPUT_PROJECTIONS)]
+    output = families.FAMILIES[family].attention.output
     hooks = [
-        model.model.get_submodule(name).register_forward_pre_hook(lambda _, inputs: mixed.append(inputs[0]))
-        for name in names
+        part(layer, output).register_forward_pre_hook(lambda _, inputs: mixed.append(inputs[0]))
+        for layer in dict.fromkeys(layers(model.model))
     ]
     captured = model(batch, capture=EVERYTHING)
     for hook in hooks:
         hook.remove()
-    assert len(mixed) == LAYERS, "the test has to find the output projections"
+    assert len(mixed) == LAYERS
     for attention, value, expected in zip(captured.attentions, captured.values, mixed, strict=True):
         heads = torch.einsum("bhij,bhjd->bihd", attention, value).flatten(2)
         torch.testing.assert_close(heads[batch.attended], expected.view_as(heads)[batch.attended])
@@ -140,8 +134,7 @@ def test_second_derivatives(family):
 
     (second,) = torch.autograd.grad(penalty(embeddings), embeddings)
     direction = torch.randn_like(embeddings, generator=torch.Generator().manual_seed(1))
-    in_float32 = {"llama": (1e-3, 1e-3), "mistral": (1e-3, 1e-3), "modernbert": (1e-5, 1e-4)}  # norms and rotations
-    step, tolerance = in_float32.get(family, (1e-5, 1e-5))
+    step, tolerance = FOR_SECOND_DERIVATIVES[families.FAMILIES[family].in_float32]
     numeric = (penalty(embeddings + step * direction) - penalty(embeddings - step * direction)) / (2 * step)
     torch.testing.assert_close((second * direction).sum(), numeric.detach(), rtol=tolerance, atol=1e-9)
 

@@ -261,7 +261,7 @@ def test_memory_answers_the_same_and_asks_once(family, head, how):
     assert torch.equal(first, expected)
     assert torch.equal(again, expected)
     whole = expected[:, -1:, :, columns] if head == "QuestionAnswering" else expected[:, -1:]
-    assert torch.equal(part, whole)
+    torch.testing.assert_close(part, whole, rtol=1e-14, atol=0)  # sums of as many numbers, and zeros among them
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import exegete
 from exegete import Batch
 from exegete.errors import ExegeteError
 from exegete.models.prompted import PromptedModel, few_shot
-from families import SENTENCES, SIZE, TEXT, processor, tokenizer
+from families import SENTENCES, TEXT, processor, tokenizer
 
 SHOTS = [("a joy {really}", "P"), ("two dull hours", "N")]
 TEMPLATE = few_shot("Is the review good ?", SHOTS)
@@ -18,7 +18,7 @@ LENGTH = 130
 
 
 def causal(family, **changes):
-    config = hf.AutoConfig.for_model(family, **(TEXT | {"qwen2": SIZE | {"num_key_value_heads": 2}})[family] | changes)
+    config = hf.AutoConfig.for_model(family, **TEXT[family] | changes)
     torch.manual_seed(1)
     model = hf.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():

@@ -5,7 +5,8 @@ import torch
 
 import exegete
 from exegete.models.architecture import layers, part
-from exegete.models.readout import AFTER_ATTENTION, answer_only
+from exegete.models.families import FAMILIES
+from exegete.models.readout import answer_only
 from families import TEXT, examples, processor, tiny
 
 
@@ -15,7 +16,7 @@ def test_answers_and_gradients_are_the_same_with_less_work(family):
     batch = model.encode(examples(family, 4))
     embeddings = model.embed(batch).detach().requires_grad_()
     widths = []
-    path = AFTER_ATTENTION.get(family)
+    path = FAMILIES[family].after_attention
     modules = [] if path is None else [part(layers(model.model)[-1], "output")]
     hooks = [module.register_forward_hook(lambda m, i, o: widths.append(o.shape[1])) for module in modules]
     found = []

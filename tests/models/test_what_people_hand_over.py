@@ -72,7 +72,7 @@ def test_costs_may_be_asked_for_by_name(pair):
 
 
 def test_a_tracker_that_is_not_installed_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("exegete.training.loop.arguments.get_available_reporting_integrations", lambda: ["clearml"])
+    monkeypatch.setattr("transformers.integrations.get_available_reporting_integrations", lambda: ["clearml"])
     options = RunOptions(arguments={"report_to": "wandb"})
     with pytest.raises(ExegeteError, match="report_to=wandb: expected one of none, all, clearml"):
         training_arguments(options, {"metric_for_best_model": "loss"}, tmp_path, {"loss": False})

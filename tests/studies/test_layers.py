@@ -10,7 +10,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 import exegete
 import families
 from exegete.models import Capture, ExplainedModel
-from exegete.studies.runs.layers import by_layer, layer_scores
+from exegete.studies.runs.layers import by_layer
 
 TECHNIQUES = ("attention_last", "attention_rollout", "input_x_gradient", "alti", "decompx_linear")
 WHOLE = "?level=token&specials=true&absolute=true"
@@ -55,8 +55,10 @@ def test_layers_of_attention_and_rollout_are_products_of_the_matrices(model, dat
     batch = model.encode(list(data.select([0, 3])))
     with torch.no_grad():
         attentions = [layer.mean(1) for layer in model(batch, capture=Capture(attentions=True)).attentions]
-        by_layer = layer_scores(model, batch, exegete.explainer("attention_last"))
-        rolled = layer_scores(model, batch, exegete.explainer("attention_rollout"))
+        by_layer, rolled = (
+            exegete.explainer(name).explain_all_positions(model, batch, "label").layers
+            for name in ("attention_last", "attention_rollout")
+        )
     product = torch.eye(batch.length)
     for number, layer in enumerate(attentions):
         torch.testing.assert_close(by_layer[:, number], layer[:, 0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -10,18 +11,49 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.base import OfOutput, SinglePass, gradient
+from exegete.explainers.base import Explanation, OfOutput, SinglePass, gradient
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 Query = Literal["readout", "mean"]
 
 
+class OfLayers(SinglePass):
+    """A method that reads one row of a matrix for each layer, and has scores for each."""
+
+    @property
+    def capture(self) -> Capture:
+        """Attention probabilities of all layers."""
+        return Capture(attentions=True)
+
+    @abstractmethod
+    def rows(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
+        """[B, N, L] The scores of every layer whose attention was captured."""
+
+    def combined(self, rows: Tensor) -> Tensor:
+        """The scores [B, L], from those of the layers."""
+        return rows[:, -1]
+
+    def from_outputs(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+    ) -> Tensor:
+        """The scores of the last layer, unless the method has another use for them."""
+        return self.combined(self.rows(model, batch, outputs, target))
+
+    def explanation_from(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+    ) -> Explanation:
+        """Also the scores of every layer, unless only the last one's attention was captured."""
+        rows = self.rows(model, batch, outputs, target)
+        whole = rows.shape[1] == model.config.num_hidden_layers
+        return Explanation(self.combined(rows), layers=rows.detach() if whole else None)
+
+
 @dataclass(frozen=True)
-class AttentionLast(SinglePass):
-    """Last layer's attention, mean over heads. Unsigned.
+class AttentionLast(OfLayers):
+    """Last layer's attention, mean over heads: mean_h A^N[q, :]. Unsigned.
 
     `query`: attention from where the answer is read (`readout`: the first position of an encoder, the last of a
-    decoder), or the `mean` over all positions.
+    decoder), or the `mean` over all positions. `Explanation.layers` holds every layer's.
     """
 
     query: Query = "readout"
@@ -38,32 +70,25 @@ class AttentionLast(SinglePass):
         """Attention probabilities of the last layer."""
         return Capture(attentions=True, last_only=True)
 
-    def from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
-    ) -> Tensor:
-        """Attention of the last layer from position q, mean over heads: mean_h A^N[q, :]."""
-        return _from_query(model, batch, outputs.attentions[-1].mean(1), target, self.query)
+    def rows(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
+        """Each layer's attention from position q, mean over heads: mean_h A^l[q, :]."""
+        attended = batch.attended.to(model.dtype)
+        weights = model.readout(batch, target) if self.query == "readout" else attended / attended.sum(1, keepdim=True)
+        return torch.stack([_read(weights, layer) for layer in outputs.attentions], 1)
 
 
 @dataclass(frozen=True)
 class AttentionAll(AttentionLast):
-    """Attention of all layers and heads, mean. Unsigned; parameters as `attention_last`."""
+    """Attention of all layers and heads, mean: mean_l mean_h A^l[q, :]. Unsigned; parameters as `attention_last`."""
 
     card: ClassVar = MethodCard(
         name="attention_all", family="attention", differentiable=True, cost="F", paper="Fernandes et al. 2022"
     )
+    capture = OfLayers.capture
 
-    @property
-    def capture(self) -> Capture:
-        """Attention probabilities of all layers."""
-        return Capture(attentions=True)
-
-    def from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
-    ) -> Tensor:
-        """Attention from position q, mean over heads and layers: mean_l mean_h A^l[q, :]."""
-        mean = torch.stack([layer.mean(1) for layer in outputs.attentions]).mean(0)
-        return _from_query(model, batch, mean, target, self.query)
+    def combined(self, rows: Tensor) -> Tensor:
+        """Their mean."""
+        return rows.mean(1)
 
 
 @dataclass(frozen=True)
@@ -71,13 +96,9 @@ class ScaledAttention(OfOutput, SinglePass):
     """Last layer's attention times its gradient, each a mean over heads, from where the answer is read. Signed."""
 
     card: ClassVar = MethodCard(
-        name="scaled_attention",
-        family="attention",
-        signed=True,
-        differentiable=True,
-        cost="F + B",
+        name="scaled_attention", family="attention", signed=True, differentiable=True, cost="F + B",
         paper="Serrano and Smith 2019",
-    )
+    )  # fmt: skip
 
     @property
     def capture(self) -> Capture:
@@ -98,31 +119,27 @@ class ScaledAttention(OfOutput, SinglePass):
 
 
 @dataclass(frozen=True)
-class AttentionRollout(SinglePass):
+class AttentionRollout(OfLayers):
     """Attention multiplied through the layers, half of each layer's mixture being the residual. Unsigned.
 
     A' = (mean_h A + I) / 2; the row of A'_N ··· A'_1 where the answer is read (Abnar and Zuidema 2020).
+    `Explanation.layers` holds that of A'_l ··· A'_1 for every layer l.
     """
 
     card: ClassVar = MethodCard(
         name="attention_rollout", family="attention", differentiable=True, cost="F", paper="Abnar and Zuidema 2020"
     )
 
-    @property
-    def capture(self) -> Capture:
-        """Attention probabilities of all layers."""
-        return Capture(attentions=True)
-
-    def from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
-    ) -> Tensor:
-        """The readout's row is multiplied through from the last layer down: O(N·L²), no product of matrices."""
-        row = model.readout(batch, target).to(outputs.attentions[-1].dtype)[:, None]
+    def rows(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
+        """A readout's row for each layer is multiplied through from there down: O(N²·L²), no product of matrices."""
+        readout = model.readout(batch, target).to(outputs.attentions[-1].dtype)[:, None]
+        rows = readout[:, :0]
         for layer in reversed(outputs.attentions):
+            rows = torch.cat([readout, rows], 1)
             mixture = layer.mean(1)
             total = mixture.sum(-1)[:, None] + 1
-            row = row / total @ mixture + row / total
-        return row[:, 0]
+            rows = rows / total @ mixture + rows / total
+        return rows
 
 
 def from_readout(model: ExplainedModel, batch: Batch, matrix: Tensor, target: Tensor) -> Tensor:
@@ -131,8 +148,6 @@ def from_readout(model: ExplainedModel, batch: Batch, matrix: Tensor, target: Te
     return (weights[:, None] @ matrix)[:, 0]
 
 
-def _from_query(model: ExplainedModel, batch: Batch, matrix: Tensor, target: Tensor, query: Query) -> Tensor:
-    if query == "readout":
-        return from_readout(model, batch, matrix, target)
-    weights = batch.attended.to(matrix.dtype)
-    return (weights[:, None] @ matrix)[:, 0] / weights.sum(1, keepdim=True)
+def _read(weights: Tensor, attention: Tensor) -> Tensor:
+    """The weighted mean [B, L] over rows of the heads' mean, from weights [B, L] and attention [B, H, L, L]."""
+    return (weights.to(attention.dtype)[:, None] @ attention.mean(1))[:, 0]

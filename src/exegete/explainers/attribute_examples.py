@@ -22,6 +22,7 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.encode import as_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.outputs import finite
+from exegete.models.readout import answer_only
 from exegete.reports.attributions import Attribution, Attributions
 
 logger = logging.getLogger(__name__)
@@ -168,7 +169,12 @@ def describe(
 
 @torch.no_grad()
 def _explain(model: ExplainedModel, method: Explainer, batch: Batch, target: Any) -> tuple[Tensor, Tensor, Explanation]:
-    with model.evaluating():
+    """The target, the model's logits, and the explanation; where the method's own pass answers there is no other."""
+    if method.brings_logits:
+        explanation = method.explain(model, batch, target)
+        assert explanation.logits is not None
+        return model.target(batch, target, explanation.logits), explanation.logits, explanation
+    with model.evaluating(), answer_only(model):
         logits = finite(model(batch).logits)
     explained = model.target(batch, target, logits)
     return explained, logits, method.explain(model, batch, explained)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from exegete.explainers.base import Explanation, OverDimensions, embeddings_with_gradient
+from exegete.explainers.base import Chosen, Explanation, OverDimensions, embeddings_with_gradient
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.architecture import layers
 from exegete.models.frozen import HELD, Factors, Rules, frozen
 from exegete.models.inputs import inputs_of
+from exegete.models.readout import answer_only
 
 CAPTURE = Capture(differentiable_twice=True)
 
@@ -21,7 +22,7 @@ CAPTURE = Capture(differentiable_twice=True)
 class BackwardRules(OverDimensions):
     """⟨x_k, ∇̃_k z⟩: representations times the derivative ∇̃ of the target's score by `rules`; F + B.
 
-    Any family with an `Architecture`. `Explanation.bias` [B] is z − Σ_k over all positions: what the biases add, and
+    Any family with a record. `Explanation.bias` [B] is z − Σ_k over all positions: what the biases add, and
     what rules that do not conserve shed. `Explanation.layers` [B, N, L] holds ⟨x_k, ∇̃_k z⟩ at the inputs of every
     layer. Both are of sums, `layers` as `aggregate` says.
 
@@ -29,6 +30,7 @@ class BackwardRules(OverDimensions):
     for the contributions is not held still for them. That takes a second forward pass.
     """
 
+    brings_logits: ClassVar[bool] = True
     start: Literal["hidden", "embeddings"] = "embeddings"
 
     @property
@@ -44,16 +46,17 @@ class BackwardRules(OverDimensions):
         """The point [B, L, d] from which the start is measured; none is zero."""
         return None
 
-    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
-        """⟨x_k, ∇̃_k z⟩, at the start and at every layer."""
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+        """⟨x_k, ∇̃_k z⟩, at the start and at every layer, from a pass that answers as ever."""
         keep_graph = torch.is_grad_enabled()
         factors = self._ordinary_pass(model, batch) if keep_graph else Factors()
         with torch.enable_grad(), frozen(model.model, factors, self.rules), self._started(model, keep_graph) as inputs:
             embedded = self.start == "embeddings"
             embeddings = embeddings_with_gradient(model, batch, keep_graph=keep_graph) if embedded else None
-            outputs = model(batch, embeddings, CAPTURE)
+            with answer_only(model):
+                outputs = model(batch, embeddings, CAPTURE)
         with torch.enable_grad():
-            score = self.score(model, outputs, target)
+            score = self.score(model, outputs, chosen(outputs.logits))
             points = inputs if embeddings is None else [embeddings, *inputs]
             slopes = torch.autograd.grad(score.sum(), points, create_graph=keep_graph)
         with torch.set_grad_enabled(keep_graph):
@@ -67,7 +70,8 @@ class BackwardRules(OverDimensions):
             ]  # BigBird pads to full blocks, whence nothing comes
             for slope, point in zip(slopes[-len(inputs) :], inputs, strict=True)
         ]
-        return Explanation(scores, layers=torch.stack(by_layer, 1), bias=rest)
+        layered = torch.stack(by_layer, 1)
+        return Explanation(scores, layers=layered, bias=rest, logits=outputs.logits.detach())
 
     @contextmanager
     def _started(self, model: ExplainedModel, keep_graph: bool) -> Iterator[list[Tensor]]:
@@ -83,6 +87,6 @@ class BackwardRules(OverDimensions):
     def _ordinary_pass(self, model: ExplainedModel, batch: Batch) -> Factors:
         """The factors to hold the network at, with their graphs."""
         factors = Factors(record=True)
-        with frozen(model.model, factors, self.rules):
+        with frozen(model.model, factors, self.rules), answer_only(model):
             model(batch, capture=CAPTURE)
         return factors.replayed()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.digest import weights_digest
+from exegete.models.outputs import finite
+from exegete.models.readout import answer_only
 from exegete.models.tasks import Output
 
 Aggregate = Literal["sum", "l2", "abs"]
@@ -29,13 +32,19 @@ class Explanation:
 
     `scores` [B, L], zero outside content; `delta` [B]: how far the scores are from adding up to what they should
     (methods with a completeness property); `layers` [B, N, L]: scores layer by layer; `bias` [B]: the part of the
-    target's score that belongs to no position (methods that keep it apart).
+    target's score that belongs to no position (methods that keep it apart); `logits`: the model's answer, where the
+    method's own pass gave it.
     """
 
     scores: Tensor
     delta: Tensor | None = None
     layers: Tensor | None = None
     bias: Tensor | None = None
+    logits: Tensor | None = None
+
+
+Chosen = Callable[[Tensor | None], Tensor]
+"""From the model's logits, or None where the method has none yet, to the target."""
 
 
 class Explainer(ABC):
@@ -49,6 +58,8 @@ class Explainer(ABC):
     output: Output | None = None
     contrasts: ClassVar[bool] = False
     """Whether it explains the difference of two outputs."""
+    brings_logits: ClassVar[bool] = False
+    """Whether explanations bring the model's logits along, so that no other pass is needed for the prediction."""
 
     @property
     def name(self) -> str:
@@ -107,14 +118,21 @@ class Explainer(ABC):
         """
         self._check_gradients()
         keep_graph = torch.is_grad_enabled() and self.differentiable
-        with model.evaluating():
-            target = model.target(batch, target)
-            if model.task.is_contrast(target) and not self.contrasts:
+
+        def chosen(logits: Tensor | None) -> Tensor:
+            wanted = model.target(batch, target, None if logits is None else finite(logits))
+            if model.task.is_contrast(wanted) and not self.contrasts:
                 raise ExegeteError(
                     f"{self.name} does not explain a difference of outputs: give it one target, not a pair"
                 )
-            with torch.set_grad_enabled(keep_graph):
-                return self.explanation(model.with_output(self.output), batch, target)
+            return wanted
+
+        with model.evaluating(), torch.set_grad_enabled(keep_graph):
+            return self.explanation_of(model.with_output(self.output), batch, chosen)
+
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+        """The explanation of the target that `chosen` gives; methods that answer give it the logits of their pass."""
+        return self.explanation(model, batch, chosen(None))
 
     @torch.no_grad()
     def attribute_each(self, model: ExplainedModel, batch: Batch, targets: Tensor) -> Tensor:
@@ -130,7 +148,7 @@ class Explainer(ABC):
 
     def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
         """Scores [B, L] for each target."""
-        return [self.explanation(model, batch, target).scores for target in targets]
+        return [self.explanation_of(model, batch, _given(target)).scores for target in targets]
 
     def _check_gradients(self) -> None:
         if torch.is_inference_mode_enabled() and self._needs_gradient:
@@ -208,6 +226,8 @@ class SinglePass(Explainer):
     are taken, it is by `gradient`: several targets go back through one pass.
     """
 
+    brings_logits: ClassVar[bool] = True
+
     @property
     def capture(self) -> Capture:
         """The quantities to capture in the forward pass."""
@@ -245,11 +265,38 @@ class SinglePass(Explainer):
                 found.append(scores if keep_graph else scores.detach())
         return found
 
+    def explanation_from(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+    ) -> Explanation:
+        """For methods that say more than scores; see `from_outputs`."""
+        return Explanation(self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph))
+
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+        """One pass of the method's own, from which the prediction is read too."""
+        keep_graph = torch.is_grad_enabled()
+        sloped = self.on_embeddings or self._needs_gradient
+        capture = replace(
+            self.capture,
+            differentiable_twice=keep_graph,
+            last_only=self.capture.last_only and (keep_graph or sloped),
+        )
+        with torch.set_grad_enabled(keep_graph or sloped):
+            embeddings = embeddings_with_gradient(model, batch, keep_graph=keep_graph) if sloped else None
+            with nullcontext() if capture.hidden_states else answer_only(model):
+                outputs = model(batch, embeddings, capture)
+            found = self.explanation_from(model, batch, outputs, chosen(outputs.logits), keep_graph=keep_graph)
+        scores = found.scores if keep_graph else found.scores.detach()
+        return replace(found, scores=scores, logits=outputs.logits.detach())
+
 
 def embeddings_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Tensor:
     """Input embeddings [B, L, d] that a gradient can be taken at; with a graph to the embedding table if wanted."""
     embeddings = model.embed(batch)
     return embeddings if keep_graph and embeddings.requires_grad else embeddings.detach().requires_grad_()
+
+
+def _given(target: Tensor) -> Chosen:
+    return lambda _: target
 
 
 def gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:

@@ -29,13 +29,9 @@ class DecompXLinear(BackwardRules):
     start: Literal["hidden", "embeddings"] = "hidden"
     gate: Literal["value", "both"] = "value"
     card: ClassVar = MethodCard(
-        name="decompx_linear",
-        family="decomposition",
-        signed=True,
-        differentiable=True,
-        cost="F + B",
+        name="decompx_linear", family="decomposition", signed=True, differentiable=True, cost="F + B",
         paper="Modarressi et al. 2023",
-    )
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         for name, choices in (("start", ("hidden", "embeddings")), ("gate", ("value", "both"))):

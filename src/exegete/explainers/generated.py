@@ -75,7 +75,7 @@ def attribute_generated(
     for index, row in enumerate(tqdm(rows, disable=not progress, unit="example")):
         found.append(_attributed(model, model.encode([row]), method, target, unit, index))
         if not allow_nan:
-            require_finite(method, model, torch.from_numpy(found[-1].scores), [index] * len(found[-1].scores))
+            require_finite(method, model, torch.tensor(found[-1].scores), [index] * len(found[-1].scores))
     return found
 
 

@@ -21,13 +21,9 @@ class GenericAttention(OfOutput, SinglePass):
     """
 
     card: ClassVar = MethodCard(
-        name="generic_attention",
-        family="attention",
-        signed=False,
-        differentiable=True,
-        cost="F + B",
+        name="generic_attention", family="attention", signed=False, differentiable=True, cost="F + B",
         paper="Chefer et al. 2021b",
-    )
+    )  # fmt: skip
 
     @property
     def capture(self) -> Capture:

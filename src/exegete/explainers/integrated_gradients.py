@@ -42,13 +42,9 @@ class IntegratedGradients(OverDimensions):
     tolerance: float = 0.01
     max_steps: int = 200
     card: ClassVar = MethodCard(
-        name="integrated_gradients",
-        family="gradients",
-        signed=True,
-        differentiable=True,
-        cost="n_steps (F + B) + 2 F",
-        paper="Sundararajan et al. 2017",
-    )
+        name="integrated_gradients", family="gradients", signed=True, differentiable=True,
+        cost="n_steps (F + B) + 2 F", paper="Sundararajan et al. 2017",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.rule not in get_args(Rule):

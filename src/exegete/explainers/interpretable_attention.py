@@ -57,13 +57,9 @@ class InterpretableAttention(LearnedAttention):
     head_coefficients: Tensor
     layer_coefficients: Tensor
     card: ClassVar = MethodCard(
-        name="interpretable_attention",
-        family="learned",
-        differentiable=True,
-        cost="F",
-        paper="Xie et al. 2024",
+        name="interpretable_attention", family="learned", differentiable=True, cost="F", paper="Xie et al. 2024",
         learned=True,
-    )
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -27,12 +27,9 @@ class KernelShap(CoalitionMethod):
     """
 
     card: ClassVar = MethodCard(
-        name="kernel_shap",
-        family="perturbation",
-        signed=True,
-        cost="min(n_samples, 2^words) F",
+        name="kernel_shap", family="perturbation", signed=True, cost="min(n_samples, 2^words) F",
         paper="Lundberg and Lee 2017",
-    )
+    )  # fmt: skip
 
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:
         """The Shapley kernel; nobody and everybody are constraints, not data."""

@@ -19,13 +19,9 @@ class AttnLrp(BackwardRules):
     """
 
     card: ClassVar = MethodCard(
-        name="attn_lrp",
-        family="gradients",
-        signed=True,
-        differentiable=True,
-        cost="F + B",
+        name="attn_lrp", family="gradients", signed=True, differentiable=True, cost="F + B",
         paper="Achtibat et al. 2024",
-    )
+    )  # fmt: skip
 
     @property
     def rules(self) -> Rules:
@@ -42,10 +38,5 @@ class CpLrp(BackwardRules):
     """
 
     card: ClassVar = MethodCard(
-        name="cp_lrp",
-        family="gradients",
-        signed=True,
-        differentiable=True,
-        cost="F + B",
-        paper="Ali et al. 2022",
-    )
+        name="cp_lrp", family="gradients", signed=True, differentiable=True, cost="F + B", paper="Ali et al. 2022",
+    )  # fmt: skip

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import OfOutput
+from exegete.explainers.base import Chosen, Explanation, OfOutput
 from exegete.explainers.units import Granularity, spread, units
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbed import How
+from exegete.models.perturbed import How, perturbed_logits
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,7 @@ class Occlusion(OfOutput):
     tokens. `perturbation`: `mask`, `remove`, `pad` or `zero`.
     """
 
+    brings_logits: ClassVar[bool] = True
     granularity: Granularity = "word"
     perturbation: How = "mask"
     card: ClassVar = MethodCard(
@@ -35,11 +35,12 @@ class Occlusion(OfOutput):
         """One a unit and one of the whole, at most: equal inputs are run once."""
         return length + 1.0, 0.0
 
-    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """p_c(x) − p_c(x without the unit)."""
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+        """p_c(x) − p_c(x without the unit); the text itself is one of the versions that are run."""
         unit = units(batch, self.granularity)
         number = torch.arange(-1, max(int(unit.max()), 0) + 1, device=batch.device)
         keep = unit != number[:, None, None]
         keep[0] = True
-        value = model.task.value(model.perturbed(batch, keep, self.perturbation), target)
-        return spread((value[0] - value[1:]).T, unit)
+        logits = perturbed_logits(model, batch, keep, self.perturbation)
+        value = model.task.value(model.task.probabilities(logits), chosen(logits[0]))
+        return Explanation(spread((value[0] - value[1:]).T, unit), logits=logits[0])

@@ -32,13 +32,9 @@ class ParameterisedAttention(LearnedAttention):
     """
 
     card: ClassVar = MethodCard(
-        name="parameterised_attention",
-        family="learned",
-        differentiable=True,
-        cost="F",
-        paper="Fernandes et al. 2022",
-        learned=True,
-    )
+        name="parameterised_attention", family="learned", differentiable=True, cost="F",
+        paper="Fernandes et al. 2022", learned=True,
+    )  # fmt: skip
 
     def __init__(
         self,

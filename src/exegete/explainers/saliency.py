@@ -9,14 +9,13 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.base import OfOutput, SinglePass, gradient
-from exegete.models import Batch, ExplainedModel, Outputs
+from exegete.explainers.embedding_gradient import EmbeddingGradient
 
 Norm = Literal["l2", "mean_absolute"]
 
 
 @dataclass(frozen=True)
-class Saliency(OfOutput, SinglePass):
+class Saliency(EmbeddingGradient):
     """Norm of the gradient of the target's logit at each input embedding (Simonyan et al. 2014). Unsigned.
 
     `norm`: `l2`, or `mean_absolute`, the mean of |∂f/∂E| over the embedding's dimensions.
@@ -26,20 +25,11 @@ class Saliency(OfOutput, SinglePass):
     card: ClassVar = MethodCard(
         name="saliency", family="gradients", differentiable=True, cost="F + B", paper="Simonyan et al. 2014"
     )
-    on_embeddings: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):
             raise unknown("norm", self.norm, get_args(Norm))
 
-    def passes(self, length: int) -> tuple[float, float]:
-        """One forward and one backward pass."""
-        return 1.0, 1.0
-
-    def from_outputs(
-        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
-    ) -> Tensor:
-        """The norm of the gradient at each embedding, ‖∂f_c/∂E_i‖, or the mean of its absolute values."""
-        assert outputs.embeddings is not None
-        slope = gradient(self.score(model, outputs, target), outputs.embeddings, keep_graph=keep_graph)
+    def of_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
+        """‖∂f_c/∂E_i‖, or the mean of its absolute values."""
         return slope.norm(dim=-1) if self.norm == "l2" else slope.abs().mean(-1)

@@ -34,13 +34,9 @@ class SequentialIntegratedGradients(OverDimensions):
     n_steps: int | Literal["auto"] = "auto"
     baselines: Reference = "mask"
     card: ClassVar = MethodCard(
-        name="sequential_integrated_gradients",
-        family="gradients",
-        signed=True,
-        differentiable=True,
-        cost="(tokens + 1) F",
-        paper="Enguehard 2023",
-    )
+        name="sequential_integrated_gradients", family="gradients", signed=True, differentiable=True,
+        cost="(tokens + 1) F", paper="Enguehard 2023",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.n_steps == "auto" and self.aggregate != "sum":

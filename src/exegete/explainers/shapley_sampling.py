@@ -25,12 +25,9 @@ class ShapleySampling(CoalitionMethod):
     """
 
     card: ClassVar = MethodCard(
-        name="shapley_sampling",
-        family="perturbation",
-        signed=True,
-        cost="min(n_samples, 2^words) F",
+        name="shapley_sampling", family="perturbation", signed=True, cost="min(n_samples, 2^words) F",
         paper="Castro et al. 2009",
-    )
+    )  # fmt: skip
 
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:
         """[2^n, n] φ_i = Σ_z v(z) (z_i (|z| − 1)! (n − |z|)! − (1 − z_i) |z|! (n − |z| − 1)!) / n!."""

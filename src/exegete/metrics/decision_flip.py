@@ -23,12 +23,9 @@ class DecisionFlip(ByUnits):
     """
 
     card: ClassVar = MetricCard(
-        name="decision_flip",
-        family="faithfulness",
-        higher_is_better=False,
-        paper="Serrano and Smith 2019",
+        name="decision_flip", family="faithfulness", higher_is_better=False, paper="Serrano and Smith 2019",
         bounds=(0, 1),
-    )
+    )  # fmt: skip
 
     def applies(self, model: ExplainedModel) -> bool:
         """Not to regressions and generated text."""

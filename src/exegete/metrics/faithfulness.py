@@ -22,12 +22,9 @@ class Comprehensiveness(AtBudget):
     """p(x) − p(x without the top)."""
 
     card: ClassVar = MetricCard(
-        name="comprehensiveness",
-        family="faithfulness",
-        higher_is_better=True,
-        paper="DeYoung et al. 2020",
+        name="comprehensiveness", family="faithfulness", higher_is_better=True, paper="DeYoung et al. 2020",
         bounds=(-1, 1),
-    )
+    )  # fmt: skip
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """The drop of p at the only budget: [1, B]."""
@@ -52,12 +49,9 @@ class AopcComprehensiveness(OverBudgets):
     """Comprehensiveness, as a mean over several budgets."""
 
     card: ClassVar = MetricCard(
-        name="aopc_comprehensiveness",
-        family="faithfulness",
-        higher_is_better=True,
-        paper="DeYoung et al. 2020",
+        name="aopc_comprehensiveness", family="faithfulness", higher_is_better=True, paper="DeYoung et al. 2020",
         bounds=(-1, 1),
-    )
+    )  # fmt: skip
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """The drop at each budget."""
@@ -69,12 +63,9 @@ class AopcSufficiency(OverBudgets):
     """Sufficiency, as a mean over several budgets."""
 
     card: ClassVar = MetricCard(
-        name="aopc_sufficiency",
-        family="faithfulness",
-        higher_is_better=False,
-        paper="DeYoung et al. 2020",
+        name="aopc_sufficiency", family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020",
         bounds=(-1, 1),
-    )
+    )  # fmt: skip
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """The drop at each budget."""
@@ -113,12 +104,9 @@ class LogOdds(AtBudget):
 
     how: How = "mask"
     card: ClassVar = MetricCard(
-        name="log_odds",
-        family="faithfulness",
-        higher_is_better=False,
-        paper="Shrikumar et al. 2017",
+        name="log_odds", family="faithfulness", higher_is_better=False, paper="Shrikumar et al. 2017",
         bounds=(-27.631021115928547, 27.631021115928547),
-    )
+    )  # fmt: skip
 
     def points(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> Tensor:
         """[1, B]; a regression is an ExegeteError."""

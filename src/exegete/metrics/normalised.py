@@ -41,12 +41,9 @@ class NormalisedComprehensiveness(Normalised):
     """The share of the possible drop that goes with the top."""
 
     card: ClassVar = MetricCard(
-        name="normalised_comprehensiveness",
-        family="faithfulness",
-        higher_is_better=True,
-        paper="Carton et al. 2020",
+        name="normalised_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
         bounds=(0, 1),
-    )
+    )  # fmt: skip
 
     def kept(self, chosen: Tensor) -> Tensor:
         """All content but the top at each budget: [K, B, L]."""
@@ -62,12 +59,9 @@ class NormalisedSufficiency(Normalised):
     """The share of the possible drop that the top alone prevents: here, unlike in `sufficiency`, higher is better."""
 
     card: ClassVar = MetricCard(
-        name="normalised_sufficiency",
-        family="faithfulness",
-        higher_is_better=True,
-        paper="Carton et al. 2020",
+        name="normalised_sufficiency", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
         bounds=(0, 1),
-    )
+    )  # fmt: skip
 
     def kept(self, chosen: Tensor) -> Tensor:
         """The top alone at each budget: [K, B, L]."""

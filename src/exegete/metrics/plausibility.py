@@ -83,14 +83,9 @@ class Auc(Plausibility):
     """Area under the ROC curve: how often a marked unit is ahead of an unmarked one; ties count half."""
 
     card: ClassVar = MetricCard(
-        name="auc",
-        family="plausibility",
-        higher_is_better=True,
-        paper="Fawcett 2006",
-        bounds=(0, 1),
-        needs_rationale=True,
-        label="AUC",
-    )
+        name="auc", family="plausibility", higher_is_better=True, paper="Fawcett 2006", bounds=(0, 1),
+        needs_rationale=True, label="AUC",
+    )  # fmt: skip
 
     def value(self, ranked: Ranked) -> Tensor:
         """Mann and Whitney's statistic, over groups of equal scores."""
@@ -106,14 +101,9 @@ class AveragePrecision(Plausibility):
     """Precision at every marked unit, averaged; units of equal score come together (step-wise, not interpolated)."""
 
     card: ClassVar = MetricCard(
-        name="average_precision",
-        family="plausibility",
-        higher_is_better=True,
-        paper="DeYoung et al. 2020",
-        bounds=(0, 1),
-        needs_rationale=True,
-        label="AP",
-    )
+        name="average_precision", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020",
+        bounds=(0, 1), needs_rationale=True, label="AP",
+    )  # fmt: skip
 
     def value(self, ranked: Ranked) -> Tensor:
         """Precision at the end of each marked unit's group."""
@@ -127,14 +117,9 @@ class RecallAtK(Plausibility):
     """Share of the G marked units among the first G; of equal scores the first in the text counts."""
 
     card: ClassVar = MetricCard(
-        name="recall_at_k",
-        family="plausibility",
-        higher_is_better=True,
-        paper="DeYoung et al. 2020",
-        bounds=(0, 1),
-        needs_rationale=True,
-        label="recall@k",
-    )
+        name="recall_at_k", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(0, 1),
+        needs_rationale=True, label="recall@k",
+    )  # fmt: skip
 
     def value(self, ranked: Ranked) -> Tensor:
         """The number of marked units among the first G, divided by G."""
@@ -152,14 +137,9 @@ class TokenF1(Plausibility):
 
     k: float | None = None
     card: ClassVar = MetricCard(
-        name="token_f1",
-        family="plausibility",
-        higher_is_better=True,
-        paper="DeYoung et al. 2020",
-        bounds=(0, 1),
-        needs_rationale=True,
-        label="F1",
-    )
+        name="token_f1", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(0, 1),
+        needs_rationale=True, label="F1",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,14 +23,9 @@ class SideAuc(Auc):
 
     side: int = 1
     card: ClassVar = MetricCard(
-        name="side_auc",
-        family="plausibility",
-        higher_is_better=True,
-        paper="Fernandes et al. 2022",
-        bounds=(0, 1),
-        needs_rationale=True,
-        label="AUC of a text",
-    )
+        name="side_auc", family="plausibility", higher_is_better=True, paper="Fernandes et al. 2022", bounds=(0, 1),
+        needs_rationale=True, label="AUC of a text",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -115,12 +115,9 @@ class SoftSufficiency(Soft):
     """How near the answer stays when what scores high stays: 1 is best."""
 
     card: ClassVar = MetricCard(
-        name="soft_sufficiency",
-        family="faithfulness",
-        higher_is_better=True,
-        paper="Zhao and Aletras 2023",
+        name="soft_sufficiency", family="faithfulness", higher_is_better=True, paper="Zhao and Aletras 2023",
         bounds=(0, 1),
-    )
+    )  # fmt: skip
 
     def chances(self, scaled: Tensor) -> Tensor:
         """The higher the score, the likelier."""
@@ -136,12 +133,9 @@ class SoftComprehensiveness(Soft):
     """How far the answer moves when what scores high goes; above 1 where it moves farther than by zeros alone."""
 
     card: ClassVar = MetricCard(
-        name="soft_comprehensiveness",
-        family="faithfulness",
-        higher_is_better=True,
-        paper="Zhao and Aletras 2023",
+        name="soft_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Zhao and Aletras 2023",
         bounds=(0, None),
-    )
+    )  # fmt: skip
 
     def chances(self, scaled: Tensor) -> Tensor:
         """The lower the score, the likelier."""

@@ -4,37 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
+from exegete.models.families import Hooks
 
 if TYPE_CHECKING:
     from exegete.models.capture import Record
 
 
-@dataclass(frozen=True, slots=True)
-class SelfAttention:
-    """Where a self-attention module keeps its parts; `dropout` is what its attention probabilities go through."""
-
-    query: str
-    key: str
-    value: str
-    dropout: str = "dropout"
-    heads: str = "num_attention_heads"
-
-
-DEBERTA = SelfAttention("query_proj", "key_proj", "value_proj")
-ADAPTERS = {"big_bird": SelfAttention("query", "key", "value"), "deberta-v2": DEBERTA}
-
-
 @contextmanager
-def hooked(model: PreTrainedModel, record: Record) -> Iterator[None]:
+def hooked(model: PreTrainedModel, names: Hooks, record: Record) -> Iterator[None]:
     """Record by hooks on the query, key and value layers and on the attention dropout; none is left after the block."""
-    names = ADAPTERS[model.config.model_type]
     layers = [module for module in model.modules() if all(hasattr(module, name) for name in (names.query, names.key))]
     wanted = record.capture.attentions or record.capture.heads or record.zeroed is not None
     if wanted and any(not hasattr(layer, names.dropout) for layer in layers):
@@ -42,28 +26,28 @@ def hooked(model: PreTrainedModel, record: Record) -> Iterator[None]:
             "BigBird's block-sparse attention has no attention matrix to capture or to take values out of; "
             "load the model with attention_type='original_full' or use shorter texts"
         )
-    with ExitStack() as hooks:
+    with ExitStack() as scope:
         for layer in layers:
-            _hook(layer, names, record, hooks)
+            _hook(layer, names, record, scope)
         yield
 
 
-def _hook(layer: nn.Module, names: SelfAttention, record: Record, hooks: ExitStack) -> None:
+def _hook(layer: nn.Module, names: Hooks, record: Record, scope: ExitStack) -> None:
     heads = int(getattr(layer, names.heads))
     if record.zeroed is not None:
         gone = record.zeroed[..., None]
         value = layer.get_submodule(names.value)
-        hooks.enter_context(value.register_forward_hook(lambda module, inputs, output: output.masked_fill(gone, 0)))
+        scope.enter_context(value.register_forward_hook(lambda module, inputs, output: output.masked_fill(gone, 0)))
     if record.capture.attentions:
         dropout = layer.get_submodule(names.dropout)
-        hooks.enter_context(dropout.register_forward_pre_hook(lambda _, inputs: record.attentions.append(inputs[0])))
+        scope.enter_context(dropout.register_forward_pre_hook(lambda _, inputs: record.attentions.append(inputs[0])))
     if record.capture.heads:
         record.scalings.append(_scaling(layer, names.query, heads))
         for name, store in zip(
             (names.query, names.key, names.value), (record.queries, record.keys, record.values), strict=True
         ):
             keep = _keep_first(store, heads)
-            hooks.enter_context(layer.get_submodule(name).register_forward_hook(keep))
+            scope.enter_context(layer.get_submodule(name).register_forward_hook(keep))
 
 
 def _scaling(layer: nn.Module, query: str, heads: int) -> float:

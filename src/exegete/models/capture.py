@@ -18,8 +18,9 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
 
 from exegete.errors import ExegeteError
-from exegete.models.attention_hooks import ADAPTERS, hooked
+from exegete.models.attention_hooks import hooked
 from exegete.models.exclusive import PROCESS
+from exegete.models.families import FAMILIES
 
 IMPLEMENTATION = "exegete"
 
@@ -179,8 +180,9 @@ def recording(model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = 
     """
     record = Record(capture, model.config.num_hidden_layers, zeroed)
     family = model.config.model_type
-    if family in ADAPTERS:
-        with hooked(model, record):
+    known = FAMILIES.get(family)
+    if known is not None and known.attention.hooks is not None:
+        with hooked(model, known.attention.hooks, record):
             yield record
         return
     if not _dispatches(model):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from operator import index
 from typing import Any, Literal, Self, SupportsIndex
 
@@ -21,7 +22,7 @@ from exegete.models.batch import Batch
 from exegete.models.capture import Capture, Recorded, recording
 from exegete.models.exclusive import Lock, exclusive, lock_of
 from exegete.models.outputs import Outputs, finite
-from exegete.models.perturbed import How, perturbed
+from exegete.models.perturbed import How, perturbed_logits
 from exegete.models.preserve import attention_type_for, evaluating, hooks_removed
 from exegete.models.substitute import embeddings_replaced, last_tokens, read_at
 from exegete.models.tasks import Output, Task, task_of
@@ -103,7 +104,7 @@ class ExplainedModel(nn.Module):
         """The settings besides its weights that the model's answers depend on, as plain values."""
         return {"task": self.task.name, "max_length": self.max_length}
 
-    @property
+    @cached_property
     def is_decoder(self) -> bool:
         """Whether attention is causal: the answer is then read at the last position, and padding goes left."""
         return any(getattr(module, "is_causal", False) for module in self.model.modules())
@@ -128,9 +129,13 @@ class ExplainedModel(nn.Module):
     def max_length(self) -> int:
         """The most tokens of a text, special ones included: what the model takes, or fewer if so asked."""
         positions = getattr(self.config, "max_position_embeddings", None) or getattr(self.config, "n_positions", None)
-        limit = int(positions) - encoding.first_position(self.model) if positions else 1 << 20
+        limit = int(positions) - self._first_position if positions else 1 << 20
         limit = limit if self.limit is None else min(limit, self.limit)
         return min(limit, getattr(self.processing_class, "model_max_length", limit) or limit)
+
+    @cached_property
+    def _first_position(self) -> int:
+        return encoding.first_position(self.model)
 
     @property
     def pad_id(self) -> int:
@@ -234,6 +239,8 @@ class ExplainedModel(nn.Module):
         """E·keep + E_ref·(1 − keep) [B, L, d] with keep [B, L] bool or in [0, 1]; outside `removable` E stays."""
         embeddings = self.embed(batch)
         reference = torch.zeros_like(embeddings) if how == "zero" else self.reference(batch, how)
+        if keep.dtype == torch.bool:
+            return torch.where((keep | ~batch.removable)[..., None], embeddings, reference)
         keep = torch.where(batch.removable, keep.to(embeddings.dtype), 1.0)[..., None]
         return embeddings * keep + reference * (1 - keep)
 
@@ -318,7 +325,7 @@ class ExplainedModel(nn.Module):
             how: `remove` (positions are deleted), or what takes their place: `mask`, `pad` (that token) or `zero`
                 (a zero vector); positions then stay as they are.
         """
-        return perturbed(self, batch, keep, how)
+        return self.task.probabilities(perturbed_logits(self, batch, keep, how))
 
     @contextmanager
     def remember(self) -> Iterator[None]:

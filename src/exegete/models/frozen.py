@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError, unknown
 from exegete.models import activations
-from exegete.models.architecture import Architecture, architecture_of, head_part, layers, part
+from exegete.models.architecture import architecture_of, head_part, layers, part
+from exegete.models.families import FeedForward
 from exegete.models.layer_parts import is_norm, norm
 
 SOFTMAX = frozenset({torch.softmax, Tensor.softmax, nn.functional.softmax})
@@ -138,7 +139,7 @@ def frozen(model: PreTrainedModel, factors: Factors, rules: Rules = HELD) -> Ite
     explicit softmax (`Capture(differentiable_twice=True)`). Nothing of it is left on the model after the block.
 
     Args:
-        model: of a family with an `Architecture`.
+        model: of a family with a record.
         factors: what to do with the numbers that are held.
         rules: where derivatives depart from the ordinary ones.
     """
@@ -148,9 +149,9 @@ def frozen(model: PreTrainedModel, factors: Factors, rules: Rules = HELD) -> Ite
             if is_norm(module):
                 scope.enter_context(module.register_forward_hook(_norm_hook(factors)))
         for layer in dict.fromkeys(layers(model)):
-            _activation(found, layer, factors, rules, scope)
-            products = [found.output] if rules.attention == "shared" else []
-            products += [found.feed_forward[1]] if found.gated and rules.gate == "both" else []
+            _activation(found.feed_forward, layer, factors, rules, scope)
+            products = [found.attention.output] if rules.attention == "shared" else []
+            products += [found.feed_forward.out] if found.feed_forward.gated and rules.gate == "both" else []
             for path in products:
                 scope.enter_context(part(layer, path).register_forward_pre_hook(_halving_hook(factors)))
         if rules.activations:
@@ -173,7 +174,7 @@ def _norm_hook(factors: Factors) -> Callable[[nn.Module, Any, Tensor], Tensor | 
     return after
 
 
-def _activation(found: Architecture, layer: nn.Module, factors: Factors, rules: Rules, scope: ExitStack) -> None:
+def _activation(found: FeedForward, layer: nn.Module, factors: Factors, rules: Rules, scope: ExitStack) -> None:
     """The activation of the feed-forward, held at its slope, or as a whole where it is a gate that is held."""
     whole = found.gated and rules.gate == "value"
     if not (whole or rules.activations):

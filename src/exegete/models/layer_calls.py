@@ -45,7 +45,7 @@ def layer_calls(model: ExplainedModel, batch: Batch) -> list[LayerCall]:
     """The calls of the layers in one forward pass of a single example without padding, in their order.
 
     Raises:
-        ExegeteError: a family without an `Architecture`.
+        ExegeteError: a family without a record.
     """
     calls: list[LayerCall] = []
 

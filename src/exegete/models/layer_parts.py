@@ -12,7 +12,8 @@ from transformers.pytorch_utils import Conv1D
 
 from exegete.errors import ExegeteError
 from exegete.models import activations
-from exegete.models.architecture import Architecture, architecture_of, head_part, part
+from exegete.models.architecture import architecture_of, head_part, part
+from exegete.models.families import Attention
 
 
 def wide(x: Tensor) -> Tensor:
@@ -126,28 +127,29 @@ class LayerParts:
 def layer_parts(model: PreTrainedModel, layer: nn.Module) -> LayerParts:
     """The numbers of one of the model's layers."""
     found = architecture_of(model)
-    output = affine(part(layer, found.output))
-    into = affine(part(layer, found.feed_forward[0]))
-    gate = affine(part(layer, found.gate)) if found.gate else None
-    if found.gate_fused:
+    wide_layer = found.feed_forward
+    output = affine(part(layer, found.attention.output))
+    into = affine(part(layer, wide_layer.into))
+    gate = affine(part(layer, wide_layer.gate)) if wide_layer.gate else None
+    if wide_layer.gate_fused:
         half = len(into.weight) // 2
         gate, into = into.rows(0, half), into.rows(half, 2 * half)
     return LayerParts(
-        value=_values(layer, found, output, model.config.num_attention_heads),
+        value=_values(layer, found.attention, output, model.config.num_attention_heads),
         output=output,
         norms=(norm(part(layer, found.norms[0])), norm(part(layer, found.norms[1]))),
         into=into,
-        out=affine(part(layer, found.feed_forward[1])),
-        activation=activations.name_of(part(layer, found.activation)),
+        out=affine(part(layer, wide_layer.out)),
+        activation=activations.name_of(part(layer, wide_layer.activation)),
         norm_first=found.norm_first,
         gate=gate,
     )
 
 
-def _values(layer: nn.Module, found: Architecture, output: Affine, heads: int) -> Affine:
+def _values(layer: nn.Module, found: Attention, output: Affine, heads: int) -> Affine:
     """The value projection with as many heads as there are queries."""
     fused = affine(part(layer, found.value))
-    index, parts = found.value_part
+    index, parts = found.part
     size = len(fused.weight) // parts
     value = fused.rows(index * size, (index + 1) * size)
     repeats = output.weight.shape[1] // size

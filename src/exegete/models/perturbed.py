@@ -1,4 +1,4 @@
-"""The one engine for perturbed inputs: a model's probabilities under many keep-masks.
+"""The one engine for perturbed inputs: a model's answers under many keep-masks.
 
 Its floor is the work of the distinct, unpadded sequences: identical inputs are run once, sequences are sorted by length
 and packed into passes of a fixed number of tokens.
@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
+from exegete.models.readout import answer_only
 from exegete.models.removal import Deletion, Removal, Replacement
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ How = Literal["remove", "mask", "pad", "zero"]
 TOKENS_PER_PASS = {"cpu": 1536, "cuda": 65536}
 
 
-def perturbed(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Tensor:
-    """The model's answers to perturbed versions of a batch, see `ExplainedModel.perturbed`."""
+def perturbed_logits(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Tensor:
+    """The model's logits of perturbed versions of a batch; see `ExplainedModel.perturbed`."""
     if how not in get_args(How):
         raise unknown("perturbation", how, get_args(How))
     if keep.ndim != 3 or keep.shape[1:] != batch.content.shape:
@@ -36,7 +37,7 @@ def perturbed(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Te
         return _soft(model, batch, keep, how)
     keep = (keep | ~batch.removable) & batch.attended
     versions = Deletion(model, batch, keep) if how == "remove" else Replacement(model, batch, keep, how)
-    with torch.no_grad(), model.evaluating():
+    with torch.no_grad(), model.evaluating(), answer_only(model):
         answers = _answers(model, versions, how)
     return answers.view(*keep.shape[:2], *answers.shape[1:])
 
@@ -61,12 +62,11 @@ def _soft(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Tensor
     """The blend of each version in the model's present mode, with a graph to `keep` where it has one."""
     if how == "remove":
         raise ExegeteError("a position cannot be removed by half: soft masks need how='mask', 'pad' or 'zero'")
-    logits = [model(batch, embeddings=model.blend(batch, weights, how)).logits for weights in keep]
-    return model.task.probabilities(torch.stack(logits))
+    return torch.stack([model(batch, embeddings=model.blend(batch, weights, how)).logits for weights in keep])
 
 
 def _answers(model: ExplainedModel, versions: Removal, how: How) -> Tensor:
-    """Probabilities of every version [M, C] (spans: [M, 2, L])."""
+    """Logits of every version [M, C] (spans: [M, 2, L])."""
     keys = versions.keys()
     first, version = _distinct(keys)
     memory: dict[bytes, Tensor] = {} if model.memory is None else model.memory
@@ -96,6 +96,6 @@ def _distinct(keys: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 def _restored(answers: list[Tensor], places: Tensor) -> Tensor:
     """[M, 2, L] Spans back where their tokens stood; a position that is not there can be no end of a span."""
-    grid = answers[0].new_zeros(len(places), 2, places.shape[1])
+    grid = answers[0].new_full((len(places), 2, places.shape[1]), torch.finfo(answers[0].dtype).min)
     grid[places[:, None].expand_as(grid)] = torch.cat([answer.flatten() for answer in answers])
     return grid

@@ -27,7 +27,7 @@ class Removal(Protocol):
         """[M, K] Rows that are equal exactly when the inputs are; -1 fills up, so stripped rows are comparable too."""
 
     def run(self, rows: Tensor) -> list[Tensor]:
-        """Probabilities of these versions in one pass, each [C] (spans: [2, length], without padding)."""
+        """Logits of these versions in one pass, each [C] (spans: [2, length], without padding)."""
 
 
 class Deletion:
@@ -126,10 +126,10 @@ class Replacement:
 
 def _answers(model: ExplainedModel, batch: Batch, embeddings: Tensor | None = None) -> list[Tensor]:
     """One pass; a span's answer without padding, so that it means the same in any batch."""
-    probabilities = model.task.probabilities(model(batch, embeddings=embeddings).logits)
+    logits = model(batch, embeddings=embeddings).logits
     if model.task.name != "span":
-        return list(probabilities)
-    return [answer[:, real] for answer, real in zip(probabilities, batch.attended, strict=True)]
+        return list(logits)
+    return [answer[:, real] for answer, real in zip(logits, batch.attended, strict=True)]
 
 
 def _digests(batch: Batch) -> Tensor:

@@ -23,13 +23,10 @@ class Csv(Tabular):
 
     suffix: ClassVar[str] = ".csv"
     card: ClassVar[DataCard] = DataCard(
-        name="csv",
-        what="any table with a head line",
+        name="csv", what="any table with a head line",
         form="csv:FILE or csv:FOLDER, with ?text_column=...&label_column=... where the names are not the usual ones",
-        source="yours",
-        licence="the file's",
-        example="csv:reviews.csv?text_column=review&label_column=stars",
-    )
+        source="yours", licence="the file's", example="csv:reviews.csv?text_column=review&label_column=stars",
+    )  # fmt: skip
     delimiter: str = ","
 
     def records(self, path: Path) -> Records:

@@ -32,13 +32,11 @@ class Eraser(Reader):
     """The document as it is in `docs/`, and all evidence of all annotators as its rationale."""
 
     card: ClassVar[DataCard] = DataCard(
-        name="eraser",
-        what="long film reviews with human rationales",
+        name="eraser", what="long film reviews with human rationales",
         form="eraser:FOLDER with train.jsonl, val.jsonl, test.jsonl and docs/",
-        source="Zaidan and Eisner 2008; DeYoung et al. 2020",
-        licence="not stated by the authors; research use",
+        source="Zaidan and Eisner 2008; DeYoung et al. 2020", licence="not stated by the authors; research use",
         example="eraser:corpora/movies",
-    )
+    )  # fmt: skip
 
     def splits(self) -> tuple[str, ...]:
         """The files that are there."""

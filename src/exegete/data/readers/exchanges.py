@@ -6,23 +6,26 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from datasets import Features, List, Value
-
 from exegete.data.readers.base import Row, Table, need_text
 from exegete.data.readers.columns import Records
 from exegete.errors import ExegeteError
 
 EXCHANGE = ("prompt", "messages", "sources", "response", "evidence", "kind")
-_TEXT = Value("string")
-FEATURES: dict[str, Any] = {
-    "prompt": _TEXT,
-    "messages": List({"role": _TEXT, "content": _TEXT}),
-    "sources": List({"name": _TEXT, "text": _TEXT}),
-    "response": _TEXT,
-    "evidence": List(_TEXT),
-    "kind": _TEXT,
-}
-"""`evidence`: names of sources, null where nobody looked; `kind`: of question, to tell results apart."""
+
+
+def features() -> dict[str, Any]:
+    """The columns' types. `evidence`: names of sources, null where nobody looked; `kind`: of question."""
+    from datasets import List, Value
+
+    text = Value("string")
+    return {
+        "prompt": text,
+        "messages": List({"role": text, "content": text}),
+        "sources": List({"name": text, "text": text}),
+        "response": text,
+        "evidence": List(text),
+        "kind": text,
+    }
 
 
 def are_exchanges(records: Records) -> bool:
@@ -42,8 +45,11 @@ def exchange_table(records: Records) -> Table:
     Raises:
         ExegeteError: a row without a prompt and messages or with both, or a value of another form, naming the place.
     """
+    from datasets import Features
+
     there = {name for _, row in records for name in row if row[name] is not None}
-    columns = {name: FEATURES[name] for name in EXCHANGE if name in there}
+    known = features()
+    columns = {name: known[name] for name in EXCHANGE if name in there}
     return Table(Features(columns), _rows(records, tuple(columns)))
 
 

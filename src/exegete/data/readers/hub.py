@@ -20,13 +20,10 @@ class Hub(ColumnOptions, Reader):
     """
 
     card: ClassVar[DataCard] = DataCard(
-        name="hub",
-        what="any text dataset of the Hugging Face hub",
-        form="hub:NAME, with ?config=...&text_column=... where needed",
-        source="the dataset's card",
-        licence="the dataset's",
-        example="hub:nyu-mll/glue?config=sst2",
-    )
+        name="hub", what="any text dataset of the Hugging Face hub",
+        form="hub:NAME, with ?config=...&text_column=... where needed", source="the dataset's card",
+        licence="the dataset's", example="hub:nyu-mll/glue?config=sst2",
+    )  # fmt: skip
     config: str = ""
     revision: str = ""
 

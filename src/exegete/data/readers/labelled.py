@@ -21,13 +21,11 @@ class Labelled(Reader):
     """
 
     card: ClassVar[DataCard] = DataCard(
-        name="labelled",
-        what="any classification in a plain text file, such as the customer reviews of Hu and Liu",
+        name="labelled", what="any classification in a plain text file, such as the customer reviews of Hu and Liu",
         form="labelled:FILE, a line is LABEL text; divided by a hash of text and seed, split all is everything",
-        source="yours; Hu and Liu 2004",
-        licence="the file's",
+        source="yours; Hu and Liu 2004", licence="the file's",
         example="labelled:corpora/customer-reviews.txt?skip_empty=true",
-    )
+    )  # fmt: skip
     skip_empty: bool = False
 
     def splits(self) -> tuple[str, ...]:

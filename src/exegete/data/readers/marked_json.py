@@ -47,13 +47,11 @@ class LabelStudio(MarkedJson):
     """Label Studio's export in the format JSON."""
 
     card: ClassVar[DataCard] = DataCard(
-        name="label_studio",
-        what="texts and pairs with spans marked in Label Studio (export format JSON)",
+        name="label_studio", what="texts and pairs with spans marked in Label Studio (export format JSON)",
         form="label_studio:FILE, with ?share=0.5 of the annotators who must agree",
-        source="yours, or exported from a study of `exegete serve`",
-        licence="the file's",
+        source="yours, or exported from a study of `exegete serve`", licence="the file's",
         example="label_studio:export.json",
-    )
+    )  # fmt: skip
 
     def parsed(self, content: Any) -> list[Marked]:
         """The marked examples of Label Studio's tasks."""
@@ -65,13 +63,11 @@ class Argilla(MarkedJson):
     """Records of Argilla 2 exported as JSON."""
 
     card: ClassVar[DataCard] = DataCard(
-        name="argilla",
-        what="texts and pairs with spans marked in Argilla 2 (records.to_json)",
+        name="argilla", what="texts and pairs with spans marked in Argilla 2 (records.to_json)",
         form="argilla:FILE, with ?share=0.5 of the annotators who must agree",
-        source="yours, or exported from a study of `exegete serve`",
-        licence="the file's",
+        source="yours, or exported from a study of `exegete serve`", licence="the file's",
         example="argilla:records.json",
-    )
+    )  # fmt: skip
 
     def parsed(self, content: Any) -> list[Marked]:
         """The marked examples of Argilla's records."""

@@ -40,10 +40,8 @@ class Mlqe(Reader):
         name="mlqe",
         what="quality of machine translations, a regression on sentence pairs; word tags as rationales on dev",
         form="mlqe:FOLDER?pair=LANGUAGES with the archives PAIR-SPLIT.tar.gz and PAIR-postediting-SPLIT.tar.gz",
-        source="Fomicheva et al. 2020",
-        licence="CC0 1.0",
-        example="mlqe:corpora/mlqe-pe?pair=ro-en",
-    )
+        source="Fomicheva et al. 2020", licence="CC0 1.0", example="mlqe:corpora/mlqe-pe?pair=ro-en",
+    )  # fmt: skip
     pair: str = "en-de"
 
     def splits(self) -> tuple[str, ...]:

@@ -21,13 +21,10 @@ class Parquet(Tabular):
 
     suffix: ClassVar[str] = ".parquet"
     card: ClassVar[DataCard] = DataCard(
-        name="parquet",
-        what="any table in Parquet; rationales as lists of [start, end]",
+        name="parquet", what="any table in Parquet; rationales as lists of [start, end]",
         form="parquet:FILE or parquet:FOLDER, with ?text_column=... where the names are not the usual ones",
-        source="yours",
-        licence="the file's",
-        example="parquet:reviews.parquet",
-    )
+        source="yours", licence="the file's", example="parquet:reviews.parquet",
+    )  # fmt: skip
 
     def records(self, path: Path) -> Records:
         """The rows, numbered from 1."""

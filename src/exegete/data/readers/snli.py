@@ -29,13 +29,10 @@ class Snli(Reader):
     """Premise and hypothesis; rows on which the annotators found no majority are left out; no rationales."""
 
     card: ClassVar[DataCard] = DataCard(
-        name="snli",
-        what="entailment between two sentences, three classes",
+        name="snli", what="entailment between two sentences, three classes",
         form="snli:FOLDER with train.jsonl, dev.jsonl, test.jsonl (those that are there)",
-        source="Bowman et al. 2015",
-        licence="CC BY-SA 4.0",
-        example="snli:corpora/snli",
-    )
+        source="Bowman et al. 2015", licence="CC BY-SA 4.0", example="snli:corpora/snli",
+    )  # fmt: skip
 
     def splits(self) -> tuple[str, ...]:
         """The files that are there."""

@@ -37,13 +37,10 @@ class Squad(Reader):
     sentences: bool = False
 
     card: ClassVar[DataCard] = DataCard(
-        name="squad",
-        what="questions about a paragraph, answered by a span or by none",
+        name="squad", what="questions about a paragraph, answered by a span or by none",
         form="squad:FILE in the json of SQuAD 1.1 or 2.0, divided by paragraph; split all is everything",
-        source="Rajpurkar et al. 2016, 2018",
-        licence="CC BY-SA 4.0",
-        example="squad:corpora/squad/dev-v2.0.json",
-    )
+        source="Rajpurkar et al. 2016, 2018", licence="CC BY-SA 4.0", example="squad:corpora/squad/dev-v2.0.json",
+    )  # fmt: skip
 
     def splits(self) -> tuple[str, ...]:
         """Always train, dev, test and all."""

@@ -54,13 +54,11 @@ class Sst(Reader):
     """
 
     card: ClassVar[DataCard] = DataCard(
-        name="sst",
-        what="film reviews, sentence by sentence; rationales from phrase sentiments",
+        name="sst", what="film reviews, sentence by sentence; rationales from phrase sentiments",
         form="sst:FOLDER with train.txt, dev.txt, test.txt (trees in brackets)",
         source="Socher et al. 2013; rationales after Carton et al. 2020",
-        licence="not stated by the authors; research use",
-        example="sst:corpora/sst",
-    )
+        licence="not stated by the authors; research use", example="sst:corpora/sst",
+    )  # fmt: skip
 
     def splits(self) -> tuple[str, ...]:
         """The files that are there."""

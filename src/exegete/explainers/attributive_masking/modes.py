@@ -12,6 +12,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from exegete.errors import ExegeteError, unknown
 from exegete.models import Batch, ExplainedModel, Outputs
+from exegete.models.families import FAMILIES
 
 Mode = Literal["mask", "random", "predicted", "learned", "omit"]
 FAINTEST = 1e-9
@@ -121,10 +122,12 @@ def _loaded(name: str, device: str) -> _Predictor:
 
 def _faded(model: ExplainedModel, batch: Batch, keep: Tensor) -> Batch:
     """The batch with attention to each content position weighed by `keep`; each position sees itself in full."""
-    if model.config.model_type not in FADING:
+    family = FAMILIES.get(model.config.model_type)
+    if family is None or not family.weighs_positions:
+        able = sorted(name for name, other in FAMILIES.items() if other.weighs_positions)
         raise ExegeteError(
             f"omission cannot be trained for {model.config.model_type}, whose attention takes no weights a position; "
-            f"it can for {', '.join(sorted(FADING))}. Use another masking mode"
+            f"it can for {', '.join(able)}. Use another masking mode"
         )
     precise = torch.promote_types(model.dtype, torch.float32)
     seen = torch.where(batch.content, keep.to(precise), batch.attended.to(precise))
@@ -134,6 +137,3 @@ def _faded(model: ExplainedModel, batch: Batch, keep: Tensor) -> Batch:
     itself = torch.eye(batch.length, dtype=torch.bool, device=batch.device)
     bias = torch.where(itself & batch.attended[:, None, :, None], 0.0, bias).to(model.dtype)
     return replace(batch, inputs=batch.inputs | {"attention_mask": bias})
-
-
-FADING = frozenset({"bert", "electra", "roberta", "xlm-roberta", "distilbert"})

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.base import Explainer, Explanation
+from exegete.explainers.base import Chosen, Explainer, Explanation
 from exegete.explainers.decomposition import biases
 from exegete.explainers.decomposition.biases import Bias
 from exegete.explainers.decomposition.components import Rules, components, normed
 from exegete.explainers.decomposition.feed_forward import Activation
 from exegete.explainers.decomposition.heads import through_head
-from exegete.explainers.decomposition.trace import Trace, traces
+from exegete.explainers.decomposition.trace import Trace, by_readout, traces
 from exegete.models import Batch, ExplainedModel
 from exegete.models.layer_parts import head_parts
 
@@ -41,6 +41,7 @@ class DecompX(Explainer):
             top.
     """
 
+    brings_logits: ClassVar[bool] = True
     bias: Bias = "absdot"
     activation: Activation = "zero_origin"
     feed_forward: bool = True
@@ -57,15 +58,11 @@ class DecompX(Explainer):
         return Rules(biases.checked(self.bias), self.activation, self.feed_forward, self.max_memory)
 
     @torch.no_grad()
-    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
         """‖X_i←k‖₂ behind every layer, example by example."""
-        readout = model.readout(batch, target)
-        found = [
-            trace.spread(self._lengths(trace, weights[trace.positions]), batch.length)
-            for trace, weights in zip(traces(model, batch), readout, strict=True)
-        ]
-        layers = torch.stack(found)
-        return Explanation(layers[:, -1], layers=layers)
+        found = traces(model, batch)
+        layers = by_readout(model, batch, found, chosen, self._lengths)
+        return Explanation(layers[:, -1], layers=layers, logits=found.logits)
 
     def _lengths(self, trace: Trace, weights: Tensor) -> Tensor:
         """Norms [N, L] of each position's component at every layer, weighted by the readout."""
@@ -96,11 +93,13 @@ class DecompXClassifier(DecompX):
     )
 
     @torch.no_grad()
-    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
         """The target's column of the class contributions."""
+        found = traces(model, batch)
+        target = chosen(found.logits)
         rows = readouts(model, batch, target)
         scores, biases_own, deltas = [], [], []
-        for number, trace in enumerate(traces(model, batch)):
+        for number, trace in enumerate(found):
             classes = self.contributions(model, trace, rows[number][:, trace.positions])
             own = self._of_target(model, classes, target[number])
             count = len(trace.positions)
@@ -109,7 +108,7 @@ class DecompXClassifier(DecompX):
             biases_own.append(own[count:].sum())
             deltas.append(own.sum() - true)
         bias = torch.stack(biases_own) if self.bias == "token" else None
-        return Explanation(torch.stack(scores), delta=torch.stack(deltas), bias=bias)
+        return Explanation(torch.stack(scores), delta=torch.stack(deltas), bias=bias, logits=found.logits)
 
     @torch.no_grad()
     def contributions(self, model: ExplainedModel, trace: Trace, readout: Tensor) -> Tensor:

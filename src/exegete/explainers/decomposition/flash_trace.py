@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.base import Explainer, Explanation
+from exegete.explainers.base import Chosen, Explainer, Explanation
 from exegete.explainers.decomposition.nearness import HeadVectors
 from exegete.explainers.decomposition.trace import LayerState, Trace, traces
 from exegete.models import Batch, ExplainedModel
@@ -33,16 +33,13 @@ class FlashTrace(Explainer):
             authors do, whose state predicts the next token.
     """
 
+    brings_logits: ClassVar[bool] = True
     hops: int = 0
     sinks: Literal["predicting", "own"] = "predicting"
     card: ClassVar = MethodCard(
-        name="flash_trace",
-        family="decomposition",
-        signed=False,
-        differentiable=False,
-        cost="≈ 2 F",
+        name="flash_trace", family="decomposition", signed=False, differentiable=False, cost="≈ 2 F",
         paper="FlashTrace 2026",
-    )
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.sinks not in ("predicting", "own"):
@@ -50,14 +47,16 @@ class FlashTrace(Explainer):
         if self.hops < 0:
             raise ExegeteError(f"expected hops of at least 0, got {self.hops}")
 
-    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
         """Example by example, without padding."""
+        passed = traces(model, batch)
+        target = chosen(passed.logits)
         readout = model.readout(batch, target)
         own = self.sinks == "own" and batch.response is not None
         sinks = readout.roll(1, 1) if own else readout
         reasoning, asked = _before_span(batch, target)
         found = []
-        for row, trace in enumerate(traces(model, batch)):
+        for row, trace in enumerate(passed):
             here = trace.positions
             layers = layer_shares(trace, sinks[row, here])[0]
             if self.hops:
@@ -67,7 +66,7 @@ class FlashTrace(Explainer):
             found.append(trace.spread(layers, batch.length))
         both = torch.stack(found)
         scores = both[:, -1] if self.hops else both.sum(1)
-        return Explanation(scores, layers=both[:, :-1] if self.hops else both)
+        return Explanation(scores, layers=both[:, :-1] if self.hops else both, logits=passed.logits.detach())
 
 
 def layer_shares(trace: Trace, sinks: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.base import Explanation
+from exegete.explainers.base import Chosen, Explanation
 from exegete.explainers.decomposition.maps import LayerMaps
 from exegete.explainers.decomposition.nearness import HeadVectors
-from exegete.explainers.decomposition.trace import LayerState, Trace, traces
+from exegete.explainers.decomposition.trace import LayerState, Trace, by_readout, traces
 from exegete.models import Batch, ExplainedModel
 
 SHIFT = 1e-6
@@ -40,13 +40,9 @@ class InformationFlow(LayerMaps):
     form: Literal["rollout", "routes"] = "rollout"
     threshold: float = 0.0
     card: ClassVar = MethodCard(
-        name="information_flow",
-        family="decomposition",
-        signed=False,
-        differentiable=False,
-        cost="≈ 3 F",
+        name="information_flow", family="decomposition", signed=False, differentiable=False, cost="≈ 3 F",
         paper="Ferrando and Voita 2024",
-    )
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.form not in ("rollout", "routes"):
@@ -54,17 +50,13 @@ class InformationFlow(LayerMaps):
         if not 0 <= self.threshold < 1:
             raise ExegeteError(f"expected a threshold from 0 to 1, got {self.threshold}")
 
-    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
         """Example by example; `layers` of routes: the strongest route from the answer down to each layer's input."""
         if self.form == "rollout":
-            return super().explanation(model, batch, target)
-        readout = model.readout(batch, target)
-        found = [
-            trace.spread(torch.stack(self.routes(trace, weights[trace.positions])), batch.length)
-            for trace, weights in zip(traces(model, batch), readout, strict=True)
-        ]
-        both = torch.stack(found)
-        return Explanation(both[:, 0], layers=both)
+            return super().explanation_of(model, batch, chosen)
+        found = traces(model, batch)
+        both = by_readout(model, batch, found, chosen, lambda *one: torch.stack(self.routes(*one)))
+        return Explanation(both[:, 0], layers=both, logits=found.logits.detach())
 
     def map(self, state: LayerState, rows: Tensor) -> Tensor:
         """C [R, L]."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from exegete.errors import unknown
-from exegete.explainers.base import Explainer, Explanation
-from exegete.explainers.decomposition.trace import LayerState, Trace, traces
+from exegete.explainers.base import Chosen, Explainer, Explanation
+from exegete.explainers.decomposition.trace import LayerState, Trace, by_readout, traces
 from exegete.models import Batch, ExplainedModel
 
 Maps = Literal["up_to", "each"]
@@ -29,6 +29,7 @@ class LayerMaps(Explainer):
         max_memory: bytes that a chunk of the widest intermediate tensor may take.
     """
 
+    brings_logits: ClassVar[bool] = True
     layers: Maps = "up_to"
     max_memory: int = 1 << 21
 
@@ -36,17 +37,13 @@ class LayerMaps(Explainer):
     def map(self, state: LayerState, rows: Tensor) -> Tensor:
         """M_l at the rows [R], from all positions: [R, L]."""
 
-    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
         """Example by example, without padding."""
         if self.layers not in ("up_to", "each"):
             raise unknown("choice of layers", self.layers, ("up_to", "each"))
-        readout = model.readout(batch, target)
-        found = [
-            trace.spread(torch.stack(self._rows(trace, weights[trace.positions])), batch.length)
-            for trace, weights in zip(traces(model, batch), readout, strict=True)
-        ]
-        both = torch.stack(found)
-        return Explanation(both[:, -1], layers=both[:, :-1])
+        found = traces(model, batch)
+        both = by_readout(model, batch, found, chosen, lambda *one: torch.stack(self._rows(*one)))
+        return Explanation(both[:, -1], layers=both[:, :-1], logits=found.logits.detach())
 
     def maps(self, trace: Trace) -> list[Tensor]:
         """M_l [L, L] of every layer, in full."""

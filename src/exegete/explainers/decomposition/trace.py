@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from exegete.explainers.base import Chosen
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.architecture import architecture_of, layers, part
 from exegete.models.inputs import inputs_of
@@ -74,8 +75,19 @@ class Trace:
         return scores.new_zeros(*scores.shape[:-1], length).index_copy(-1, self.positions, scores)
 
 
-def traces(model: ExplainedModel, batch: Batch) -> Iterator[Trace]:
-    """One forward pass over the batch, then its examples one at a time, without their padding."""
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """The model's answer to a batch, `logits` [B, C], and the traces of its examples."""
+
+    logits: Tensor
+    examples: Iterator[Trace]
+
+    def __iter__(self) -> Iterator[Trace]:
+        return self.examples
+
+
+def traces(model: ExplainedModel, batch: Batch) -> Traces:
+    """One forward pass over the batch; its examples come one at a time, without their padding."""
     blocks = layers(model.model)
     found = architecture_of(model.model)
     norms = [[part(block, path) for block in blocks] for path in found.norms]
@@ -85,23 +97,31 @@ def traces(model: ExplainedModel, batch: Batch) -> Iterator[Trace]:
             outputs = model(batch, capture=CAPTURE)
     middle, end = (second, [*x[1:], *last]) if found.norm_first else (first, second)
     parts = [layer_parts(model.model, block) for block in blocks]
-    for row, attended in enumerate(batch.attended):
-        positions = attended.nonzero().flatten()
+
+    def trace(row: int) -> Trace:
+        positions = batch.attended[row].nonzero().flatten()
         here = columns(positions)
-        yield Trace(
-            tuple(
-                LayerState(
-                    parts[n],
-                    wide(outputs.attentions[n][row][:, here][:, :, here]),
-                    wide(outputs.values[n][row][:, here]),
-                    *(wide(tensors[n][row, here]) for tensors in (x, middle, end)),
-                )
-                for n in range(len(blocks))
-            ),
-            positions,
-            norm(final[0]) if final else None,
-            wide(outputs.logits[row]),
+        states = (
+            LayerState(
+                parts[n],
+                wide(outputs.attentions[n][row][:, here][:, :, here]),
+                wide(outputs.values[n][row][:, here]),
+                *(wide(tensors[n][row, here]) for tensors in (x, middle, end)),
+            )
+            for n in range(len(blocks))
         )
+        return Trace(tuple(states), positions, norm(final[0]) if final else None, wide(outputs.logits[row]))
+
+    return Traces(outputs.logits, map(trace, range(len(batch))))
+
+
+def by_readout(
+    model: ExplainedModel, batch: Batch, found: Traces, chosen: Chosen, rows: Callable[[Trace, Tensor], Tensor]
+) -> Tensor:
+    """[B, N, L] The `rows` [N, l] of each trace at the weights [l] of its l positions, in the batch's columns."""
+    readout = model.readout(batch, chosen(found.logits))
+    pairs = zip(found, readout, strict=True)
+    return torch.stack([one.spread(rows(one, weights[one.positions]), batch.length) for one, weights in pairs])
 
 
 def columns(positions: Tensor) -> slice | Tensor:

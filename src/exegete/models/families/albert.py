@@ -1,0 +1,12 @@
+"""ALBERT."""
+
+from exegete.models.families.record import SMALL, Attention, Family, FeedForward, Head
+
+FAMILY = Family(
+    layers="encoder.albert_layer_groups",
+    shared="albert_layers",
+    attention=Attention("attention.value", "attention.dense", norm="attention.LayerNorm"),
+    feed_forward=FeedForward("ffn", "activation", "ffn_output", norm="full_layer_layer_norm"),
+    head=Head("classifier", dense="@.pooler", activation="tanh"),
+    small=SMALL | {"embedding_size": 24},
+)

@@ -1,0 +1,15 @@
+"""BERT."""
+
+from exegete.models.families.record import SMALL, Attention, Family, FeedForward, Head
+
+FAMILY = Family(
+    layers="encoder.layer",
+    attention=Attention("attention.self.value", "attention.output.dense", norm="attention.output.LayerNorm"),
+    feed_forward=FeedForward(
+        "intermediate.dense", "intermediate.intermediate_act_fn", "output.dense", norm="output.LayerNorm"
+    ),
+    head=Head("classifier", dense="@.pooler.dense", activation="tanh"),
+    after_attention="attention.output",
+    weighs_positions=True,
+    small=SMALL,
+)

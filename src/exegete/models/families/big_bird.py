@@ -1,0 +1,15 @@
+"""BigBird."""
+
+from dataclasses import replace
+
+from exegete.models.families.bert import FAMILY as BERT
+from exegete.models.families.record import SMALL, Head, Hooks
+
+FAMILY = replace(
+    BERT,
+    attention=replace(BERT.attention, hooks=Hooks("query", "key", "value")),
+    head=Head("classifier.out_proj", dense="classifier.dense", activation="hidden_act"),
+    after_attention=None,
+    weighs_positions=False,
+    small=SMALL | {"block_size": 4, "num_random_blocks": 1},
+)

@@ -1,0 +1,17 @@
+"""DeBERTa, second and third version."""
+
+from dataclasses import replace
+
+from exegete.models.families.bert import FAMILY as BERT
+from exegete.models.families.record import SMALL, Head, Hooks
+
+POSITIONS = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 16, "share_att_key": True}
+FAMILY = replace(
+    BERT,
+    attention=replace(
+        BERT.attention, value="attention.self.value_proj", hooks=Hooks("query_proj", "key_proj", "value_proj")
+    ),
+    head=Head("classifier", dense="pooler.dense", activation="pooler_hidden_act"),
+    weighs_positions=False,
+    small=SMALL | POSITIONS,
+)

@@ -1,0 +1,12 @@
+"""ELECTRA."""
+
+from dataclasses import replace
+
+from exegete.models.families.bert import FAMILY as BERT
+from exegete.models.families.record import SMALL, Head
+
+FAMILY = replace(
+    BERT,
+    head=Head("classifier.out_proj", dense="classifier.dense", activation="gelu"),
+    small=SMALL | {"embedding_size": 24},
+)

@@ -1,0 +1,7 @@
+"""Qwen3, whose queries and keys are normalised."""
+
+from dataclasses import replace
+
+from exegete.models.families.llama import FAMILY as LLAMA
+
+FAMILY = replace(LLAMA, small=LLAMA.small | {"head_dim": 8})

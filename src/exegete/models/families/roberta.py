@@ -1,0 +1,13 @@
+"""RoBERTa and XLM-R."""
+
+from dataclasses import replace
+
+from exegete.models.families.bert import FAMILY as BERT
+from exegete.models.families.record import SMALL, Head
+
+FAMILY = replace(
+    BERT,
+    head=Head("classifier.out_proj", dense="classifier.dense", activation="tanh"),
+    small=SMALL | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1},
+    tokenizer="roberta",
+)

@@ -1,0 +1,70 @@
+"""Families without a record: gradients, attention and perturbation are theirs all the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers as hf
+
+import families
+from exegete import ExegeteError, attribute, explainer
+from exegete.models import ExplainedModel
+from exegete.models.architecture import layers
+from exegete.models.families import FAMILIES
+
+UNKNOWN = {"ernie": {}, "helium": {"head_dim": 8, "num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3}}
+
+
+@pytest.fixture(params=UNKNOWN)
+def model(request):
+    """A tiny random model that nothing is known of."""
+    assert request.param not in FAMILIES
+    torch.manual_seed(0)
+    config = hf.AutoConfig.for_model(request.param, **families.SIZE, **UNKNOWN[request.param], num_labels=3)
+    made = hf.AutoModelForSequenceClassification.from_config(config).double().eval()
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return ExplainedModel(made, families.tokenizer("bert" if request.param == "ernie" else "gpt2"))
+
+
+def test_gradients_add_up(model):
+    batch = model.encode(families.SENTENCES[:2])
+    with torch.no_grad():
+        explanation = explainer("integrated_gradients?n_steps=200").explain(model, batch)
+        start = model.task.score(model(batch, model.reference(batch)).logits, model.predict(batch))
+        rise = model.task.score(model(batch).logits, model.predict(batch)) - start
+    torch.testing.assert_close(explanation.scores.sum(1), rise, rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_attention_is_transformers_own(model):
+    batch = model.encode([families.SENTENCES[0]])
+    last = explainer("attention_last").explain_all_positions(model, batch).scores[0]
+    model.model.set_attn_implementation("eager")
+    own = model.model(**batch.inputs, output_attentions=True).attentions[-1][0].mean(0)
+    torch.testing.assert_close(last, own[-1 if model.is_decoder else 0])
+
+
+@torch.no_grad()
+def test_perturbation_is_a_loop_over_positions(model):
+    batch = model.encode([families.SENTENCES[0]])
+    target = model.predict(batch)
+    scores = explainer("occlusion?granularity=token").attribute(model, batch, target)[0]
+    whole = model.probabilities(batch)[0, target]
+    for place in batch.content[0].nonzero().flatten().tolist():
+        ids = batch.inputs["input_ids"].clone()
+        ids[0, place] = model.mask_id
+        inputs = {**batch.inputs, "input_ids": ids}
+        expected = whole - model.model(**inputs).logits.softmax(-1)[0, target]
+        torch.testing.assert_close(scores[place], expected[0])
+
+
+def test_its_layers_are_the_one_list_of_their_number(model):
+    assert len(layers(model.model)) == 2
+    assert attribute(model, "a film", "value_zeroing")[0].scores.any()
+
+
+def test_what_needs_a_record_says_so(model):
+    with pytest.raises(ExegeteError, match="exegete/models/families"):
+        attribute(model, "a film", "decompx_linear")
