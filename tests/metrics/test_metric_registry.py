@@ -67,9 +67,9 @@ def test_keywords_come_on_top_of_the_spec():
         ),
         ("sufficiency?how=delete", "sufficiency: how 'delete'.*mask, pad, remove, zero"),
         ("sufficiency?k=many", "sufficiency: k: expected float, got 'many'"),
-        ("sufficiency?k", "expected parameters as"),
+        ("sufficiency?k", "k: expected float, got 'true'"),
         ("sufficiency?k=2", "above 0 and up to 1"),
-        ("auc?specials=perhaps", "auc: specials 'perhaps'"),
+        ("auc?specials=perhaps", "auc: specials: expected true or false, got 'perhaps'"),
         ("aopc_sufficiency?budgets=", "expected float"),
     ],
 )
