@@ -97,6 +97,14 @@ class TestNativeReaders(ReaderContract):
         return READERS[name](path=str(path))
 
 
+class TestExchanges(ReaderContract):
+    @pytest.fixture
+    def reader(self, tmp_path):
+        row = {"prompt": "Where is the lid?", "sources": [{"name": "a", "text": "in town"}], "response": "In town."}
+        (tmp_path / "asked.jsonl").write_text(json_lines(row | {"prompt": f"Where is lid {n}?"} for n in range(30)))
+        return READERS["jsonl"](path=str(tmp_path / "asked.jsonl"))
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_facts_of_every_reader(name):
     reader = READERS[name](path="somewhere" if READERS[name].needs_path else "")

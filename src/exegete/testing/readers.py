@@ -11,11 +11,12 @@ from datasets import ClassLabel, Dataset
 
 from exegete.data.load import open_spec, resolved
 from exegete.data.readers import READERS, Reader
+from exegete.data.readers.exchanges import EXCHANGE
 from exegete.errors import ExegeteError
 
 TEXTS = {"rationale": "text", "rationale_pair": "text_pair", "answer": "text_pair"}
 """Columns of spans, and the text that they are spans of."""
-COLUMNS = {"text", "text_pair", "image", "label", *TEXTS}
+COLUMNS = {"text", "text_pair", "image", "label", *TEXTS, *EXCHANGE}
 SPLITS = {"train", "dev", "test", "all", "validation", "val", "valid"}
 
 
@@ -50,7 +51,7 @@ class ReaderContract:
             features, rows = reader.table(split)
             assert split in SPLITS
             assert set(features) <= COLUMNS
-            assert {"text", "image"} & set(features)
+            assert {"text", "image", "prompt", "messages"} & set(features)
             kept = list(rows)
             for row in kept:
                 assert set(row) == set(features)
