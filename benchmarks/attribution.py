@@ -39,19 +39,6 @@ OWN = (
     "an honest film about a father who never learned to say what he meant , played with great restraint",
     "dull",
 )
-LONG = (
-    "an honest film about a father who never learned to say what he really meant , played with great restraint , a joy"
-)
-CALLS = {
-    "saliency": "F + B",
-    "input_x_gradient": "F + B",
-    "decompx_linear": "F + B",
-    "attention_rollout": "F",
-    "attention_all": "F",
-    "occlusion": "captum",
-}
-"""Methods whose single calls are timed, and what each is measured by."""
-ROUNDS = 12
 TOLERANCE = 0.01
 SHARE = 0.95
 PILOT = 2
@@ -112,7 +99,6 @@ def main() -> None:
             "coalitions": lambda: coalitions(model, texts, cases),
             "one_pass": lambda: one_pass(model, texts, cases),
             "one_gradient": lambda: one_gradient(model, texts),
-            "calls": lambda: calls(model),
             "sequential": lambda: sequential(model, texts[: options.sig_sentences], cases[: options.sig_sentences]),
         }
         found: dict[str, Any] = {"sentences": len(cases), "tokens": [one.batch.length for one in cases]}
@@ -276,48 +262,6 @@ def probability_of(model: ExplainedModel, one: Case) -> Callable[[Tensor], Tenso
             return model.model(input_ids=ids).logits.softmax(-1)[:, one.target[0]]
 
     return probability
-
-
-def calls(model: ExplainedModel) -> dict[str, Any]:
-    """One call of `attribute` on one sentence, against passes of the model alone and Captum's feature ablation.
-
-    Everything is timed in turn, over and over; the figures are medians, the ratios those of medians.
-    """
-    one = case(model, LONG)
-    ids, unit = one.batch.inputs["input_ids"], units(one.batch, "word")
-    ablation = published.FeatureAblation(probability_of(model, one))
-    ablated = {
-        size: partial(
-            ablation.attribute,
-            ids,
-            torch.where(unit >= 0, model.mask_id, ids),
-            feature_mask=torch.where(unit >= 0, unit, unit.max() + 1),
-            perturbations_per_eval=size,
-        )
-        for size in (8, 16, 32)
-    }
-    contestants: dict[str, Callable[[], Any]] = {
-        "forward": torch.no_grad()(lambda: model.model(**one.batch.inputs)),
-        "forward + backward": lambda: torch.autograd.grad(
-            one.score(embeddings := one.embeddings.detach().requires_grad_()).sum(), embeddings
-        ),
-        **{f"captum, {size} a pass": call for size, call in ablated.items()},
-        **{name: partial(exegete.attribute, model, LONG, name) for name in CALLS},
-    }
-    rounds = [{name: timed(call) for name, call in contestants.items()} for _ in range(ROUNDS)]
-    seconds = {name: float(np.median([each[name] for each in rounds[1:]])) for name in contestants}
-    best_ablation = min(seconds[name] for name in seconds if name.startswith("captum"))
-    floors = {"F": seconds["forward"], "F + B": seconds["forward + backward"], "captum": best_ablation}
-    ratios = {name: {floor: seconds[name] / floors[floor]} for name, floor in CALLS.items()}
-    return {"tokens": one.batch.length, "cpu_s": seconds, "ratios": ratios}
-
-
-def timed(call: Callable[[], Any], repeats: int = 4) -> float:
-    """CPU seconds of a call, the mean of a few in a row."""
-    begin = time.process_time()
-    for _ in range(repeats):
-        call()
-    return (time.process_time() - begin) / repeats
 
 
 def sequential(model: ExplainedModel, texts: list[str], cases: list[Case]) -> dict[str, Any]:

@@ -26,14 +26,9 @@ class AttentionToSource(LearnedAttention):
     """
 
     card: ClassVar = MethodCard(
-        name="attention_to_source",
-        family="learned",
-        signed=True,
-        differentiable=True,
-        cost="F",
-        paper="Cohen-Wang et al. 2025",
-        learned=True,
-    )
+        name="attention_to_source", family="learned", signed=True, differentiable=True, cost="F",
+        paper="Cohen-Wang et al. 2025", learned=True,
+    )  # fmt: skip
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         super().__init__(n_layers, n_heads)

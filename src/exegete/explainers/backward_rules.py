@@ -70,8 +70,7 @@ class BackwardRules(OverDimensions):
             ]  # BigBird pads to full blocks, whence nothing comes
             for slope, point in zip(slopes[-len(inputs) :], inputs, strict=True)
         ]
-        layered = torch.stack(by_layer, 1)
-        return Explanation(scores, layers=layered, bias=rest, logits=outputs.logits.detach())
+        return Explanation(scores, layers=torch.stack(by_layer, 1), bias=rest, logits=outputs.logits.detach())
 
     @contextmanager
     def _started(self, model: ExplainedModel, keep_graph: bool) -> Iterator[list[Tensor]]:

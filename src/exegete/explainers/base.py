@@ -47,6 +47,11 @@ Chosen = Callable[[Tensor | None], Tensor]
 """From the model's logits, or None where the method has none yet, to the target."""
 
 
+def given(target: Tensor) -> Chosen:
+    """This target, whatever the logits are."""
+    return lambda logits: target
+
+
 class Explainer(ABC):
     """An attribution method with its parameters; subclasses are frozen dataclasses and registered by `card.name`.
 
@@ -120,12 +125,12 @@ class Explainer(ABC):
         keep_graph = torch.is_grad_enabled() and self.differentiable
 
         def chosen(logits: Tensor | None) -> Tensor:
-            wanted = model.target(batch, target, None if logits is None else finite(logits))
-            if model.task.is_contrast(wanted) and not self.contrasts:
+            found = model.target(batch, target, None if logits is None else finite(logits))
+            if model.task.is_contrast(found) and not self.contrasts:
                 raise ExegeteError(
                     f"{self.name} does not explain a difference of outputs: give it one target, not a pair"
                 )
-            return wanted
+            return found
 
         with model.evaluating(), torch.set_grad_enabled(keep_graph):
             return self.explanation_of(model.with_output(self.output), batch, chosen)
@@ -148,7 +153,7 @@ class Explainer(ABC):
 
     def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
         """Scores [B, L] for each target."""
-        return [self.explanation_of(model, batch, _given(target)).scores for target in targets]
+        return [self.explanation_of(model, batch, given(target)).scores for target in targets]
 
     def _check_gradients(self) -> None:
         if torch.is_inference_mode_enabled() and self._needs_gradient:
@@ -160,9 +165,10 @@ class Explainer(ABC):
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """The method's formula: [B, L], anything outside content."""
-        if type(self).explanation is Explainer.explanation:
-            raise NotImplementedError(f"{type(self).__name__} implements neither scores nor explanation")
-        return self.explanation(model, batch, target).scores
+        kind = type(self)
+        if kind.explanation is Explainer.explanation and kind.explanation_of is Explainer.explanation_of:
+            raise NotImplementedError(f"{kind.__name__} implements neither scores nor explanation")
+        return self.explanation_of(model, batch, given(target)).scores
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Self:
@@ -244,27 +250,6 @@ class SinglePass(Explainer):
     ) -> Tensor:
         """[B, L] from one pass; `keep_graph`: the scores themselves will be differentiated."""
 
-    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """One pass of the method's own."""
-        return self.scores_each(model, batch, [target])[0]
-
-    def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """One pass for all targets; where gradients are taken, a backward pass for each."""
-        keep_graph, backward = torch.is_grad_enabled(), self.on_embeddings or self._needs_gradient
-        capture = replace(self.capture, differentiable_twice=keep_graph)
-        with torch.set_grad_enabled(keep_graph or backward):
-            embeddings = embeddings_with_gradient(model, batch, keep_graph=keep_graph) if backward else None
-            outputs = model(batch, embeddings, capture)
-            found = []
-            for left, target in zip(range(len(targets) - 1, -1, -1), targets, strict=True):
-                token = _BACKWARD_AGAIN.set(left > 0)
-                try:
-                    scores = self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
-                finally:
-                    _BACKWARD_AGAIN.reset(token)
-                found.append(scores if keep_graph else scores.detach())
-        return found
-
     def explanation_from(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Explanation:
@@ -273,30 +258,36 @@ class SinglePass(Explainer):
 
     def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
         """One pass of the method's own, from which the prediction is read too."""
-        keep_graph = torch.is_grad_enabled()
-        sloped = self.on_embeddings or self._needs_gradient
-        capture = replace(
-            self.capture,
-            differentiable_twice=keep_graph,
-            last_only=self.capture.last_only and (keep_graph or sloped),
-        )
-        with torch.set_grad_enabled(keep_graph or sloped):
-            embeddings = embeddings_with_gradient(model, batch, keep_graph=keep_graph) if sloped else None
+        return self._explanations(model, batch, [chosen])[0]
+
+    def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+        """One pass for all targets; where gradients are taken, a backward pass for each."""
+        return [found.scores for found in self._explanations(model, batch, [given(target) for target in targets])]
+
+    def _explanations(self, model: ExplainedModel, batch: Batch, targets: Sequence[Chosen]) -> list[Explanation]:
+        keep_graph, backward = torch.is_grad_enabled(), self.on_embeddings or self._needs_gradient
+        last_only = self.capture.last_only and (keep_graph or backward)
+        capture = replace(self.capture, differentiable_twice=keep_graph, last_only=last_only)
+        with torch.set_grad_enabled(keep_graph or backward):
+            embeddings = embeddings_with_gradient(model, batch, keep_graph=keep_graph) if backward else None
             with nullcontext() if capture.hidden_states else answer_only(model):
                 outputs = model(batch, embeddings, capture)
-            found = self.explanation_from(model, batch, outputs, chosen(outputs.logits), keep_graph=keep_graph)
-        scores = found.scores if keep_graph else found.scores.detach()
-        return replace(found, scores=scores, logits=outputs.logits.detach())
+            logits, explanations = outputs.logits.detach(), []
+            for left, chosen in zip(range(len(targets) - 1, -1, -1), targets, strict=True):
+                token = _BACKWARD_AGAIN.set(left > 0)
+                try:
+                    found = self.explanation_from(model, batch, outputs, chosen(logits), keep_graph=keep_graph)
+                finally:
+                    _BACKWARD_AGAIN.reset(token)
+                scores = found.scores if keep_graph else found.scores.detach()
+                explanations.append(replace(found, scores=scores, logits=logits))
+        return explanations
 
 
 def embeddings_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Tensor:
     """Input embeddings [B, L, d] that a gradient can be taken at; with a graph to the embedding table if wanted."""
     embeddings = model.embed(batch)
     return embeddings if keep_graph and embeddings.requires_grad else embeddings.detach().requires_grad_()
-
-
-def _given(target: Tensor) -> Chosen:
-    return lambda _: target
 
 
 def gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:

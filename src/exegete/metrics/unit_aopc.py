@@ -50,12 +50,9 @@ class UnitComprehensiveness(UnitAopc):
     """Of p(x) − p(x without the first k)."""
 
     card: ClassVar = MetricCard(
-        name="unit_comprehensiveness",
-        family="faithfulness",
-        higher_is_better=True,
-        paper="DeYoung et al. 2020",
+        name="unit_comprehensiveness", family="faithfulness", higher_is_better=True, paper="DeYoung et al. 2020",
         bounds=(-1, 1),
-    )
+    )  # fmt: skip
 
     def present(self, ordered: Ordered, sizes: Tensor) -> Tensor:
         """All but the first."""
@@ -67,12 +64,9 @@ class UnitSufficiency(UnitAopc):
     """Of p(x) − p(the first k alone)."""
 
     card: ClassVar = MetricCard(
-        name="unit_sufficiency",
-        family="faithfulness",
-        higher_is_better=False,
-        paper="DeYoung et al. 2020",
+        name="unit_sufficiency", family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020",
         bounds=(-1, 1),
-    )
+    )  # fmt: skip
 
     def present(self, ordered: Ordered, sizes: Tensor) -> Tensor:
         """The first alone."""
