@@ -24,6 +24,7 @@ from exegete.studies.spec import sources
 from exegete.studies.spec.study_file import load_study
 from exegete.studies.tables.results import collect
 from exegete.studies.tables.tables import study_table
+from exegete.training import RunOptions
 from exegete.training.bilevel.students import Teaching
 from small import shared, uneven
 
@@ -110,7 +111,7 @@ def test_students_are_those_that_learn_one_by_one(results):
     folder = results.store.root / "again"
     arguments = {"num_train_epochs": 2, "learning_rate": 1e-3, "use_cpu": True, "save_strategy": "no"}
     arguments |= {"eval_strategy": "no", "load_best_model_at_end": False}
-    result = teaching.run("tiny", said, teaching.taught(parts["dev"]), folder, seed=3, arguments=arguments)
+    result = teaching.run("tiny", said, teaching.taught(parts["dev"]), folder, RunOptions(seed=3, arguments=arguments))
     one, other = (performance(model, parts["test"])[1]["predicted"].map(np.argmax) for model in (result.model, teacher))
     told = rows.query("explainer == 'untrained' and example == 3")["simulatability"].item()
     assert told == pytest.approx((one == other).mean())
