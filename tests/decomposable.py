@@ -7,24 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 import families
 from exegete.models import Batch, ExplainedModel
+from exegete.testing.families import exact_norms
 
 FAMILIES = tuple(families.FAMILIES)
 LENGTHS = (9, 6, 2)
-
-
-def exact_norms(model: nn.Module) -> None:
-    """transformers' RMSNorm computes in float32 whatever the model's type; torch's own does not."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child).__name__.endswith("RMSNorm") and not isinstance(child, nn.RMSNorm):
-                norm = nn.RMSNorm(child.weight.shape, eps=child.variance_epsilon, dtype=torch.float64)
-                norm.weight.data.copy_(child.weight)
-                setattr(parent, name, norm)
 
 
 def model(family: str, head: str = "SequenceClassification", seed: int = 0, **changes) -> ExplainedModel:

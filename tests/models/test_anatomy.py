@@ -4,69 +4,10 @@ import transformers as hf
 from torch import nn
 
 import decomposable
-from decomposable import FAMILIES
 from exegete.errors import ExegeteError
-from exegete.explainers.decomposition.trace import traces
 from exegete.models import activations
-from exegete.models.architecture import architecture_of, head_part, layers, part
-from exegete.models.layer_parts import affine, head_parts, layer_parts
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_path_leads_somewhere(family):
-    model = decomposable.shared_model(family).model
-    found = architecture_of(model)
-    assert len(layers(model)) == model.config.num_hidden_layers
-    attention, wide = found.attention, found.feed_forward
-    for layer in layers(model):
-        for path in (attention.value, attention.output, *found.norms, wide.into, wide.activation, wide.out):
-            assert isinstance(part(layer, path), nn.Module)
-        if wide.gate:
-            assert isinstance(part(layer, wide.gate), nn.Module)
-    for path in (found.head.output, found.head.dense, found.head.norm):
-        assert path is None or isinstance(head_part(model, path), nn.Module)
-    if found.final_norm:
-        assert isinstance(part(model.base_model, found.final_norm), nn.Module)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_parts_of_a_layer_compute_what_the_layer_computes(family):
-    model = decomposable.shared_model(family)
-    with torch.no_grad():
-        for trace in traces(model, decomposable.batch(model)):
-            inputs = [state.x for state in trace.layers[1:]]
-            for state, after in zip(trace.layers, [*inputs, None], strict=True):
-                parts = state.parts
-                before = parts.norms[0](state.x) if parts.norm_first else state.x
-                values = parts.value(before).unflatten(-1, (len(state.values), -1)).transpose(0, 1)
-                middle = parts.output((state.attention @ values).transpose(0, 1).flatten(1)) + state.x
-                between = parts.norms[1 if parts.norm_first else 0](middle)
-                wide = parts.into(between)
-                height = wide if parts.gate is None else parts.gate(between)
-                active = activations.slope(parts.activation)(height) * height
-                out = parts.out(active if parts.gate is None else active * wide)
-                answer = out + middle if parts.norm_first else parts.norms[1](out + between)
-                torch.testing.assert_close(middle, state.middle, rtol=0, atol=1e-10)
-                torch.testing.assert_close(answer, state.answer(torch.arange(len(middle))), rtol=0, atol=1e-10)
-                if after is not None:
-                    torch.testing.assert_close(answer, after, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_parts_of_a_head_compute_the_logits(family):
-    model = decomposable.shared_model(family)
-    batch = decomposable.batch(model)
-    parts = head_parts(model.model)
-    with torch.no_grad():
-        readout = model.readout(batch, torch.zeros(len(batch), dtype=torch.long))
-        for weights, trace in zip(readout, traces(model, batch), strict=True):
-            end = trace.layers[-1].answer(torch.arange(len(trace.positions)))
-            pooled = weights[trace.positions] @ (end if trace.final is None else trace.final(end))
-            if parts.dense is not None:
-                height = parts.dense(pooled)
-                pooled = activations.slope(parts.activation)(height) * height
-            pooled = pooled if parts.norm is None else parts.norm(pooled)
-            torch.testing.assert_close(parts.output(pooled), trace.logits, rtol=0, atol=1e-10)
+from exegete.models.architecture import architecture_of, layers, part
+from exegete.models.layer_parts import affine, layer_parts
 
 
 def test_shared_layers_come_as_often_as_they_run():
