@@ -48,8 +48,9 @@ def test_the_admins_pages_are_open_to_everybody(opened, whole, path):
     expect(page.locator(".waiting")).to_have_count(0)
     if page.locator("[data-unit]").count() and "explore" in path:
         page.locator("[data-unit]").first.click()
-    for fold in page.locator("details:not([open]) > summary").all():
-        fold.click()
+    folds = page.locator("details:not([open]) > summary")
+    for _ in range(folds.count()):
+        folds.first.click()
     assert both(page) == []
     page.set_viewport_size(PHONE)
     assert fits(page)

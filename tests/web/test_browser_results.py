@@ -33,7 +33,7 @@ def test_a_result_is_sorted_filtered_and_followed_to_an_example(opened, size):
     page.locator("tbody td a").click()
     page.wait_for_url("**/examples/2?*")
     assert page.locator("article h2").all_inner_texts() == METHODS
-    page.get_by_text("Layer by layer").click()
+    page.get_by_role("article").filter(has_text="globenc").get_by_text("Layer by layer").click()
     expect(page.get_by_role("region", name="globenc, layers by tokens")).to_be_visible()
     assert fits(page)
 

@@ -7,6 +7,7 @@ import re
 import sqlite3
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from html import unescape
 
@@ -14,7 +15,7 @@ import pytest
 from playwright.sync_api import expect
 from sqlalchemy import select
 
-from browsing import chromium, served
+from browsing import served
 from exegete.web import busy
 from exegete.web.busy import BusyError, written
 from exegete.web.human_study import storage as storing
@@ -79,6 +80,12 @@ def test_other_changes_that_cannot_be_made_now_say_so(made, tmp_path):
     assert chief.post("/studies/first/invitations", data=form).status_code == 200
 
 
+def in_a_loop_of_its_own(coroutine):
+    """Its result; the tests' own thread may have the browser's loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 def test_writers_wait_without_holding_the_threads_of_pages():
     inside, most, go = [], [], threading.Event()
 
@@ -96,7 +103,7 @@ def test_writers_wait_without_holding_the_threads_of_pages():
         go.set()
         await asyncio.gather(*waiting)
 
-    asyncio.run(crowd())
+    in_a_loop_of_its_own(crowd())
     assert max(most) == busy.WRITERS
     assert len(most) == 30
 
@@ -114,14 +121,14 @@ def test_who_waits_too_long_for_a_writer_is_told(monkeypatch):
         await asyncio.gather(*first)
         return await written(lambda: 7)
 
-    assert asyncio.run(crowd()) == 7
+    assert in_a_loop_of_its_own(crowd()) == 7
 
 
 @pytest.mark.browser
-def test_the_annotator_sees_that_it_is_being_saved_and_is_asked_nothing_twice(made, tmp_path, programs):
+def test_the_annotator_sees_that_it_is_being_saved_and_is_asked_nothing_twice(made, tmp_path, browser):
     token = project(made, kind="highlight")["Ada"]
-    with served(made) as address, chromium(programs["browser"]) as program:
-        page = program.new_page(base_url=address)
+    with served(made) as address, browser.new_context(base_url=address) as window:
+        page = window.new_page()
         page.goto(f"/join/{token}")
         page.get_by_role("button", name="Begin").click()
         page.goto("/annotate/1")

@@ -20,7 +20,7 @@ class Limits:
     fields: int = 20_000
     pixels: int = 40_000_000
     side: int = 1024
-    methods: int = 30
+    methods: int = 48
     examples: int = 20_000
     waiting: int = 64
     seconds: float = 120.0
