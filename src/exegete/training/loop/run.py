@@ -60,6 +60,8 @@ class Run:
             except (OSError, RuntimeError, SafetensorError) as error:
                 if isinstance(error, RuntimeError) and not any(word in str(error) for word in UNWRITTEN):
                     raise
+                if isinstance(error, OSError) and error.errno is None:  # of a connection, not of a file
+                    raise
                 self._remove_torn()
                 raise ExegeteError(
                     f"the run in {self.folder} cannot be written: {brief(error, 120)}; make room, and the same command "
