@@ -28,7 +28,7 @@ import exegete
 from exegete.explainers.attribute_examples import batches
 from exegete.explainers.units import units
 from exegete.models import Batch, ExplainedModel
-from exegete.models.architecture import layers
+from exegete.models.layers.architecture import layers
 
 SHARED = Path(__file__).parents[2] / "shared"
 OWN = (

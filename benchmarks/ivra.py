@@ -29,7 +29,7 @@ from datasets import Dataset, concatenate_datasets
 import exegete
 from exegete.data.provenance import write_json
 from exegete.explainers import Explainer
-from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.recipes import RECIPES

@@ -20,7 +20,7 @@ from statistics import median
 import torch
 
 import exegete
-from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.models import Batch, ExplainedModel
 from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Objective, StepContext, Sufficiency
 from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent

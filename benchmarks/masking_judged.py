@@ -27,7 +27,7 @@ from exegete.explainers.attributive_masking.losses import Weights
 from exegete.explainers.attributive_masking.modes import Mode
 from exegete.metrics import PRESETS, Metric, metric, preset
 from exegete.models import ExplainedModel
-from exegete.models.preserve import weights_fixed
+from exegete.models.passes.preserve import weights_fixed
 from exegete.recipes import RECIPES
 from exegete.recipes.aml import judged_by
 from exegete.training import RunOptions

@@ -17,7 +17,7 @@ from exegete.explainers.attributive_masking.explainer import answered
 from exegete.explainers.attributive_masking.refinement import alike, judged, trajectory
 from exegete.metrics import Metric
 from exegete.models import Batch, ExplainedModel
-from exegete.models.digest import weights_digest
+from exegete.models.loading.digest import weights_digest
 
 if TYPE_CHECKING:
     from masking_judged import Experiment

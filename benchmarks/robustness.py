@@ -25,7 +25,7 @@ from exegete.data.provenance import versions
 from exegete.metrics.attack import attack
 from exegete.metrics.robustness import consistency
 from exegete.models import ExplainedModel
-from exegete.models.labels import in_model_labels
+from exegete.models.encoding.labels import in_model_labels
 from exegete.recipes import RECIPES, Recipe
 from exegete.studies.compare.judge import judge
 from exegete.studies.runs.work import performance

@@ -33,7 +33,7 @@ from transformers import ViTConfig
 import exegete
 from exegete.data.provenance import write_json
 from exegete.explainers import Explainer
-from exegete.explainers.parameterised_attention import Normaliser, ParameterisedAttention
+from exegete.explainers.learned.parameterised_attention import Normaliser, ParameterisedAttention
 from exegete.models import ExplainedModel
 from exegete.objectives import Objective
 from exegete.recipes import RECIPES

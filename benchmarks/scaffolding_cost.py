@@ -29,8 +29,8 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForSequenceClassification
 
 import exegete
-from exegete.explainers.learned_attention import mixable
-from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.explainers.learned.learned_attention import mixable
+from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.objectives import CrossEntropy, StepContext
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of

@@ -62,7 +62,7 @@ def test_a_signature_is_the_functions_own(name):
 
 def test_outlines_end_with_the_block_and_are_no_parts():
     with outlined():
-        assert EXPLAINERS["saliency"] is outline("exegete.explainers.saliency")["Saliency"]
-    assert EXPLAINERS["saliency"].__module__ == "exegete.explainers.saliency"
+        assert EXPLAINERS["saliency"] is outline("exegete.explainers.gradients.saliency")["Saliency"]
+    assert EXPLAINERS["saliency"].__module__ == "exegete.explainers.gradients.saliency"
     with pytest.raises(KeyError):
-        outline("exegete.explainers.saliency")["nothing"]
+        outline("exegete.explainers.gradients.saliency")["nothing"]

@@ -19,7 +19,7 @@ from exegete.explainers.attributive_masking.frozen_layers import known_below
 from exegete.explainers.attributive_masking.losses import Weights
 from exegete.explainers.attributive_masking.modes import SoftMasking
 from exegete.explainers.attributive_masking.refinement import alike, best, judged
-from exegete.models.substitute import embeddings_replaced
+from exegete.models.passes.substitute import embeddings_replaced
 from left_behind import mixed_modes, state
 from small import alone, shared, small, uneven
 

@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM
 import decomposable
 from exegete import Batch, explainer
 from exegete.errors import ExegeteError
-from exegete.explainers.gim import Gim, baseline_token
-from exegete.models import activations
-from exegete.models.frozen import Rules
+from exegete.explainers.backward_rules.gim import Gim, baseline_token
 from exegete.models.generation.model import GeneratingModel
+from exegete.models.layers import activations
+from exegete.models.layers.frozen import Rules
 from small import shared, uneven
 
 TARGET = torch.tensor([0, 1, 2])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from exegete import explainer
-from exegete.explainers.integrated_gradients import quadrature
+from exegete.explainers.gradients.integrated_gradients import quadrature
 from small import small, uneven
 
 TEXTS = ["a moving film about naïve jokes", "It's simply dull, and long."]

@@ -9,9 +9,9 @@ from sklearn.linear_model import Ridge
 
 import exegete
 from exegete.errors import ExegeteError
-from exegete.explainers.kernel_shap import KernelShap
-from exegete.explainers.lime import Lime
-from exegete.explainers.shapley_sampling import ShapleySampling
+from exegete.explainers.perturbation.kernel_shap import KernelShap
+from exegete.explainers.perturbation.lime import Lime
+from exegete.explainers.perturbation.shapley_sampling import ShapleySampling
 from exegete.explainers.units import units
 from families import SENTENCES, processor, tiny
 

@@ -10,7 +10,7 @@ import decomposable
 import exegete
 from exegete import explainer
 from exegete.errors import ExegeteError
-from exegete.explainers.context_cite import ablations, log_odds, sparse_weights, usual_units
+from exegete.explainers.perturbation.context_cite import ablations, log_odds, sparse_weights, usual_units
 from exegete.explainers.units import units
 from small import shared, small, uneven
 

@@ -11,7 +11,8 @@ from exegete.explainers.decomposition import feed_forward as block
 from exegete.explainers.decomposition.components import Rules, components
 from exegete.explainers.decomposition.decompx import readouts
 from exegete.explainers.decomposition.trace import traces
-from exegete.models import ExplainedModel, activations
+from exegete.models import ExplainedModel
+from exegete.models.layers import activations
 
 TARGET = torch.tensor([0, 1, 2])
 CLASSIFIER = {

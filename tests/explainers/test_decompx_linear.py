@@ -5,12 +5,12 @@ import decomposable
 from decomposable import FAMILIES
 from exegete import Batch
 from exegete.errors import ExegeteError
-from exegete.explainers.backward_rules import CAPTURE
+from exegete.explainers.backward_rules.decompx_linear import DecompXLinear
+from exegete.explainers.backward_rules.rules import CAPTURE
 from exegete.explainers.decomposition import DecompXClassifier
-from exegete.explainers.decompx_linear import DecompXLinear
-from exegete.models.architecture import layers
-from exegete.models.frozen import Factors, frozen
-from exegete.models.inputs import inputs_of
+from exegete.models.layers.architecture import layers
+from exegete.models.layers.frozen import Factors, frozen
+from exegete.models.passes.inputs import inputs_of
 from small import shared
 
 TARGET = torch.tensor([0, 1, 2])

@@ -5,8 +5,8 @@ import torch
 
 from exegete import explainer
 from exegete.explainers import EXPLAINERS, SinglePass
-from exegete.models.architecture import layers, part
 from exegete.models.families import FAMILIES as RECORDS
+from exegete.models.layers.architecture import layers, part
 from small import FAMILIES, FEW, NATIVE, PAIRS, shared, small, uneven
 
 DIFFERENTIABLE = [name for name in NATIVE if EXPLAINERS[name].card.differentiable]

@@ -14,7 +14,7 @@ from exegete import Attributions, ExegeteError, GeneratedAttribution, explainer
 from exegete.cli import main
 from exegete.data.exchange import Exchange
 from exegete.explainers.generated import for_units, plan
-from exegete.reports.generated_view import levels, lit, stretches
+from exegete.reports.highlighted.generated_view import levels, lit, stretches
 from exegete.reports.terminal import render
 from left_behind import mixed_modes, state
 from small import NATIVE

@@ -6,7 +6,7 @@ import torch
 
 import decomposable
 from exegete import explainer
-from exegete.explainers.generic_attention import relevance_maps
+from exegete.explainers.attention.generic_attention import relevance_maps
 from exegete.models import Capture
 from small import PAIRS, shared, small, uneven
 

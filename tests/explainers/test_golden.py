@@ -6,8 +6,8 @@ import torch
 
 import exegete
 from exegete import Batch, ExplainedModel, explainer
-from exegete.explainers import integrated_gradients
-from exegete.explainers.integrated_gradients import quadrature
+from exegete.explainers.gradients import integrated_gradients
+from exegete.explainers.gradients.integrated_gradients import quadrature
 from exegete.models import Capture
 
 pytestmark = pytest.mark.real

@@ -9,10 +9,10 @@ import torch
 from entmax import entmax15, sparsemax
 
 from exegete import ExegeteError, explainer
-from exegete.explainers.interpretable_attention import InterpretableAttention
-from exegete.explainers.learned_attention import jointly
-from exegete.explainers.parameterised_attention import ParameterisedAttention
-from exegete.explainers.sparsemax import short_sparsemax, short_sparsemaxes
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned.learned_attention import jointly
+from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
+from exegete.explainers.learned.sparsemax import short_sparsemax, short_sparsemaxes
 from exegete.models import Batch, Capture
 from small import FAMILIES, alone, shared, small, uneven
 

@@ -7,9 +7,9 @@ from captum.attr import DeepLift, GradientShap
 
 import exegete
 from exegete import Batch
-from exegete.explainers.adaptive import Value, integrate
+from exegete.explainers.gradients.adaptive import Value, integrate
+from exegete.explainers.gradients.through_captum import ScoreOfEmbeddings
 from exegete.explainers.seeding import seeds
-from exegete.explainers.through_captum import ScoreOfEmbeddings
 from families import SENTENCES, processor, tiny
 
 FAMILIES = ("bert", "llama")

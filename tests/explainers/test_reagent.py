@@ -8,7 +8,7 @@ import exegete
 import families
 from exegete import explainer
 from exegete.errors import ExegeteError
-from exegete.explainers.reagent import importance, probability_drops, replacements
+from exegete.explainers.perturbation.reagent import importance, probability_drops, replacements
 from exegete.models.generation.model import GeneratingModel
 from small import shared, small, uneven
 

@@ -9,8 +9,8 @@ import torch
 
 import exegete
 from exegete.errors import ExegeteError
-from exegete.explainers import solvex
-from exegete.explainers.solvex import Objective, _shifted
+from exegete.explainers.perturbation import solvex
+from exegete.explainers.perturbation.solvex import Objective, _shifted
 from exegete.explainers.units import units
 from families import SENTENCES, processor, tiny
 

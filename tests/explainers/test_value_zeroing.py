@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import exegete
-from exegete.explainers.value_zeroing import mixture
-from exegete.models.layer_calls import layer_calls
+from exegete.explainers.attention.value_zeroing import mixture
+from exegete.models.passes.layer_calls import layer_calls
 from families import TEXT, examples, processor, tiny
 
 

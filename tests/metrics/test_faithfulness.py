@@ -9,7 +9,7 @@ import torch
 import families
 from exegete.errors import ExegeteError
 from exegete.metrics import METRICS, metric, preset
-from exegete.metrics.erasure import Erasure
+from exegete.metrics.faithfulness.erasure import Erasure
 from exegete.models import Batch
 from judged import OneByOne, attribution_for, inputs_of, model_of, top
 

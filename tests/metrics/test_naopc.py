@@ -11,7 +11,7 @@ import families
 from exegete.errors import ExegeteError
 from exegete.explainers.units import units
 from exegete.metrics import METRICS, metric
-from exegete.metrics.naopc import Naopc, beam_limits, exact_limits, extremes
+from exegete.metrics.faithfulness.naopc import Naopc, beam_limits, exact_limits, extremes
 from exegete.models import Batch, ExplainedModel
 from judged import OneByOne, attribution_for, model_of
 

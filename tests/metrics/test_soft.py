@@ -7,8 +7,9 @@ import transformers as hf
 
 import families
 from exegete.errors import ExegeteError
-from exegete.metrics import metric, soft
-from exegete.metrics.soft import kept_by_chance, scaled
+from exegete.metrics import metric
+from exegete.metrics.faithfulness import soft
+from exegete.metrics.faithfulness.soft import kept_by_chance, scaled
 from exegete.models import Batch, ExplainedModel
 from judged import attribution_for, inputs_of, model_of
 

@@ -14,13 +14,13 @@ from scipy.stats import spearmanr
 import exegete
 import families
 from exegete.errors import ExegeteError
-from exegete.explainers.coalitions import coalition_values
+from exegete.explainers.perturbation.coalitions import coalition_values
 from exegete.explainers.units import units
 from exegete.metrics import METRICS, metric
-from exegete.metrics.ablation import lds, numbered_masks
-from exegete.metrics.infidelity import drawn_sets
-from exegete.metrics.soft import Soft
-from exegete.metrics.unit_order import ByUnits
+from exegete.metrics.faithfulness.ablation import lds, numbered_masks
+from exegete.metrics.faithfulness.infidelity import drawn_sets
+from exegete.metrics.faithfulness.soft import Soft
+from exegete.metrics.faithfulness.unit_order import ByUnits
 from judged import OneByOne, attribution_for, inputs_of, model_of
 
 NAMES = [name for name, kind in METRICS.items() if issubclass(kind, ByUnits | Soft)]

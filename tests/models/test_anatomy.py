@@ -5,9 +5,9 @@ from torch import nn
 
 import decomposable
 from exegete.errors import ExegeteError
-from exegete.models import activations
-from exegete.models.architecture import architecture_of, layers, part
-from exegete.models.layer_parts import affine, layer_parts
+from exegete.models.layers import activations
+from exegete.models.layers.architecture import architecture_of, layers, part
+from exegete.models.layers.layer_parts import affine, layer_parts
 
 
 def test_shared_layers_come_as_often_as_they_run():

@@ -7,8 +7,8 @@ import transformers as hf
 import families
 from exegete import Batch, ExegeteError, explainer
 from exegete.models import Capture, ExplainedModel
-from exegete.models.architecture import layers, part
-from exegete.models.capture import recording
+from exegete.models.layers.architecture import layers, part
+from exegete.models.passes.capture import recording
 from small import FAMILIES, alone, shared, small, uneven
 
 LAYERS = 2

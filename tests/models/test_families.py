@@ -9,8 +9,8 @@ import transformers as hf
 import families
 from exegete import ExegeteError, attribute, explainer
 from exegete.models import ExplainedModel
-from exegete.models.architecture import layers
 from exegete.models.families import FAMILIES
+from exegete.models.layers.architecture import layers
 
 UNKNOWN = {"ernie": {}, "helium": {"head_dim": 8, "num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3}}
 

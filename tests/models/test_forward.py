@@ -6,7 +6,7 @@ import torch
 import families
 from exegete import Batch, ExegeteError
 from exegete.models import Capture
-from exegete.models.substitute import embeddings_replaced
+from exegete.models.passes.substitute import embeddings_replaced
 from small import FAMILIES, PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}

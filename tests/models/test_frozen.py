@@ -6,9 +6,9 @@ import decomposable
 from decomposable import FAMILIES
 from exegete.errors import ExegeteError
 from exegete.models import Capture
-from exegete.models.architecture import layers
-from exegete.models.frozen import Factors, Rules, frozen
-from exegete.models.inputs import inputs_of
+from exegete.models.layers.architecture import layers
+from exegete.models.layers.frozen import Factors, Rules, frozen
+from exegete.models.passes.inputs import inputs_of
 
 CAPTURE = Capture(differentiable_twice=True)
 RULES = [

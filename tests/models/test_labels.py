@@ -4,7 +4,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
 from exegete import ExegeteError
-from exegete.models.labels import in_model_labels, label_map
+from exegete.models.encoding.labels import in_model_labels, label_map
 from small import small
 
 SENTIMENT = ("negative", "positive")

@@ -8,8 +8,8 @@ import transformers as hf
 
 import families
 from exegete import Batch, ExegeteError, ExplainedModel, attribute
-from exegete.models import perturbed as engine
-from exegete.models.images import only_patches
+from exegete.models.encoding.images import only_patches
+from exegete.models.perturbation import perturbed as engine
 from small import PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}

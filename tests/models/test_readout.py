@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import exegete
-from exegete.models.architecture import layers, part
 from exegete.models.families import FAMILIES
-from exegete.models.readout import answer_only
+from exegete.models.layers.architecture import layers, part
+from exegete.models.passes.readout import answer_only
 from families import TEXT, examples, processor, tiny
 
 

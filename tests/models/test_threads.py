@@ -11,7 +11,7 @@ import torch
 
 from exegete.explainers import EXPLAINERS
 from exegete.models import Capture, ExplainedModel
-from exegete.models.exclusive import lock_of
+from exegete.models.passes.exclusive import lock_of
 from left_behind import mixed_modes, state
 from small import PAIRS, made, small, uneven
 
@@ -195,7 +195,7 @@ def test_a_lock_goes_with_its_object():
     assert lock_of(first) is lock
     number = id(first)
     del first
-    from exegete.models import exclusive
+    from exegete.models.passes import exclusive
 
     assert number not in exclusive._locks
 

@@ -10,8 +10,8 @@ import torch
 
 import families
 from exegete import ExegeteError, explainer
-from exegete.explainers.interpretable_attention import InterpretableAttention
-from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.models import Capture
 from exegete.objectives import (
     ClusteringConsistency,

@@ -7,7 +7,7 @@ import torch
 
 import exegete
 from exegete import ExegeteError
-from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.models import ExplainedModel
 from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Sufficiency
 from exegete.recipes import RECIPES

@@ -14,7 +14,7 @@ import families
 from exegete import ExegeteError
 from exegete.cli import main
 from exegete.data import words_of
-from exegete.models.digest import weights_digest
+from exegete.models.loading.digest import weights_digest
 from exegete.objectives import CrossEntropy, ExplanationGuided, ExplanationLoss, GradientPenalty, VirtualAdversarial
 from exegete.recipes import RECIPES, Recipe, rationales
 from exegete.recipes.fresh import choose

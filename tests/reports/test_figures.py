@@ -6,8 +6,8 @@ import sys
 import matplotlib as mpl
 import numpy as np
 
-from exegete.reports.curves import Curve
-from exegete.reports.figures import curve_figure
+from exegete.reports.figures.curves import Curve
+from exegete.reports.figures.figure import curve_figure
 
 HOSTILE = r"$\nosuch{x}$ $"
 
@@ -38,8 +38,8 @@ import sys, matplotlib
 def settings():
     return {name: matplotlib.rcParams[name] for name in matplotlib.rcParams if name != "backend"}
 before = settings()
-from exegete.reports.figures import curve_figure
-from exegete.reports.curves import Curve
+from exegete.reports.figures.figure import curve_figure
+from exegete.reports.figures.curves import Curve
 curve_figure([Curve("a", "b", [0, 1], [0, 1], [0, 1], [0, 1])])
 assert "matplotlib.pyplot" not in sys.modules
 assert settings() == before

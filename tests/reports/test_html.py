@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from exegete.data.cards import MetricCard
-from exegete.reports import html
 from exegete.reports.attributions import Attributions
-from exegete.reports.curves import Curve, charts, ticks
-from exegete.reports.html import ExampleView, report_html
-from exegete.reports.leaderboard import leaderboard
+from exegete.reports.figures.curves import Curve, charts, ticks
+from exegete.reports.pages import html
+from exegete.reports.pages.html import ExampleView, report_html
+from exegete.reports.tables.leaderboard import leaderboard
 from reports.boards import CARDS, attribution, image, results
 
 HOSTILE = (

@@ -6,9 +6,9 @@ import pytest
 from scipy.stats import bootstrap
 
 from exegete.errors import ExegeteError
-from exegete.reports.cells import cells, decimals
-from exegete.reports.leaderboard import intervals, leaderboard, resamples
-from exegete.reports.significance import corrected, of_metric, paired
+from exegete.reports.tables.cells import cells, decimals
+from exegete.reports.tables.leaderboard import intervals, leaderboard, resamples
+from exegete.reports.tables.significance import corrected, of_metric, paired
 from reports.boards import CARDS, results
 
 

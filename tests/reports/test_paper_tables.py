@@ -8,8 +8,8 @@ import io
 import numpy as np
 import pytest
 
-from exegete.reports.study_page import study_page
-from exegete.reports.tables import PaperTable, csv_text, html, latex, markdown, texts
+from exegete.reports.pages.study_page import study_page
+from exegete.reports.tables.table import PaperTable, csv_text, html, latex, markdown, texts
 
 
 def table(form="mean ± sd", digits=1, **changes):

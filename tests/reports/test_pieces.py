@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exegete.reports.pieces import grid, pieces, scale
+from exegete.reports.highlighted.pieces import grid, pieces, scale
 from reports.boards import attribution, image
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exegete.reports.scatter import Points, scatter_figure
+from exegete.reports.figures.scatter import Points, scatter_figure
 
 POINTS = [
     Points("Movies", "baseline", [0.9, 0.8], [0.7, 0.6], x_spread=[0.01, 0.02]),

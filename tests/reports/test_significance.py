@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from exegete.errors import ExegeteError
-from exegete.reports.significance import corrected, of_metric, of_predictions, paired
+from exegete.reports.tables.significance import corrected, of_metric, of_predictions, paired
 
 
 def predictions(labels, classes):

@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from exegete.data.cards import MetricCard
-from exegete.reports.csv_table import csv_table
-from exegete.reports.latex import escape, latex
-from exegete.reports.leaderboard import leaderboard
+from exegete.reports.tables.csv_table import csv_table
+from exegete.reports.tables.latex import escape, latex
+from exegete.reports.tables.leaderboard import leaderboard
 from reports.boards import CARDS, results
 
 HOSTILE = "50 % of_{a} & b # c $d$ ~ ^ \\input{x} <y> [z]\n\\end{table}"

@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 from rich.style import Style
 
-from exegete.reports import colors
-from exegete.reports.cells import decimals
-from exegete.reports.leaderboard import leaderboard
+from exegete.reports.highlighted import colors
+from exegete.reports.tables.cells import decimals
+from exegete.reports.tables.leaderboard import leaderboard
 from exegete.reports.terminal import render, table
 from reports.boards import CARDS, attribution, image, results
 

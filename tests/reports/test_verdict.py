@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from exegete.reports.leaderboard import leaderboard
-from exegete.reports.verdict import summary, verdict
+from exegete.reports.tables.leaderboard import leaderboard
+from exegete.reports.tables.verdict import summary, verdict
 from reports.boards import CARDS, results
 
 NOISE = np.random.default_rng(0).normal(size=50)

@@ -19,7 +19,7 @@ from exegete.data.owners import unfinished
 from exegete.explainers import EXPLAINERS
 from exegete.explainers.attribute_examples import batches
 from exegete.reports.attributions import Attributions
-from exegete.reports.verdict import verdict
+from exegete.reports.tables.verdict import verdict
 from exegete.studies.compare.judge import Judged
 from exegete.studies.compare.shards import Parts
 from small import small

@@ -11,7 +11,7 @@ from chats import CHAT, chatting
 from exegete import ExegeteError
 from exegete.cli import main
 from exegete.explainers.generated import for_units
-from exegete.metrics.unit_aopc import UnitComprehensiveness, UnitSufficiency
+from exegete.metrics.faithfulness.unit_aopc import UnitComprehensiveness, UnitSufficiency
 from exegete.studies.compare.comparison import Comparison
 
 OTHER = CHAT | {"sources": {"a": "the cat is here .", "b": "a film", "c": "women laugh"}, "response": " it is long"}

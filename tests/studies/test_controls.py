@@ -10,8 +10,8 @@ import torch
 
 from exegete.errors import ExegeteError
 from exegete.explainers import explainer
-from exegete.explainers.interpretable_attention import InterpretableAttention
-from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.metrics import metric
 from exegete.models import load
 from exegete.studies.runs.grid import grid

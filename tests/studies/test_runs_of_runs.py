@@ -15,7 +15,7 @@ import torch
 
 import exegete
 from exegete.errors import ExegeteError
-from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.recipes import RECIPES, Recipe, rationales
 from exegete.reports.attributions import Attributions
 from exegete.studies.runs.grid import grid

@@ -12,7 +12,7 @@ import exegete
 from exegete.data.cards import MethodCard
 from exegete.explainers import EXPLAINERS, Explainer
 from exegete.metrics import METRICS
-from exegete.metrics.naopc import Naopc
+from exegete.metrics.faithfulness.naopc import Naopc
 from exegete.testing import ExplainerContract, MetricContract
 from exegete.testing.models import random_model
 

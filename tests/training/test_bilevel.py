@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from exegete import ExegeteError
-from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.models import Batch
-from exegete.models.readout import answer_only
+from exegete.models.passes.readout import answer_only
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
 from exegete.training.bilevel.lookahead import LookaheadStep, Student, clipping, drawing
 from exegete.training.bilevel.replayed_pass import RecordedPass

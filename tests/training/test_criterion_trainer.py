@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import exegete
 from exegete import explainer
-from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.metrics import metric
 from exegete.objectives import CrossEntropy, Sufficiency
 from exegete.recipes import RECIPES

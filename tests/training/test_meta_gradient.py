@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call
 
 from exegete import ExegeteError
-from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.models import Capture
 from exegete.training.bilevel.meta_gradient import divergence, meta_gradient
 from small import shared, small, uneven

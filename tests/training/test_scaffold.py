@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 import exegete
 import families
 from exegete import ExegeteError
-from exegete.explainers.interpretable_attention import InterpretableAttention
-from exegete.explainers.parameterised_attention import ParameterisedAttention
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Capture, ExplainedModel
-from exegete.models.digest import weights_digest
+from exegete.models.loading.digest import weights_digest
 from exegete.objectives import Step, task_losses
 from exegete.training import RunOptions
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of

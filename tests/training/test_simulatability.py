@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import families
 from exegete import ExegeteError
-from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.models import Batch
 from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Step, StepContext, Sufficiency, task_losses
 from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent, held_out_examples

@@ -7,8 +7,8 @@ import torch
 import decomposable
 import exegete
 from exegete import explainer
-from exegete.explainers.attention_to_source import AttentionToSource, features
-from exegete.explainers.context_cite import ContextCite
+from exegete.explainers.learned.attention_to_source import AttentionToSource, features
+from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.training.source_attention import coefficients, disagreement, fitted, measured
 from small import shared, uneven
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import families
 from exegete import ExegeteError, explainer
-from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.objectives import (
     OBJECTIVES,

@@ -60,7 +60,7 @@ def attack(
     import exegete
     from exegete.data.provenance import plain
     from exegete.metrics.attack import attack as attacked
-    from exegete.models.labels import in_model_labels
+    from exegete.models.encoding.labels import in_model_labels
 
     hush()
     explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length)

@@ -68,9 +68,9 @@ def compare(
     from exegete.cli.options import columns, split_ids, target_of
     from exegete.errors import ExegeteError
     from exegete.metrics import preset as preset_metrics
-    from exegete.reports.pieces import clean
+    from exegete.reports.highlighted.pieces import clean
+    from exegete.reports.tables.verdict import summary, verdict
     from exegete.reports.terminal import table
-    from exegete.reports.verdict import summary, verdict
 
     hush()
     if preset is not None and metrics is not None:

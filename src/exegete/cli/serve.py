@@ -170,7 +170,7 @@ def _examples(
     dataset = exegete.load_data(data, split, limit=limit, seed=seed)
     if not models:
         raise ExegeteError("--data needs a --model to explain it")
-    from exegete.models.labels import in_model_labels
+    from exegete.models.encoding.labels import in_model_labels
     from exegete.studies.compare.compare import with_label_names
 
     model = next(iter(models.values()))

@@ -258,8 +258,8 @@ def leaderboard(
     Example: exegete study leaderboard --output-dir runs
     """
     from exegete.errors import unknown
-    from exegete.reports.csv_table import csv_table
-    from exegete.reports.latex import latex
+    from exegete.reports.tables.csv_table import csv_table
+    from exegete.reports.tables.latex import latex
     from exegete.reports.terminal import table as drawn
     from exegete.studies.runs.store import Store
     from exegete.studies.tables.leaderboards import leaderboards

@@ -19,10 +19,10 @@ from exegete.explainers.generated import attribute_generated, for_units, with_un
 from exegete.explainers.registry import explainer
 from exegete.explainers.units import Granularity
 from exegete.models import Batch, ExplainedModel
-from exegete.models.encode import as_row
+from exegete.models.encoding.encode import as_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.outputs import finite
-from exegete.models.readout import answer_only
+from exegete.models.passes.readout import answer_only
 from exegete.reports.attributions import Attribution, Attributions
 
 logger = logging.getLogger(__name__)

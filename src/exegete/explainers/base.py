@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
-from exegete.models.digest import weights_digest
+from exegete.models.loading.digest import weights_digest
 from exegete.models.outputs import finite
-from exegete.models.readout import answer_only
+from exegete.models.passes.readout import answer_only
 from exegete.models.tasks import Output
 
 Aggregate = Literal["sum", "l2", "abs"]

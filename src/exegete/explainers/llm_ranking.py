@@ -16,8 +16,8 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer
 from exegete.models import Batch, ExplainedModel
-from exegete.models.exclusive import lock_of
-from exegete.models.preserve import unchanged_random_state
+from exegete.models.passes.exclusive import lock_of
+from exegete.models.passes.preserve import unchanged_random_state
 
 MARKER = "END"
 EXTRA_TOKENS = 80

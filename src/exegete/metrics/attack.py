@@ -18,7 +18,7 @@ from exegete.data.swaps import Swap, applied, swaps
 from exegete.errors import ExegeteError
 from exegete.explainers.attribute_examples import batches
 from exegete.models import ExplainedModel
-from exegete.models.encode import as_row
+from exegete.models.encoding.encode import as_row
 
 Status = Literal["succeeded", "failed", "out of queries", "nothing to swap", "wrong already"]
 SIDES = ("text", "text_pair")

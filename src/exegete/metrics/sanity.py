@@ -22,10 +22,10 @@ from torch import nn
 
 from exegete.explainers import Explainer, attribute
 from exegete.models import ExplainedModel
-from exegete.models.architecture import layers
+from exegete.models.layers.architecture import layers
 from exegete.reports.attributions import Attribution
-from exegete.reports.curves import Curve
-from exegete.reports.figures import curve_figure
+from exegete.reports.figures.curves import Curve
+from exegete.reports.figures.figure import curve_figure
 
 Floats = NDArray[np.float64]
 X_LABEL = "parts of random weights, from the answer down"

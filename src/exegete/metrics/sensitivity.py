@@ -18,7 +18,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, attribute, explainer
 from exegete.metrics.agreement import jaccard
 from exegete.models import Batch, ExplainedModel
-from exegete.models.encode import as_row
+from exegete.models.encoding.encode import as_row
 from exegete.reports.attributions import Attribution
 
 SMALLEST = 1e-12

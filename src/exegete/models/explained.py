@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
-from exegete.models import encode as encoding
-from exegete.models.adapters import unwrapped
 from exegete.models.batch import Batch
-from exegete.models.capture import Capture, Recorded, recording
-from exegete.models.exclusive import Lock, exclusive, lock_of
+from exegete.models.encoding import encode as encoding
+from exegete.models.loading.adapters import unwrapped
 from exegete.models.outputs import Outputs, finite
-from exegete.models.perturbed import How, perturbed_logits
-from exegete.models.preserve import attention_type_for, evaluating, hooks_removed
-from exegete.models.substitute import embeddings_replaced, last_tokens, read_at
+from exegete.models.passes.capture import Capture, Recorded, recording
+from exegete.models.passes.exclusive import Lock, exclusive, lock_of
+from exegete.models.passes.preserve import attention_type_for, evaluating, hooks_removed
+from exegete.models.passes.substitute import embeddings_replaced, last_tokens, read_at
+from exegete.models.perturbation.perturbed import How, perturbed_logits
 from exegete.models.tasks import Output, Task, task_of
 
 Reference = Literal["mask", "pad", "zero"]

@@ -13,12 +13,12 @@ from transformers import PreTrainedModel
 
 from exegete.data.alignment import align
 from exegete.errors import ExegeteError
-from exegete.models import encode as encoding
 from exegete.models.batch import Batch
-from exegete.models.capture import Capture
+from exegete.models.encoding import encode as encoding
+from exegete.models.encoding.template import Template, fitted
 from exegete.models.explained import ExplainedModel
+from exegete.models.passes.capture import Capture
 from exegete.models.tasks import Classification
-from exegete.models.template import Template, fitted
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exegete.explainers import Explainer
-from exegete.explainers.attention import AttentionRollout
+from exegete.explainers.attention.weights import AttentionRollout
 from exegete.objectives.base import Step
 from exegete.objectives.explained import Explained
 from exegete.objectives.teacher import distribution

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, SinglePass
-from exegete.explainers.attention import AttentionAll
+from exegete.explainers.attention.weights import AttentionAll
 from exegete.objectives.base import Step
 from exegete.objectives.explained import Explained
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import Explainer
-from exegete.explainers.attention import AttentionRollout
+from exegete.explainers.attention.weights import AttentionRollout
 from exegete.models import Batch
 from exegete.objectives.base import Step, usable
 from exegete.objectives.explained import Explained

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import Explainer
-from exegete.explainers.attention import from_readout
+from exegete.explainers.attention.weights import from_readout
 from exegete.explainers.base import recorded
-from exegete.explainers.integrated_gradients import IntegratedGradients
+from exegete.explainers.gradients.integrated_gradients import IntegratedGradients
 from exegete.models import Batch, Capture, Outputs
 from exegete.objectives.base import OverLabelled, Step
 from exegete.objectives.teacher import Aggregation, distribution, importance, least_important, teaching, usual

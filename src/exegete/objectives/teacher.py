@@ -11,9 +11,9 @@ from torch import Tensor
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.explainers.base import OverDimensions
-from exegete.explainers.deep_lift import DeepLift
-from exegete.explainers.input_x_gradient import InputXGradient
-from exegete.explainers.integrated_gradients import IntegratedGradients
+from exegete.explainers.gradients.deep_lift import DeepLift
+from exegete.explainers.gradients.input_x_gradient import InputXGradient
+from exegete.explainers.gradients.integrated_gradients import IntegratedGradients
 from exegete.models import Batch, ExplainedModel
 
 Aggregation = Literal["l2", "mean"]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from exegete.errors import ExegeteError, unknown
-from exegete.models.preserve import drawing
+from exegete.models.passes.preserve import drawing
 from exegete.objectives.base import Objective, Step
 
 Form = Literal["literal", "smart"]

@@ -11,8 +11,8 @@ from datasets import Dataset
 from torch import nn
 
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.interpretable_attention import InterpretableAttention, Mix
-from exegete.explainers.learned_attention import Norm
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention, Mix
+from exegete.explainers.learned.learned_attention import Norm
 from exegete.models import ExplainedModel
 from exegete.objectives import (
     ClusteringConsistency,

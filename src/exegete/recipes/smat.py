@@ -12,7 +12,7 @@ from datasets import Dataset
 
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.parameterised_attention import Normaliser
+from exegete.explainers.learned.parameterised_attention import Normaliser
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
 from exegete.recipes.baseline import trained_beside

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from exegete.errors import ExegeteError
-from exegete.reports import highlight, storage
+from exegete.reports import storage
 from exegete.reports.generated import GeneratedAttribution
+from exegete.reports.highlighted import highlight
 from exegete.reports.plain import floats, json_values, jsonable, same, strings
 
 if TYPE_CHECKING:

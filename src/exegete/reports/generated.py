@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from exegete.data.exchange import Exchange, Extent
 from exegete.errors import ExegeteError
-from exegete.reports import generated_view, highlight, storage
+from exegete.reports import storage
+from exegete.reports.highlighted import generated_view, highlight
 from exegete.reports.plain import floats, json_values, jsonable, same, strings
 
 if TYPE_CHECKING:

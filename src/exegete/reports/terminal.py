@@ -12,14 +12,14 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from exegete.reports import colors, generated_view
-from exegete.reports.cells import BEST, CHANCE, Cell, cells
 from exegete.reports.generated import GeneratedAttribution
-from exegete.reports.pieces import Piece, Spans, clean, grid, pieces, scale
+from exegete.reports.highlighted import colors, generated_view
+from exegete.reports.highlighted.pieces import Piece, Spans, clean, grid, pieces, scale
+from exegete.reports.tables.cells import BEST, CHANCE, Cell, cells
 
 if TYPE_CHECKING:
     from exegete.reports.attributions import Attribution
-    from exegete.reports.leaderboard import Leaderboard
+    from exegete.reports.tables.leaderboard import Leaderboard
 
 
 def render(

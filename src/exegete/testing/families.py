@@ -11,10 +11,11 @@ from transformers import AutoConfig, AutoModelForImageClassification, AutoModelF
 
 from exegete.explainers import explainer
 from exegete.explainers.decomposition.trace import traces
-from exegete.models import Batch, ExplainedModel, activations
-from exegete.models.architecture import architecture_of, head_part, layers, part
+from exegete.models import Batch, ExplainedModel
 from exegete.models.families import FAMILIES
-from exegete.models.layer_parts import head_parts
+from exegete.models.layers import activations
+from exegete.models.layers.architecture import architecture_of, head_part, layers, part
+from exegete.models.layers.layer_parts import head_parts
 
 LENGTHS = (9, 6, 2)
 METHODS = (

@@ -13,7 +13,7 @@ from datasets import Dataset
 from exegete.cli.train import command
 from exegete.data import load_data
 from exegete.models import load
-from exegete.models.digest import weights_digest
+from exegete.models.loading.digest import weights_digest
 from exegete.recipes import Factory, Recipe
 from exegete.training.loop.run import METRICS, RECORD
 

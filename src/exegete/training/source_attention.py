@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from exegete.explainers.attention_to_source import AttentionToSource, features
-from exegete.explainers.context_cite import ContextCite, ablations, usual_units
+from exegete.explainers.learned.attention_to_source import AttentionToSource, features
+from exegete.explainers.perturbation.context_cite import ContextCite, ablations, usual_units
 from exegete.explainers.units import units
 from exegete.models import Batch, ExplainedModel
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from exegete.reports import colors
 from exegete.reports.attributions import Attribution
+from exegete.reports.highlighted import colors
 
 
 class Cell(NamedTuple):

@@ -12,7 +12,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader
 
-from exegete.reports import highlight
+from exegete.reports.highlighted import highlight
 from exegete.web.guard import csrf_token, is_admin
 from exegete.web.site import site_of
 

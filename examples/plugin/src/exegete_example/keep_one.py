@@ -12,7 +12,7 @@ from exegete.data.cards import MethodCard
 from exegete.explainers import Explainer
 from exegete.explainers.units import spread, units
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbed import How
+from exegete.models.perturbation.perturbed import How
 
 
 @dataclass(frozen=True)

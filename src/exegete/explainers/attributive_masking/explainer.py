@@ -24,13 +24,13 @@ from exegete.explainers.attributive_masking.modes import Mode, SoftMasking
 from exegete.explainers.attributive_masking.refinement import Refinement, refined
 from exegete.explainers.attributive_masking.retokenization import Aggregation, Retokenized, Retokenizer
 from exegete.explainers.base import SinglePass
-from exegete.explainers.learned_attention import CONFIG, WEIGHTS, saved_config
+from exegete.explainers.learned.learned_attention import CONFIG, WEIGHTS, saved_config
 from exegete.models import Batch, ExplainedModel, Outputs
-from exegete.models.checkpoint import reading
-from exegete.models.digest import weights_digest
-from exegete.models.exclusive import lock_of
-from exegete.models.preserve import evaluating
-from exegete.models.substitute import embeddings_replaced
+from exegete.models.loading.checkpoint import reading
+from exegete.models.loading.digest import weights_digest
+from exegete.models.passes.exclusive import lock_of
+from exegete.models.passes.preserve import evaluating
+from exegete.models.passes.substitute import embeddings_replaced
 
 BACKBONE = "backbone"
 

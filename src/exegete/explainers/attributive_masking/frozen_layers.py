@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
-from exegete.models.architecture import layers
+from exegete.models.layers.architecture import layers
 
 
 class Known(nn.Module):

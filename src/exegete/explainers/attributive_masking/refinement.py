@@ -17,8 +17,8 @@ from exegete.explainers.attributive_masking.frozen_layers import known_below
 from exegete.explainers.attributive_masking.retokenization import Retokenized
 from exegete.explainers.seeding import generators
 from exegete.models import Batch, ExplainedModel
-from exegete.models.preserve import weights_fixed
-from exegete.models.readout import answer_only
+from exegete.models.passes.preserve import weights_fixed
+from exegete.models.passes.readout import answer_only
 
 if TYPE_CHECKING:
     from exegete.explainers.attributive_masking.explainer import AttributiveMasking

@@ -11,7 +11,7 @@ from torch import Tensor
 from exegete.data.token_map import token_map
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
-from exegete.models.digest import definition
+from exegete.models.loading.digest import definition
 from exegete.models.prompted import PromptedModel
 
 Aggregation = Literal["max", "mean"]

@@ -11,7 +11,7 @@ from torch import Tensor
 from exegete.explainers.decomposition import biases
 from exegete.explainers.decomposition.feed_forward import Activation, feed_forward, rows_at_once
 from exegete.explainers.decomposition.trace import LayerState, Trace
-from exegete.models.layer_parts import Norm
+from exegete.models.layers.layer_parts import Norm
 
 
 @dataclass(frozen=True, slots=True)

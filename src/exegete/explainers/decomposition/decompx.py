@@ -18,7 +18,7 @@ from exegete.explainers.decomposition.feed_forward import Activation
 from exegete.explainers.decomposition.heads import through_head
 from exegete.explainers.decomposition.trace import Trace, by_readout, traces
 from exegete.models import Batch, ExplainedModel
-from exegete.models.layer_parts import head_parts
+from exegete.models.layers.layer_parts import head_parts
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Literal
 from torch import Tensor
 
 from exegete.explainers.decomposition import biases
-from exegete.models import activations
-from exegete.models.layer_parts import LayerParts
+from exegete.models.layers import activations
+from exegete.models.layers.layer_parts import LayerParts
 
 Activation = Literal["zero_origin", "tangent", "relu"]
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from exegete.errors import unknown
 from exegete.explainers.decomposition import biases
-from exegete.models import activations
-from exegete.models.layer_parts import HeadParts
+from exegete.models.layers import activations
+from exegete.models.layers.layer_parts import HeadParts
 
 
 def through_head(

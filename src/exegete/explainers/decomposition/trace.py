@@ -10,9 +10,9 @@ from torch import Tensor
 
 from exegete.explainers.base import Chosen
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.architecture import architecture_of, layers, part
-from exegete.models.inputs import inputs_of
-from exegete.models.layer_parts import LayerParts, Norm, layer_parts, norm, wide
+from exegete.models.layers.architecture import architecture_of, layers, part
+from exegete.models.layers.layer_parts import LayerParts, Norm, layer_parts, norm, wide
+from exegete.models.passes.inputs import inputs_of
 
 CAPTURE = Capture(attentions=True, heads=True)
 

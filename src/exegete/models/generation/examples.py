@@ -15,11 +15,11 @@ from torch import Tensor
 from exegete.data.alignment import Alignment, align
 from exegete.data.exchange import Exchange
 from exegete.errors import ExegeteError, unknown
-from exegete.models import encode as encoding
 from exegete.models.batch import Batch
+from exegete.models.encoding import encode as encoding
+from exegete.models.encoding.template import Placed, Special, fitted
 from exegete.models.generation.prompt import Prompt, prompt_of
 from exegete.models.generation.response import Response, generated, of_ids, of_text
-from exegete.models.template import Placed, Special, fitted
 
 if TYPE_CHECKING:
     from exegete.models.generation.model import GeneratingModel

@@ -10,13 +10,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
-from exegete.models.adapters import unwrapped
 from exegete.models.batch import Batch
-from exegete.models.capture import Capture
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation import examples as generation_examples
 from exegete.models.generation.from_ids import batch_of_ids
 from exegete.models.generation.places import predicting_columns, response_places
+from exegete.models.loading.adapters import unwrapped
+from exegete.models.passes.capture import Capture
 from exegete.models.tasks import Generation
 
 

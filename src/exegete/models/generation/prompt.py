@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from exegete.errors import ExegeteError, unknown
-from exegete.models.template import Template
+from exegete.models.encoding.template import Template
 
 MARK = re.compile("\ue000([0-9]+)\ue001")
 ALL_SOURCES = "{sources}"

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 
 from exegete.data.alignment import trimmed
 from exegete.errors import ExegeteError
-from exegete.models.preserve import unchanged_random_state
+from exegete.models.passes.preserve import unchanged_random_state
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ from exegete.explainers.units import Granularity
 from exegete.metrics import Metric, metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models import ExplainedModel
-from exegete.models.digest import weights_digest
-from exegete.models.encode import as_row
+from exegete.models.encoding.encode import as_row
+from exegete.models.encoding.labels import in_model_labels
 from exegete.models.generation.model import GeneratingModel
-from exegete.models.labels import in_model_labels
+from exegete.models.loading.digest import weights_digest
 from exegete.reports.attributions import Attributions
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.judge import judge

@@ -15,15 +15,15 @@ from exegete.metrics import cards as metric_cards
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models.generation.prompt import named_sources
 from exegete.reports.attributions import Attribution, Attributions
-from exegete.reports.csv_table import csv_table
-from exegete.reports.curves import Curve
-from exegete.reports.html import ExampleView, board_html, report_html
-from exegete.reports.latex import latex
-from exegete.reports.leaderboard import Leaderboard, intervals, leaderboard, resamples
-from exegete.reports.markdown import markdown
-from exegete.reports.pieces import Spans, clean
+from exegete.reports.figures.curves import Curve
+from exegete.reports.highlighted.pieces import Spans, clean
+from exegete.reports.pages.html import ExampleView, board_html, report_html
+from exegete.reports.tables.csv_table import csv_table
+from exegete.reports.tables.latex import latex
+from exegete.reports.tables.leaderboard import Leaderboard, intervals, leaderboard, resamples
+from exegete.reports.tables.markdown import markdown
+from exegete.reports.tables.verdict import verdict
 from exegete.reports.terminal import plain_table
-from exegete.reports.verdict import verdict
 from exegete.studies.compare.examples import EXAMPLES, read_examples, write_examples
 from exegete.studies.compare.judge import BY_LAYER
 from exegete.studies.compare.shards import read_config, read_frames

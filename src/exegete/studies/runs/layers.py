@@ -14,7 +14,7 @@ from exegete.explainers.attribute_examples import batches, targets_of
 from exegete.explainers.registry import seeded
 from exegete.metrics import metric
 from exegete.models import ExplainedModel
-from exegete.models.labels import in_model_labels
+from exegete.models.encoding.labels import in_model_labels
 from exegete.models.outputs import finite
 from exegete.studies.compare.judge import looked_at
 

@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from exegete.explainers.attribute_examples import batches
 from exegete.models import ExplainedModel
-from exegete.models.labels import in_model_labels
+from exegete.models.encoding.labels import in_model_labels
 from exegete.models.outputs import finite
 from exegete.training.loop import evaluation
 

@@ -199,7 +199,7 @@ def attacked(
         seed: of the words.
     """
     from exegete.metrics.attack import attack
-    from exegete.models.labels import in_model_labels
+    from exegete.models.encoding.labels import in_model_labels
 
     report = attack(model, in_model_labels(model, data), budget=budget, choices=choices, seed=seed)
     return {f"attack_{name}": value for name, value in report.figures.items()}

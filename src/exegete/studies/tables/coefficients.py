@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exegete.errors import ExegeteError
-from exegete.explainers.interpretable_attention import InterpretableAttention
-from exegete.explainers.parameterised_attention import ParameterisedAttention
-from exegete.reports.study_figures import Matrix
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
+from exegete.reports.figures.study_figures import Matrix
 from exegete.studies.runs.work import learned
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.tables.results import Results

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from exegete.errors import ExegeteError, unknown
-from exegete.reports.cells import decimals
-from exegete.reports.tables import PaperTable, texts
+from exegete.reports.tables.cells import decimals
+from exegete.reports.tables.table import PaperTable, texts
 from exegete.studies.tables.results import Results
 from exegete.studies.tables.tables import BySeed, Laid, card_of, center_and_spread, laid_out, study_table
 

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from exegete.errors import ExegeteError, unknown
-from exegete.reports.curves import Curve
-from exegete.reports.figures import curve_figure
-from exegete.reports.leaderboard import Floats
-from exegete.reports.study_figures import Dots, Matrix, Panel, heat_figure, scatter_figure, strip_figure
+from exegete.reports.figures.curves import Curve
+from exegete.reports.figures.figure import curve_figure
+from exegete.reports.figures.study_figures import Dots, Matrix, Panel, heat_figure, scatter_figure, strip_figure
+from exegete.reports.tables.leaderboard import Floats
 from exegete.studies.runs.agreement import Scores, between_explainers, between_models, between_seeds, scores
 from exegete.studies.runs.grid import Run
 from exegete.studies.runs.kinds import CURVES, LAYERS

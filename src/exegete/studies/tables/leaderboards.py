@@ -11,7 +11,7 @@ import pandas as pd
 
 from exegete.data.provenance import digest
 from exegete.metrics import metric
-from exegete.reports.leaderboard import Leaderboard, leaderboard
+from exegete.reports.tables.leaderboard import Leaderboard, leaderboard
 from exegete.studies.runs.kinds import RESULTS
 from exegete.studies.runs.run_ref import TRAINED
 from exegete.studies.runs.store import Store

@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from exegete.errors import ExegeteError, unknown
-from exegete.reports.tables import markdown
+from exegete.reports.tables.table import markdown
 from exegete.studies.spec.study_file import SCALES
 from exegete.studies.tables.facts import facts
 from exegete.studies.tables.figure_in_text import TableFigures

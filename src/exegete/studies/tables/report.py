@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from exegete.data.provenance import versions, whole_file
 from exegete.errors import ExegeteError
-from exegete.reports import tables as drawn
-from exegete.reports.study_page import study_page
-from exegete.reports.tables import PaperTable
+from exegete.reports.pages.study_page import study_page
+from exegete.reports.tables import table as drawn
+from exegete.reports.tables.table import PaperTable
 from exegete.studies.tables.results import Results
 from exegete.studies.tables.tables import study_table
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from exegete.errors import ExegeteError
-from exegete.reports.curves import Curve
+from exegete.reports.figures.curves import Curve
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.tables.results import Results
 from exegete.studies.tables.tables import RUN, selected

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from exegete.data.cards import MetricCard
 from exegete.errors import unknown
-from exegete.reports.leaderboard import Counts, Floats
-from exegete.reports.significance import Summands, corrected, of_metric, of_predictions, paired
-from exegete.reports.tables import Form, PaperTable
+from exegete.reports.tables.leaderboard import Counts, Floats
+from exegete.reports.tables.significance import Summands, corrected, of_metric, of_predictions, paired
+from exegete.reports.tables.table import Form, PaperTable
 from exegete.studies.spec.schema import Significance, TablePart
 from exegete.studies.tables.relative import averaged, gains
 from exegete.studies.tables.results import Results

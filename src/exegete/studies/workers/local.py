@@ -143,7 +143,7 @@ def prepare(threads: int) -> None:
     torch.set_num_threads(threads)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    logging.getLogger("exegete.models.encode").setLevel(logging.ERROR)
+    logging.getLogger("exegete.models.encoding.encode").setLevel(logging.ERROR)
 
 
 def _outlived() -> None:

@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from exegete.explainers.learned_attention import LearnedAttention
+from exegete.explainers.learned.learned_attention import LearnedAttention
 from exegete.metrics import Metric, metric
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, ExplainedModel

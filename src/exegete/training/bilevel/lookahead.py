@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from exegete.errors import unknown
-from exegete.explainers.learned_attention import LearnedAttention
+from exegete.explainers.learned.learned_attention import LearnedAttention
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.preserve import unchanged_random_state
-from exegete.models.readout import answer_only
+from exegete.models.passes.preserve import unchanged_random_state
+from exegete.models.passes.readout import answer_only
 from exegete.objectives.cross_entropy import task_losses
 from exegete.training.bilevel.inner_optimizers import InnerOptimizer
 from exegete.training.bilevel.meta_gradient import divergence, meta_gradient

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, explainer
-from exegete.explainers.learned_attention import LearnedAttention, over_positions
-from exegete.explainers.parameterised_attention import Layers, Normaliser, ParameterisedAttention
-from exegete.explainers.untrained import Untrained
+from exegete.explainers.learned.learned_attention import LearnedAttention, over_positions
+from exegete.explainers.learned.parameterised_attention import Layers, Normaliser, ParameterisedAttention
+from exegete.explainers.learned.untrained import Untrained
 from exegete.models import Capture, ExplainedModel
 from exegete.objectives import Objective, Step
 from exegete.training.bilevel.lookahead import clipping

@@ -14,7 +14,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArgumen
 from exegete.errors import ExegeteError
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, ExplainedModel
-from exegete.models.readout import answer_only
+from exegete.models.passes.readout import answer_only
 from exegete.objectives import CrossEntropy, Objective, StepContext
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
 from exegete.training.bilevel.lookahead import LookaheadStep, Student, drawing

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.models import Batch, ExplainedModel
-from exegete.models.digest import weights_digest
+from exegete.models.loading.digest import weights_digest
 from exegete.objectives import Criterion, Step
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
 from exegete.training.bilevel.lookahead import LookaheadStep, Student, clipping, drawing

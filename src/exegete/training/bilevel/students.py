@@ -20,11 +20,11 @@ from exegete.data.provenance import digest, write_json
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.explainers.base import recorded
-from exegete.explainers.learned_attention import mixable
-from exegete.explainers.parameterised_attention import Normaliser, ParameterisedAttention
+from exegete.explainers.learned.learned_attention import mixable
+from exegete.explainers.learned.parameterised_attention import Normaliser, ParameterisedAttention
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.digest import weights_digest
+from exegete.models.loading.digest import weights_digest
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.bilevel.scaffold import LAST, LEARNED, NONE, Scaffolding, projected, static, usual_weight
 from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer

@@ -17,7 +17,7 @@ from torch import Tensor
 from exegete.errors import ExegeteError
 from exegete.explainers.attribute_examples import batches
 from exegete.models import Batch, ExplainedModel
-from exegete.models.labels import in_model_labels
+from exegete.models.encoding.labels import in_model_labels
 from exegete.models.outputs import finite
 from exegete.training.loop import evaluation
 from exegete.training.loop.batches import Collator

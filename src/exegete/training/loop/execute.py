@@ -14,7 +14,7 @@ from transformers import TrainingArguments
 
 from exegete.data.provenance import write_json
 from exegete.models import ExplainedModel
-from exegete.models import encode as encoding
+from exegete.models.encoding import encode as encoding
 from exegete.training.loop.batches import log_once
 from exegete.training.loop.options import RunOptions
 from exegete.training.loop.run import HISTORY, Run

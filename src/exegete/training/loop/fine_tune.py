@@ -12,7 +12,7 @@ from transformers import TrainingArguments
 from exegete.data.provenance import data_digest
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
-from exegete.models.digest import processor_digest, weights_digest
+from exegete.models.loading.digest import processor_digest, weights_digest
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop.arguments import DEFAULTS, FROM_SCRATCH, changed_arguments, training_arguments
 from exegete.training.loop.evaluation import HIGHER_IS_BETTER

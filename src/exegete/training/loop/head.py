@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
-from exegete.models.adapters import unwrapped
+from exegete.models.loading.adapters import unwrapped
 
 
 def split_head(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: float) -> None:

@@ -20,9 +20,9 @@ from transformers import (
 from exegete.data import generated_tokenizer
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
-from exegete.models.checkpoint import check_config, check_files, reading
-from exegete.models.labels import label_map
-from exegete.models.load import HEADS
+from exegete.models.encoding.labels import label_map
+from exegete.models.loading.checkpoint import check_config, check_files, reading
+from exegete.models.loading.load import HEADS
 from exegete.training.loop.from_scratch import image_processor, sized, words_tokenizer
 from exegete.training.loop.sizes import from_scratch
 

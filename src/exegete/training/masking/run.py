@@ -17,8 +17,8 @@ from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
-from exegete.models.digest import processor_digest, weights_digest
-from exegete.models.preserve import modes_kept, unchanged_random_state, weights_fixed
+from exegete.models.loading.digest import processor_digest, weights_digest
+from exegete.models.passes.preserve import modes_kept, unchanged_random_state, weights_fixed
 from exegete.objectives.masking import masking_objectives
 from exegete.training.loop.arguments import DEFAULTS, changed_arguments, training_arguments
 from exegete.training.loop.execute import TrainResult, execute

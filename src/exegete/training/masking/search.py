@@ -22,9 +22,9 @@ from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking.losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
-from exegete.models import encode as encoding
-from exegete.models.digest import processor_digest, weights_digest
-from exegete.models.preserve import unchanged_random_state, weights_fixed
+from exegete.models.encoding import encode as encoding
+from exegete.models.loading.digest import processor_digest, weights_digest
+from exegete.models.passes.preserve import unchanged_random_state, weights_fixed
 from exegete.training.loop.batches import log_once
 from exegete.training.loop.options import RunOptions
 from exegete.training.masking.data import only_texts, stratified

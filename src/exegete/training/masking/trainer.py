@@ -14,11 +14,11 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking
-from exegete.explainers.learned_attention import WEIGHTS
+from exegete.explainers.learned.learned_attention import WEIGHTS
 from exegete.metrics import Metric
 from exegete.models import Batch, ExplainedModel
 from exegete.models.outputs import finite
-from exegete.models.readout import answer_only
+from exegete.models.passes.readout import answer_only
 from exegete.objectives import Objective, StepContext
 from exegete.objectives.masking import MaskingStep, both, masking_objectives, twice
 from exegete.training.loop.module import TrainingModule, stacked

@@ -6,8 +6,8 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 
 from exegete.errors import unknown
-from exegete.reports import colors
-from exegete.reports.cells import cells
+from exegete.reports.highlighted import colors
+from exegete.reports.tables.cells import cells
 from exegete.web.browse.listing import ONLY, ORDERS, SORTS, listing, values_at, view_of
 from exegete.web.browse.stored import Result
 from exegete.web.cells import layer_map

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response, Streamin
 
 from exegete.errors import ExegeteError
 from exegete.reports.attributions import Attribution, Attributions
-from exegete.reports.picture import picture as drawn_picture
+from exegete.reports.highlighted.picture import picture as drawn_picture
 from exegete.web import guard
 from exegete.web.coefficients import coefficients, learns
 from exegete.web.explore.question import LEVELS, Question, question

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from exegete.metrics.simulatability import simulatability_gain
-from exegete.reports.leaderboard import intervals, resamples
+from exegete.reports.tables.leaderboard import intervals, resamples
 
 RESAMPLES = 1000
 

@@ -1,0 +1,1 @@
+"""Attention weights, and what their values and gradients add."""

@@ -1,0 +1,71 @@
+"""How much each token's representation changes when another token's value is taken out of a layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.explainers.attention.weights import from_readout
+from exegete.explainers.base import Explainer, Explanation
+from exegete.explainers.gradients.paths import within
+from exegete.models import Batch, ExplainedModel
+from exegete.models.passes.layer_calls import LayerCall, layer_calls
+from exegete.models.passes.preserve import attention_type_for
+from exegete.models.perturbation.perturbed import TOKENS_PER_PASS
+
+
+@dataclass(frozen=True)
+class ValueZeroing(Explainer):
+    """Rollout of C_ij ∝ 1 − cos(y_i, y_i with the value of j zeroed) over the layers (Mohebbi et al. 2023). Unsigned.
+
+    y is a layer's output on its true input; rows of C add up to 1. A layer's output holds its residual branches, so no
+    identity is added. The score is the row of C^N ··· C^1 where the answer is read; `layers` are the rows of the
+    products up to each layer. The class that is explained plays no part.
+    """
+
+    card: ClassVar = MethodCard(
+        name="value_zeroing", family="attention", cost="(tokens + 1) F", paper="Mohebbi et al. 2023"
+    )
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """Every layer once with each position's value zeroed."""
+        return length + 1.0, 0.0
+
+    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+        """Examples one at a time, each layer with all its positions zeroed in turn in one pass."""
+        layers: list[Tensor] = []
+        for row in range(len(batch)):
+            alone, columns = batch.select([row]).trimmed()
+            with attention_type_for(model.model, alone.length):
+                rows = _rows(model, alone, within(model, columns, target[row : row + 1]))
+            layers.append(torch.nn.functional.pad(rows, (columns.start, batch.length - columns.stop)))
+        stacked = torch.stack(layers)
+        return Explanation(stacked[:, -1], layers=stacked)
+
+
+def _rows(model: ExplainedModel, alone: Batch, target: Tensor) -> Tensor:
+    """[N, L] What the place where the answer is read takes from each position, up to each layer."""
+    rolled = torch.eye(alone.length, device=alone.device, dtype=torch.float64)
+    rows = []
+    for call in layer_calls(model, alone):
+        rolled = mixture(call) @ rolled
+        rows.append(from_readout(model, alone, rolled[None], target)[0])
+    return torch.stack(rows).to(model.dtype)
+
+
+def mixture(call: LayerCall) -> Tensor:
+    """[L, L] C of one layer, in float64; the row of a position that nothing changes is zero."""
+    length = call.output.shape[1]
+    budget = TOKENS_PER_PASS.get(call.output.device.type, TOKENS_PER_PASS["cuda"])
+    each = torch.eye(length, dtype=torch.bool, device=call.output.device)
+    similar = [
+        torch.cosine_similarity(call.zeroed(part).double(), call.output.double(), dim=-1)
+        for part in each.split(max(1, budget // length))
+    ]
+    change = (1 - torch.cat(similar).T).clamp(min=0)
+    total = change.sum(1, keepdim=True)
+    return torch.where(total > 0, change / total, 0.0)

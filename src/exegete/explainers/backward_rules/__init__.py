@@ -1,0 +1,1 @@
+"""Gradients whose backward pass follows other rules."""

@@ -1,0 +1,44 @@
+"""Exact contributions to the answer of the network held at its own attention, norms and activation slopes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from exegete.data.cards import MethodCard
+from exegete.errors import unknown
+from exegete.explainers.backward_rules.rules import BackwardRules
+from exegete.models.layers.frozen import Rules
+
+
+@dataclass(frozen=True)
+class DecompXLinear(BackwardRules):
+    """Contribution of each position to the target's logit in the network made linear at this input. Signed, exact.
+
+    With attention probabilities, norms' scales and activations' slopes (f(x)/x) held at their true values, the logit is
+    affine in the representations x_k that enter the first layer: z = Σ_k ⟨∂z/∂x_k, x_k⟩ + what the biases add, so one
+    vector-Jacobian product gives every contribution: DecompX (Modarressi et al. 2023) with the biases as a token of
+    their own. `Explanation.bias` [B] is that token's. From the embeddings, with the gate held, it is `cp_lrp`.
+
+    Args:
+        start: `hidden`, the representations that enter the first layer, or `embeddings`, the word (or patch)
+            embeddings; positions and token types then belong to the biases, and the embeddings' norm is held too.
+        gate: in gated feed-forwards, hold the gate (`value`), or give gate and value half of the product each (`both`).
+    """
+
+    start: Literal["hidden", "embeddings"] = "hidden"
+    gate: Literal["value", "both"] = "value"
+    card: ClassVar = MethodCard(
+        name="decompx_linear", family="decomposition", signed=True, differentiable=True, cost="F + B",
+        paper="Modarressi et al. 2023",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for name, choices in (("start", ("hidden", "embeddings")), ("gate", ("value", "both"))):
+            if getattr(self, name) not in choices:
+                raise unknown(name, getattr(self, name), choices)
+
+    @property
+    def rules(self) -> Rules:
+        """All is held, but for what `gate` says."""
+        return Rules(gate=self.gate)

@@ -1,0 +1,42 @@
+"""Layer-wise relevance propagation through transformers, as gradients by other rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from exegete.data.cards import MethodCard
+from exegete.explainers.backward_rules.rules import BackwardRules
+from exegete.models.layers.frozen import Rules
+
+
+@dataclass(frozen=True)
+class AttnLrp(BackwardRules):
+    """Input embedding times its relevance gradient, softmax and attention included (Achtibat et al. 2024). Signed.
+
+    Norms are held at their scales and activations at their slopes; products share what comes back evenly between their
+    factors. The softmax sheds relevance, so scores do not add up to the logit.
+    """
+
+    card: ClassVar = MethodCard(
+        name="attn_lrp", family="gradients", signed=True, differentiable=True, cost="F + B",
+        paper="Achtibat et al. 2024",
+    )  # fmt: skip
+
+    @property
+    def rules(self) -> Rules:
+        """Products are shared, and the softmax keeps its derivative."""
+        return Rules(attention="shared", gate="both")
+
+
+@dataclass(frozen=True)
+class CpLrp(BackwardRules):
+    """Input embedding times its relevance gradient, attention probabilities and gates held (Ali et al. 2022). Signed.
+
+    It is `decompx_linear` from the embeddings. Scores add up to the logit but for what biases, and positions and token
+    types added to the embeddings, hold.
+    """
+
+    card: ClassVar = MethodCard(
+        name="cp_lrp", family="gradients", signed=True, differentiable=True, cost="F + B", paper="Ali et al. 2022",
+    )  # fmt: skip

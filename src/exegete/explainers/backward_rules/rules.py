@@ -1,0 +1,91 @@
+"""Representations times derivatives by other rules: relevance propagation and linearised networks on one code path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from exegete.explainers.base import Chosen, Explanation, OverDimensions, embeddings_with_gradient
+from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models.layers.architecture import layers
+from exegete.models.layers.frozen import HELD, Factors, Rules, frozen
+from exegete.models.passes.inputs import inputs_of
+from exegete.models.passes.readout import answer_only
+
+CAPTURE = Capture(differentiable_twice=True)
+
+
+class BackwardRules(OverDimensions):
+    """⟨x_k, ∇̃_k z⟩: representations times the derivative ∇̃ of the target's score by `rules`; F + B.
+
+    Any family with a record. `Explanation.bias` [B] is z − Σ_k over all positions: what the biases add, and
+    what rules that do not conserve shed. `Explanation.layers` [B, N, L] holds ⟨x_k, ∇̃_k z⟩ at the inputs of every
+    layer. Both are of sums, `layers` as `aggregate` says.
+
+    When attributions keep a graph, their derivatives with respect to the weights are the true ones: what is held still
+    for the contributions is not held still for them. That takes a second forward pass.
+    """
+
+    brings_logits: ClassVar[bool] = True
+    start: Literal["hidden", "embeddings"] = "embeddings"
+
+    @property
+    def rules(self) -> Rules:
+        """Where derivatives depart from the ordinary ones."""
+        return HELD
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """One forward and one backward pass."""
+        return 1.0, 1.0
+
+    def origin(self, model: ExplainedModel, batch: Batch) -> Tensor | None:
+        """The point [B, L, d] from which the start is measured; none is zero."""
+        return None
+
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+        """⟨x_k, ∇̃_k z⟩, at the start and at every layer, from a pass that answers as ever."""
+        keep_graph = torch.is_grad_enabled()
+        factors = self._ordinary_pass(model, batch) if keep_graph else Factors()
+        with torch.enable_grad(), frozen(model.model, factors, self.rules), self._started(model, keep_graph) as inputs:
+            embedded = self.start == "embeddings"
+            embeddings = embeddings_with_gradient(model, batch, keep_graph=keep_graph) if embedded else None
+            with answer_only(model):
+                outputs = model(batch, embeddings, CAPTURE)
+        with torch.enable_grad():
+            score = self.score(model, outputs, chosen(outputs.logits))
+            points = inputs if embeddings is None else [embeddings, *inputs]
+            slopes = torch.autograd.grad(score.sum(), points, create_graph=keep_graph)
+        with torch.set_grad_enabled(keep_graph):
+            origin = self.origin(model, batch)
+            shares = slopes[0] * (points[0] if origin is None else points[0] - origin)
+            scores = self.together(shares)[:, : batch.length]
+            rest = (score - shares[:, : batch.length].sum((1, 2))).detach()
+        by_layer = [
+            self.together(slope * point).detach()[
+                :, : batch.length
+            ]  # BigBird pads to full blocks, whence nothing comes
+            for slope, point in zip(slopes[-len(inputs) :], inputs, strict=True)
+        ]
+        return Explanation(scores, layers=torch.stack(by_layer, 1), bias=rest, logits=outputs.logits.detach())
+
+    @contextmanager
+    def _started(self, model: ExplainedModel, keep_graph: bool) -> Iterator[list[Tensor]]:
+        """The inputs of the layers; where the start is the first one, nothing is asked of what came before it."""
+
+        def change(call: int, value: Tensor) -> Tensor:
+            first = call == 0 and self.start == "hidden"
+            return value.detach().requires_grad_() if first and not (keep_graph and value.requires_grad) else value
+
+        with inputs_of(layers(model.model), change) as inputs:
+            yield inputs
+
+    def _ordinary_pass(self, model: ExplainedModel, batch: Batch) -> Factors:
+        """The factors to hold the network at, with their graphs."""
+        factors = Factors(record=True)
+        with frozen(model.model, factors, self.rules), answer_only(model):
+            model(batch, capture=CAPTURE)
+        return factors.replayed()

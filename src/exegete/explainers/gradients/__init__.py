@@ -1,0 +1,1 @@
+"""Gradients, paths of gradients, and DeepLift."""

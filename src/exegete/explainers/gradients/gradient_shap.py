@@ -1,0 +1,69 @@
+"""Expected gradients between references and the input, through Captum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from captum.attr import GradientShap as CaptumGradientShap
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.explainers.base import OverDimensions
+from exegete.explainers.gradients.paths import within
+from exegete.explainers.gradients.through_captum import ScoreOfEmbeddings
+from exegete.explainers.seeding import seeds
+from exegete.models import Batch, ExplainedModel
+from exegete.models.explained import Reference
+from exegete.models.passes.preserve import drawing
+
+
+@dataclass(frozen=True)
+class GradientShap(OverDimensions):
+    """Captum's GradientSHAP, mean over draws of ∇f_c(b + α(E − b)) · (E − b) (Lundberg and Lee 2017).
+
+    α ~ U(0, 1); b is the reference or, as often, the input itself (which gives nothing), as in the comparisons of AML.
+    Captum draws from the global random state of NumPy and torch: it is seeded for each example, and put back. Examples
+    are therefore handed to Captum one at a time.
+
+    Args:
+        n_samples: draws an example.
+        stdevs: standard deviation of noise added to the input.
+        baselines: `mask` (content positions hold the mask token, special tokens stay), `pad`, or `zero` (everywhere).
+        seed: with the example's own content it decides the draws; batching and order change nothing.
+    """
+
+    n_samples: int = 5
+    stdevs: float = 0.0
+    baselines: Reference = "mask"
+    seed: int = 0
+    card: ClassVar = MethodCard(
+        name="gradient_shap", family="gradients", signed=True, cost="n_samples (F + B)", paper="Lundberg and Lee 2017"
+    )
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """One forward and one backward pass for each draw."""
+        return float(self.n_samples), float(self.n_samples)
+
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """What Captum says of each example with its own seed, taken together over d."""
+        scores = model.embed(batch).new_zeros(batch.content.shape)
+        for row, seed in enumerate(seeds(batch, self.seed)):
+            alone, columns = batch.select([row]).trimmed()
+            scores[row, columns] = self._alone(model, alone, within(model, columns, target[row : row + 1]), seed)[0]
+        return scores
+
+    def _alone(self, model: ExplainedModel, alone: Batch, target: Tensor, seed: int) -> Tensor:
+        """[1, L] of an example without padding."""
+        embeddings = model.embed(alone).detach().requires_grad_()
+        either = torch.cat([model.reference(alone, self.baselines), embeddings]).detach()
+        explainer = CaptumGradientShap(ScoreOfEmbeddings(model, alone, target))
+        with drawing(), torch.enable_grad():
+            torch.manual_seed(seed)
+            np.random.seed(seed % (1 << 32))  # noqa: NPY002  (Captum draws from the global generator)
+            contributions: Tensor = explainer.attribute(
+                embeddings, either, n_samples=self.n_samples, stdevs=self.stdevs
+            )
+        return self.together(contributions.detach())

@@ -1,0 +1,26 @@
+"""Input × gradient: the input embedding times its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.explainers.base import OverDimensions
+from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient
+
+
+@dataclass(frozen=True)
+class InputXGradient(OverDimensions, EmbeddingGradient):
+    """Input embedding times the gradient of the target's logit, taken together over d (Shrikumar et al. 2017)."""
+
+    card: ClassVar = MethodCard(
+        name="input_x_gradient", family="gradients", signed=True, differentiable=True, cost="F + B",
+        paper="Shrikumar et al. 2017",
+    )  # fmt: skip
+
+    def of_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
+        """E_id ∂f_c/∂E_id, taken together over d; their sum is the inner product of embedding and gradient."""
+        return self.together(slope * embeddings)

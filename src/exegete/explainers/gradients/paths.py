@@ -1,0 +1,120 @@
+"""The target's score and its gradient at many points of embedding space, packed into passes of a token budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from exegete.explainers.base import gradient
+from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models.passes.readout import answer_only
+from exegete.models.perturbation.perturbed import TOKENS_PER_PASS
+
+TOKENS_A_PASS_COSTS = {"cpu": 32, "cuda": 4096}
+Rule = Literal["gausslegendre", "riemann_middle", "riemann_trapezoid"]
+
+
+class GradientsAt(NamedTuple):
+    """m of the points: their numbers `points` [m], the target's `score` [m] and its `gradient` [m, L, d] there."""
+
+    points: Tensor
+    score: Tensor
+    gradient: Tensor
+
+
+def gradients_at(
+    model: ExplainedModel,
+    batch: Batch,
+    target: Tensor,
+    rows: Tensor,
+    at: Callable[[Tensor], Tensor],
+    points_per_pass: int | None = None,
+) -> Iterator[GradientsAt]:
+    """Each of M points once, long examples first, in passes without padding that none of its examples needs.
+
+    Args:
+        model: what to explain.
+        batch: B examples.
+        target: [B], or [B, 2] for spans.
+        rows: [M] the example of each point.
+        at: the input embeddings [m, L, d] of the points with these numbers [m].
+        points_per_pass: default: by tokens.
+
+    Gradients keep a graph to the model's weights when gradients are enabled.
+    """
+    keep_graph = torch.is_grad_enabled()
+    capture = Capture(differentiable_twice=keep_graph)
+    for index in _packed(batch, rows, points_per_pass):
+        part, columns = batch.select(rows[index]).trimmed()
+        with torch.enable_grad(), answer_only(model):
+            inputs = at(index)[:, columns]
+            inputs = inputs if keep_graph and inputs.requires_grad else inputs.detach().requires_grad_()
+            score = model.task.score(model(part, inputs, capture).logits, within(model, columns, target[rows[index]]))
+            slope = gradient(score, inputs, keep_graph=keep_graph)
+        outside = (0, 0, columns.start, batch.length - columns.stop)
+        yield GradientsAt(index, score if keep_graph else score.detach(), torch.nn.functional.pad(slope, outside))
+
+
+def scores_at(
+    model: ExplainedModel, batch: Batch, target: Tensor, rows: Tensor, at: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """[M] The target's score at each point, without its gradient; arguments as for `gradients_at`."""
+    parts, capture = [], Capture(differentiable_twice=torch.is_grad_enabled())
+    for index in _packed(batch, rows, None):
+        part, columns = batch.select(rows[index]).trimmed()
+        with answer_only(model):
+            logits = model(part, at(index)[:, columns], capture).logits
+        parts.append((index, model.task.score(logits, within(model, columns, target[rows[index]]))))
+    order = torch.cat([index for index, _ in parts])
+    return torch.cat([score for _, score in parts])[order.argsort()]
+
+
+def every(batch: Batch, count: int) -> tuple[Tensor, Tensor]:
+    """Rows [B · count] and numbers [B · count] of `count` points for each example."""
+    rows = torch.arange(len(batch), device=batch.device).repeat_interleave(count)
+    return rows, torch.arange(count, device=batch.device).repeat(len(batch))
+
+
+@cache
+def quadrature(rule: Rule, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights on [0, 1]; the weights add up to 1."""
+    if rule == "gausslegendre":
+        nodes, weights = np.polynomial.legendre.leggauss(points)
+        return (nodes + 1) / 2, weights / 2
+    if rule == "riemann_middle":
+        return (np.arange(points) + 0.5) / points, np.full(points, 1 / points)
+    weights = np.full(points, 1 / (points - 1))
+    weights[[0, -1]] /= 2
+    return np.linspace(0, 1, points), weights
+
+
+def _packed(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Iterator[Tensor]:
+    """Numbers of points that make a pass, those of long examples first.
+
+    Points of shorter examples join a pass only where their padding costs less than a pass of their own would.
+    """
+    if not len(rows):
+        return
+    sizes, order = batch.attended.sum(1)[rows].sort(descending=True, stable=True)
+    if points_per_pass:
+        yield from order.split(points_per_pass)
+        return
+    device = batch.device.type if batch.device.type in TOKENS_PER_PASS else "cuda"
+    lengths, counts = (found.tolist() for found in sizes.unique_consecutive(return_counts=True))
+    start, stop, longest = 0, 0, 0
+    for length, count in zip(lengths, counts, strict=True):
+        if (longest - length) * count > TOKENS_A_PASS_COSTS[device]:
+            yield from order[start:stop].split(max(1, TOKENS_PER_PASS[device] // longest))
+            start, longest = stop, 0
+        stop, longest = stop + count, longest or length
+    yield from order[start:stop].split(max(1, TOKENS_PER_PASS[device] // max(1, longest)))
+
+
+def within(model: ExplainedModel, columns: slice, target: Tensor) -> Tensor:
+    """The target in a batch that was cut to these columns: spans are counted from its first position."""
+    return target - columns.start if model.task.name == "span" else target

@@ -1,0 +1,101 @@
+"""Integrated gradients word by word: every position has a path of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.errors import ExegeteError
+from exegete.explainers.base import Explanation, OverDimensions, embeddings_with_gradient
+from exegete.explainers.gradients.paths import gradients_at, quadrature, scores_at
+from exegete.models import Batch, ExplainedModel
+from exegete.models.explained import Reference
+
+
+@dataclass(frozen=True)
+class SequentialIntegratedGradients(OverDimensions):
+    """(E_i − b_i) · ∫₀¹ ∂f_c/∂E_i dα with E_i alone on its way from b_i, for every position i (Enguehard 2023).
+
+    The class is fixed, and the path is one of word embeddings, to which the model adds positions and norms.
+    Completeness holds position by position: a score is f_c(E) − f_c(E with b_i for E_i); `delta` is the largest miss.
+
+    Args:
+        n_steps: Gauss-Legendre points a position (the authors take 50), at tokens · n_steps (F + B); `auto`: the
+            integral from both its ends, which completeness gives without any point between them, and without error;
+            it gives sums alone.
+        aggregate: see `OverDimensions`.
+        baselines: `mask` (content positions hold the mask token), `pad` or `zero`.
+    """
+
+    n_steps: int | Literal["auto"] = "auto"
+    baselines: Reference = "mask"
+    card: ClassVar = MethodCard(
+        name="sequential_integrated_gradients", family="gradients", signed=True, differentiable=True,
+        cost="(tokens + 1) F", paper="Enguehard 2023",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if self.n_steps == "auto" and self.aggregate != "sum":
+            raise ExegeteError(f"aggregate={self.aggregate!r} needs points between the ends: give n_steps, as 20")
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """One each a point of a position, and forward the ends of every path."""
+        steps = 0 if self.n_steps == "auto" else self.n_steps
+        return length * (steps + 1) + 1.0, float(length * steps)
+
+    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+        """Scores, and per example the largest distance of one from its word's drop."""
+        keep_graph = torch.is_grad_enabled()
+        end = embeddings_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
+        start = model.reference(batch, self.baselines)
+        drops = self._drops(model, batch, target, start, end)
+        if self.n_steps == "auto":
+            return Explanation(drops, torch.zeros_like(drops[:, 0]).detach())
+        shares = self._integrals(model, batch, target, start, end)
+        miss = (shares.sum(-1) - drops).detach().masked_fill(~batch.content, 0)
+        return Explanation(self.together(shares), miss.gather(1, miss.abs().argmax(1, keepdim=True))[:, 0])
+
+    def _drops(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:
+        """[B, L] f_c(E) − f_c(E with b_i for E_i)."""
+        rows, positions = batch.content.nonzero(as_tuple=True)
+        everyone = torch.arange(len(batch), device=rows.device)
+        paths, places = torch.cat([everyone, rows]), torch.cat([everyone.new_full((len(batch),), -1), positions])
+
+        def ends(index: Tensor) -> Tensor:
+            return _moved(start, end, paths[index], places[index], end.new_zeros(len(index)))
+
+        scores = scores_at(model, batch, target, paths, ends)
+        drop = scores[: len(batch)][rows] - scores[len(batch) :]
+        return torch.zeros_like(end[..., 0]).index_put((rows, positions), drop.to(end.dtype))
+
+    def _integrals(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:
+        """[B, L, d] Σ_q w_q ∂f_c/∂E_i ⊙ (E_i − b_i), all (position, point) pairs of all examples packed together."""
+        alphas, weights = (
+            torch.as_tensor(x, dtype=end.dtype, device=end.device)
+            for x in quadrature("gausslegendre", int(self.n_steps))
+        )
+        rows, positions = batch.content.nonzero(as_tuple=True)
+        rows, positions = (x.repeat_interleave(len(alphas)) for x in (rows, positions))
+        steps = torch.arange(len(rows), device=rows.device) % len(alphas)
+
+        def between(index: Tensor) -> Tensor:
+            return _moved(start, end, rows[index], positions[index], alphas[steps[index]])
+
+        total = torch.zeros_like(end)
+        for part in gradients_at(model, batch, target, rows, between):
+            row, position = rows[part.points], positions[part.points]
+            slope = part.gradient[torch.arange(len(row), device=row.device), position]
+            share = slope * (end - start)[row, position] * weights[steps[part.points], None]
+            total = total.index_put((row, position), share, accumulate=True)
+        return total
+
+
+def _moved(start: Tensor, end: Tensor, rows: Tensor, positions: Tensor, alphas: Tensor) -> Tensor:
+    """[m, L, d] E of the rows, with one position of each at b + α(E − b); position -1: none."""
+    here = torch.arange(end.shape[1], device=end.device) == positions[:, None]
+    away = (here * (1 - alphas[:, None])).to(end.dtype)[..., None]
+    return end[rows] - away * (end - start)[rows]

@@ -1,0 +1,1 @@
+"""Explainers with parameters, and what they attend with."""

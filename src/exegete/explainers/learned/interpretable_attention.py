@@ -1,0 +1,198 @@
+"""Queries and keys as distributions over features, mixed by learned feature, head and layer coefficients (IvRA)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import torch
+from torch import Tensor, nn
+
+from exegete.data.cards import MethodCard
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers.learned.learned_attention import (
+    NORMS,
+    LearnedAttention,
+    Norm,
+    each_normalised,
+    exact,
+    explained_places,
+    jointly,
+    mean_logits,
+    over_positions,
+    precise,
+)
+from exegete.models import Batch, ExplainedModel, Outputs
+
+Mix = Literal["literal", "coefs"]
+
+
+class InterpretableAttention(LearnedAttention):
+    """Attention made again from learned features, heads and layers (IvRA, eq. 1 to 5). Unsigned.
+
+    `literal`: Q̃ = NORM(ω_Q ⊙ q) and K̃ = NORM(ω_K ⊙ k) over features, ψ^h_m = mean_n ⟨Q̃_n, K̃_m⟩,
+    Ψ_l = Σ_h NORM(τ₁ λ_h ψ^h) with NORM over heads and positions together, r = Σ_l NORM(τ₂ η_l Ψ_l) with NORM over
+    layers and positions. With softmax r is next to uniform unless `scales` are large: see `calibrate`.
+    `coefs`: r_m = softmax_m(Σ_l NORM(η)_l Σ_h NORM(λ_l)_h s^h_m), s^h_m = mean_n ⟨ω_Q ⊙ q_n, ω_K ⊙ k_m⟩ times the
+    model's scaling: untrained, it is `parameterised_attention` untrained.
+    The means are over the queries that see the key; r adds up to 1 over its positions.
+
+    Args:
+        n_layers: the layers of the models that it shall explain.
+        n_heads: the heads of each of them.
+        head_dim: the features of each head.
+        normaliser: NORM, one of `sparsemax`, `softmax`, `entmax15`.
+        mix: default: `coefs` for softmax, `literal` otherwise.
+        features: whether ω_Q and ω_K are learned; they stay what they are at first otherwise, all alike.
+        heads: the same of λ.
+        layers: the same of η.
+        scales: τ₁ and τ₂ of `literal`.
+        special_tokens: whether they have a part in r, so that attention that rests on them stays there; the paper's L
+            positions are all of the input's. Otherwise NORM is over content alone. They are queries in both.
+    """
+
+    query_features: Tensor
+    key_features: Tensor
+    head_coefficients: Tensor
+    layer_coefficients: Tensor
+    card: ClassVar = MethodCard(
+        name="interpretable_attention", family="learned", differentiable=True, cost="F", paper="Xie et al. 2024",
+        learned=True,
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        n_layers: int,
+        n_heads: int,
+        head_dim: int,
+        normaliser: Norm = "sparsemax",
+        mix: Mix | None = None,
+        features: bool = True,
+        heads: bool = True,
+        layers: bool = True,
+        scales: Sequence[float] = (1.0, 1.0),
+        special_tokens: bool = True,
+    ) -> None:
+        super().__init__(n_layers, n_heads)
+        self.normaliser, self.mix = _chosen(normaliser, mix)
+        self.head_dim, self.features, self.heads, self.layers = head_dim, features, heads, layers
+        self.scales, self.special_tokens = _two_positive(scales), special_tokens
+        self._coefficient("query_features", (n_layers, n_heads, head_dim), learned=features)
+        self._coefficient("key_features", (n_layers, n_heads, head_dim), learned=features)
+        self._coefficient("head_coefficients", (n_layers, n_heads), learned=heads)
+        self._coefficient("layer_coefficients", (n_layers,), learned=layers)
+
+    @classmethod
+    def untrained(cls, model: ExplainedModel, **options: Any) -> Self:
+        """The explainer for a model with every coefficient 1; `options` as in the class."""
+        config = model.config
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return cls(config.num_hidden_layers, config.num_attention_heads, width, **options)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The sizes and choices the explainer was made with, by name."""
+        sizes, levels = ("n_layers", "n_heads", "head_dim"), ("features", "heads", "layers")
+        names = (*sizes, "normaliser", "mix", *levels, "scales", "special_tokens")
+        return {name: getattr(self, name) for name in names}
+
+    def check(self, outputs: Outputs) -> None:
+        """Raises ExegeteError unless layers, heads and features are those that the coefficients are for."""
+        super().check(outputs)
+        if outputs.queries[0].shape[-1] != self.head_dim:
+            raise ExegeteError(
+                f"this {self.name} is for heads of {self.head_dim} features, the model's have "
+                f"{outputs.queries[0].shape[-1]}: use one made for this model"
+            )
+
+    def from_outputs(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+    ) -> Tensor:
+        """A distribution over real positions; without `special_tokens` over content."""
+        self.check(outputs)
+        places = explained_places(batch, self.special_tokens)
+        with exact(batch.device):
+            if self.mix == "literal":
+                return jointly(
+                    self.normaliser, self._layer_grid(self._head_grid(model, batch, outputs), places), places
+                )
+            logits = self._similarities(model, batch, outputs)
+            heads = NORMS[self.normaliser](self.head_coefficients, -1).to(logits)
+            layers = NORMS[self.normaliser](self.layer_coefficients, -1).to(logits)
+            return over_positions(torch.einsum("n,nh,bnhm->bm", layers, heads, logits), places)
+
+    @torch.no_grad()
+    def calibrate(self, model: ExplainedModel, batch: Batch) -> None:
+        """Set `scales` so that what the two NORMs of `literal` get has standard deviation 1 on this batch.
+
+        Raises:
+            ExegeteError: nothing varies on the batch, or the mix has no scales.
+        """
+        if self.mix != "literal":
+            raise ExegeteError("only mix='literal' has scales to calibrate")
+        self.scales = (1.0, 1.0)
+        with model.evaluating():
+            outputs = model(batch, capture=replace(self.capture, differentiable_twice=False))
+        self.check(outputs)
+        grid, places = self._head_grid(model, batch, outputs), explained_places(batch, self.special_tokens)
+        first = _spread(grid.flatten(1, 2), places)
+        second = _spread(self._layer_grid(grid / first, places), places)
+        self.scales = _two_positive((1 / first, 1 / second))
+
+    def _head_grid(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
+        """τ₁ λ_h ψ^h: [B, N, H, L]."""
+        similarities = self._similarities(model, batch, outputs)
+        return self.scales[0] * self.head_coefficients.to(similarities)[..., None] * similarities
+
+    def _layer_grid(self, heads: Tensor, places: Tensor) -> Tensor:
+        """τ₂ η_l Ψ_l: [B, N, L]."""
+        mixed = jointly(self.normaliser, heads, places)
+        return self.scales[1] * self.layer_coefficients.to(mixed)[:, None] * mixed
+
+    def _similarities(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
+        """ψ, or s for `coefs`: [B, N, H, L]."""
+        seen, causal = batch.attended, model.is_decoder
+        if self.mix == "coefs":
+            weights = [own * other for own, other in zip(self.query_features, self.key_features, strict=True)]
+            layers = zip(outputs.queries, outputs.keys, outputs.scalings, weights, strict=True)
+            return torch.stack([scale * mean_logits(q, k, seen, causal, both) for q, k, scale, both in layers], 1)
+        queries = map(_weighted, outputs.queries, self.query_features)
+        keys = map(_weighted, outputs.keys, self.key_features)
+        features = [each.transpose(1, 2) for each in each_normalised(self.normaliser, [*queries, *keys])]
+        pairs = zip(features[: self.n_layers], features[self.n_layers :], strict=True)
+        return torch.stack([mean_logits(q, k, seen, causal) for q, k in pairs], 1)
+
+    def _coefficient(self, name: str, shape: tuple[int, ...], *, learned: bool) -> None:
+        if learned:
+            self.register_parameter(name, nn.Parameter(torch.ones(shape)))
+        else:
+            self.register_buffer(name, torch.ones(shape))
+
+
+def _chosen(normaliser: str, mix: str | None) -> tuple[str, str]:
+    if normaliser not in NORMS:
+        raise unknown("normaliser", normaliser, NORMS)
+    mix = mix or ("coefs" if normaliser == "softmax" else "literal")
+    if mix not in get_args(Mix):
+        raise unknown("mix", mix, get_args(Mix))
+    return normaliser, mix
+
+
+def _weighted(x: Tensor, weight: Tensor) -> Tensor:
+    """ω ⊙ x of every head and token: [B, L, H, d], the order in which most models have it in memory."""
+    return weight.to(precise(x)) * precise(x).transpose(1, 2)
+
+
+def _two_positive(scales: Sequence[float]) -> tuple[float, float]:
+    if len(scales) != 2 or not all(0 < scale < float("inf") for scale in scales):
+        raise ExegeteError(f"expected two positive scales, got {tuple(scales)}")
+    return scales[0], scales[1]
+
+
+def _spread(grid: Tensor, places: Tensor) -> float:
+    """The standard deviation of the entries of a grid [B, K, L] at `places`."""
+    deviation = float(grid.masked_select(places[:, None].expand_as(grid)).std())
+    if not deviation > 0:
+        raise ExegeteError("nothing varies on this batch: calibrate with longer texts or more of them")
+    return deviation

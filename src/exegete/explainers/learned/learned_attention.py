@@ -1,0 +1,181 @@
+"""The shared parts of explainers with coefficients on attention: mean queries, normalisers, checks and files."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from entmax import entmax15, sparsemax
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from exegete.errors import ExegeteError
+from exegete.explainers.base import SinglePass
+from exegete.explainers.learned.sparsemax import short_sparsemax, short_sparsemaxes
+from exegete.models import Batch, Capture, ExplainedModel, Outputs
+
+Norm = Literal["sparsemax", "softmax", "entmax15"]
+NORMS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "sparsemax": sparsemax,
+    "softmax": torch.softmax,
+    "entmax15": entmax15,
+}
+QUICK = NORMS | {"sparsemax": short_sparsemax}
+MASKED = -1e9  # finite: sparsemax adds sorted values up
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+
+
+class LearnedAttention(nn.Module, SinglePass):
+    """An explainer whose parameters weigh the parts of a model's attention; a module, trained like any other.
+
+    It explains every model with `n_layers` layers of `n_heads` heads, under fused attention too: queries are averaged
+    before they meet the keys, so no L×L matrix is made. Masks of local attention are not looked at: a query is
+    averaged over also where a window hides the key from it. Of DeBERTa only content meets content.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        super().__init__()
+        if min(n_layers, n_heads) < 1:
+            raise ExegeteError(f"expected at least 1 layer and 1 head, got {n_layers} layers of {n_heads} heads")
+        self.n_layers, self.n_heads = n_layers, n_heads
+
+    @classmethod
+    @abstractmethod
+    def untrained(cls, model: ExplainedModel, **options: Any) -> Self:
+        """The explainer for a model with all coefficients alike; `options` as in the class."""
+
+    @property
+    @abstractmethod
+    def params(self) -> dict[str, Any]:
+        """The arguments the explainer is made with, as plain values; its coefficients apart."""
+
+    @property
+    def capture(self) -> Capture:
+        """Queries and keys of every layer."""
+        return Capture(heads=True)
+
+    def check(self, outputs: Outputs) -> None:
+        """Raises ExegeteError unless the captured layers and heads are those that the coefficients are for."""
+        found = [tuple(layer.shape[1:2]) for layer in outputs.queries]
+        if found != [(self.n_heads,)] * self.n_layers:
+            heads = "/".join(sorted({str(count) for (count,) in found}))
+            raise ExegeteError(
+                f"this {self.name} is for {self.n_layers} layers of {self.n_heads} heads, the model has "
+                f"{len(found)} layers of {heads or 'no'} heads: use one made for this model"
+            )
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write the coefficients and what the explainer is made with into a folder; `from_pretrained` reads it."""
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / WEIGHTS)
+        (folder / CONFIG).write_text(json.dumps({"explainer": self.name} | self.params, indent=2) + "\n")
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> Self:
+        """The explainer saved in a folder, or beside the model it was trained with in that folder.
+
+        Raises:
+            ExegeteError: a folder without the two files, of another explainer, or with coefficients of another size.
+        """
+        beside = Path(path) / cls.card.name
+        folder = beside if (beside / CONFIG).is_file() else Path(path)
+        params = saved_config(cls.card.name, folder)
+        try:
+            explainer = cls(**params)
+            explainer.load_state_dict(load_file(folder / WEIGHTS), assign=True)
+        except (TypeError, RuntimeError, OSError, SafetensorError) as error:
+            reason = " ".join(str(error).split())
+            raise ExegeteError(f"{folder} holds no {cls.card.name} that can be loaded: {reason}") from error
+        return explainer
+
+
+def saved_config(name: str, folder: Path) -> dict[str, Any]:
+    """The configuration of a learned method in a folder. Raises ExegeteError where there is none of that method."""
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+    except (OSError, ValueError) as error:
+        raise ExegeteError(f"expected a folder with a saved {name}, got {str(folder)!r}: {error}") from error
+    found = config.pop("explainer", None) if isinstance(config, dict) else None
+    if found != name:
+        raise ExegeteError(f"expected a saved {name} in {folder}, got {found or 'something else'}")
+    return dict(config)
+
+
+def explained_places(batch: Batch, special_tokens: bool) -> Tensor:
+    """[B, L] bool: what has a part in an explanation, real positions or content; a text without content has it all."""
+    if special_tokens:
+        return batch.attended
+    return torch.where(batch.content.any(1, keepdim=True), batch.content, batch.attended)
+
+
+def mean_logits(queries: Tensor, keys: Tensor, attended: Tensor, causal: bool, weights: Tensor | None = None) -> Tensor:
+    """mean_n ⟨q_n, k_m⟩ over the positions n that can see m, in O(L·d): [B, H, L], anything at padding.
+
+    Args:
+        queries: [B, H, L, d].
+        keys: [B, H, L, d].
+        attended: [B, L], which positions are real; padding, finite numbers, is averaged over by nobody.
+        causal: whether only n ≥ m can see m; all can otherwise.
+        weights: [H, d], of the features in the products; 1 by default.
+    """
+    queries, keys = (precise(x).transpose(1, 2) for x in (queries, keys))  # most models' own order in memory
+    count = attended[:, :, None, None].to(queries.dtype)
+    total = queries * count
+    if causal:
+        mean = _from_the_end(total) / _from_the_end(count).clamp(min=1)
+    else:
+        mean = total.sum(1, keepdim=True) / count.sum(1, keepdim=True)
+    if weights is not None:
+        mean = mean * weights.to(mean)
+    return sums(mean * keys).transpose(1, 2)
+
+
+def sums(values: Tensor) -> Tensor:
+    """Over the last axis, whatever autocast says; a product with ones is some ten times as fast where it is short."""
+    with exact(values.device):
+        return values @ values.new_ones(values.shape[-1])
+
+
+def exact(device: torch.device) -> torch.autocast:
+    """Inside the block products keep their precision under autocast, too."""
+    return torch.autocast(device.type, enabled=False)
+
+
+def precise(values: Tensor) -> Tensor:
+    """The values converted to float32; wider types stay."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def jointly(normaliser: str, grid: Tensor, places: Tensor) -> Tensor:
+    """One normaliser over all `places` [B, L] of a grid [B, …, K, L] together; the sum over K, zero elsewhere."""
+    inside = places.view(len(places), *[1] * (grid.ndim - 2), places.shape[1])
+    masked = grid.masked_fill(~inside, MASKED).flatten(-2)
+    return QUICK[normaliser](masked, -1).view_as(grid).sum(-2)
+
+
+def each_normalised(normaliser: str, values: Sequence[Tensor]) -> Sequence[Tensor]:
+    """A normaliser over the last axis, of one length, of several tensors."""
+    return short_sparsemaxes(values) if normaliser == "sparsemax" else [NORMS[normaliser](each, -1) for each in values]
+
+
+def over_positions(logits: Tensor, places: Tensor) -> Tensor:
+    """The softmax over `places` [B, L]: [B, L], zero elsewhere."""
+    return logits.masked_fill(~places, MASKED).softmax(-1)
+
+
+def mixable(model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
+    """Every head's attention logits before the softmax, as `mean_logits`, scaled as the model does: [B, N, H, L]."""
+    layers = zip(outputs.queries, outputs.keys, outputs.scalings, strict=True)
+    causal = model.is_decoder
+    return torch.stack([scale * mean_logits(q, k, batch.attended, causal) for q, k, scale in layers], 1)
+
+
+def _from_the_end(values: Tensor) -> Tensor:
+    return values.flip(1).cumsum(1).flip(1)

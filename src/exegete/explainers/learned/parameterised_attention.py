@@ -1,0 +1,96 @@
+"""Attention logits of all heads, mixed by one learned coefficient a head (SMaT's explainer)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import torch
+from torch import Tensor, nn
+
+from exegete.data.cards import MethodCard
+from exegete.errors import unknown
+from exegete.explainers.learned.learned_attention import (
+    NORMS,
+    LearnedAttention,
+    explained_places,
+    mixable,
+    over_positions,
+)
+from exegete.models import Batch, ExplainedModel, Outputs
+
+Normaliser = Literal["sparsemax", "softmax", "entmax15", "none"]
+Layers = Literal["all", "last"]
+
+
+class ParameterisedAttention(LearnedAttention):
+    """softmax_m(Σ_h λ_h s^h_m), λ over the heads of all layers together (Fernandes et al. 2022, eq. 11). Unsigned.
+
+    s^h_m is the mean over queries of head h's scaled logits before the softmax. Special tokens are queries
+    like others; scores add up to 1. In a decoder, a key's mean is over the queries that see it.
+
+    Args:
+        n_layers: the layers of the models that it shall explain.
+        n_heads: the heads of each of them.
+        normaliser: what makes λ of `coefficients`: `sparsemax`, `softmax`, `entmax15`, or `none` to take them as they
+            are. All heads weigh alike at first.
+        layers: whether the heads of `all` layers take part or of the `last` only.
+        special_tokens: whether they have scores, as in the paper; otherwise softmax is over content alone.
+    """
+
+    card: ClassVar = MethodCard(
+        name="parameterised_attention", family="learned", differentiable=True, cost="F",
+        paper="Fernandes et al. 2022", learned=True,
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        n_layers: int,
+        n_heads: int,
+        normaliser: Normaliser = "sparsemax",
+        layers: Layers = "all",
+        special_tokens: bool = True,
+    ) -> None:
+        super().__init__(n_layers, n_heads)
+        if normaliser != "none" and normaliser not in NORMS:
+            raise unknown("normaliser", normaliser, (*NORMS, "none"))
+        if layers not in get_args(Layers):
+            raise unknown("layers", layers, get_args(Layers))
+        self.normaliser, self.layers, self.special_tokens = normaliser, layers, special_tokens
+        used = n_layers if layers == "all" else 1
+        self.coefficients = nn.Parameter(torch.full((used, n_heads), 1 / (used * n_heads)))
+
+    @classmethod
+    def untrained(
+        cls, model: ExplainedModel, layers: Layers = "all", normaliser: Normaliser = "sparsemax", **options: Any
+    ) -> Self:
+        """The untrained explainer for a model: a mean over the heads of all layers or of the last."""
+        return cls(model.config.num_hidden_layers, model.config.num_attention_heads, normaliser, layers, **options)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The sizes and choices the explainer was made with, by name."""
+        sizes = {"n_layers": self.n_layers, "n_heads": self.n_heads}
+        return sizes | {name: getattr(self, name) for name in ("normaliser", "layers", "special_tokens")}
+
+    def head_weights(self) -> Tensor:
+        """λ [N, H], or [1, H] of the last layer; adds up to 1 unless nothing normalises it."""
+        if self.normaliser == "none":
+            return self.coefficients
+        return NORMS[self.normaliser](self.coefficients.flatten(), -1).view_as(self.coefficients)
+
+    def head_logits(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
+        """Means s [B, N, H, L], which the coefficients have no part in: a frozen model's can be kept."""
+        self.check(outputs)
+        return mixable(model, batch, outputs)[:, -len(self.coefficients) :]
+
+    def mixed(self, head_logits: Tensor, places: Tensor) -> Tensor:
+        """Scores [B, L] from s [B, N, H, L]; zero but at `places` [B, L]."""
+        weights = self.head_weights().to(head_logits)
+        return over_positions(torch.einsum("nh,bnhm->bm", weights, head_logits), places)
+
+    def from_outputs(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+    ) -> Tensor:
+        """A distribution over real positions; without `special_tokens` over content."""
+        places = explained_places(batch, self.special_tokens)
+        return self.mixed(self.head_logits(model, batch, outputs), places)

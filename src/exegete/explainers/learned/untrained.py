@@ -1,0 +1,84 @@
+"""A learned attention explainer before any training, made for whatever model it is asked to explain."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.data.specs import BOOLEANS
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers.base import Explainer, SinglePass
+from exegete.explainers.learned.learned_attention import LearnedAttention
+from exegete.models import Batch, Capture, ExplainedModel, Outputs
+
+SIZES = ("n_layers", "n_heads", "head_dim")
+
+
+@dataclass(frozen=True)
+class Untrained(SinglePass):
+    """`ID?untrained`: the explainer of this id with all coefficients alike, what training for a purpose has to beat.
+
+    Args:
+        kind: a learned attention explainer.
+        options: of its class, as values or as text; the sizes are the explained model's.
+    """
+
+    kind: type[LearnedAttention]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    card: ClassVar = MethodCard(name="untrained", family="learned", differentiable=True, cost="F")
+
+    @classmethod
+    def of(cls, kind: type[Explainer], options: Mapping[str, Any]) -> Untrained:
+        """The untrained explainer of a learned one's class. Raises ExegeteError for one that is no attention."""
+        if not issubclass(kind, LearnedAttention):
+            name = kind.card.name
+            raise ExegeteError(f"{name} says nothing before it is trained: give the folder of one, as {name}:PATH")
+        return cls(kind, options)
+
+    def __post_init__(self) -> None:
+        valid = inspect.signature(self.kind).parameters
+        names = [name for name in valid if name not in SIZES]
+        for name in self.options:
+            if name not in names:
+                raise unknown(f"parameter of {self.name}?untrained", name, names)
+        values = {name: BOOLEANS.get(value, value) for name, value in self.options.items()}
+        if not all(isinstance(values[name], bool) for name in values if isinstance(valid[name].default, bool)):
+            raise ExegeteError(f"{self.name}?untrained: expected true or false, got {dict(self.options)}")
+        object.__setattr__(self, "options", values)
+        _ = self._smallest
+
+    @property
+    def _smallest(self) -> LearnedAttention:
+        """One of its kind, of one head."""
+        sizes: dict[str, Any] = {name: 1 for name in SIZES if name in inspect.signature(self.kind).parameters}
+        return self.kind(**sizes, **self.options)
+
+    @property
+    def name(self) -> str:
+        """The id of the explainer that it is an untrained one of."""
+        return self.kind.card.name
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The options, and that nothing was trained."""
+        return {"untrained": True, **self.options}
+
+    @property
+    def capture(self) -> Capture:
+        """The quantities that its kind looks at."""
+        return self._smallest.capture
+
+    def made_for(self, model: ExplainedModel) -> LearnedAttention:
+        """The explainer itself for a model."""
+        return self.kind.untrained(model, **self.options).to(model.device)
+
+    def from_outputs(
+        self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
+    ) -> Tensor:
+        """A distribution [B, L] over the positions that the explainer is for."""
+        return self.made_for(model).from_outputs(model, batch, outputs, target, keep_graph=keep_graph)

@@ -1,0 +1,1 @@
+"""Explanations by inputs from which parts were removed."""

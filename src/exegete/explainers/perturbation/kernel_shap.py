@@ -1,0 +1,65 @@
+"""Shapley values as the solution of a weighted regression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.explainers.perturbation.coalitions import CoalitionMethod, Drawn
+
+
+@dataclass(frozen=True)
+class KernelShap(CoalitionMethod):
+    """Shapley values of the target's probability by constrained least squares (Lundberg and Lee 2017). Signed.
+
+    min_φ Σ_z k(z) (v(z) − v(∅) − z·φ)² with Σ φ = v(all) − v(∅), where k(z) = (n − 1) / (C(n, |z|) |z| (n − |z|)). With
+    all coalitions these are the exact Shapley values; else sets are drawn from k, each together with its complement,
+    which takes all odd noise out (Covert and Lee 2021). Scores of the units always add up to v(all) − v(∅).
+
+    Parameters: see `CoalitionMethod`.
+    """
+
+    card: ClassVar = MethodCard(
+        name="kernel_shap", family="perturbation", signed=True, cost="min(n_samples, 2^words) F",
+        paper="Lundberg and Lee 2017",
+    )  # fmt: skip
+
+    def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """The Shapley kernel; nobody and everybody are constraints, not data."""
+        count = present.shape[1]
+        kernel = np.zeros(count + 1)
+        for size in range(1, count):
+            kernel[size] = (count - 1) / (comb(count, size) * size * (count - size))
+        weights: NDArray[np.float64] = kernel[present.sum(1)]
+        return weights
+
+    def draw(self, count: int, random: np.random.Generator) -> Drawn:
+        """Nobody, everybody, and pairs of a set drawn from the kernel and its complement."""
+        pairs = (self.n_samples - 2) // 2
+        sizes = np.arange(1, count)
+        chance = 1 / (sizes * (count - sizes))
+        size = random.choice(sizes, pairs, p=chance / chance.sum())
+        chosen = random.random((pairs, count)).argsort(1).argsort(1) < size[:, None]
+        ends = np.array([[False], [True]]).repeat(count, 1)
+        return Drawn(np.concatenate([ends, chosen, ~chosen]), np.repeat([0.0, 1.0], [2, 2 * pairs]))
+
+    def solve(self, present: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+        """Shares of v(all) − v(∅) alike, plus the least-squares solution among what adds up to nothing."""
+        nobody, everybody = values[:, 0], values[:, :2][:, -1]
+        real = present.amax(1)
+        count = real.sum(1, keepdim=True).clamp(min=1)
+        alike = real * (everybody - nobody)[:, None] / count
+        balanced = torch.diag_embed(real) - real[:, :, None] * real[:, None, :] / count[..., None]
+        design = present @ balanced
+        rest = values - nobody[:, None] - (present @ alike[..., None])[..., 0]
+        weighted = (weights[..., None] * design).transpose(1, 2)
+        inverse = torch.linalg.pinv(weighted @ design, hermitian=True, rtol=1e-10)
+        shares: Tensor = alike + (inverse @ weighted @ rest[..., None])[..., 0]
+        return shares

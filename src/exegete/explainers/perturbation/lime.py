@@ -1,0 +1,72 @@
+"""A linear model of the answers near the input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.errors import ExegeteError
+from exegete.explainers.perturbation.coalitions import CoalitionMethod, Drawn
+
+
+@dataclass(frozen=True)
+class Lime(CoalitionMethod):
+    """Coefficients of a weighted ridge regression of the target's probability on who is present. Signed.
+
+    Units are present with probability ½; the first sample is the whole input. A sample z weighs exp(−D² / 2w²), with D
+    its cosine distance 1 − √(|z| / n) from the whole (Ribeiro et al. 2016). The intercept is not penalised.
+
+    Args:
+        n_samples, granularity, perturbation, seed: see `CoalitionMethod`.
+        kernel_width: w.
+        alpha: the ridge penalty on Σ coefficient².
+    """
+
+    kernel_width: float = 0.25
+    alpha: float = 1.0
+    card: ClassVar = MethodCard(
+        name="lime", family="perturbation", signed=True, cost="min(n_samples, 2^words) F", paper="Ribeiro et al. 2016"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel_width <= 0 or self.alpha < 0:
+            raise ExegeteError(
+                f"lime needs a kernel_width above 0 and an alpha of at least 0, got {self.kernel_width}, {self.alpha}"
+            )
+
+    def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """All coalitions stand for as many draws as there would have been, so the penalty means the same."""
+        return np.full(len(present), self.n_samples / len(present))
+
+    def draw(self, count: int, random: np.random.Generator) -> Drawn:
+        """Fair coins, after one sample of everybody."""
+        present = random.random((self.n_samples, count)) < 0.5
+        present[0] = True
+        return Drawn(present, np.ones(len(present)))
+
+    def solve(self, present: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+        """(Xᵀ W X + α I)⁻¹ Xᵀ W y, with X and y centred at their weighted means.
+
+        Raises:
+            ExegeteError: without a penalty, samples that leave coefficients open.
+        """
+        size = present.amax(1).sum(1, keepdim=True).clamp(min=1)
+        distance = 1 - (present.sum(2) / size).sqrt()
+        weights = weights * torch.exp(-(distance**2) / (2 * self.kernel_width**2))
+        share = (weights / weights.sum(1, keepdim=True))[..., None]
+        centred = present - (share * present).sum(1, keepdim=True)
+        answers = values[..., None] - (share * values[..., None]).sum(1, keepdim=True)
+        weighted = (weights[..., None] * centred).transpose(1, 2)
+        penalty = torch.where(present.any(1), self.alpha, present.new_ones(())).diag_embed()
+        coefficients, singular = torch.linalg.solve_ex(weighted @ centred + penalty, weighted @ answers)
+        if singular.any():
+            raise ExegeteError("lime needs an alpha above 0 here: the samples do not tell all units apart")
+        solved: Tensor = coefficients[..., 0]
+        return solved

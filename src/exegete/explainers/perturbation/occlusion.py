@@ -1,0 +1,46 @@
+"""Occlusion: how the answer changes when a word is taken away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from exegete.data.cards import MethodCard
+from exegete.explainers.base import Chosen, Explanation, OfOutput
+from exegete.explainers.units import Granularity, spread, units
+from exegete.models import Batch, ExplainedModel
+from exegete.models.perturbation.perturbed import How, perturbed_logits
+
+
+@dataclass(frozen=True)
+class Occlusion(OfOutput):
+    """Drop of the target's probability when a word (or other unit) is taken away (Zeiler and Fergus 2014). Signed.
+
+    Generated text: drop of the log-probability, unless `output` says otherwise.
+
+    `granularity`: `word`, `token`, `sentence` or `source`; a unit's drop is shared equally by its
+    tokens. `perturbation`: `mask`, `remove`, `pad` or `zero`.
+    """
+
+    brings_logits: ClassVar[bool] = True
+    granularity: Granularity = "word"
+    perturbation: How = "mask"
+    card: ClassVar = MethodCard(
+        name="occlusion", family="perturbation", signed=True, cost="(words + 1) F", paper="Zeiler and Fergus 2014"
+    )
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """One a unit and one of the whole, at most: equal inputs are run once."""
+        return length + 1.0, 0.0
+
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+        """p_c(x) − p_c(x without the unit); the text itself is one of the versions that are run."""
+        unit = units(batch, self.granularity)
+        number = torch.arange(-1, max(int(unit.max()), 0) + 1, device=batch.device)
+        keep = unit != number[:, None, None]
+        keep[0] = True
+        logits = perturbed_logits(model, batch, keep, self.perturbation)
+        value = model.task.value(model.task.probabilities(logits), chosen(logits[0]))
+        return Explanation(spread((value[0] - value[1:]).T, unit), logits=logits[0])

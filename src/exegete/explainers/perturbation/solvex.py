@@ -1,0 +1,119 @@
+"""The order in which to take words away, found by beam search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers.base import Explainer
+from exegete.explainers.perturbation.beam import Beam, grow
+from exegete.explainers.perturbation.coalitions import coalition_values
+from exegete.explainers.units import Granularity, spread, units
+from exegete.models import Batch, ExplainedModel
+from exegete.models.perturbation.perturbed import How
+
+Objective = Literal["comprehensiveness", "sufficiency", "difference", "log_odds"]
+NOTHING = 1e-6
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Solvex(Explainer):
+    """Ranks from the best order of taking units away (Zhou and Shah 2023). Signed.
+
+    An order's worth is the sum, over its beginnings R, of the objective: `comprehensiveness` p(x) − p(x∖R),
+    `sufficiency` p(R) − p(x), `difference` p(R) − p(x∖R), `log_odds` log p(x) − log p(x∖R). The unit taken t-th of n
+    gets n − t; all scores are then shifted by the same o − ½, with o so that as many signs as possible are those of
+    the drops when the unit alone is taken. With a beam of all sets the order is the best there is. Differences under a
+    millionth count as ties, which the first unit wins.
+
+    Args:
+        objective: what an order is good for.
+        beam: orders kept at every length, the best of each set of units.
+        granularity: `word`, `token`, `sentence` or `source`; a unit's score is shared equally by its tokens.
+        perturbation: `remove`, `mask`, `pad` or `zero`; default: `mask` for `log_odds`, else `remove`.
+    """
+
+    objective: Objective = "difference"
+    beam: int = 50
+    granularity: Granularity = "word"
+    perturbation: How | None = None
+    card: ClassVar = MethodCard(
+        name="solvex", family="search", signed=True, cost="≤ beam · words² F", paper="Zhou and Shah 2023"
+    )
+
+    def __post_init__(self) -> None:
+        if self.objective not in get_args(Objective):
+            raise unknown("objective", self.objective, get_args(Objective))
+        if self.beam < 1:
+            raise ExegeteError(f"solvex needs a beam of at least 1, got {self.beam}")
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """Every extension of every order kept, once for each side that the objective looks at; at most."""
+        sides = 2 if self.objective == "difference" else 1
+        extensions = sum(min(self.beam, 2.0 ** min(length, 60)) * (length - depth) for depth in range(length))
+        return min(sides * extensions + length, 2.0 ** min(length, 1000)) + 1.0, 0.0
+
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """All examples' beams grow by a unit together, so that their inputs share passes."""
+        if self.objective == "log_odds" and model.task.name == "regression":
+            raise ExegeteError("log_odds needs probabilities, and a regression has none: choose another objective")
+        unit = units(batch, self.granularity)
+        beams = [Beam(int(count) + 1, self.beam) for count in unit.max(1).values]
+        width = max(1, *(beam.count for beam in beams))
+        with model.remember():
+            grow(beams, lambda taken: self._gains(model, batch, target, taken, unit).round(DIGITS))
+            drops = self._drops(model, batch, target, unit, width)
+        ranks = [_shifted(beam.ranks(), drop[: beam.count]) for beam, drop in zip(beams, drops, strict=True)]
+        grid = torch.zeros(len(batch), width, dtype=torch.promote_types(model.dtype, torch.float32))
+        for row, rank in zip(grid, ranks, strict=True):
+            row[: len(rank)] = torch.from_numpy(rank)
+        return spread(grid.to(batch.device), unit)
+
+    def _gains(
+        self, model: ExplainedModel, batch: Batch, target: Tensor, taken: Tensor, unit: Tensor
+    ) -> NDArray[np.float64]:
+        """[B, M] The objective of taking these units [M, B, U] away."""
+        taken = taken.to(batch.device)
+        without = None if self.objective == "sufficiency" else self._answers(model, batch, target, ~taken, unit)
+        if self.objective == "log_odds":
+            assert without is not None
+            worse: NDArray[np.float64] = -np.log(np.maximum(without, np.finfo(np.float32).tiny))
+            return worse
+        if self.objective == "comprehensiveness":
+            assert without is not None
+            return -without
+        alone = self._answers(model, batch, target, taken, unit)
+        return alone if without is None else alone - without
+
+    def _answers(
+        self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor, unit: Tensor
+    ) -> NDArray[np.float64]:
+        how = self.perturbation or ("mask" if self.objective == "log_odds" else "remove")
+        values = coalition_values(model, batch, target, present, unit, how)
+        return values.T.double().cpu().numpy()
+
+    def _drops(
+        self, model: ExplainedModel, batch: Batch, target: Tensor, unit: Tensor, width: int
+    ) -> NDArray[np.float64]:
+        """[B, U] p(x) − p(x without the unit)."""
+        taken = torch.cat([torch.zeros(1, width), torch.eye(width)]).bool()[:, None].expand(-1, len(batch), -1)
+        answers = self._answers(model, batch, target, ~taken.to(batch.device), unit)
+        drops: NDArray[np.float64] = answers[:, :1] - answers[:, 1:]
+        return drops
+
+
+def _shifted(ranks: NDArray[np.float64], drops: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks minus the o − ½ with which the most signs are those of the drops, the smallest o among equals."""
+    signs = np.sign(np.where(np.abs(drops) < NOTHING, 0.0, drops))
+    shifts = np.arange(len(ranks) + 1) - 0.5
+    agreeing = (np.sign(ranks - shifts[:, None]) == signs).sum(1)
+    shifted: NDArray[np.float64] = ranks - shifts[agreeing.argmax()]
+    return shifted

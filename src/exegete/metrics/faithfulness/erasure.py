@@ -1,0 +1,133 @@
+"""The effect of erasing positions on the model's answer, the common ground of the faithfulness metrics.
+
+Positions are erased, and the model is asked again, with `ExplainedModel.perturbed`: special tokens always stay. p(·) is
+the target's probability; regressions have none, so there it is the value itself, and the bounds on cards do not hold.
+A budget that rounds to no position at all scores 0 by definition.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from exegete.errors import unknown
+from exegete.metrics.base import Metric, checked
+from exegete.metrics.ranking import Rounding, checked_fractions, top_fraction
+from exegete.models import Batch, ExplainedModel
+from exegete.models.perturbation.perturbed import How
+
+Divisor = Literal["bins", "bins_plus_one"]
+Probability = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Erasure(Metric):
+    """The change of p when the top positions are erased, or all others.
+
+    `how`: `remove` (delete), `mask`, `pad` or `zero` (replace). `rounding`: see `ranking.sizes`. `keep_question`: of a
+    question on a context, only the context's positions are ranked and erased.
+    """
+
+    how: How = "remove"
+    rounding: Rounding = "ceil"
+    keep_question: bool = False
+
+    def __post_init__(self) -> None:
+        checked_fractions(self.fractions())
+        if self.how not in get_args(How):
+            raise unknown("perturbation", self.how, get_args(How))
+        if self.rounding not in get_args(Rounding):
+            raise unknown("rounding", self.rounding, get_args(Rounding))
+
+    @abstractmethod
+    def fractions(self) -> tuple[float, ...]:
+        """The K budgets: which fractions of the content count as the top."""
+
+    @abstractmethod
+    def effect(self, p: Probability, chosen: Tensor) -> Tensor:
+        """[K, B] The value at each budget; `chosen` [K, B, L]: the top; `p` [N, B]: of what keep [N, B, L] leaves."""
+
+    @abstractmethod
+    def total(self, points: Tensor) -> Tensor:
+        """[B] One number from the values at each budget [K, B]."""
+
+    def points(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> Tensor:
+        """[K, B] The value at each budget."""
+        if self.keep_question:
+            batch = replace(batch, content=batch.erasable)
+        chosen = top_fraction(attribution, batch, self.fractions(), self.rounding)
+
+        def p(keep: Tensor) -> Tensor:
+            return model.task.probability(model.perturbed(batch, keep, self.how), target).double()
+
+        return self.effect(p, chosen).masked_fill(~chosen.any(-1), 0.0)
+
+    def per_example(
+        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
+    ) -> dict[str, Tensor]:
+        """See `Metric`; defined for every example."""
+        return {self.name: self.total(self.points(model, batch, attribution, target)).float()}
+
+    def curve(
+        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None
+    ) -> dict[float, Tensor]:
+        """The value [B] at each budget; arguments and NaN as in `judge`."""
+        case = checked(model, batch, attribution, target)
+        with torch.no_grad(), model.remember():
+            points = self.points(model, batch, case.attribution, case.target)
+        return {budget: case.blanked(point) for budget, point in zip(self.fractions(), points, strict=True)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtBudget(Erasure):
+    """One budget: the top is the fraction `k` of the content."""
+
+    k: float = 0.2
+
+    def fractions(self) -> tuple[float, ...]:
+        """The only budget, as a fraction of the content."""
+        return (self.k,)
+
+    def total(self, points: Tensor) -> Tensor:
+        """The value at the only budget: [B]."""
+        return points[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverBudgets(Erasure):
+    """The mean over several budgets (area over the perturbation curve).
+
+    `divisor`: `bins` divides the sum by the number of budgets, `bins_plus_one` by one more, as AML's figures do.
+    """
+
+    budgets: tuple[float, ...] = (0.01, 0.05, 0.1, 0.2, 0.5)
+    divisor: Divisor = "bins"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.divisor not in get_args(Divisor):
+            raise unknown("divisor", self.divisor, get_args(Divisor))
+
+    def fractions(self) -> tuple[float, ...]:
+        """The budgets that the mean is over."""
+        return self.budgets
+
+    def total(self, points: Tensor) -> Tensor:
+        """The sum over the divisor."""
+        return points.sum(0) / (len(points) + (self.divisor == "bins_plus_one"))
+
+
+def with_all(p: Probability, keep: Tensor) -> Tensor:
+    """[1 + N, B] p(x) first, then p of what each keep-mask leaves, all in one call."""
+    return p(torch.cat([torch.ones_like(keep[:1]), keep]))
+
+
+def drops(p: Probability, keep: Tensor) -> Tensor:
+    """[N, B] p(x) − p(what keep leaves)."""
+    answers = with_all(p, keep)
+    return answers[0] - answers[1:]

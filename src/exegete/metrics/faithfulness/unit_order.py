@@ -1,0 +1,88 @@
+"""Words or tokens in the order in which an attribution would take them away, and what the model answers on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers.perturbation.coalitions import coalition_values
+from exegete.explainers.units import Granularity, units
+from exegete.metrics.base import Metric
+from exegete.metrics.ranking import ranks
+from exegete.models import Batch, ExplainedModel
+from exegete.models.perturbation.perturbed import How
+
+
+class Ordered(NamedTuple):
+    """Units of B examples by falling score, equal scores in the order of the text.
+
+    `scores` [B, U] float64: sums over a unit's positions. `place` [B, U]: each unit's place from 0, units that do not
+    exist last. `counts` [B]: how many exist.
+    """
+
+    scores: Tensor
+    place: Tensor
+    counts: Tensor
+
+    def first(self, sizes: Tensor) -> Tensor:
+        """[N, B, U] Which units are among the first `sizes`, [N, B] or [N, 1]."""
+        return self.place < sizes[..., None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByUnits(Metric):
+    """A metric that takes units away and asks the model again.
+
+    `level`: `word`, `token`, `sentence` or `source`; a unit's score is the sum of its tokens'. `how`: what happens to
+    units that are taken away: `remove`, `mask`, `pad` or `zero`. `max_units`: longer texts are cut into so many
+    stretches of units, of nearly equal length, which then are the units; None: never.
+    """
+
+    level: Granularity = "word"
+    how: How = "mask"
+    max_units: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.level not in get_args(Granularity):
+            raise unknown("level", self.level, get_args(Granularity))
+        if self.how not in get_args(How):
+            raise unknown("perturbation", self.how, get_args(How))
+        if self.max_units is not None and self.max_units < 1:
+            raise ExegeteError(f"{self.name} needs max_units of at least 1, got {self.max_units}")
+
+    def units(self, batch: Batch) -> Tensor:
+        """[B, L] The number of each position's unit, -1 where nothing can be taken away."""
+        unit = units(replace(batch, content=batch.removable), self.level)
+        if self.max_units is None:
+            return unit
+        count = unit.amax(1, keepdim=True) + 1
+        joined = unit * self.max_units // count.clamp(min=1)
+        return torch.where((unit >= 0) & (count > self.max_units), joined, unit)
+
+    def ordered(self, batch: Batch, attribution: Tensor) -> Ordered:
+        """The units with their scores, by falling score."""
+        unit = self.units(batch)
+        count = unit.amax(1) + 1
+        width = max(1, int(count.max()))
+        scores = torch.zeros(len(unit), width, dtype=torch.float64, device=unit.device)
+        scores.scatter_add_(1, unit.clamp(min=0), attribution.double() * (unit >= 0))
+        exists = torch.arange(width, device=unit.device) < count[:, None]
+        return Ordered(scores, ranks(scores, exists), count)
+
+    def probability(self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor) -> Tensor:
+        """[N, B] The target's probability with the `present` [N, B, U] units, in float64.
+
+        Of a regression the value, of generated text the log-probability: bounds on cards do not hold there.
+        """
+        return coalition_values(model, batch, target, present, self.units(batch), self.how).double()
+
+
+def at_least_one(name: str, **values: int) -> None:
+    """Raises ExegeteError for a value below 1."""
+    for parameter, value in values.items():
+        if value < 1:
+            raise ExegeteError(f"{name} needs {parameter} of at least 1, got {value}")

@@ -1,0 +1,1 @@
+"""Examples as batches of token ids or pixels, and labels as numbers."""

@@ -1,0 +1,1 @@
+"""The parts of a transformer's layers, and passes whose derivatives follow rules."""

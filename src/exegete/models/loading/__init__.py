@@ -1,0 +1,1 @@
+"""Checkpoints on disk as explained models: what is read, checked and refused."""

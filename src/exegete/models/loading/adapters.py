@@ -1,0 +1,58 @@
+"""Adapters trained with PEFT, put into the model that they were trained on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+from transformers.utils import ADAPTER_CONFIG_NAME
+from transformers.utils.peft_utils import find_adapter_config_file
+
+from exegete.errors import ExegeteError
+from exegete.models.loading.checkpoint import pickled, reading
+
+WEIGHTS, PICKLED = "adapter_model.safetensors", "adapter_model.bin"
+CONVERT = f"import torch, safetensors.torch as s; s.save_file(torch.load('{PICKLED}', weights_only=True), '{WEIGHTS}')"
+
+
+def adapted(name: str) -> str | None:
+    """The name of the model that the adapter at `name` was trained on; None where there is no adapter."""
+    if Path(name).is_dir() and not (Path(name) / ADAPTER_CONFIG_NAME).exists():
+        return None
+    try:
+        file = find_adapter_config_file(name)
+    except (OSError, ValueError):
+        return None
+    if file is None:
+        return None
+    with reading(name, "adapter"):
+        base = json.loads(Path(file).read_text()).get("base_model_name_or_path")
+    if not base:
+        raise ExegeteError(f"the adapter at {name} does not say which model it was trained on: load both with peft")
+    return str(base)
+
+
+def with_adapter(model: PreTrainedModel, name: str) -> tuple[Any, Sequence[str]]:
+    """The model with the adapter in it, and the names of whole modules that the adapter brought."""
+    try:
+        from peft import PeftModel  # noqa: PLC0415  (an extra: only adapters need it)
+    except ImportError as error:
+        raise ExegeteError(f"{name} is an adapter: install exegete[lora] to load it") from error
+    if Path(name).is_dir() and not (Path(name) / WEIGHTS).exists():
+        if not (Path(name) / PICKLED).exists():
+            raise ExegeteError(f"the adapter at {name} has no weights: {WEIGHTS} is missing")
+        raise pickled(name, CONVERT)
+    try:
+        loaded = PeftModel.from_pretrained(model, name)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ExegeteError(f"the adapter at {name} does not fit its model: {str(error).splitlines()[0]}") from error
+    brought = loaded.peft_config["default"].modules_to_save
+    return loaded, tuple(brought or ())
+
+
+def unwrapped(model: PreTrainedModel) -> PreTrainedModel:
+    """The model inside a PEFT wrapper, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model

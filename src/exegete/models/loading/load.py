@@ -1,0 +1,230 @@
+"""From a name, a folder or a model to an ExplainedModel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    Pipeline,
+    PreTrainedModel,
+)
+
+from exegete.errors import ExegeteError, unknown
+from exegete.models.explained import ExplainedModel
+from exegete.models.generation.model import GeneratingModel
+from exegete.models.loading.adapters import adapted, with_adapter
+from exegete.models.loading.checkpoint import check_config, check_files, check_finite, check_weights, reading
+from exegete.models.loading.vocabulary import check_vocabulary
+from exegete.models.prompted import PromptedModel
+from exegete.models.tasks import TASKS
+
+CAUSAL = ("prompt", "generation")
+HEADS: dict[str, Any] = {
+    "ForSequenceClassification": AutoModelForSequenceClassification,
+    "ForQuestionAnswering": AutoModelForQuestionAnswering,
+    "ForImageClassification": AutoModelForImageClassification,
+}
+
+PROCESSOR_FILES = {
+    True: ("preprocessor_config.json",),
+    False: ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model"),
+}
+
+
+def load(
+    model: str | Path | PreTrainedModel | Pipeline | tuple[PreTrainedModel, Any] | ExplainedModel,
+    processing_class: Any = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    *,
+    task: str | None = None,
+    template: str | None = None,
+    labels: Sequence[str] | Mapping[str, str] | None = None,
+    max_length: int | None = None,
+    trust_remote_code: bool = False,
+    incomplete: bool = False,
+    tokenizer: Any = None,
+    image_processor: Any = None,
+) -> ExplainedModel:
+    """Loads a model to be explained, or wraps one that is already loaded.
+
+    Args:
+        model: a folder, a hub name, or a Hugging Face model, alone, in a pipeline or with its tokenizer as a pair; it
+            stays where it is and as it is. A folder or name of a LoRA adapter loads the model that it was trained on,
+            and puts the adapter into it.
+        processing_class: its tokenizer or image processor; default: the one saved beside the model.
+        device: where to put a model loaded by name; default: the GPU if there is one.
+        dtype: the floating point type to load it in, as "bfloat16"; default: the checkpoint's own.
+        task: what the model's answer is, where its configuration does not say; `prompt`: a causal language model
+            classifies by continuing `template`, in which `{text}` stands for the text, with one of `labels`; see
+            `PromptedModel`; `generation`: a causal language model is explained in what it says, see `GeneratingModel`.
+        template: the prompt.
+        labels: how each label continues the prompt, as a list or by name.
+        max_length: tokens that a text may have, where that shall be fewer than the model takes.
+        trust_remote_code: run modelling code that comes with the checkpoint.
+        incomplete: explain a checkpoint of which weights are missing, or that has some which the model does not use.
+        tokenizer: another name of `processing_class`.
+        image_processor: another name of `processing_class`.
+
+    Raises:
+        ExegeteError: nothing there, or damaged; a device or type that there is not; no head that can be explained;
+            weights that are missing, left over, pickled, not finite, or of other sizes than the configuration says.
+    """
+    if isinstance(model, ExplainedModel):
+        return model
+    _check_task(task, template, labels)
+    model, beside = _taken_apart(model)
+    processing_class = _only(processing_class, tokenizer, image_processor) or beside
+    names: tuple[str, ...]
+    if not isinstance(model, str | Path):
+        if device is not None or dtype is not None:
+            raise ExegeteError(
+                "a model that is already loaded stays where it is: move it yourself, without device=, dtype="
+            )
+        loaded, names = model, (str(model.config._name_or_path),)
+        check_finite(names[0], model)
+    else:
+        name = os.path.expanduser(model)
+        if isinstance(model, Path) and not Path(name).exists():
+            raise ExegeteError(f"there is no model at {name}")
+        place = _device(device)
+        _check_dtype(dtype)
+        base = adapted(name)
+        names = (name,) if base is None else (name, base)
+        loaded = _pretrained(
+            names[-1], dtype, trust_remote_code, task in CAUSAL, adapter=names[:-1], incomplete=incomplete
+        )
+        loaded.to(place).eval()
+    for name in names:
+        processing_class = processing_class or _beside(name, loaded, trust_remote_code)
+    rows = getattr(loaded.get_input_embeddings(), "num_embeddings", None)
+    if rows is not None:
+        with reading(names[0], "tokenizer"):
+            check_vocabulary(names[0], processing_class, rows)
+    if task == "generation":
+        return GeneratingModel(loaded, processing_class, max_length)
+    if template is not None and labels is not None:
+        return PromptedModel(loaded, processing_class, template, labels, max_length)
+    return ExplainedModel(loaded, processing_class, task, max_length)
+
+
+def _taken_apart(model: Any) -> tuple[str | Path | PreTrainedModel, Any]:
+    """The model of a pipeline or a pair and its tokenizer or image processor; what else it is, with None."""
+    beside = None
+    if isinstance(model, Pipeline):
+        model, beside = model.model, model.tokenizer or model.image_processor
+    elif isinstance(model, tuple) and len(model) == 2:
+        model, beside = model
+    if not isinstance(model, str | Path) and not hasattr(model, "config"):
+        raise ExegeteError(
+            "expected a folder, a hub name, a Hugging Face model, a pipeline or (model, tokenizer), "
+            f"got {type(model).__name__}"
+        )
+    return model, beside
+
+
+def _only(*given: Any) -> Any:
+    """The one of several names for the same thing that was used; None where none was."""
+    used = [each for each in given if each is not None]
+    if len(used) > 1:
+        raise ExegeteError("processing_class=, tokenizer= and image_processor= are one thing: give it once")
+    return used[0] if used else None
+
+
+def _check_task(task: str | None, template: str | None, labels: Sequence[str] | Mapping[str, str] | None) -> None:
+    choices = {*TASKS, *CAUSAL}
+    if task is not None and task not in choices:
+        raise unknown("task", task, choices)
+    if (task == "prompt") != (template is not None) or (task == "prompt") != (labels is not None):
+        raise ExegeteError("task='prompt', template= and labels= go together: give all three or none")
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    try:
+        return torch.empty(0, device=device or ("cuda" if torch.cuda.is_available() else "cpu")).device
+    except (RuntimeError, AssertionError) as error:
+        reason = _first_line(error)
+        raise ExegeteError(f"expected a device that is here, as cpu, cuda or cuda:1, got {device}: {reason}") from error
+
+
+def _check_dtype(dtype: str | torch.dtype | None) -> None:
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype not in (None, "auto") and not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise unknown("floating point type", str(dtype), ("float64", "float32", "bfloat16", "float16"))
+
+
+def _pretrained(
+    name: str,
+    dtype: str | torch.dtype | None,
+    trust_remote_code: bool,
+    causal: bool,
+    *,
+    adapter: tuple[str, ...],
+    incomplete: bool,
+) -> PreTrainedModel:
+    """The model, with the adapter in it if there is one."""
+    if _looks_local(name) and not Path(name).exists():
+        raise ExegeteError(f"there is no model at {name}")
+    check_files(name)
+    with reading(name):
+        config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+        check_config(name, config)
+    with reading(name, "weights"):
+        head = AutoModelForCausalLM if causal else _head(name, config, anything=bool(adapter))
+        options = {"trust_remote_code": trust_remote_code, "use_safetensors": True, "ignore_mismatched_sizes": True}
+        model, info = head.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True, **options)
+    base = model
+    for folder in adapter:
+        model, brought = with_adapter(model, folder)
+        info["missing_keys"] = [key for key in info["missing_keys"] if not set(brought) & set(key.split("."))]
+    check_weights(name, base, info, incomplete=incomplete)
+    return model
+
+
+def _head(name: str, config: Any, *, anything: bool) -> Any:
+    """The class that loads the checkpoint with its head; an adapter of a bare model brings a classifier's own."""
+    architecture = (config.architectures or ["none"])[0]
+    head = next((head for suffix, head in HEADS.items() if architecture.endswith(suffix)), None)
+    if head is None and anything:
+        return AutoModelForSequenceClassification
+    if head is None:
+        raise ExegeteError(
+            f"{name} holds {architecture}, which has no classification head; expected "
+            + ", ".join(f"…{suffix}" for suffix in HEADS)
+            + ". Fine-tune it first: exegete train baseline; or take a causal language model as it is, as a classifier "
+            "(task='prompt') or for what it says (task='generation')"
+        )
+    return head
+
+
+def _beside(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
+    """The tokenizer or image processor saved with the model; None where nothing was saved."""
+    if not name or (_looks_local(name) and not Path(name).exists()):
+        return None
+    images = model.main_input_name == "pixel_values"
+    if Path(name).is_dir() and not any((Path(name) / file).exists() for file in PROCESSOR_FILES[images]):
+        return None
+    loader = AutoImageProcessor if images else AutoTokenizer
+    check_files(name)
+    with reading(name, "image processor" if images else "tokenizer"):
+        return loader.from_pretrained(name, trust_remote_code=trust_remote_code)
+
+
+def _looks_local(name: str) -> bool:
+    parent, slash, _ = name.rpartition("/")
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or bool(slash and Path(parent).is_dir())
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,159 @@
+"""The user's model leaves every call as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock, get_ident
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from exegete.models.passes.exclusive import PROCESS
+
+_INSTALLED = "_output_capturing_hooks_installed"
+
+
+@dataclass(frozen=True)
+class _RandomState:
+    """The random state of a process."""
+
+    torch: Tensor
+    devices: dict[int, Tensor]
+    numpy: Any
+
+    def restore(self) -> None:
+        """Puts it back."""
+        torch.set_rng_state(self.torch)
+        for device, state in self.devices.items():
+            torch.cuda.set_rng_state(state, device)
+        np.random.set_state(self.numpy)  # noqa: NPY002
+
+
+@dataclass(eq=False)
+class _Block:
+    """A block that keeps the random state: its thread, and what is put back after it."""
+
+    thread: int
+    before: _RandomState
+
+
+_guard, _inside = Lock(), list[_Block]()
+"""The blocks of all threads in the order in which they began."""
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; every submodule's own mode and the random state come back after it."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        with unchanged_random_state():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """After the block every submodule is in the mode it was in before."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def weights_fixed(model: nn.Module) -> Iterator[None]:
+    """Inside the block no weight of the model asks for a gradient; after it each does as before."""
+    asking = [weight for weight in model.parameters() if weight.requires_grad]
+    for weight in asking:
+        weight.requires_grad = False
+    try:
+        yield
+    finally:
+        for weight in asking:
+            weight.requires_grad = True
+
+
+@contextmanager
+def unchanged_random_state() -> Iterator[None]:
+    """The random state of torch (every device in use) and NumPy as it was, whatever the block draws or seeds.
+
+    Blocks of several threads overlap: the last one to end puts back what the first one found.
+    """
+    with _guard:
+        block = _Block(get_ident(), _random_state())
+        _inside.append(block)
+    try:
+        yield
+    finally:
+        with _guard:
+            place = _inside.index(block)
+            del _inside[place]
+            if all(other.thread == block.thread for other in _inside):
+                block.before.restore()
+            elif place == 0:
+                _inside[0].before = block.before
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """As `unchanged_random_state`, for blocks that seed and draw: one thread of the process at a time."""
+    with PROCESS, unchanged_random_state():
+        before = _random_state()
+        try:
+            yield
+        finally:
+            before.restore()
+
+
+def _random_state() -> _RandomState:
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    on_devices = {device: torch.cuda.get_rng_state(device) for device in devices}
+    return _RandomState(torch.get_rng_state(), on_devices, np.random.get_state())  # noqa: NPY002  (BigBird seeds it)
+
+
+@contextmanager
+def hooks_removed(model: nn.Module) -> Iterator[None]:
+    """Takes away the hooks that transformers installs for good when it is first asked for hidden states."""
+    before = [(module, set(module._forward_hooks), _INSTALLED in module.__dict__) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, hooks, installed in before:
+            for added in set(module._forward_hooks) - hooks:
+                del module._forward_hooks[added]
+            if not installed:
+                module.__dict__.pop(_INSTALLED, None)
+
+
+@contextmanager
+def attention_type_for(model: PreTrainedModel, length: int) -> Iterator[None]:
+    """BigBird swaps its attention modules for good when it meets a short text; here it gets the old ones back."""
+    if getattr(model.config, "attention_type", None) != "block_sparse":
+        yield
+        return
+    before = [
+        (module, module.attention_type, module._modules.get("self"))
+        for module in model.modules()
+        if isinstance(getattr(module, "attention_type", None), str)
+    ]
+    with drawing():  # block-sparse attention seeds NumPy in every pass
+        try:
+            if length <= (5 + 2 * model.config.num_random_blocks) * model.config.block_size:
+                model.base_model.set_attention_type("original_full")
+            yield
+        finally:
+            for module, attention_type, attention in before:
+                module.attention_type = attention_type
+                if attention is not None:
+                    module._modules["self"] = attention

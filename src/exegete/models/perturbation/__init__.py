@@ -1,0 +1,1 @@
+"""Perturbed inputs: masks as rows, equal rows once, passes packed by tokens."""

@@ -1,0 +1,101 @@
+"""The one engine for perturbed inputs: a model's answers under many keep-masks.
+
+Its floor is the work of the distinct, unpadded sequences: identical inputs are run once, sequences are sorted by length
+and packed into passes of a fixed number of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from exegete.errors import ExegeteError, unknown
+from exegete.models.batch import Batch
+from exegete.models.passes.readout import answer_only
+from exegete.models.perturbation.removal import Deletion, Removal, Replacement
+
+if TYPE_CHECKING:
+    from exegete.models.explained import ExplainedModel
+
+How = Literal["remove", "mask", "pad", "zero"]
+TOKENS_PER_PASS = {"cpu": 1536, "cuda": 65536}
+
+
+def perturbed_logits(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Tensor:
+    """The model's logits of perturbed versions of a batch; see `ExplainedModel.perturbed`."""
+    if how not in get_args(How):
+        raise unknown("perturbation", how, get_args(How))
+    if keep.ndim != 3 or keep.shape[1:] != batch.content.shape:
+        raise ExegeteError(f"expected keep of shape [N, {len(batch)}, {batch.length}], got {list(keep.shape)}")
+    if keep.dtype != torch.bool:
+        return _soft(model, batch, keep, how)
+    keep = (keep | ~batch.removable) & batch.attended
+    versions = Deletion(model, batch, keep) if how == "remove" else Replacement(model, batch, keep, how)
+    with torch.no_grad(), model.evaluating(), answer_only(model):
+        answers = _answers(model, versions, how)
+    return answers.view(*keep.shape[:2], *answers.shape[1:])
+
+
+def passes(lengths: Sequence[int], budget: int, *, uniform: bool = False) -> Iterator[slice]:
+    """Consecutive slices of rows that are sorted from long to short, each of at most `budget` padded tokens.
+
+    A pass that is half full ends where the rows get shorter: without padding there is no mask to apply either. A row
+    longer than the budget gets a pass of its own. `uniform`: no two lengths in one pass, however small it is.
+    """
+    start = 0
+    while start < len(lengths):
+        longest = lengths[start]
+        most = min(start + max(1, budget // max(1, longest)), len(lengths))
+        least = start if uniform else start + budget // (2 * max(1, longest))
+        stop = next((row for row in range(max(least, start + 1), most) if lengths[row] != lengths[row - 1]), most)
+        yield slice(start, stop)
+        start = stop
+
+
+def _soft(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Tensor:
+    """The blend of each version in the model's present mode, with a graph to `keep` where it has one."""
+    if how == "remove":
+        raise ExegeteError("a position cannot be removed by half: soft masks need how='mask', 'pad' or 'zero'")
+    return torch.stack([model(batch, embeddings=model.blend(batch, weights, how)).logits for weights in keep])
+
+
+def _answers(model: ExplainedModel, versions: Removal, how: How) -> Tensor:
+    """Logits of every version [M, C] (spans: [M, 2, L])."""
+    keys = versions.keys()
+    first, version = _distinct(keys)
+    memory: dict[bytes, Tensor] = {} if model.memory is None else model.memory
+    names = [how.encode() + row[row >= 0].tobytes() for row in keys[first]]
+    new = np.array([index for index, name in enumerate(names) if name not in memory], dtype=np.int64)
+    lengths = versions.lengths.cpu().numpy()[first[new]]
+    new = new[np.argsort(-lengths, kind="stable")]
+    budget = TOKENS_PER_PASS.get(model.device.type, TOKENS_PER_PASS["cuda"])
+    sizes = versions.lengths.cpu().numpy()[first[new]].tolist()
+    for part in passes(sizes, budget, uniform=model.modality == "image"):
+        answers = versions.run(torch.as_tensor(first[new[part]], device=model.device))
+        memory.update(zip((names[index] for index in new[part]), answers, strict=True))
+    answers = [memory[name] for name in names]
+    if model.task.name == "span":
+        return _restored([answers[index] for index in version], versions.places)
+    if model.task.name == "generation":
+        return pad_sequence([answers[index] for index in version], batch_first=True)
+    return torch.stack(answers)[torch.as_tensor(version, device=model.device)]
+
+
+def _distinct(keys: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row numbers of the distinct rows, and for every row the number of its like among them."""
+    rows = np.ascontiguousarray(keys).view(np.dtype((np.void, keys.dtype.itemsize * keys.shape[1])))
+    _, first, version = np.unique(rows.ravel(), return_index=True, return_inverse=True)
+    return first, version
+
+
+def _restored(answers: list[Tensor], places: Tensor) -> Tensor:
+    """[M, 2, L] Spans back where their tokens stood; a position that is not there can be no end of a span."""
+    grid = answers[0].new_full((len(places), 2, places.shape[1]), torch.finfo(answers[0].dtype).min)
+    grid[places[:, None].expand_as(grid)] = torch.cat([answer.flatten() for answer in answers])
+    return grid

@@ -1,0 +1,139 @@
+"""Perturbed versions of a batch's examples as rows that can be told apart and run in any grouping."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from exegete.models.batch import Batch
+from exegete.models.encoding.images import only_patches
+
+if TYPE_CHECKING:
+    from exegete.models.explained import ExplainedModel
+
+
+class Removal(Protocol):
+    """M perturbed inputs. `lengths` [M]: their positions without padding; `places` [M, L] bool: which these are."""
+
+    lengths: Tensor
+    places: Tensor
+
+    def keys(self) -> NDArray[np.int32]:
+        """[M, K] Rows that are equal exactly when the inputs are; -1 fills up, so stripped rows are comparable too."""
+
+    def run(self, rows: Tensor) -> list[Tensor]:
+        """Logits of these versions in one pass, each [C] (spans: [2, length], without padding)."""
+
+
+class Deletion:
+    """Positions are taken out and the rest moves together; positions are counted anew."""
+
+    def __init__(self, model: ExplainedModel, batch: Batch, keep: Tensor) -> None:
+        self.model, self.batch = model, batch
+        flat = keep.flatten(0, 1)
+        self.example = torch.arange(len(batch), device=batch.device).repeat(len(keep))
+        self.emptied = ~(flat if batch.response is None else flat & ~batch.response[self.example]).any(1)
+        flat[self.emptied, batch.attended.long().argmax(1)[self.example[self.emptied]]] = True
+        self.places, self.lengths = flat, flat.sum(1)
+        self.width = int(self.lengths.max())
+        order = (flat if model.is_decoder else ~flat).to(torch.uint8).argsort(dim=1, stable=True)
+        self.columns = order[:, -self.width :] if model.is_decoder else order[:, : self.width]
+        self.real = flat.gather(1, self.columns)
+
+    def keys(self) -> NDArray[np.int32]:
+        """Token ids and types, where a response is and its foil; for images the picture and the patches that stay."""
+        if self.model.modality == "image":
+            parts = [_digests(self.batch)[self.example], self._filled(self.columns)]
+        else:
+            parts = [self._filled(self._gathered(name, slice(None)).long()) for name in self._per_position()]
+            parts += [] if self.batch.foil is None else [self.batch.foil[self.example]]
+        return torch.cat(parts, 1).to(torch.int32).cpu().numpy()
+
+    def run(self, rows: Tensor) -> list[Tensor]:
+        """One pass over the chosen versions, as short as their longest."""
+        longest = int(self.lengths[rows].max())
+        columns = slice(self.width - longest, None) if self.model.is_decoder else slice(0, longest)
+        if self.model.modality == "image":
+            chosen = self.batch.select(self.example[rows])
+            with only_patches(self.model.model, self.columns[rows, columns], chosen.length):
+                return _answers(self.model, chosen)
+        real = self.real[rows, columns]
+        inputs = {name: self._gathered(name, rows)[:, columns] for name in self._per_position()}
+        response = inputs.pop("response", None)
+        inputs["attention_mask"] = real.long()
+        nowhere = torch.full_like(self.columns[rows, columns], -1)
+        foil = None if self.batch.foil is None else self.batch.foil[self.example[rows]]
+        return _answers(self.model, Batch(inputs, real, real, nowhere, response=response, foil=foil))
+
+    def _per_position(self) -> list[str]:
+        response = [] if self.batch.response is None else ["response"]
+        return [name for name in ("input_ids", "token_type_ids") if name in self.batch.inputs] + response
+
+    def _gathered(self, name: str, rows: Tensor | slice) -> Tensor:
+        """[m, width] An input at the positions that stay; where nothing stays but a response, one mask token."""
+        place = (self.example[rows, None], self.columns[rows])
+        if name == "response":
+            assert self.batch.response is not None
+            return self.batch.response[place] & self.real[rows]
+        values = self.batch.inputs[name][place]
+        if name == "input_ids":
+            values = values.masked_fill(~self.real[rows], self.model.pad_id)
+            if self.emptied.any():
+                empty = self.emptied[rows, None] & self.real[rows]
+                if self.batch.response is not None:
+                    empty &= ~self.batch.response[place]
+                values = values.masked_fill(empty, self.model.mask_id)
+        return values
+
+    def _filled(self, values: Tensor) -> Tensor:
+        return values.masked_fill(~self.real, -1)
+
+
+class Replacement:
+    """Positions stay where they are, and a reference embedding takes the place of what is not kept."""
+
+    def __init__(self, model: ExplainedModel, batch: Batch, keep: Tensor, how: Literal["mask", "pad", "zero"]) -> None:
+        self.model, self.batch, self.how = model, batch, how
+        self.keep = keep.flatten(0, 1)
+        self.example = torch.arange(len(batch), device=batch.device).repeat(len(keep))
+        self.places = batch.attended[self.example]
+        self.lengths = self.places.sum(1)
+
+    def keys(self) -> NDArray[np.int32]:
+        """Which input it is, and which of its positions stay."""
+        attended = self.batch.attended
+        if self.model.modality == "image":
+            identity = _digests(self.batch)
+        else:
+            names = [n for n in ("input_ids", "token_type_ids", "position_ids") if n in self.batch.inputs]
+            found = [self.batch.inputs[name].masked_fill(~attended, -1) for name in names]
+            found += [] if self.batch.response is None else [self.batch.response.long().masked_fill(~attended, -1)]
+            identity = torch.cat([*found, *([] if self.batch.foil is None else [self.batch.foil])], 1)
+        kept = self.keep.long().masked_fill(~attended[self.example], -1)
+        return torch.cat([identity[self.example], kept], 1).to(torch.int32).cpu().numpy()
+
+    def run(self, rows: Tensor) -> list[Tensor]:
+        """One pass over the chosen versions, without columns that none of them uses."""
+        chosen, columns = self.batch.select(self.example[rows]).trimmed()
+        embeddings = self.model.blend(chosen, self.keep[rows, columns], self.how)
+        return _answers(self.model, chosen, embeddings)
+
+
+def _answers(model: ExplainedModel, batch: Batch, embeddings: Tensor | None = None) -> list[Tensor]:
+    """One pass; a span's answer without padding, so that it means the same in any batch."""
+    logits = model(batch, embeddings=embeddings).logits
+    if model.task.name != "span":
+        return list(logits)
+    return [answer[:, real] for answer, real in zip(logits, batch.attended, strict=True)]
+
+
+def _digests(batch: Batch) -> Tensor:
+    """[B, 4] Four non-negative numbers that tell pictures apart."""
+    pixels = batch.inputs["pixel_values"].float().cpu().numpy()
+    digests = [np.frombuffer(blake2b(row.tobytes(), digest_size=16).digest(), np.int32) & 0x7FFFFFFF for row in pixels]
+    return torch.from_numpy(np.stack(digests)).to(batch.device)

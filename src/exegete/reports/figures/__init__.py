@@ -1,0 +1,1 @@
+"""Figures as SVG: curves, scatter plots and those of studies."""

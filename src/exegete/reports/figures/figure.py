@@ -1,0 +1,56 @@
+"""The same numbers as matplotlib figures; each is returned, none is shown, and no global state is touched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from exegete.reports.figures.curves import Curve
+from exegete.reports.highlighted.colors import LIGHT
+
+if TYPE_CHECKING:
+    pass
+
+_DIVERGING = LinearSegmentedColormap.from_list("exegete_signed", [LIGHT.negative[-1], "#ffffff", LIGHT.positive[-1]])
+_SEQUENTIAL = LinearSegmentedColormap.from_list("exegete_unsigned", ["#ffffff", LIGHT.unsigned[-1]])
+
+
+def curve_figure(curves: Sequence[Curve]) -> Figure:
+    """One panel a metric, one line a method, with its band."""
+    metrics = list(dict.fromkeys(curve.metric for curve in curves))
+    methods = list(dict.fromkeys(curve.method for curve in curves))
+    figure, drawn = panels(len(metrics))
+    for axes, metric in zip(drawn, metrics, strict=True):
+        chosen = [curve for curve in curves if curve.metric == metric]
+        for curve in chosen:
+            _draw_curve(axes, curve, methods.index(curve.method))
+        axes.set(title=literal(metric), xlabel=literal(chosen[0].x_label), ylabel=literal(chosen[0].y_label))
+        axes.legend(fontsize="small")
+    return figure
+
+
+def panels(count: int, height: float = 3.4) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels, three a line; `height` of a line in inches."""
+    columns = min(3, max(1, count))
+    lines = max(1, math.ceil(count / columns))
+    figure = Figure(figsize=(4.6 * columns, height * lines))
+    figure.set_layout_engine("constrained")
+    return figure, [figure.add_subplot(lines, columns, index + 1) for index in range(count)]
+
+
+def _draw_curve(axes: Axes, curve: Curve, number: int) -> None:
+    color, dashes = LIGHT.series[number % len(LIGHT.series)], ["-", "--", ":", "-."][number // len(LIGHT.series) % 4]
+    x, mean, low, high = (np.asarray(values, dtype=np.float64) for values in curve[2:6])
+    axes.plot(x, mean, color=color, linestyle=dashes, marker="o", markersize=3, label=literal(curve.method))
+    axes.fill_between(x, low, high, color=color, alpha=0.14, linewidth=0)
+
+
+def literal(text: str) -> str:
+    """The text as matplotlib shows it literally."""
+    return text.replace("$", r"\$")

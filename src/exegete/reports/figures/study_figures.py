@@ -1,0 +1,107 @@
+"""Figures over many runs: every seed as a dot, scatter plots with deviations, matrices as colours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from exegete.reports.figures.figure import literal, panels
+from exegete.reports.highlighted.colors import LIGHT
+from exegete.reports.tables.leaderboard import Floats
+
+MARKERS = "osD^vP*X"
+
+
+class Panel(NamedTuple):
+    """Figures of single runs, by name."""
+
+    title: str
+    values: Mapping[str, Floats]
+
+
+class Dots(NamedTuple):
+    """A series of a scatter plot; `x_error` and `y_error` are half-widths, or None."""
+
+    name: str
+    x: Floats
+    y: Floats
+    x_error: Floats | None
+    y_error: Floats | None
+    x_label: str
+    y_label: str
+    title: str = ""
+
+
+class Matrix(NamedTuple):
+    """Values [R, C] with the names of their rows and columns; colours go from -`limit` to `limit`.
+
+    `written`: whether values stand in their fields.
+    """
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: Floats
+    limit: float = 1.0
+    written: bool = True
+
+
+def strip_figure(strips: Sequence[Panel]) -> Figure:
+    """One panel a measurement, one column a name: a dot a run, a line at the mean."""
+    figure, drawn = panels(len(strips), height=4.2)
+    for axes, panel in zip(drawn, strips, strict=True):
+        for place, values in enumerate(panel.values.values()):
+            color = LIGHT.series[place % len(LIGHT.series)]
+            shift = np.linspace(-0.18, 0.18, len(values)) if len(values) > 1 else np.zeros(1)
+            axes.scatter(place + shift, values, s=16, color=color, alpha=0.75, linewidths=0)
+            if np.isfinite(values).any():
+                axes.hlines(np.nanmean(values), place - 0.3, place + 0.3, color=color)
+        axes.set_xticks(range(len(panel.values)), [literal(name) for name in panel.values], rotation=40, ha="right")
+        axes.set_title(literal(panel.title))
+    return figure
+
+
+def scatter_figure(plots: Sequence[Sequence[Dots]], lines: Mapping[str, float] | None = None) -> Figure:
+    """One panel a pair of measurements, one colour and marker a series; `lines` are named vertical ones."""
+    figure, drawn = panels(len(plots), height=3.8)
+    for axes, series in zip(drawn, plots, strict=True):
+        for number, dots in enumerate(series):
+            _draw_dots(axes, dots, number)
+        for name, at in (lines or {}).items():
+            axes.axvline(at, color=LIGHT.muted, linestyle="--", linewidth=1)
+            axes.annotate(literal(name), (at, 1), xycoords=("data", "axes fraction"), fontsize="x-small", va="top")
+        if series:
+            axes.set(xlabel=literal(series[0].x_label), ylabel=literal(series[0].y_label))
+            axes.set_title(literal(series[0].title), fontsize="medium")
+            axes.legend(fontsize="x-small")
+    return figure
+
+
+def heat_figure(matrices: Sequence[Matrix]) -> Figure:
+    """One panel a matrix, with its values written in where there is room."""
+    tallest = max((len(matrix.rows) for matrix in matrices), default=1)
+    figure, drawn = panels(len(matrices), height=2.2 + 0.35 * tallest)
+    for axes, matrix in zip(drawn, matrices, strict=True):
+        image = axes.imshow(matrix.values, vmin=-matrix.limit, vmax=matrix.limit, cmap="PuOr_r", aspect="auto")
+        axes.set_xticks(range(len(matrix.columns)), [literal(n) for n in matrix.columns], rotation=40, ha="right")
+        axes.set_yticks(range(len(matrix.rows)), [literal(name) for name in matrix.rows])
+        axes.set_title(literal(matrix.title))
+        for (row, column), value in np.ndenumerate(matrix.values):
+            if matrix.written and math.isfinite(value):
+                ink = "white" if abs(value) > 0.7 * matrix.limit else "black"
+                axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize="x-small", color=ink)
+        figure.colorbar(image, ax=axes)
+    return figure
+
+
+def _draw_dots(axes: Axes, dots: Dots, number: int) -> None:
+    color, marker = LIGHT.series[number % len(LIGHT.series)], MARKERS[number % len(MARKERS)]
+    axes.errorbar(
+        dots.x, dots.y, xerr=dots.x_error, yerr=dots.y_error, fmt=marker, markersize=5, capsize=2, color=color,
+        alpha=0.85, linestyle="none", label=literal(dots.name),
+    )  # fmt: skip

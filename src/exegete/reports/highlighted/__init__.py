@@ -1,0 +1,1 @@
+"""Texts and images with their scores as colour."""

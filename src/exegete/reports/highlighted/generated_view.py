@@ -1,0 +1,121 @@
+"""Drawings of generated text's attributions: prompt and response cut into pieces, and a shade for each unit and row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.text import Text
+
+from exegete.reports.highlighted import colors
+from exegete.reports.highlighted.pieces import clean
+from exegete.reports.tables.latex import escape
+
+if TYPE_CHECKING:
+    from exegete.data.exchange import Extent
+    from exegete.reports.generated import GeneratedAttribution
+
+TOGETHER = "all together"
+
+
+class Stretch(NamedTuple):
+    """A piece of a text, and the number of the unit or row it belongs to; None outside them."""
+
+    text: str
+    owner: int | None
+
+
+class LitText(NamedTuple):
+    """What a page needs: pieces of prompt and response, and for all rows together and each row the text of the row, the
+    shade of each unit (`colors.level`, the strongest of a row at the end of the scale), and the best units in words.
+    """
+
+    item: GeneratedAttribution
+    prompt: list[Stretch]
+    response: list[Stretch]
+    levels: list[list[int]]
+    best: list[str]
+
+
+def lit(item: GeneratedAttribution) -> LitText:
+    """The drawing of one attribution."""
+    rows = np.concatenate([item.scores.sum(0, keepdims=True), item.scores])
+    names = (TOGETHER, *item.row_texts)
+    best = [f"{name}: {_listed(item.top(3, row - 1 if row else None))}" for row, name in enumerate(names)]
+    answer = stretches(item.response, [item.exchange.extent(span) for span in item.spans])
+    return LitText(item, stretches(item.prompt, item.places), answer, levels(rows), best)
+
+
+def stretches(text: str, extents: Sequence[Extent]) -> list[Stretch]:
+    """The text cut where the extents begin and end; where two overlap, the later one counts."""
+    owner = np.full(len(text), -1)
+    for number, (start, end) in enumerate(extents):
+        owner[start:end] = number
+    edges = [0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(text)] if text else []
+    return [Stretch(text[a:b], int(owner[a]) if owner[a] >= 0 else None) for a, b in pairwise(edges)]
+
+
+def levels(rows: NDArray[np.float32]) -> list[list[int]]:
+    """The shade of each score, row by row."""
+    tops = np.abs(np.where(np.isfinite(rows), rows, 0)).max(1, initial=0)
+    return [[colors.level(score, top) for score in row] for row, top in zip(rows.tolist(), tops.tolist(), strict=True)]
+
+
+def render(item: GeneratedAttribution, *, plain: bool) -> Text:
+    """For a terminal: the prompt shaded by all rows together (not if `plain`), then each row with its best units."""
+    shades, text = levels(item.scores.sum(0, keepdims=True))[0], Text()
+    text.append("method ", "dim").append(item.method, "bold").append(" · units ", "dim").append(item.unit, "bold")
+    text.append(" · input cut to the model's length\n" if item.truncated else "\n")
+    if not plain:
+        for piece in stretches(item.prompt, item.places):
+            ground = None
+            if piece.owner is not None:
+                ground = colors.shade(colors.LIGHT, shades[piece.owner], signed=item.signed)
+            style = f"{colors.LIGHT.text} on {ground}" if ground else "dim" if piece.owner is None else ""
+            text.append(clean(piece.text), style)
+        text.append("\n")
+    for row, name in enumerate(item.row_texts):
+        chance = float(np.exp(item.log_probs[row]))
+        text.append(f"{clean(name)} ", "bold").append(f"({chance:.2g}) ", "dim").append(
+            f"← {clean(_listed(item.top(3, row)))}\n"
+        )
+    text.rstrip()
+    return text
+
+
+def latex(item: GeneratedAttribution, caption: str = "", label: str = "") -> str:
+    """A heat map as a `table` (packages booktabs and xcolor with its option table): spans in rows, units in columns.
+
+    Blue is for a span, orange against it; the strongest score of the table has the strongest shade.
+    """
+    top = float(np.abs(item.scores).max(initial=0))
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\begin{{tabular}}{{l{'r' * len(item.units)}}}",
+        r"\toprule",
+        " & ".join(["", *(escape(unit) for unit in item.units)]) + r" \\",
+        r"\midrule",
+        *(
+            " & ".join([escape(name), *(_cell(score, top) for score in row)]) + r" \\"
+            for name, row in zip(item.row_texts, item.scores.tolist(), strict=True)
+        ),
+        r"\bottomrule",
+        r"\end{tabular}",
+        *([rf"\caption{{{escape(caption)}}}"] if caption else []),
+        *([rf"\label{{{label}}}"] if label else []),
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(score: float, top: float) -> str:
+    share = round(60 * abs(score) / top) if top > 0 else 0
+    return rf"\cellcolor{{{'orange' if score < 0 else 'blue'}!{share}}}{score:.2g}"
+
+
+def _listed(units: Sequence[tuple[str, float]]) -> str:
+    return ", ".join(f"{unit if len(unit) <= 60 else unit[:59] + '…'} {score:+.3g}" for unit, score in units)

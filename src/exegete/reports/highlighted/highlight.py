@@ -1,0 +1,76 @@
+"""Attributions as HTML: words on coloured ground, image patches as a grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from exegete.reports.highlighted import colors
+from exegete.reports.highlighted.generated_view import lit
+from exegete.reports.highlighted.pieces import Piece, Spans, grid, pieces, scale
+
+if TYPE_CHECKING:
+    from exegete.reports.attributions import Attribution
+    from exegete.reports.generated import GeneratedAttribution
+
+
+class Drawing(NamedTuple):
+    """An attribution ready to be drawn: pieces of each text, or rows of image patches."""
+
+    item: Attribution
+    sides: list[list[Piece]]
+    patches: list[list[Piece]]
+
+
+@cache
+def environment() -> Environment:
+    """The templates; everything that is put into them is escaped."""
+    folder = Path(__file__).parents[1] / "templates"
+    templates = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.globals.update(themes=colors.THEMES, css_class=colors.css_class, draw=draw, lit=lit)
+    templates.filters.update(number=number, signed=signed_number)
+    return templates
+
+
+def draw(item: Attribution, rationale: Sequence[Spans | None] = ()) -> Drawing:
+    """The drawing of one attribution; `rationale` has the gold spans of each text."""
+    if item.image_shape is None:
+        return Drawing(item, pieces(item, rationale), [])
+    top = scale(item)
+    cells = grid(item)
+    rows = [
+        [Piece("", float(score), colors.level(score, top), False, y * len(row) + x) for x, score in enumerate(row)]
+        for y, row in enumerate(cells)
+    ]
+    return Drawing(item, [], rows)
+
+
+def fragment(items: Iterable[Attribution | GeneratedAttribution]) -> str:
+    """The attributions as an HTML fragment with its own style, for a notebook."""
+    return environment().get_template("fragment.html.j2").render(items=list(items))
+
+
+def page(items: Iterable[Attribution | GeneratedAttribution]) -> str:
+    """The attributions as one HTML page that needs no other file."""
+    return environment().get_template("attributions.html.j2").render(items=list(items), title="Attributions")
+
+
+def number(value: float | None) -> str:
+    """A number with three significant digits; a dash where there is none."""
+    return "–" if value is None or math.isnan(value) else f"{value:.3g}"
+
+
+def signed_number(value: float) -> str:
+    """As `number`, with its sign."""
+    return f"{value:+.3g}"

@@ -1,0 +1,97 @@
+"""Highlighted texts as a picture, for slides and papers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from matplotlib import font_manager
+from PIL import Image, ImageDraw, ImageFont
+
+from exegete.reports.highlighted import colors
+from exegete.reports.highlighted.colors import LIGHT
+from exegete.reports.highlighted.highlight import draw, number
+from exegete.reports.highlighted.pieces import Piece
+
+if TYPE_CHECKING:
+    from exegete.reports.attributions import Attribution
+
+WIDTH, MARGIN, LINE, CELL = 1200, 40, 40, 22
+SIZE, SMALL = 22, 17
+HIGHEST = 16_000
+"""Pixels beyond which a picture is cut off."""
+
+
+class Box(NamedTuple):
+    """A stretch of text or a patch: where it stands, what it says, its ground."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    text: str
+    ground: str | None
+
+
+def picture(items: Sequence[Attribution], width: int = WIDTH) -> Image.Image:
+    """The attributions one below the other, each under its method and target."""
+    parts, top = [], float(MARGIN)
+    for item in items:
+        boxes, bottom = _laid_out(item, top + LINE, width)
+        parts.append((item, top, boxes))
+        top = bottom + LINE
+    image = Image.new("RGB", (width, min(int(top) + MARGIN // 2, HIGHEST)), LIGHT.surface)
+    canvas = ImageDraw.Draw(image)
+    for item, start, boxes in parts:
+        title = f"{item.method} explains {item.target_label} ({number(item.probability)})"
+        canvas.text((MARGIN, start), title, font=_font(SMALL), fill=LIGHT.muted)
+        for box in boxes:
+            if box.ground is not None:
+                corner = (box.x + box.width, box.y + box.height)
+                canvas.rounded_rectangle(((box.x, box.y), corner), radius=3, fill=box.ground)
+            canvas.text((box.x, box.y + 2), box.text, font=_font(SIZE), fill=LIGHT.text)
+    return image
+
+
+def _laid_out(item: Attribution, top: float, width: int) -> tuple[list[Box], float]:
+    """Boxes, and where they end."""
+    drawing = draw(item)
+    if drawing.patches:
+        boxes = [
+            Box(MARGIN + CELL * x, top + CELL * y, CELL - 1, CELL - 1, "", _ground(piece, signed=item.signed))
+            for y, row in enumerate(drawing.patches)
+            for x, piece in enumerate(row)
+        ]
+        return boxes, top + CELL * len(drawing.patches)
+    boxes, x, y = [], float(MARGIN), top
+    for side in drawing.sides:
+        for text, piece in _chunks(side):
+            size = _font(SIZE).getlength(text)
+            if text == "\n" or (x + size > width - MARGIN and x > MARGIN):
+                x, y = float(MARGIN), y + LINE
+            if text.strip() or x > MARGIN:
+                shown = text.replace("\n", " ")
+                boxes.append(Box(x, y, size, LINE - 8, shown, _ground(piece, signed=item.signed)))
+                x += size if text != "\n" else 0
+        x, y = float(MARGIN), y + LINE
+    return boxes, y
+
+
+def _chunks(side: Sequence[Piece]) -> Iterator[tuple[str, Piece]]:
+    """Pieces of one line each; stretches between words character by character, so that lines can break there."""
+    for piece in side:
+        if piece.score is not None:
+            yield piece.text, piece
+        else:
+            yield from ((character, piece) for character in piece.text)
+
+
+def _ground(piece: Piece, *, signed: bool) -> str | None:
+    return colors.shade(LIGHT, piece.level, signed=signed)
+
+
+@cache
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    """The font that comes with matplotlib."""
+    return ImageFont.truetype(font_manager.findfont("DejaVu Sans"), size)

@@ -1,0 +1,116 @@
+"""A study as one HTML page that needs no other file: table, curves, highlighted examples, glossary, configuration."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from exegete.data.cards import MetricCard
+from exegete.reports.figures import curves as drawn
+from exegete.reports.figures.curves import Curve
+from exegete.reports.highlighted.colors import LIGHT
+from exegete.reports.highlighted.highlight import environment, number
+from exegete.reports.highlighted.pieces import Spans
+from exegete.reports.tables.cells import BEST, CHANCE, cells
+from exegete.reports.tables.leaderboard import Leaderboard
+from exegete.reports.tables.verdict import verdict
+
+if TYPE_CHECKING:
+    from exegete.reports.attributions import Attribution
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleView:
+    """One example as every method explains it.
+
+    `texts` are raw; `label` (None if unknown) and `prediction` are names; `rationale` has the gold spans of each text,
+    or None where nobody looked; `attributions` are by method.
+    """
+
+    index: int
+    texts: Sequence[str]
+    label: str | None
+    prediction: str
+    rationale: Sequence[Spans | None]
+    attributions: Mapping[str, Attribution]
+
+
+def report_html(
+    title: str,
+    leaderboard: Leaderboard,
+    curves: Sequence[Curve] = (),
+    examples: Sequence[ExampleView] = (),
+    meta: Mapping[str, Any] | None = None,
+) -> str:
+    """The page. `meta` (configuration, versions, ...) holds JSON-like values and is shown as it is.
+
+    Works offline and without scripts; the script only sorts and filters. Everything given here is escaped.
+    """
+    script = _script()
+    methods = _methods(leaderboard, curves, examples)
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            title=title,
+            board=leaderboard,
+            cells=cells(leaderboard),
+            verdict=verdict(leaderboard),
+            BEST=BEST,
+            CHANCE=CHANCE,
+            examples=examples,
+            methods=methods,
+            charts=drawn.charts(curves, methods, len(LIGHT.series)),
+            width=drawn.WIDTH,
+            height=drawn.HEIGHT,
+            meta=list(flatten(meta or {})),
+            bounds=bounds,
+            script=Markup(script),  # noqa: S704  # our own file, the only thing that is not escaped
+            script_hash=_hash(script),
+        )
+    )
+
+
+def board_html(board: Leaderboard) -> str:
+    """The verdict and the table as an HTML fragment with its own style, for a notebook."""
+    shown = {"board": board, "cells": cells(board), "verdict": verdict(board), "BEST": BEST, "CHANCE": CHANCE}
+    return environment().get_template("board.html.j2").render(shown)
+
+
+def flatten(values: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Nested mappings as (dotted name, text) pairs."""
+    if isinstance(values, Mapping) and values:
+        for key, value in values.items():
+            yield from flatten(value, f"{name}.{key}" if name else str(key))
+    elif name:
+        yield name, values if isinstance(values, str) else json.dumps(values, ensure_ascii=False, default=str)
+
+
+def bounds(card: MetricCard) -> str:
+    """The range of one example's value in words."""
+    low, high = card.bounds
+    if low is None and high is None:
+        return "any number"
+    if high is None:
+        return f"at least {number(low)}"
+    return f"at most {number(high)}" if low is None else f"{number(low)} to {number(high)}"
+
+
+def _methods(board: Leaderboard, curves: Sequence[Curve], examples: Sequence[ExampleView]) -> list[str]:
+    shown = [method for example in examples for method in example.attributions]
+    return list(dict.fromkeys([*board.rows, *(curve.method for curve in curves), *shown]))
+
+
+def _script() -> str:
+    return (Path(__file__).parents[1] / "templates" / "report.js").read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

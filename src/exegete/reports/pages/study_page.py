@@ -1,0 +1,23 @@
+"""A study as one HTML page that needs no other file: tables, figures, configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from exegete.reports.highlighted.highlight import environment
+from exegete.reports.pages.html import flatten
+from exegete.reports.tables.table import PaperTable, note, texts
+
+
+def study_page(
+    title: str,
+    notes: str,
+    tables: Sequence[PaperTable],
+    pictures: Sequence[tuple[str, str]],
+    meta: Mapping[str, Any],
+) -> str:
+    """The page; `pictures` are captions with PNG images in base64. Everything given here is escaped."""
+    template = environment().get_template("study.html.j2")
+    drawn = [(table, texts(table), note(table)) for table in tables]
+    return template.render(title=title, notes=notes, tables=drawn, pictures=pictures, meta=list(flatten(meta)))

@@ -1,0 +1,64 @@
+"""A leaderboard as short strings, which terminal, HTML and LaTeX dress in their own way."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from exegete.reports.tables.leaderboard import Floats, Leaderboard
+
+ABSENT = "–"
+BEST = "best, or not told apart from the best (paired bootstrap over the same examples, Holm, 5 %)"
+CHANCE = "no better than random"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One number of a table: `mean` and `interval` as text, whether nothing is told apart as better, its examples."""
+
+    value: float
+    mean: str
+    interval: str
+    best: bool
+    count: int
+    partial: bool
+
+
+def cells(board: Leaderboard) -> list[list[Cell]]:
+    """The cells of the table, [R][C]; `partial` where the metric was undefined for some examples."""
+    columns = [_column(board, column) for column in range(len(board.cards))]
+    return [[column[row] for column in columns] for row in range(len(board.rows))]
+
+
+def decimals(column: Floats) -> list[int]:
+    """How many decimals each number of a column is shown with.
+
+    Below 10 all have the same, three significant digits of the largest; else each has three significant digits of its
+    own, so that milliseconds stand beside minutes.
+    """
+    finite = np.where(np.isfinite(column), np.abs(column), 0.0)
+    top = float(finite.max(initial=0.0))
+    if top < 10:
+        return [max(3, _significant(top))] * len(finite)
+    return [_significant(value) for value in finite.tolist()]
+
+
+def _significant(value: float) -> int:
+    return 3 if value == 0 else min(8, max(0, 2 - math.floor(math.log10(value))))
+
+
+def _column(board: Leaderboard, column: int) -> list[Cell]:
+    most = int(board.count.max(initial=0))
+    numbers = (array[:, column].tolist() for array in (board.mean, board.low, board.high, board.best, board.count))
+    return [
+        Cell(mean, *_texts(mean, low, high, digits), best, count, count < most)
+        for mean, low, high, best, count, digits in zip(*numbers, decimals(board.mean[:, column]), strict=True)
+    ]
+
+
+def _texts(mean: float, low: float, high: float, digits: int) -> tuple[str, str]:
+    if not math.isfinite(mean):
+        return ABSENT, ""
+    return f"{mean:.{digits}f}", f"{low:.{digits}f} … {high:.{digits}f}"

@@ -1,0 +1,60 @@
+"""A leaderboard as a LaTeX table (package booktabs; bold: nothing is told apart as better)."""
+
+from __future__ import annotations
+
+from exegete.reports.tables.cells import ABSENT, Cell, cells
+from exegete.reports.tables.leaderboard import Leaderboard
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "–": "--",
+    "…": r"\,\ldots{}\,",
+    "[": "{[}",
+    "]": "{]}",
+}
+
+
+def escape(text: str) -> str:
+    """The text as LaTeX shows it literally, on one line."""
+    return "".join(_SPECIAL.get(character, character) for character in " ".join(text.split()))
+
+
+def latex(board: Leaderboard, caption: str = "", label: str = "") -> str:
+    """A `table` environment with the means and their 95 % intervals; `caption` and `label` are plain text."""
+    head = " & ".join(["Method", *(escape(card.title) for card in board.cards)])
+    body = [_row(name, row) for name, row in zip(board.rows, cells(board), strict=True)]
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\begin{{tabular}}{{l{'r' * len(board.cards)}}}",
+        r"\toprule",
+        head + r" \\",
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        *([rf"\caption{{{escape(caption)}}}"] if caption else []),
+        *([rf"\label{{{label}}}"] if label else []),
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, row: list[Cell]) -> str:
+    return " & ".join([escape(name), *(_cell(cell) for cell in row)]) + r" \\"
+
+
+def _cell(cell: Cell) -> str:
+    if cell.mean == ABSENT:
+        return "--"
+    mean = rf"\textbf{{{cell.mean}}}" if cell.best else cell.mean
+    return f"{mean} {{\\scriptsize {escape(cell.interval.replace(' ', ''))}}}"
