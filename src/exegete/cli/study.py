@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,15 +13,13 @@ import typer
 
 from exegete.cli import options
 from exegete.cli.console import console, hush, say
+from exegete.cli.study_opening import Scale, built, opened, page_parts, results_of
+from exegete.cli.study_output import Progress, show_end, show_left, show_runs, show_status, write
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
     from exegete.studies.runs.grid import Grid
-    from exegete.studies.runs.run_cell import Ended
-    from exegete.studies.runs.store import Cell, Store
-    from exegete.studies.tables.page import PagePart
-    from exegete.studies.tables.results import Results
-    from exegete.studies.workers.engine import Outcome
+    from exegete.studies.runs.store import Store
     from exegete.studies.workers.engine import Workers as WorkersProtocol
 
 app = typer.Typer(
@@ -35,14 +32,6 @@ class Engine(StrEnum):
 
     local = "local"
     ray = "ray"
-
-
-class Scale(StrEnum):
-    """How large the study is."""
-
-    small = "small"
-    paper = "paper"
-    trial = "trial"
 
 
 class Format(StrEnum):
@@ -112,33 +101,33 @@ def run(
 
     exegete study run studies/er-table-2.yaml --scale paper --engine ray --address auto
     """
-    opened = [(_opened if dry_run else _built)(file, scale, output_dir, only) for file in files]
-    store = opened[0][1]
+    grids = [(opened if dry_run else built)(file, scale, output_dir, only) for file in files]
+    store = grids[0][1]
     if not dry_run:
         from exegete.studies.runs.timed_steps import measured
 
         hush()
-        _require_startable([grid for grid, _ in opened], store, resume)
+        _require_startable([grid for grid, _ in grids], store, resume)
         options.writable(output_dir)
         measured(store)
-    for grid, _ in opened:
-        _show_status(grid, store)
+    for grid, _ in grids:
+        show_status(grid, store)
         if dry_run:
-            _show_runs(grid, store, quiet)
-    if len(opened) > 1:
-        cells = {cell.key: cell for grid, _ in opened for cell in grid.cells}
-        _show_left(cells.values(), store, f"all {len(opened)}: {len(cells)} runs, shared ones once; ")
+            show_runs(grid, store, quiet)
+    if len(grids) > 1:
+        cells = {cell.key: cell for grid, _ in grids for cell in grid.cells}
+        show_left(cells.values(), store, f"all {len(grids)}: {len(cells)} runs, shared ones once; ")
     if dry_run:
         return
     from exegete.studies.workers.engine import drive
 
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
     failed = False
-    for grid, _ in opened:
+    for grid, _ in grids:
         hands = _workers(engine, output_dir, workers, threads, address)
-        outcome = drive(grid.cells, output_dir, hands, _Talk(grid, quiet), minutes=(end - time.monotonic()) / 60)
-        _write(grid, store)
-        failed |= _show_end(grid, outcome, output_dir)
+        outcome = drive(grid.cells, output_dir, hands, Progress(grid, quiet), minutes=(end - time.monotonic()) / 60)
+        write(grid, store)
+        failed |= show_end(grid, outcome, output_dir)
     if failed:
         raise typer.Exit(1)
 
@@ -149,8 +138,8 @@ def status(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.smal
 
     Example: exegete study status studies/er-table-2.yaml --output-dir runs
     """
-    grid, store = _opened(file, scale, output_dir, only)
-    for name, reason in _show_status(grid, store).items():
+    grid, store = opened(file, scale, output_dir, only)
+    for name, reason in show_status(grid, store).items():
         console().print(f"failed: {name}: {reason}", markup=False)
 
 
@@ -169,7 +158,7 @@ def table(
     from exegete.studies.tables.report import FORMATS
     from exegete.studies.tables.tables import study_table
 
-    results = _results(file, scale, output_dir)
+    results = results_of(file, scale, output_dir)
     for each in [name] if name else list(results.grid.study.file.tables):
         typer.echo(FORMATS[form.value](study_table(results, each)))
 
@@ -180,8 +169,8 @@ def report(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.smal
 
     Example: exegete study report studies/er-table-2.yaml
     """
-    results = _results(file, scale, output_dir)
-    _write(results.grid, results.store)
+    results = results_of(file, scale, output_dir)
+    write(results.grid, results.store)
 
 
 @app.command()
@@ -203,7 +192,7 @@ def page(
     from exegete.data.provenance import whole_file
     from exegete.studies.tables.page import page as made
 
-    for part, results in _parts(files, output_dir):
+    for part, results in page_parts(files, output_dir):
         text = made(part, results)
         if output is None:
             typer.echo(text, nl=False)
@@ -224,7 +213,7 @@ def export_(
     from exegete.studies.runs.figures_file import export_figures
     from exegete.studies.runs.store import Store
 
-    for part, results in _parts(files, output_dir):
+    for part, results in page_parts(files, output_dir):
         path = part.path.with_suffix(".parquet")
         count = export_figures((each.grid for each in results.values()), Store(output_dir), path)
         say(f"{path}: figures of {count} runs, {path.stat().st_size / 1e6:.2f} MB")
@@ -277,100 +266,6 @@ def leaderboard(
             typer.echo(csv_table(board) if form == "csv" else latex(board, dataset))
 
 
-class _Talk:
-    """Says on standard error what happens."""
-
-    def __init__(self, grid: Grid, quiet: bool) -> None:
-        self.count, self.left, self.quiet = len(grid.cells), len(grid.cells), quiet
-
-    def __call__(self, cell: Cell, ended: Ended) -> None:
-        if ended.status in ("done", "failed"):
-            self.left -= 1
-        if ended.status == "busy" or (self.quiet and ended.status == "done"):
-            return
-        what = {"done": f"done in {ended.seconds:.0f} s", "failed": "FAILED", "killed": "killed, trying again"}
-        message = f": {ended.message}" if ended.message else ""
-        say(f"{cell.title}: {what.get(ended.status, ended.status)}{message}")
-
-
-def _opened(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[Grid, Store]:
-    """The grid and the store, for looking at: by outlines, which import no torch, wherever these will do."""
-    from exegete.data.outline import outlined
-
-    with suppress(LookupError, TypeError, NameError, AttributeError, AssertionError), outlined():
-        return _built(file, scale, output_dir, only)
-    return _built(file, scale, output_dir, only)
-
-
-def _built(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[Grid, Store]:
-    from exegete.studies.runs.grid import grid
-    from exegete.studies.runs.store import Store
-    from exegete.studies.spec.study_file import load_study
-
-    study, store = load_study(file, scale.value), Store(output_dir)
-    found = grid(study, store.recorded(study.name)).only(only)
-    if not found.runs:
-        raise ExegeteError(f"no run of {file} has {only!r} in its title")
-    return found, store
-
-
-def _results(file: Path, scale: Scale, output_dir: Path) -> Results:
-    from exegete.studies.tables.results import collect
-
-    return collect(*_opened(file, scale, output_dir, None))
-
-
-def _parts(files: Sequence[Path], output_dir: Path) -> Iterator[tuple[PagePart, dict[str, Results]]]:
-    from exegete.studies.tables.page import read_part
-
-    for file in files:
-        part = read_part(file)
-        yield part, {name: _results(path, Scale(part.scale), output_dir) for name, path in part.studies.items()}
-
-
-def _require_startable(grids: Sequence[Grid], store: Store, resume: bool) -> None:
-    for grid in grids:
-        if grid.missing:
-            raise ExegeteError(grid.missing[0])
-        if not resume and any(store.done(cell.key) for cell in grid.cells):
-            raise ExegeteError(
-                f"{store.root} holds finished runs of this study: choose another folder, or drop --no-resume"
-            )
-    options.writable(store.root)
-
-
-def _show_status(grid: Grid, store: Store) -> dict[str, str]:
-    from exegete.studies.runs.estimate import in_words
-    from exegete.studies.tables.status import status
-
-    now = status(grid, store)
-    words = {"train": "training runs", "judge": "judgements"}
-    counts = [f"{now.total[kind]} {word} ({now.done[kind]} done)" for kind, word in words.items() if now.total[kind]]
-    console().print(f"{grid.study.name}: {now.total.total()} runs: {', '.join(counts)}", markup=False)
-    if now.spent.seconds:
-        took, estimated = in_words(now.spent.seconds), in_words(now.spent.estimated)
-        console().print(f"done: took {took} of one core, estimated {estimated}", markup=False)
-    _show_left(grid.cells, store)
-    return now.failed
-
-
-def _show_left(cells: Iterable[Cell], store: Store, before: str = "") -> None:
-    from exegete.studies.runs import estimate
-
-    left = estimate.left(cells, store)
-    if left.seconds:
-        speed = "timed steps of this machine" if left.speed else "the speed of a usual core"
-        basis = f"{speed}, measured on {left.measured} runs" if left.measured else speed
-        console().print(f"{before}left: about {estimate.in_words(left.seconds)} of one core ({basis})", markup=False)
-
-
-def _show_runs(grid: Grid, store: Store, quiet: bool) -> None:
-    for line in grid.missing:
-        say(f"not on this machine: {line}")
-    for each in () if quiet else grid.runs:
-        console().print(f"{'done' if store.done(each.cell.key) else '    '}  {each.title}", markup=False)
-
-
 def _workers(
     engine: Engine, root: Path, count: int | None, threads: int | None, address: str | None
 ) -> WorkersProtocol:
@@ -383,28 +278,12 @@ def _workers(
     return LocalWorkers(root, count or 1, threads)
 
 
-def _write(grid: Grid, store: Store) -> None:
-    from exegete.studies.runs.run_cell import no_space
-    from exegete.studies.tables.report import write_report
-    from exegete.studies.tables.results import collect
-
-    try:
-        page = write_report(collect(grid, store), store.root / "studies" / grid.study.name)
-    except OSError as error:
-        if not no_space(error):
-            raise
-        say(f"the report could not be written: {error.strerror}")
-        return
-    say(f"report: {page}")
-
-
-def _show_end(grid: Grid, outcome: Outcome, root: Path) -> bool:
-    """Says what failed or is left; whether anything failed."""
-    titles = {cell.key: cell.title for cell in grid.cells}
-    for key, reason in outcome.failed.items():
-        say(f"failed: {titles[key]}: {reason} (see {root / 'failed' / key}.txt)")
-    if outcome.full:
-        say(f"the disk of {root} is full: make room and run the same command; {len(outcome.done)} runs are kept")
-    elif outcome.waiting:
-        say(f"the time is up: {outcome.waiting} runs are left; the same command goes on")
-    return bool(outcome.failed)
+def _require_startable(grids: Sequence[Grid], store: Store, resume: bool) -> None:
+    for grid in grids:
+        if grid.missing:
+            raise ExegeteError(grid.missing[0])
+        if not resume and any(store.done(cell.key) for cell in grid.cells):
+            raise ExegeteError(
+                f"{store.root} holds finished runs of this study: choose another folder, or drop --no-resume"
+            )
+    options.writable(store.root)

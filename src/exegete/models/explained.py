@@ -370,40 +370,10 @@ class ExplainedModel(nn.Module):
         if isinstance(target, str) and target == "label":
             if batch.labels is None:
                 raise ExegeteError("target='label' needs labelled examples")
-            if self.task.name == "regression":
-                return torch.zeros_like(batch.labels, dtype=torch.long)
-            return self._checked_target(batch, batch.labels)
+            return self.task.checked(self.task.labelled(batch.labels), batch, self.config.num_labels)
         if not isinstance(target, Tensor) or not target.ndim:
-            target = self._named_target(batch, target)
-        return self._checked_target(batch, target.to(batch.device))
-
-    def _checked_target(self, batch: Batch, target: Tensor) -> Tensor:
-        """The target, when its shape, type and values are those of outputs."""
-        span = self.task.name == "span"
-        contrast = target.ndim == 2 and self.task.name in ("classification", "multi_label")
-        shape = [len(batch), 2] if span or contrast else [len(batch)]
-        outputs = batch.length if span else self.config.num_labels
-        if list(target.shape) != shape or target.is_floating_point():
-            raise ExegeteError(f"expected a target of integers {shape}, got {list(target.shape)} {target.dtype}")
-        if ((target < 0) | (target >= outputs)).any():
-            raise ExegeteError(f"expected targets from 0 to {outputs - 1}, got {target.flatten().tolist()}")
-        return target
-
-    def _named_target(self, batch: Batch, target: Any) -> Tensor:
-        if self.task.name == "span":
-            spans = torch.as_tensor(target, device=batch.device)
-            return spans.expand(len(batch), 2) + batch.attended.long().argmax(1)[:, None]
-        each = target if isinstance(target, list) else [target] * len(batch)
-        if len(each) != len(batch):
-            raise ExegeteError(f"expected one target or {len(batch)} (one an example), got {len(each)}")
-        if not any(isinstance(value, tuple) for value in each):
-            return torch.tensor([self.label_id(value) for value in each], device=batch.device)
-        if not all(isinstance(value, tuple) and len(value) == 2 for value in each):
-            raise ExegeteError(
-                f"a contrast is a pair (for, against), one for each example or for all, got {target!r:.80}"
-            )
-        pairs = [[self.label_id(value) for value in pair] for pair in each]
-        return torch.tensor(pairs, device=batch.device)
+            target = self.task.named(target, batch, self.label_id)
+        return self.task.checked(target.to(batch.device), batch, self.config.num_labels)
 
     def label_id(self, label: SupportsIndex | str) -> int:
         """The index of a label given by index or by name (any case)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import copy
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
-from exegete.models.generation.places import predicting_columns, response_places
+from exegete.models.generation.places import predicting_columns, response_of, response_places
 
 Output = Literal["logit", "log_prob", "prob"]
 
@@ -27,6 +28,7 @@ class Task(ABC):
 
     name: ClassVar[str]
     target_dimensions: ClassVar[int] = 1
+    has_contrasts: ClassVar[bool] = False
     output: Output | None = None
 
     def with_output(self, output: Output | None) -> Self:
@@ -51,6 +53,39 @@ class Task(ABC):
     def predict(self, logits: Tensor, batch: Batch) -> Tensor:
         """The predicted target: [B] (spans: [B, 2])."""
         return logits.argmax(-1)
+
+    def labelled(self, labels: Tensor) -> Tensor:
+        """The target that the batch's labels name."""
+        return labels
+
+    def named(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
+        """[B], or contrasts [B, 2], from a label, a contrast (for, against), or a list with one for each example.
+
+        Raises:
+            ExegeteError: another number of targets than of examples; what is neither label nor contrast.
+        """
+        each = target if isinstance(target, list) else [target] * len(batch)
+        if len(each) != len(batch):
+            raise ExegeteError(f"expected one target or {len(batch)} (one an example), got {len(each)}")
+        if not any(isinstance(value, tuple) for value in each):
+            return torch.tensor([label_id(value) for value in each], device=batch.device)
+        if not all(isinstance(value, tuple) and len(value) == 2 for value in each):
+            raise ExegeteError(
+                f"a contrast is a pair (for, against), one for each example or for all, got {target!r:.80}"
+            )
+        return torch.tensor([[label_id(value) for value in pair] for pair in each], device=batch.device)
+
+    def checked(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
+        """The target, when it has a row for each example and names outputs that there are.
+
+        Raises:
+            ExegeteError: another shape, floating point numbers, no such output.
+        """
+        contrast = target.ndim == 2 and self.has_contrasts
+        require_integers(target, [len(batch), 2] if contrast else [len(batch), 2][: self.target_dimensions])
+        if ((target < 0) | (target >= outputs)).any():
+            raise ExegeteError(f"expected targets from 0 to {outputs - 1}, got {target.flatten().tolist()}")
+        return target
 
     def pick(self, values: Tensor, target: Tensor) -> Tensor:
         """The entry of `values` [..., B, C] at the target [B]: [..., B]; of a contrast [B, 2], first minus second."""
@@ -99,6 +134,7 @@ class Classification(Task):
     """One class out of C."""
 
     name = "classification"
+    has_contrasts = True
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Softmax over the classes, in float32 at least."""
@@ -109,6 +145,7 @@ class MultiLabel(Task):
     """C labels, each on or off; the predicted target is the most likely one."""
 
     name = "multi_label"
+    has_contrasts = True
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The sigmoid of every label's logit."""
@@ -127,6 +164,10 @@ class Regression(Task):
     def probabilities(self, logits: Tensor) -> Tensor:
         """The values as they are."""
         return logits
+
+    def labelled(self, labels: Tensor) -> Tensor:
+        """Output 0 for every example."""
+        return torch.zeros_like(labels, dtype=torch.long)
 
     def predict(self, logits: Tensor, batch: Batch) -> Tensor:
         """Output 0 for every example."""
@@ -163,6 +204,15 @@ class Span(Task):
         total = (start[:, :, None] + end[:, None, :]).masked_fill(~valid, -torch.inf)
         best = total.flatten(1).argmax(1)
         return torch.stack([best // length, best % length], 1)
+
+    def named(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
+        """[B, 2] from a span (start, end) counted without padding, or one for each example."""
+        spans = torch.as_tensor(target, device=batch.device)
+        return spans.expand(len(batch), 2) + batch.attended.long().argmax(1)[:, None]
+
+    def checked(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
+        """The spans, when they lie within the batch."""
+        return super().checked(target, batch, batch.length)
 
     def pick(self, values: Tensor, target: Tensor) -> Tensor:
         """Start and end entries [..., B, 2] of [..., B, 2, L]."""
@@ -219,6 +269,31 @@ class Generation(Task):
         end = batch.response.sum(1)
         return torch.stack([torch.zeros_like(end), end], 1)
 
+    def named(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
+        """[B, 2] from one span or token for all responses, or a list with one for each."""
+        each = target if isinstance(target, list) else [target] * len(batch)
+        try:
+            spans = [(int(one), int(one) + 1) if not isinstance(one, tuple | list) else one for one in each]
+            return torch.as_tensor(spans, device=batch.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ExegeteError(
+                "a target of generated text is a span (start, end) of response tokens or a token's number, "
+                f"or a list of those, got {target!r:.80}"
+            ) from error
+
+    def checked(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
+        """The spans, when each lies within its response."""
+        require_integers(target, [len(batch), 2])
+        count = response_of(batch).sum(1)
+        wrong = (target[:, 0] < 0) | (target[:, 0] >= target[:, 1]) | (target[:, 1] > count)
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
+            raise ExegeteError(
+                f"expected a span start < end within the {int(count[row])} tokens of response {row}, "
+                f"got {tuple(target[row].tolist())}"
+            )
+        return target
+
     def pick(self, values: Tensor, target: Tensor) -> Tensor:
         """Sums [..., B, k] of the table [..., B, R, k] over the span."""
         step = torch.arange(values.shape[-2], device=values.device)
@@ -251,6 +326,12 @@ class Generation(Task):
     def value(self, probabilities: Tensor, target: Tensor) -> Tensor:
         """The same number: nothing is lost under removal."""
         return self.score(probabilities, target)
+
+
+def require_integers(target: Tensor, shape: list[int]) -> None:
+    """Refuses a target of another shape, or of floating point numbers."""
+    if list(target.shape) != shape or target.is_floating_point():
+        raise ExegeteError(f"expected a target of integers {shape}, got {list(target.shape)} {target.dtype}")
 
 
 def _precise(logits: Tensor) -> Tensor:

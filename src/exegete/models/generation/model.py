@@ -14,7 +14,7 @@ from exegete.models.batch import Batch
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation import examples as generation_examples
 from exegete.models.generation.from_ids import batch_of_ids
-from exegete.models.generation.places import predicting_columns, response_places
+from exegete.models.generation.places import predicting_columns, response_of, response_places
 from exegete.models.loading.adapters import unwrapped
 from exegete.models.passes.capture import Capture
 from exegete.models.tasks import Generation
@@ -100,49 +100,13 @@ class GeneratingModel(ExplainedModel):
 
     def readout(self, batch: Batch, target: Tensor) -> Tensor:
         """Weights [B, L] of the positions that predict the span's tokens, the same for each, 1 in all."""
-        positions, _ = response_places(_response(batch))
+        positions, _ = response_places(response_of(batch))
         step = torch.arange(positions.shape[1], device=batch.device)
         inside = ((step >= target[:, :1]) & (step < target[:, 1:])).to(self.dtype)
         weights = torch.zeros(batch.attended.shape, device=batch.device, dtype=self.dtype)
         return weights.scatter_add(1, positions - 1, inside / inside.sum(1, keepdim=True))
 
     def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:
-        columns = predicting_columns(_response(batch))
+        columns = predicting_columns(response_of(batch))
         only_needed = {"logits_to_keep": columns} if self.takes("logits_to_keep") else {}
         return super()._arguments_for(batch, capture) | only_needed
-
-    def _checked_target(self, batch: Batch, target: Tensor) -> Tensor:
-        if list(target.shape) != [len(batch), 2] or target.is_floating_point():
-            raise ExegeteError(
-                f"expected a target of integers [{len(batch)}, 2], got {list(target.shape)} {target.dtype}"
-            )
-        count = _response(batch).sum(1)
-        wrong = (target[:, 0] < 0) | (target[:, 0] >= target[:, 1]) | (target[:, 1] > count)
-        if wrong.any():
-            row = int(wrong.nonzero()[0])
-            raise ExegeteError(
-                f"expected a span start < end within the {int(count[row])} tokens of response {row}, "
-                f"got {tuple(target[row].tolist())}"
-            )
-        return target
-
-    def _named_target(self, batch: Batch, target: Any) -> Tensor:
-        """[B, 2] from one span or token for all responses, or a list with one for each."""
-        each = target if isinstance(target, list) else [target] * len(batch)
-        try:
-            spans = [(int(one), int(one) + 1) if not isinstance(one, tuple | list) else one for one in each]
-            return torch.as_tensor(spans, device=batch.device)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ExegeteError(
-                "a target of generated text is a span (start, end) of response tokens or a token's number, "
-                f"or a list of those, got {target!r:.80}"
-            ) from error
-
-
-def _response(batch: Batch) -> Tensor:
-    if batch.response is None:
-        raise ExegeteError(
-            "generated text needs a batch that says where the response is: use model.batch(prompt_ids, response_ids), "
-            "or Batch.from_ids(…, response=mask)"
-        )
-    return batch.response

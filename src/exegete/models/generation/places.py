@@ -7,6 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from exegete.errors import ExegeteError
+from exegete.models.batch import Batch
+
 
 class ResponsePlaces(NamedTuple):
     """`positions` [B, R] of the responses' tokens, R the longest; `real` [B, R]: False where a response has ended."""
@@ -27,3 +30,17 @@ def response_places(response: Tensor) -> ResponsePlaces:
 def predicting_columns(response: Tensor) -> Tensor:
     """[K] Columns at which any response token of the batch is predicted: those before the tokens, ascending."""
     return response[:, 1:].any(0).nonzero().flatten()
+
+
+def response_of(batch: Batch) -> Tensor:
+    """Where the response is, [B, L].
+
+    Raises:
+        ExegeteError: a batch that does not say it.
+    """
+    if batch.response is None:
+        raise ExegeteError(
+            "generated text needs a batch that says where the response is: use model.batch(prompt_ids, response_ids), "
+            "or Batch.from_ids(…, response=mask)"
+        )
+    return batch.response

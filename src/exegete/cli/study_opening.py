@@ -1,0 +1,67 @@
+"""Study files with the runs that are finished, opened for `exegete study`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exegete.errors import ExegeteError
+
+if TYPE_CHECKING:
+    from exegete.studies.runs.grid import Grid
+    from exegete.studies.runs.store import Store
+    from exegete.studies.tables.page import PagePart
+    from exegete.studies.tables.results import Results
+
+
+class Scale(StrEnum):
+    """How large the study is."""
+
+    small = "small"
+    paper = "paper"
+    trial = "trial"
+
+
+def opened(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[Grid, Store]:
+    """The grid and the store, for looking at: by outlines, which import no torch, wherever these will do."""
+    from exegete.data.outline import outlined
+
+    with suppress(LookupError, TypeError, NameError, AttributeError, AssertionError), outlined():
+        return built(file, scale, output_dir, only)
+    return built(file, scale, output_dir, only)
+
+
+def built(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[Grid, Store]:
+    """The grid and the store, for work on them.
+
+    Raises:
+        ExegeteError: a file that is no study; no run with `only` in its title.
+    """
+    from exegete.studies.runs.grid import grid
+    from exegete.studies.runs.store import Store
+    from exegete.studies.spec.study_file import load_study
+
+    study, store = load_study(file, scale.value), Store(output_dir)
+    found = grid(study, store.recorded(study.name)).only(only)
+    if not found.runs:
+        raise ExegeteError(f"no run of {file} has {only!r} in its title")
+    return found, store
+
+
+def results_of(file: Path, scale: Scale, output_dir: Path) -> Results:
+    """A study's finished runs."""
+    from exegete.studies.tables.results import collect
+
+    return collect(*opened(file, scale, output_dir, None))
+
+
+def page_parts(files: Sequence[Path], output_dir: Path) -> Iterator[tuple[PagePart, dict[str, Results]]]:
+    """Hand-written parts of pages, each with the results of its studies by name."""
+    from exegete.studies.tables.page import read_part
+
+    for file in files:
+        part = read_part(file)
+        yield part, {name: results_of(path, Scale(part.scale), output_dir) for name, path in part.studies.items()}

@@ -1,0 +1,95 @@
+"""Lines that `exegete study` says about runs: what is done, left, failed and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exegete.cli.console import console, say
+
+if TYPE_CHECKING:
+    from exegete.studies.runs.grid import Grid
+    from exegete.studies.runs.run_cell import Ended
+    from exegete.studies.runs.store import Cell, Store
+    from exegete.studies.workers.engine import Outcome
+
+
+class Progress:
+    """Says on standard error what happens."""
+
+    def __init__(self, grid: Grid, quiet: bool) -> None:
+        self.count, self.left, self.quiet = len(grid.cells), len(grid.cells), quiet
+
+    def __call__(self, cell: Cell, ended: Ended) -> None:
+        """Says how one run ended."""
+        if ended.status in ("done", "failed"):
+            self.left -= 1
+        if ended.status == "busy" or (self.quiet and ended.status == "done"):
+            return
+        what = {"done": f"done in {ended.seconds:.0f} s", "failed": "FAILED", "killed": "killed, trying again"}
+        message = f": {ended.message}" if ended.message else ""
+        say(f"{cell.title}: {what.get(ended.status, ended.status)}{message}")
+
+
+def show_status(grid: Grid, store: Store) -> dict[str, str]:
+    """Says what is done, what it took and what is left; gives the failed runs' reasons by title."""
+    from exegete.studies.runs.estimate import in_words
+    from exegete.studies.tables.status import status
+
+    now = status(grid, store)
+    words = {"train": "training runs", "judge": "judgements"}
+    counts = [f"{now.total[kind]} {word} ({now.done[kind]} done)" for kind, word in words.items() if now.total[kind]]
+    console().print(f"{grid.study.name}: {now.total.total()} runs: {', '.join(counts)}", markup=False)
+    if now.spent.seconds:
+        took, estimated = in_words(now.spent.seconds), in_words(now.spent.estimated)
+        console().print(f"done: took {took} of one core, estimated {estimated}", markup=False)
+    show_left(grid.cells, store)
+    return now.failed
+
+
+def show_left(cells: Iterable[Cell], store: Store, before: str = "") -> None:
+    """Says how long the runs that are left may take."""
+    from exegete.studies.runs import estimate
+
+    left = estimate.left(cells, store)
+    if left.seconds:
+        speed = "timed steps of this machine" if left.speed else "the speed of a usual core"
+        basis = f"{speed}, measured on {left.measured} runs" if left.measured else speed
+        console().print(f"{before}left: about {estimate.in_words(left.seconds)} of one core ({basis})", markup=False)
+
+
+def show_runs(grid: Grid, store: Store, quiet: bool) -> None:
+    """Names what is not on this machine, and every run."""
+    for line in grid.missing:
+        say(f"not on this machine: {line}")
+    for each in () if quiet else grid.runs:
+        console().print(f"{'done' if store.done(each.cell.key) else '    '}  {each.title}", markup=False)
+
+
+def write(grid: Grid, store: Store) -> None:
+    """Writes a study's report; a full disk is said, not raised."""
+    from exegete.studies.runs.run_cell import no_space
+    from exegete.studies.tables.report import write_report
+    from exegete.studies.tables.results import collect
+
+    try:
+        page = write_report(collect(grid, store), store.root / "studies" / grid.study.name)
+    except OSError as error:
+        if not no_space(error):
+            raise
+        say(f"the report could not be written: {error.strerror}")
+        return
+    say(f"report: {page}")
+
+
+def show_end(grid: Grid, outcome: Outcome, root: Path) -> bool:
+    """Says what failed or is left; whether anything failed."""
+    titles = {cell.key: cell.title for cell in grid.cells}
+    for key, reason in outcome.failed.items():
+        say(f"failed: {titles[key]}: {reason} (see {root / 'failed' / key}.txt)")
+    if outcome.full:
+        say(f"the disk of {root} is full: make room and run the same command; {len(outcome.done)} runs are kept")
+    elif outcome.waiting:
+        say(f"the time is up: {outcome.waiting} runs are left; the same command goes on")
+    return bool(outcome.failed)
