@@ -1,0 +1,31 @@
+"""Makes the picture in the README: `python docs/scripts/picture.py comparison` (needs Debian's chromium)."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+WIDTH, HEIGHT, COLOURS = 1000, 1080, 48
+LEFT_OUT = "#curves, fieldset { display: none }"
+PICTURE = Path(__file__).parents[1] / "pictures" / "report.png"
+
+
+def photographed(report: Path) -> Image.Image:
+    """The top of a report, as Chromium shows it, without its curves."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        page.goto(report.resolve().as_uri())
+        page.add_style_tag(content=LEFT_OUT)
+        shown = page.screenshot()
+        browser.close()
+    return Image.open(BytesIO(shown))
+
+
+if __name__ == "__main__":
+    photographed(Path(sys.argv[1]) / "report.html").quantize(COLOURS).save(PICTURE, optimize=True)
