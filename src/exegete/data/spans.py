@@ -25,6 +25,19 @@ def locate(words: Sequence[str], text: str) -> list[Span] | None:
     return [(letters[start], letters[end - 1] + 1) for start, end in bounds]
 
 
+def joined(words: Sequence[str]) -> tuple[str, list[Span]]:
+    """Words with single spaces between them, and where each of them stands."""
+    ends = accumulate(len(word) + 1 for word in words)
+    return " ".join(words), [(end - len(word) - 1, end - 1) for word, end in zip(words, ends, strict=True)]
+
+
+def voted(spans: Sequence[Span], people: Sequence[Sequence[bool]], share: float) -> list[list[int]] | None:
+    """The rationale of the words that at least this share of the people marked; None where nobody looked."""
+    if not people:
+        return None
+    return marked(spans, [sum(votes) >= max(1.0, share * len(people)) for votes in zip(*people, strict=True)])
+
+
 def marked(spans: Sequence[Span], marks: Sequence[bool]) -> list[list[int]]:
     """The rationale of marked words: neighbours that are both marked become one span."""
     runs = (list(run) for mark, run in groupby(zip(marks, spans, strict=True), key=lambda pair: pair[0]) if mark)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from exegete.data.cards import DataCard
+from exegete.data.splits import canonical
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 Names = Sequence[str]
+Side = tuple[str, list[list[int]] | None]
+"""A text and its rationale, None where nobody looked."""
 NUMBER: Final = "float32"
 LabelType: TypeAlias = Names | Literal["float32"]
 
@@ -46,8 +51,9 @@ class Reader(ABC):
 
     @property
     def judged(self) -> str:
-        """The split that is judged where none is named."""
-        return "dev"
+        """The split that is judged where none is named: dev, or the last where there is no dev."""
+        splits = self.splits()
+        return "dev" if "dev" in map(canonical, splits) else splits[-1]
 
     @abstractmethod
     def splits(self) -> tuple[str, ...]:
@@ -74,6 +80,12 @@ def text_features(label: LabelType | None, *, pair: bool = False, answer: bool =
     return Features({name: kind for name, kind in columns.items() if kind is not None})
 
 
+def row_of(*sides: Side) -> Row:
+    """The columns of one text or of two, each with its rationale."""
+    texts = {f"text{suffix}": text for suffix, (text, _) in zip(("", "_pair"), sides, strict=False)}
+    return texts | {f"rationale{suffix}": spans for suffix, (_, spans) in zip(("", "_pair"), sides, strict=False)}
+
+
 def folder(path: str) -> Path:
     """The folder of a spec. Raises ExegeteError when there is none."""
     if not Path(path).is_dir():
@@ -81,26 +93,17 @@ def folder(path: str) -> Path:
     return Path(path)
 
 
-def files(where: str, **names: str) -> dict[str, Path]:
-    """The files of a folder that are there, by split. Raises ExegeteError when none is."""
-    base = folder(where)
-    there = {split: base / name for split, name in names.items() if (base / name).is_file()}
-    if not there:
-        raise ExegeteError(f"expected one of {', '.join(names.values())} in {where!r}, found none")
-    return there
-
-
-def read(path: Path) -> str:
-    """The text of a UTF-8 file, line ends as they are. Raises ExegeteError when missing, empty or not UTF-8."""
+def read(path: Path, encoding: str = "utf-8-sig") -> str:
+    """The text of a file, UTF-8, line ends as they are. Raises ExegeteError when missing, empty or not UTF-8."""
     if not path.is_file():
         raise ExegeteError(f"expected a file at {str(path)!r}, found {'a folder' if path.exists() else 'nothing'}")
-    return decode(path.read_bytes(), str(path))
+    return decode(path.read_bytes(), str(path), encoding)
 
 
-def decode(data: bytes, where: str) -> str:
+def decode(data: bytes, where: str, encoding: str = "utf-8-sig") -> str:
     """Bytes as UTF-8, without a byte order mark. Raises ExegeteError when empty or not UTF-8, naming the line."""
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise ExegeteError(f"{where}, line {line} is not UTF-8; convert the file to UTF-8") from None
@@ -114,6 +117,16 @@ def lines(text: str, where: str) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield f"{where}, line {number}", line.removesuffix("\r")
+
+
+def tab_separated(text: str, where: str) -> Iterator[tuple[str, Row]]:
+    """(place for errors, cells by the names in the first line) of a table. Raises ExegeteError for lengths."""
+    rows = ((place, line.split("\t")) for place, line in lines(text, where))
+    _, head = next(rows)
+    for place, cells in rows:
+        if len(cells) != len(head):
+            raise ExegeteError(f"{place}: expected {len(head)} cells between tabs, got {len(cells)}")
+        yield place, dict(zip(head, cells, strict=True))
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Row]]:
@@ -163,6 +176,14 @@ def need_text(value: Any, name: str, where: str) -> str:
     if not value.strip():
         raise ExegeteError(f"{where}: the text in {name!r} is empty; mend the row, or set skip_empty=true")
     return value
+
+
+def need_number(value: Any, name: str, where: str) -> float:
+    """A finite number, also as text. Raises ExegeteError otherwise."""
+    with suppress(TypeError, ValueError, OverflowError):
+        if math.isfinite(number := float(value)):
+            return number
+    raise ExegeteError(f"{where}: expected a number in {name!r}, got {value!r}")
 
 
 def is_blank(value: Any) -> bool:

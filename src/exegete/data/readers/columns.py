@@ -34,7 +34,9 @@ PAIRS = (
     ("question", "sentence"),
 )
 TEXTS = ("text", "sentence", "review", "content")
-LABELS = ("label", "labels")
+LABELS = ("label", "labels", "sentiment")
+USUAL = {name for names in (*PAIRS, TEXTS) for name in names}
+"""Names of columns that hold text."""
 TASKS = ("classification", "regression")
 
 

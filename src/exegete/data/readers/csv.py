@@ -33,23 +33,28 @@ class Csv(Tabular):
         """The rows under the head line; all cells are strings."""
         if len(self.delimiter) != 1:
             raise ExegeteError(f"expected one character as delimiter, got {self.delimiter!r}")
-        return some(list(_records(path, self.delimiter)), path)
+        return some(list(headed(path, self.delimiter)), path)
 
 
-def _records(path: Path, delimiter: str) -> Iterator[tuple[str, Row]]:
+def headed(path: Path, delimiter: str = ",") -> Iterator[tuple[str, Row]]:
+    """(place for errors, cells by the names in the head line). Raises ExegeteError for what is not such a table."""
+    rows = cells(path, delimiter)
+    _, head = next(rows)
+    twice = [name for name, count in Counter(head).items() if name and count > 1]
+    if twice:
+        raise ExegeteError(f"{path} has several columns {twice[0]!r}: rename all but one in its head line")
+    for where, row in rows:
+        if len(row) != len(head):
+            raise ExegeteError(f"{where}: expected {len(head)} cells, got {len(row)}")
+        yield where, dict(zip(head, row, strict=True))
+
+
+def cells(path: Path, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
+    """(place for errors, cells) of the lines that are not blank. Raises ExegeteError for what is not csv."""
     text = read(path)
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
-    cells = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
-        head = next(cells)
-        twice = [name for name, count in Counter(head).items() if name and count > 1]
-        if twice:
-            raise ExegeteError(f"{path} has several columns {twice[0]!r}: rename all but one in its head line")
-        for row in cells:
-            where = f"{path}, line {cells.line_num}"
-            if row and len(row) != len(head):
-                raise ExegeteError(f"{where}: expected {len(head)} cells, got {len(row)}")
-            if row:
-                yield where, dict(zip(head, row, strict=True))
+        yield from ((f"{path}, line {rows.line_num}", row) for row in rows if row)
     except csv.Error as error:
-        raise ExegeteError(f"{path}, line {cells.line_num} is not valid csv: {error}") from None
+        raise ExegeteError(f"{path}, line {rows.line_num} is not valid csv: {error}") from None

@@ -1,72 +1,157 @@
-"""ERASER Movie Reviews: long reviews with the passages that people gave as evidence."""
+"""ERASER: documents, a question about them, its answer as a class, and the passages that people gave as evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from exegete.data.cards import DataCard
 from exegete.data.readers.base import (
-    Reader,
+    Names,
     Row,
-    Table,
+    Side,
     field,
-    files,
     json_lines,
     listed,
     need_label,
     need_text,
     read,
+    row_of,
     text_features,
 )
-from exegete.data.spans import marked, word_spans
+from exegete.data.readers.layouts import FileASplit
+from exegete.data.spans import Span, marked
 from exegete.errors import ExegeteError
 
-LABELS = ("NEG", "POS")
+if TYPE_CHECKING:
+    from datasets import Features
+
+MOVIES = ("NEG", "POS")
+ENTAILMENT = ("entailment", "neutral", "contradiction")
+CLASSES: tuple[Names, ...] = (
+    MOVIES,
+    ENTAILMENT,
+    ("False", "True"),  # BoolQ, MultiRC
+    ("REFUTES", "SUPPORTS"),  # FEVER
+    ("A", "B", "C", "D", "E"),  # CoS-E
+    ("significantly decreased", "no significant difference", "significantly increased"),  # Evidence Inference
+)
+"""The classes of each task; a file's first row says which task it is of."""
+Document = tuple[str, list[Span]]
+"""A text and its tokens, which evidence is counted in."""
+Evidence = tuple[Any, Any, Any]
+"""The name of a document or None, and the first token and the one after the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eraser(Reader):
-    """The document as it is in `docs/`, and all evidence of all annotators as its rationale."""
+class Eraser(FileASplit):
+    """All evidence of all annotators as the rationale of the documents, which are joined by line ends.
+
+    Movies: the document alone, since all ask the same. e-SNLI: premise and hypothesis. Elsewhere the query is the first
+    text and the documents are the second; nobody marked queries.
+    """
 
     card: ClassVar[DataCard] = DataCard(
-        name="eraser", what="long film reviews with human rationales",
-        form="eraser:FOLDER with train.jsonl, val.jsonl, test.jsonl and docs/",
-        source="Zaidan and Eisner 2008; DeYoung et al. 2020", licence="not stated by the authors; research use",
-        example="eraser:corpora/movies",
+        name="eraser",
+        what="human rationales: film reviews (Movies), MultiRC, BoolQ, FEVER, CoS-E, Evidence Inference, e-SNLI",
+        form="eraser:FOLDER of a task with train.jsonl, val.jsonl, test.jsonl and docs/ or docs.jsonl",
+        source="DeYoung et al. 2020; Movies: Zaidan and Eisner 2008",
+        licence="that of each task; Movies: not stated by the authors, research use", example="eraser:corpora/movies",
     )  # fmt: skip
+    names: ClassVar = {"train": ("train.jsonl",), "dev": ("val.jsonl",), "test": ("test.jsonl",)}
 
-    def splits(self) -> tuple[str, ...]:
-        """The files that are there."""
-        return tuple(self._files())
+    def features(self, path: Path) -> Features:
+        """A text or a pair, in the classes of the task."""
+        classes = _classes(path)
+        return text_features(classes, pair=classes != MOVIES)
 
-    def table(self, split: str) -> Table:
-        """The reviews of a split, one row each."""
-        return Table(text_features(LABELS), self._rows(self._files()[split]))
-
-    def _files(self) -> dict[str, Path]:
-        return files(self.path, train="train.jsonl", dev="val.jsonl", test="test.jsonl")
-
-    def _rows(self, path: Path) -> Iterator[Row]:
+    def rows(self, path: Path) -> Iterator[Row]:
+        """The annotations of a file."""
+        classes, document = _classes(path), _documents(Path(self.path))
         for where, row in json_lines(path):
+            label = need_label(field(row, "classification", where), classes, where)
             name = need_text(field(row, "annotation_id", where), "annotation_id", where)
-            text = need_text(read(Path(self.path) / "docs" / name), name, where)
-            spans = word_spans(text)
-            marks = [False] * len(spans)
-            for start, end in _evidence(listed(row, "evidences", where), len(spans), where):
-                marks[start:end] = [True] * (end - start)
-            label = need_label(field(row, "classification", where), LABELS, where)
-            yield {"text": text, "label": label, "rationale": marked(spans, marks)}
+            evidence = _evidence(row, where)
+            sides = [_names(row, name, evidence, where)]
+            if classes == ENTAILMENT:
+                sides = [[f"{name}_premise"], [f"{name}_hypothesis"]]
+            texts: list[Side] = [_joined(names, evidence, document, where) for names in sides]
+            if classes not in (MOVIES, ENTAILMENT):
+                texts = [(need_text(field(row, "query", where), "query", where), None), *texts]
+            yield row_of(*texts) | {"label": label}
 
 
-def _evidence(groups: list[Any], length: int, where: str) -> Iterator[tuple[int, int]]:
-    """The token ranges of all evidence, in tokens separated by white space; some published ones are empty."""
+def _classes(path: Path) -> Names:
+    where, row = next(json_lines(path))
+    label = field(row, "classification", where)
+    found = next((classes for classes in CLASSES if label in classes), None)
+    if found is None:
+        valid = "; ".join(", ".join(classes) for classes in CLASSES)
+        raise ExegeteError(f"{where}: expected a label of {valid}, got {label!r}")
+    return found
+
+
+def _documents(base: Path) -> Callable[[str, str], Document]:
+    """A function that gives a document by its name, from a folder or a file of all; it takes the place for errors."""
+    listing, known = base / "docs.jsonl", dict[str, Document]()
+    rows = json_lines(listing) if listing.is_file() else ()
+    listed_there = {str(field(row, "docid", where)): field(row, "document", where) for where, row in rows}
+
+    def document(name: str, where: str) -> Document:
+        if name not in known:
+            if listing.is_file() and name not in listed_there:
+                raise ExegeteError(f"{where}: the document {name!r} is not in {listing}")
+            content = listed_there[name] if name in listed_there else read(base / "docs" / name)
+            text = need_text(content, name, where)
+            known[name] = text, list(_tokens(text, empty=listing.is_file()))
+        return known[name]
+
+    return document
+
+
+def _tokens(text: str, *, empty: bool) -> Iterator[Span]:
+    """The tokens as the benchmark counts them: between single spaces of stripped lines; `empty` ones count or not."""
+    at = 0
+    for line in text.split("\n"):
+        start = at + len(line) - len(line.lstrip())
+        for token in line.strip().split(" "):
+            if token or empty:
+                yield start, start + len(token)
+            start += len(token) + 1
+        at += len(line) + 1
+
+
+def _evidence(row: Row, where: str) -> list[Evidence]:
+    groups = listed(row, "evidences", where)
     if not all(isinstance(group, list) for group in groups):
         raise ExegeteError(f"{where}: expected a list of lists in 'evidences'")
-    for evidence in (evidence for group in groups for evidence in group):
-        start, end = field(evidence, "start_token", where), field(evidence, "end_token", where)
-        if not (isinstance(start, int) and isinstance(end, int) and 0 <= start <= end <= length):
-            raise ExegeteError(f"{where}: expected evidence within {length} tokens, got [{start}, {end}]")
-        yield start, end
+    parts = [evidence for group in groups for evidence in group]
+    extents = [(field(part, "start_token", where), field(part, "end_token", where)) for part in parts]
+    return [(part.get("docid"), *extent) for part, extent in zip(parts, extents, strict=True)]
+
+
+def _names(row: Row, name: str, evidence: list[Evidence], where: str) -> list[str]:
+    """The documents of an annotation: those that it lists, those of its evidence, else the one that is called as it."""
+    given = listed(row, "docids", where) if row.get("docids") else ()
+    return list(dict.fromkeys(map(str, (*given, *(docid for docid, *_ in evidence if docid))))) or [name]
+
+
+def _joined(
+    names: list[str], evidence: list[Evidence], document: Callable[[str, str], Document], where: str
+) -> tuple[str, list[list[int]]]:
+    """The documents one after the other, and the characters of the evidence in them; without a name, in the first."""
+    texts, rationale, at = [], list[list[int]](), 0
+    for name in names:
+        text, spans = document(name, where)
+        marks = [False] * len(spans)
+        for start, end in ((start, end) for docid, start, end in evidence if str(docid or names[0]) == name):
+            if not (type(start) is type(end) is int and 0 <= start <= end <= len(spans)):
+                raise ExegeteError(f"{where}: expected evidence within {len(spans)} tokens, got [{start}, {end}]")
+            marks[start:end] = [True] * (end - start)
+        words = [(span, mark) for span, mark in zip(spans, marks, strict=True) if span[0] < span[1]]
+        rationale += [[at + a, at + b] for a, b in marked([span for span, _ in words], [mark for _, mark in words])]
+        texts.append(text)
+        at += len(text) + 1
+    return "\n".join(texts), rationale

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from exegete.data.cards import DataCard
 from exegete.data.readers.base import Reader, Table
-from exegete.data.readers.columns import ColumnOptions, Records, tabulate
+from exegete.data.readers.columns import LABELS, USUAL, ColumnOptions, Records, tabulate
+from exegete.data.readers.images import image_table
 from exegete.data.splits import choose
 from exegete.errors import ExegeteError
 
@@ -16,16 +17,18 @@ from exegete.errors import ExegeteError
 class Hub(ColumnOptions, Reader):
     """A dataset that `datasets.load_dataset` finds by name, `config` and `revision`; code of the dataset is never run.
 
-    Class labels go by their names; rows without a gold label (-1) are left out.
+    Class labels go by their names; rows without a gold label (-1) are left out. Images are read from `image_column`, or
+    from the first column of images where there is no text.
     """
 
     card: ClassVar[DataCard] = DataCard(
-        name="hub", what="any text dataset of the Hugging Face hub",
-        form="hub:NAME, with ?config=...&text_column=... where needed", source="the dataset's card",
-        licence="the dataset's", example="hub:nyu-mll/glue?config=sst2",
+        name="hub", what="any dataset of the Hugging Face hub with texts or images, or a local copy",
+        form="hub:NAME or hub:FOLDER, with ?config=...&text_column=...&image_column=... where needed",
+        source="the dataset's card", licence="the dataset's", example="hub:nyu-mll/glue?config=sst2",
     )  # fmt: skip
     config: str = ""
     revision: str = ""
+    image_column: str = ""
 
     def splits(self) -> tuple[str, ...]:
         """The splits of the dataset; validation is dev."""
@@ -33,20 +36,37 @@ class Hub(ColumnOptions, Reader):
 
     def table(self, split: str) -> Table:
         """The labelled examples of a split, one row each."""
-        parts = self._load()
-        everything = [record for name, part in parts.items() for record in self._records(part, name)]
+        from datasets import Image
+
+        parts, where = self._load(), f"hub:{self.path}"
+        column, name = self._images(parts), choose(split, parts)
+        everything = [
+            record for key, part in parts.items() for record in self._records(part.remove_columns(column or []), key)
+        ]
         if not everything:
-            raise ExegeteError(f"hub:{self.path} is empty: it has no labelled rows")
-        chosen = self._records(parts[choose(split, parts)], split)
-        return tabulate(self, everything, chosen, f"hub:{self.path}")
+            raise ExegeteError(f"{where} is empty: it has no labelled rows")
+        if column is None:
+            return tabulate(self, everything, self._records(parts[name], split), where)
+        pictures = parts[name].cast_column(column, Image(decode=False))
+        return image_table(self, everything, self._records(pictures, split), column, where)
+
+    def _images(self, parts: Any) -> str | None:
+        from datasets import Image
+
+        kinds = next(iter(parts.values())).features
+        if self.image_column and not isinstance(kinds.get(self.image_column), Image):
+            raise ExegeteError(f"hub:{self.path} has no images in {self.image_column!r}; it has: {', '.join(kinds)}")
+        if self.image_column or self.text_column or kinds.keys() & USUAL:
+            return self.image_column or None
+        return next((name for name, kind in kinds.items() if isinstance(kind, Image)), None)
 
     def _load(self) -> Any:
         from datasets import load_dataset
-        from datasets.exceptions import DatasetNotFoundError
+        from datasets.exceptions import DatasetsError
 
         try:
             return load_dataset(self.path, self.config or None, revision=self.revision or None)
-        except (DatasetNotFoundError, OSError, ValueError, RuntimeError) as error:
+        except (DatasetsError, OSError, ValueError, RuntimeError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise ExegeteError(f"cannot load {self.path!r} from the hub: {reason}") from error
 
@@ -54,7 +74,7 @@ class Hub(ColumnOptions, Reader):
         from datasets import ClassLabel
 
         classes = {name: kind for name, kind in part.features.items() if isinstance(kind, ClassLabel)}
-        column = self.label_column or next((name for name in ("label", "labels") if name in classes), "")
+        column = self.label_column or next((name for name in LABELS if name in classes), "")
         return [
             (f"hub:{self.path}, {split} row {number}", row | _named(row, classes))
             for number, row in enumerate(part, start=1)

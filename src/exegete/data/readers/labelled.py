@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Reader, Row, Table, is_blank, lines, need_text, read, text_features
-from exegete.data.splits import DIVIDED, belongs
+from exegete.data.readers.base import Row, is_blank, lines, need_text, read, row_of, text_features
+from exegete.data.readers.layouts import Divided
 from exegete.errors import ExegeteError
+
+if TYPE_CHECKING:
+    from datasets import Features
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labelled(Reader):
+class Labelled(Divided):
     """`LABEL text` lines; the labels are those that occur, sorted. Equal texts are always in the same part.
 
     `skip_empty` leaves out the lines that have a label and no text; by default they are an error.
@@ -28,21 +31,13 @@ class Labelled(Reader):
     )  # fmt: skip
     skip_empty: bool = False
 
-    def splits(self) -> tuple[str, ...]:
-        """Always train, dev, test and all."""
-        return DIVIDED
-
-    def table(self, split: str) -> Table:
-        """The labelled lines of a split, one row each."""
-        pairs = list(_pairs(Path(self.path), self.skip_empty))
+    def keyed(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
+        """The labelled lines, divided by their texts."""
+        pairs = list(_pairs(path, self.skip_empty))
         names = sorted({label for label, _ in pairs})
-        return Table(text_features(names), self._rows(pairs, names, split))
-
-    def _rows(self, pairs: list[tuple[str, str]], names: list[str], split: str) -> Iterator[Row]:
         index = {name: i for i, name in enumerate(names)}
-        for label, text in pairs:
-            if belongs(text, split, self.seed):
-                yield {"text": text, "label": index[label], "rationale": None}
+        rows = ((text, row_of((text, None)) | {"label": index[label]}) for label, text in pairs)
+        return text_features(names), rows
 
 
 def _pairs(path: Path, skip_empty: bool) -> Iterator[tuple[str, str]]:

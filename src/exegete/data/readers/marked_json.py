@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from exegete.data.argilla import read_records
 from exegete.data.cards import DataCard
 from exegete.data.label_studio import read_tasks
 from exegete.data.marked import MAJORITY, Marked, marked_table
-from exegete.data.readers.base import Reader, Table, from_json, read
-from exegete.data.splits import DIVIDED, belongs
+from exegete.data.readers.base import Row, from_json, read
+from exegete.data.readers.layouts import Divided
+
+if TYPE_CHECKING:
+    from datasets import Features
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarkedJson(Reader):
-    """One JSON file, divided 80/10/10 by a hash of the first text and the seed; `all` is the whole file.
+class MarkedJson(Divided):
+    """One JSON file.
 
     `share`: a character is evidence when at least this share of an example's people marked it.
     """
 
     share: float = MAJORITY
 
-    def splits(self) -> tuple[str, ...]:
-        """The parts of a divided file."""
-        return DIVIDED
-
-    def table(self, split: str) -> Table:
-        """The marked examples of a split, one row each."""
-        examples = self.parsed(from_json(read(Path(self.path)), self.path))
-        whole = marked_table(examples, self.share)
-        chosen = [e for e in examples if split == "all" or belongs(e.texts[0], split, self.seed)]
-        texts = {id(example) for example in chosen}
-        rows = [row for example, row in zip(examples, whole.rows, strict=True) if id(example) in texts]
-        return Table(whole.features, rows)
+    def keyed(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
+        """The marked examples, divided by their first texts."""
+        features, rows = marked_table(self.parsed(from_json(read(path), self.path)), self.share)
+        return features, ((row["text"], row) for row in rows)
 
     @abstractmethod
     def parsed(self, content: Any) -> list[Marked]:

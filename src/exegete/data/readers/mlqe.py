@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import NUMBER, Reader, Row, Table, decode, field, files, lines, need_text, text_features
+from exegete.data.readers.base import NUMBER, Row, decode, field, lines, need_number, need_text, row_of, tab_separated
+from exegete.data.readers.layouts import FileASplit, files
 from exegete.data.spans import locate, marked
 from exegete.errors import ExegeteError
 
@@ -29,7 +29,7 @@ class Edit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mlqe(Reader):
+class Mlqe(FileASplit):
     """Source, translation, and the mean of the raters' z-standardised direct assessments.
 
     The words tagged BAD are the rationales of both sides, where the archive of post-edits holds the same two texts up
@@ -42,51 +42,31 @@ class Mlqe(Reader):
         form="mlqe:FOLDER?pair=LANGUAGES with the archives PAIR-SPLIT.tar.gz and PAIR-postediting-SPLIT.tar.gz",
         source="Fomicheva et al. 2020", licence="CC0 1.0", example="mlqe:corpora/mlqe-pe?pair=ro-en",
     )  # fmt: skip
+    labels: ClassVar = NUMBER
+    pairs: ClassVar = True
     pair: str = "en-de"
 
-    def splits(self) -> tuple[str, ...]:
+    def files(self) -> dict[str, Path]:
         """The archives that are there for this language pair."""
-        return tuple(self._files())
+        return files(self.path, {split: (f"{self.pair}-{split}.tar.gz",) for split in ("train", "dev", "test")})
 
-    def table(self, split: str) -> Table:
-        """The translations of a split, one row each."""
-        return Table(text_features(NUMBER, pair=True), self._rows(split))
-
-    def _files(self) -> dict[str, Path]:
-        return files(self.path, **{split: f"{self.pair}-{split}.tar.gz" for split in ("train", "dev", "test")})
-
-    def _rows(self, split: str) -> Iterator[Row]:
-        archive = self._files()[split]
-        post_edits = Path(self.path) / f"{self.pair}-postediting-{split}.tar.gz"
+    def rows(self, path: Path) -> Iterator[Row]:
+        """The translations of an archive."""
+        post_edits = path.with_name(path.name.replace(self.pair, f"{self.pair}-postediting", 1))
         edits = _edits(post_edits) if post_edits.is_file() else {}
-        where, text = _only(_members(archive, ".tsv"), archive)
-        rows = ((place, line.split("\t")) for place, line in lines(text, where))
-        _, head = next(rows)
-        for place, cells in rows:
-            if len(cells) != len(head):
-                raise ExegeteError(f"{place}: expected {len(head)} cells between tabs, got {len(cells)}")
-            yield _row(dict(zip(head, cells, strict=True)), edits, place)
+        where, text = _only(_members(path, ".tsv"), path)
+        for place, cells in tab_separated(text, where):
+            yield _row(cells, edits, place)
 
 
-def _row(cells: Mapping[str, str], edits: Edits, where: str) -> Row:
-    row = dict(cells)
+def _row(row: Row, edits: Edits, where: str) -> Row:
     source = need_text(field(row, "original", where), "original", where)
     translation = need_text(field(row, "translation", where), "translation", where)
     edit = edits.get((_letters(source), _letters(translation)))
-    mean = field(row, "z_mean", where)
-    try:
-        label = float(mean)
-    except ValueError:
-        label = math.nan
-    if not math.isfinite(label):
-        raise ExegeteError(f"{where}: expected a number in 'z_mean', got {mean!r}")
-    return {
-        "text": source,
-        "text_pair": translation,
-        "label": label,
-        "rationale": edit and _spans(edit.source, edit.source_bad, source),
-        "rationale_pair": edit and _spans(edit.translation, edit.translation_bad, translation),
-    }
+    rationale = None if edit is None else _spans(edit.source, edit.source_bad, source)
+    rationale_pair = None if edit is None else _spans(edit.translation, edit.translation_bad, translation)
+    label = need_number(field(row, "z_mean", where), "z_mean", where)
+    return row_of((source, rationale), (translation, rationale_pair)) | {"label": label}
 
 
 def _spans(words: list[str], bad: list[bool], text: str) -> list[list[int]] | None:
@@ -106,11 +86,21 @@ def _edits(archive: Path) -> Edits:
         raise ExegeteError(f"{archive}: expected as many lines in src, mt, source_tags and tags")
     edits = {}
     for number, (source, translation, source_tags, tags) in enumerate(zip(*columns, strict=True), start=1):
-        if len(source_tags) != len(source) or len(tags) != 2 * len(translation) + 1:
-            raise ExegeteError(f"{archive}, line {number}: expected a tag for each word, and for each gap of the mt")
-        bad = [tag == "BAD" for tag in source_tags], [tag == "BAD" for tag in tags[1::2]]
+        where = f"{archive}, line {number}"
+        bad = bad_words(source_tags, len(source), where), bad_words(tags, len(translation), where)
         edits["".join(source), "".join(translation)] = Edit(source, translation, *bad)
     return edits
+
+
+def bad_words(tags: list[str], count: int, where: str) -> list[bool]:
+    """Which of so many words are tagged BAD; there are tags for words, also for the gaps around them, or for the end.
+
+    Raises:
+        ExegeteError: any other number of tags.
+    """
+    if len(tags) not in (count, count + 1, 2 * count + 1):
+        raise ExegeteError(f"{where}: expected a tag for each word of {count}, or each gap too, got {len(tags)}")
+    return [tag == "BAD" for tag in (tags[1::2] if len(tags) == 2 * count + 1 else tags[:count])]
 
 
 def _members(archive: Path, suffix: str) -> dict[str, str]:

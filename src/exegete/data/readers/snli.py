@@ -1,60 +1,80 @@
-"""Stanford Natural Language Inference: does the hypothesis follow from the premise?"""
+"""Natural language inference: does the hypothesis follow from the premise? SNLI, MultiNLI and XNLI."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import (
-    Reader,
-    Row,
-    Table,
-    field,
-    files,
-    json_lines,
-    need_label,
-    need_text,
-    text_features,
-)
+from exegete.data.readers.base import Row, field, json_lines, need_label, need_text, read, row_of, tab_separated
+from exegete.data.readers.layouts import FileASplit, files
+from exegete.errors import ExegeteError
 
 LABELS = ("entailment", "neutral", "contradiction")
 NO_GOLD = (None, "", "-")
+KEYS = (("sentence1", "sentence2", "gold_label"), ("premise", "hypo", "label"), ("premise", "hypothesis", "label"))
+"""What premise, hypothesis and label are called: in the first releases, in XNLI's training data, on the hub."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snli(Reader):
+class Snli(FileASplit):
     """Premise and hypothesis; rows on which the annotators found no majority are left out; no rationales."""
 
     card: ClassVar[DataCard] = DataCard(
-        name="snli", what="entailment between two sentences, three classes",
-        form="snli:FOLDER with train.jsonl, dev.jsonl, test.jsonl (those that are there)",
-        source="Bowman et al. 2015", licence="CC BY-SA 4.0", example="snli:corpora/snli",
+        name="snli", what="entailment between two sentences, three classes: SNLI, MultiNLI",
+        form="snli:FOLDER with train.jsonl, dev.jsonl, test.jsonl or snli_1.0_*.jsonl or multinli_1.0_*.jsonl",
+        source="Bowman et al. 2015; Williams et al. 2018", licence="CC BY-SA 4.0; MultiNLI: OANC and others",
+        example="snli:corpora/snli",
     )  # fmt: skip
+    names: ClassVar = {
+        "train": ("train.jsonl", "snli_1.0_train.jsonl", "multinli_1.0_train.jsonl"),
+        "dev": ("dev.jsonl", "snli_1.0_dev.jsonl", "multinli_1.0_dev_matched.jsonl"),
+        "test": ("test.jsonl", "snli_1.0_test.jsonl"),
+    }
+    labels: ClassVar = LABELS
+    pairs: ClassVar = True
 
-    def splits(self) -> tuple[str, ...]:
-        """The files that are there."""
-        return tuple(self._files())
-
-    def table(self, split: str) -> Table:
-        """The sentence pairs of a split, one row each."""
-        return Table(text_features(LABELS, pair=True), _rows(self._files()[split]))
-
-    def _files(self) -> dict[str, Path]:
-        return files(self.path, train="train.jsonl", dev="dev.jsonl", test="test.jsonl")
+    def rows(self, path: Path) -> Iterator[Row]:
+        """The sentence pairs with a gold label."""
+        return _pairs(json_lines(path))
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    for where, row in json_lines(path):
-        label = field(row, "label", where)
+@dataclass(frozen=True, kw_only=True)
+class Xnli(FileASplit):
+    """The pairs of one `language`; train is MultiNLI as XNLI's authors had it translated."""
+
+    card: ClassVar[DataCard] = DataCard(
+        name="xnli", what="entailment between two sentences in 15 languages, three classes",
+        form="xnli:FOLDER?language=CODE with xnli.dev.tsv, xnli.test.tsv (or .jsonl), multinli.train.CODE.tsv",
+        source="Conneau et al. 2018", licence="CC BY-NC 4.0", example="xnli:corpora/XNLI-1.0?language=sw",
+    )  # fmt: skip
+    labels: ClassVar = LABELS
+    pairs: ClassVar = True
+    language: str = "en"
+
+    def files(self) -> dict[str, Path]:
+        """The files of XNLI, and the training file of this language."""
+        names = {split: [f"xnli.{split}.tsv", f"xnli.{split}.jsonl"] for split in ("dev", "test")}
+        return files(self.path, {"train": [f"multinli.train.{self.language}.tsv"]} | names)
+
+    def rows(self, path: Path) -> Iterator[Row]:
+        """The pairs of the language. Raises ExegeteError where there is none, naming the languages there are."""
+        rows = list(json_lines(path) if path.suffix == ".jsonl" else tab_separated(read(path), str(path)))
+        mine = [row for row in rows if row[1].get("language", self.language) == self.language]
+        if not mine:
+            there = sorted({str(row.get("language")) for _, row in rows})
+            raise ExegeteError(f"{path} has no rows in the language {self.language!r}; it has: {', '.join(there)}")
+        return _pairs(mine)
+
+
+def _pairs(rows: Iterable[tuple[str, Row]]) -> Iterator[Row]:
+    for where, row in rows:
+        premise, hypothesis, gold = next((keys for keys in KEYS if keys[1] in row), KEYS[-1])
+        label = field(row, gold, where)
         if label in NO_GOLD:
             continue
-        yield {
-            "text": need_text(field(row, "premise", where), "premise", where),
-            "text_pair": need_text(field(row, "hypothesis", where), "hypothesis", where),
-            "label": need_label(label, LABELS, where),
-            "rationale": None,
-            "rationale_pair": None,
-        }
+        texts = (need_text(field(row, name, where), name, where) for name in (premise, hypothesis))
+        label = need_label("contradiction" if label == "contradictory" else label, LABELS, where)
+        yield row_of(*((text, None) for text in texts)) | {"label": label}

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from exegete.data.cards import DataCard
 from exegete.data.readers.base import (
-    Reader,
     Row,
-    Table,
     field,
     from_json,
     listed,
     need_answer,
     need_text,
     read,
+    row_of,
     text_features,
 )
-from exegete.data.splits import DIVIDED, belongs
+from exegete.data.readers.layouts import Divided
+
+if TYPE_CHECKING:
+    from datasets import Features
 
 
 @dataclass(frozen=True, kw_only=True)
-class Squad(Reader):
+class Squad(Divided):
     """Questions and paragraphs; each distinct answer once, [] for a question without one.
 
     A file is one of the published splits, so it is divided by paragraph: all questions of a paragraph are in the same
@@ -42,20 +44,17 @@ class Squad(Reader):
         source="Rajpurkar et al. 2016, 2018", licence="CC BY-SA 4.0", example="squad:corpora/squad/dev-v2.0.json",
     )  # fmt: skip
 
-    def splits(self) -> tuple[str, ...]:
-        """Always train, dev, test and all."""
-        return DIVIDED
+    def keyed(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
+        """The questions, divided by their paragraphs."""
+        return text_features(None, pair=True, answer=True), self._rows(path)
 
-    def table(self, split: str) -> Table:
-        """The questions of a split, one row each."""
-        return Table(text_features(None, pair=True, answer=True), self._rows(split))
-
-    def _rows(self, split: str) -> Iterator[Row]:
-        for where, paragraph in _paragraphs(Path(self.path)):
+    def _rows(self, path: Path) -> Iterator[tuple[str, Row]]:
+        for where, paragraph in _paragraphs(path):
             context = need_text(field(paragraph, "context", where), "context", where)
-            if belongs(context, split, self.seed):
-                rows = (_row(question, context, where) for question in listed(paragraph, "qas", where))
-                yield from (_sentence(row) for row in rows if row["answer"]) if self.sentences else rows
+            for question in listed(paragraph, "qas", where):
+                row = _row(question, context, where)
+                if row["answer"] or not self.sentences:
+                    yield context, _sentence(row) if self.sentences else row
 
 
 def _paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
@@ -68,13 +67,8 @@ def _paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
 def _row(question: Any, context: str, where: str) -> Row:
     text = need_text(field(question, "question", where), "question", where)
     spans = (_answer(answer, context, f"{where}, {text!r}") for answer in listed(question, "answers", where))
-    return {
-        "text": text,
-        "text_pair": context,
-        "answer": [list(span) for span in dict.fromkeys(map(tuple, spans))],
-        "rationale": None,
-        "rationale_pair": None,
-    }
+    answer = [list(span) for span in dict.fromkeys(map(tuple, spans))]
+    return row_of((text, None), (context, None)) | {"answer": answer}
 
 
 def _sentence(row: Row) -> Row:

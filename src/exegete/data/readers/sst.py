@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Reader, Row, Table, files, lines, need_text, read, text_features
-from exegete.data.spans import Span, marked
+from exegete.data.readers.base import Row, lines, need_text, read
+from exegete.data.readers.layouts import FileASplit
+from exegete.data.spans import joined, marked
 from exegete.errors import ExegeteError
 
-LABELS = ("negative", "positive")
 NEUTRAL = 2
 _PIECE = re.compile(r"[()]|[^ ()]+")
 _ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
@@ -45,7 +44,7 @@ class Phrase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sst(Reader):
+class Sst(FileASplit):
     """Sentences with polar roots, in the case of the file, words joined by single spaces, brackets unescaped.
 
     The rationale is the heuristic of Carton et al. (2020) as Explanation Regularisation uses it: from the root down, a
@@ -60,16 +59,22 @@ class Sst(Reader):
         licence="not stated by the authors; research use", example="sst:corpora/sst",
     )  # fmt: skip
 
-    def splits(self) -> tuple[str, ...]:
-        """The files that are there."""
-        return tuple(self._files())
+    names: ClassVar = {"train": ("train.txt",), "dev": ("dev.txt",), "test": ("test.txt",)}
+    labels: ClassVar = ("negative", "positive")
 
-    def table(self, split: str) -> Table:
+    def rows(self, path: Path) -> Iterator[Row]:
         """Trees whose root is neutral are left out."""
-        return Table(text_features(LABELS), _rows(self._files()[split]))
-
-    def _files(self) -> dict[str, Path]:
-        return files(self.path, train="train.txt", dev="dev.txt", test="test.txt")
+        for where, line in lines(read(path), str(path)):
+            root = parse(line, where)
+            if root.label == NEUTRAL:
+                continue
+            words, scores = zip(*strengths(root), strict=True)
+            text, spans = joined(words)
+            yield {
+                "text": need_text(text, "text", where),
+                "label": int(root.label > NEUTRAL),
+                "rationale": marked(spans, [score >= 0.5 for score in scores]),
+            }
 
 
 def parse(line: str, where: str) -> Phrase:
@@ -116,18 +121,3 @@ def _phrase(parts: list[str | Phrase], where: str) -> Phrase:
 
 def _unescaped(word: str) -> str:
     return _ESCAPES.get(word, word).replace("\\/", "/").replace("\\*", "*")
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    for where, line in lines(read(path), str(path)):
-        root = parse(line, where)
-        if root.label == NEUTRAL:
-            continue
-        words, scores = zip(*strengths(root), strict=True)
-        ends = accumulate(len(word) + 1 for word in words)
-        spans: list[Span] = [(end - len(word) - 1, end - 1) for word, end in zip(words, ends, strict=True)]
-        yield {
-            "text": need_text(" ".join(words), "text", where),
-            "label": int(root.label > NEUTRAL),
-            "rationale": marked(spans, [score >= 0.5 for score in scores]),
-        }

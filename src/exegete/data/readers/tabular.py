@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from exegete.data.readers.base import Reader, Table, field, files
+from exegete.data.readers.base import Reader, Table, field
 from exegete.data.readers.columns import ColumnOptions, Records, resolve, tabulate
 from exegete.data.readers.exchanges import are_exchanges, exchange_table, identity
+from exegete.data.readers.layouts import files
 from exegete.data.splits import DIVIDED, belongs, canonical
 from exegete.errors import ExegeteError
 
@@ -68,10 +69,8 @@ class Tabular(ColumnOptions, Reader):
         return [(where, row) for where, row in records if belongs(str(row.get(text)), split, self.seed)]
 
     def _files(self) -> dict[str, Path]:
-        for dev in ("dev", "validation", "val"):
-            if (Path(self.path) / f"{dev}{self.suffix}").is_file():
-                break
-        return files(self.path, **{s: f"{dev if s == 'dev' else s}{self.suffix}" for s in ("train", "dev", "test")})
+        named = {"train": ("train",), "dev": ("dev", "validation", "val"), "test": ("test",)}
+        return files(self.path, {split: [name + self.suffix for name in names] for split, names in named.items()})
 
 
 def some(records: Records, path: Path) -> Records:

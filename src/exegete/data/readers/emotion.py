@@ -1,0 +1,32 @@
+"""Emotion: English tweets in six basic emotions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from exegete.data.cards import DataCard
+from exegete.data.readers.base import Row, lines, need_label, need_text, read, row_of
+from exegete.data.readers.layouts import FileASplit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emotion(FileASplit):
+    """`TEXT;LABEL` lines, the classes in the order of the hub's copy."""
+
+    card: ClassVar[DataCard] = DataCard(
+        name="emotion", what="tweets in six classes: sadness, joy, love, anger, fear, surprise",
+        form="emotion:FOLDER with train.txt, val.txt, test.txt, a line is TEXT;LABEL", source="Saravia et al. 2018",
+        licence="research use", example="emotion:corpora/emotion",
+    )  # fmt: skip
+    names: ClassVar = {"train": ("train.txt",), "dev": ("val.txt", "dev.txt"), "test": ("test.txt",)}
+    labels: ClassVar = ("sadness", "joy", "love", "anger", "fear", "surprise")
+
+    def rows(self, path: Path) -> Iterator[Row]:
+        """The lines of a file."""
+        for where, line in lines(read(path), str(path)):
+            text, _, label = line.rpartition(";")
+            row = row_of((need_text(text, "text", where), None))
+            yield row | {"label": need_label(label.strip(), self.labels, where)}

@@ -1,0 +1,62 @@
+"""e-SNLI: entailment between two sentences, with the words that explain the label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from exegete.data.cards import DataCard
+from exegete.data.marked import MAJORITY
+from exegete.data.readers.base import Row, Side, field, is_blank, need_label, need_text, row_of
+from exegete.data.readers.csv import headed
+from exegete.data.readers.layouts import FileASplit
+from exegete.data.readers.snli import LABELS, NO_GOLD
+from exegete.data.spans import voted, word_spans
+from exegete.errors import ExegeteError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Esnli(FileASplit):
+    """Premise and hypothesis, and the words between stars in their marked copies as rationales.
+
+    Punctuation belongs to the word that it stands at, as for the annotators. `share`: a word is evidence when at least
+    this share of a row's annotators marked it (train has one, dev and test have three).
+    """
+
+    card: ClassVar[DataCard] = DataCard(
+        name="esnli", what="entailment between two sentences, three classes, with the words that people marked",
+        form="esnli:FOLDER with esnli_train_1.csv and esnli_train_2.csv, esnli_dev.csv, esnli_test.csv; ?share=0.5",
+        source="Camburu et al. 2018", licence="MIT", example="esnli:corpora/e-SNLI/dataset",
+    )  # fmt: skip
+    names: ClassVar = {
+        "train": ("esnli_train_1.csv", "esnli_train.csv"), "dev": ("esnli_dev.csv",), "test": ("esnli_test.csv",),
+    }  # fmt: skip
+    labels: ClassVar = LABELS
+    pairs: ClassVar = True
+    share: float = MAJORITY
+
+    def rows(self, path: Path) -> Iterator[Row]:
+        """The pairs with a gold label; those of train stand in two files."""
+        second = [path.with_name("esnli_train_2.csv")] if path.name == "esnli_train_1.csv" else []
+        for part in (path, *second):
+            for where, row in headed(part):
+                label = field(row, "gold_label", where)
+                if label not in NO_GOLD:
+                    sides = (self._side(row, side, where) for side in (1, 2))
+                    yield row_of(*sides) | {"label": need_label(label, LABELS, where)}
+
+    def _side(self, row: Row, side: int, where: str) -> Side:
+        text = need_text(field(row, f"Sentence{side}", where), f"Sentence{side}", where)
+        copies = [f"Sentence{side}_marked_{person}" for person in (1, 2, 3)]
+        people = [_stars(row[name], text, name, where) for name in copies if not is_blank(row.get(name))]
+        return text, voted(word_spans(text), people, self.share)
+
+
+def _stars(marked: str, text: str, name: str, where: str) -> list[bool]:
+    """For each word of the text whether its marked copy has it between stars."""
+    words = marked.split()
+    if len(words) != len(text.split()):
+        raise ExegeteError(f"{where}: expected the {len(text.split())} words of the text in {name!r}, got {len(words)}")
+    return [len(word) > 2 and word.startswith("*") and word.endswith("*") for word in words]

@@ -1,0 +1,44 @@
+"""Rotten Tomatoes: sentences of film reviews, a file of good ones and a file of bad ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from exegete.data.cards import DataCard
+from exegete.data.readers.base import Reader, Row, Table, folder, lines, need_text, read, row_of, text_features
+from exegete.data.splits import DIVIDED
+
+LABELS = ("neg", "pos")
+BOUNDS = {"train": (0.0, 0.8), "dev": (0.8, 0.9), "test": (0.9, 1.0), "all": (0.0, 1.0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RottenTomatoes(Reader):
+    """Good sentences, then bad ones; of each file the first 80 % are train, the next 10 % dev, as in the hub's copy."""
+
+    card: ClassVar[DataCard] = DataCard(
+        name="rotten_tomatoes", what="film reviews, sentence by sentence, two classes",
+        form="rotten_tomatoes:FOLDER with rt-polarity.pos and rt-polarity.neg (Latin-1); split all is everything",
+        source="Pang and Lee 2005", licence="not stated by the authors; research use",
+        example="rotten_tomatoes:corpora/rt-polaritydata",
+    )  # fmt: skip
+
+    def splits(self) -> tuple[str, ...]:
+        """Always train, dev, test and all."""
+        return DIVIDED
+
+    def table(self, split: str) -> Table:
+        """The sentences of a split, one row each."""
+        base = folder(self.path)
+        rows = [row for label in (1, 0) for row in _part(base / f"rt-polarity.{LABELS[label]}", label, split)]
+        return Table(text_features(LABELS), rows)
+
+
+def _part(path: Path, label: int, split: str) -> Iterator[Row]:
+    found = list(lines(read(path, "latin-1"), str(path)))
+    start, end = (int(len(found) * share + 0.5) for share in BOUNDS[split])
+    for where, line in found[start:end]:
+        yield row_of((need_text(line.strip(), "text", where), None)) | {"label": label}

@@ -1,0 +1,78 @@
+"""Quality estimation of WMT: sentences, their machine translations, how much people changed and which words are bad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from exegete.data.cards import DataCard
+from exegete.data.readers.base import NUMBER, Row, Side, need_number, need_text, read, row_of, text_features
+from exegete.data.readers.layouts import FileASplit
+from exegete.data.readers.mlqe import bad_words
+from exegete.data.spans import marked, word_spans
+from exegete.errors import ExegeteError
+
+if TYPE_CHECKING:
+    from datasets import Features
+
+COLUMNS = {
+    "src": ("src",),
+    "mt": ("mt",),
+    "hter": ("hter",),
+    "tags": ("tags", "mt_tags"),
+    "source_tags": ("source_tags", "src_tags"),
+}
+"""What the files of a split end in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WmtQe(FileASplit):
+    """Source and translation as they were tokenised; the label is HTER, where there is a file of it (task 1).
+
+    The words tagged BAD are the rationales of each side that has a file of tags (task 2), else they are null. Tags are
+    for words (to 2017), words and the gaps around them (from 2018), or words and the sentence's end (from 2022).
+    """
+
+    card: ClassVar[DataCard] = DataCard(
+        name="wmt_qe", what="quality of machine translations (HTER), word tags as rationales; tasks 1 and 2 of WMT",
+        form="wmt_qe:FOLDER with SPLIT.src, SPLIT.mt, and SPLIT.hter, SPLIT.source_tags, SPLIT.tags where there are",
+        source="Specia et al. 2018, 2020; Zerva et al. 2022", licence="that of each year's task",
+        example="wmt_qe:corpora/task2_en-de",
+    )  # fmt: skip
+    names: ClassVar = {split: (f"{split}.src", f"{split}/{split}.src") for split in ("train", "dev", "test")}
+
+    def features(self, path: Path) -> Features:
+        """Pairs, with a number where there is a file of them."""
+        return text_features(NUMBER if path.with_suffix(".hter").is_file() else None, pair=True)
+
+    def rows(self, path: Path) -> Iterator[Row]:
+        """The lines of a split's files, which belong together by their numbers."""
+        columns = {name: _column(path, names) for name, names in COLUMNS.items()}
+        if columns["mt"] is None:
+            raise ExegeteError(f"expected a file at {str(path.with_suffix('.mt'))!r}, found nothing")
+        there = {name: column for name, column in columns.items() if column is not None}
+        for cells in zip(*there.values(), strict=True):
+            line = dict(zip(there, cells, strict=True))
+            label = {"label": need_number(line["hter"][1], "hter", line["hter"][0])} if "hter" in line else {}
+            sides = (_side(line[text], line.get(tags)) for text, tags in (("src", "source_tags"), ("mt", "tags")))
+            yield row_of(*sides) | label
+
+
+def _column(path: Path, names: Iterable[str]) -> list[tuple[str, str]] | None:
+    """(place for errors, line) of the first of these files that is there. Raises ExegeteError for other lengths."""
+    found = next((file for file in (path.with_suffix(f".{name}") for name in names) if file.is_file()), None)
+    if found is None:
+        return None
+    lines = read(found).removesuffix("\n").split("\n")
+    count = len(read(path).removesuffix("\n").split("\n"))
+    if len(lines) != count:
+        raise ExegeteError(f"{found}: expected the {count} lines of {path.name}, got {len(lines)}")
+    return [(f"{found}, line {number}", line.removesuffix("\r")) for number, line in enumerate(lines, start=1)]
+
+
+def _side(line: tuple[str, str], tags: tuple[str, str] | None) -> Side:
+    text = need_text(line[1], "text", line[0])
+    spans = word_spans(text)
+    return text, None if tags is None else marked(spans, bad_words(tags[1].split(), len(spans), tags[0]))

@@ -1,0 +1,58 @@
+"""The topics and reviews of Zhang et al.: csv files without a head line, the class first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from exegete.data.cards import DataCard
+from exegete.data.readers.base import Names, Row, lines, need_label, need_text, read, row_of, text_features
+from exegete.data.readers.csv import cells
+from exegete.data.readers.layouts import FileASplit
+from exegete.errors import ExegeteError
+
+if TYPE_CHECKING:
+    from datasets import Features
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zhang(FileASplit):
+    """Title and text of a row with a space between them; a line end is escaped as in the files.
+
+    Classes have the names of `classes.txt`, and where there is none (Yelp, Amazon) their numbers.
+    """
+
+    card: ClassVar[DataCard] = DataCard(
+        name="zhang", what="AG News, DBpedia, Sogou, Yahoo, Yelp, Amazon as csv without a head line",
+        form="zhang:FOLDER with train.csv, test.csv, and classes.txt where there is one; a line is CLASS,TITLE,TEXT",
+        source="Zhang et al. 2015", licence="that of each corpus; research use", example="zhang:corpora/ag_news_csv",
+    )  # fmt: skip
+    names: ClassVar = {"train": ("train.csv",), "dev": ("dev.csv", "valid.csv"), "test": ("test.csv",)}
+
+    def features(self, path: Path) -> Features:
+        """Texts in the corpus's classes."""
+        return text_features(self._classes()[1])
+
+    def rows(self, path: Path) -> Iterator[Row]:
+        """The lines of a file."""
+        numbers, _ = self._classes()
+        for where, (label, *parts) in cells(path):
+            text = " ".join(part for part in parts if part.strip())
+            yield row_of((need_text(text, "text", where), None)) | {"label": need_label(label, numbers, where)}
+
+    def _classes(self) -> tuple[Names, Names]:
+        """The numbers that lines have, and what the classes are called: files' own, or all numbers of all splits."""
+        listing = Path(self.path) / "classes.txt"
+        if listing.is_file():
+            names = [line.strip() for _, line in lines(read(listing), str(listing))]
+            return [str(number) for number, _ in enumerate(names, start=1)], names
+        numbers = {row[0] for path in self.files().values() for where, row in cells(path) if _is_number(row[0], where)}
+        return (found := sorted(numbers, key=int)), found
+
+
+def _is_number(label: str, where: str) -> bool:
+    if not label.isdecimal():
+        raise ExegeteError(f"{where}: expected the number of a class first, got {label!r:.60}")
+    return True
