@@ -2,107 +2,44 @@
 
 from __future__ import annotations
 
-import io
-import json
-import tarfile
 from dataclasses import dataclass
 from typing import ClassVar
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+from corpora import CORPORA, lines
 from exegete.data.cards import DataCard
 from exegete.data.readers import READERS, Reader, Table
 from exegete.data.readers.base import text_features
 from exegete.testing import ReaderContract
 
-ROWS = [{"text": f"a small town {n}", "label": "good" if n % 2 else "bad", "rationale": [[2, 7]]} for n in range(30)]
-PARTS = ("train", "dev", "test")
 
-
-def json_lines(rows):
-    return "\n".join(json.dumps(row) for row in rows)
-
-
-def packed(path, **members):
-    with tarfile.open(path, "w:gz") as tar:
-        for name, text in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text.encode()))
-
-
-def sst(folder):
-    for part in PARTS:
-        (folder / f"{part}.txt").write_text("(4 (2 a) (4 (3 fine) (2 film)))\n(0 (2 a) (0 bore))\n")
-
-
-def eraser(folder):
-    (folder / "docs").mkdir()
-    (folder / "docs" / "one").write_text("a dull film\nwith a lid")
-    evidence = [[{"start_token": 1, "end_token": 3}]]
-    row = {"annotation_id": "one", "classification": "NEG", "evidences": evidence}
-    for part in ("train", "val", "test"):
-        (folder / f"{part}.jsonl").write_text(json_lines([row]))
-
-
-def snli(folder):
-    for part in PARTS:
-        row = {"premise": "two women hug", "hypothesis": "they sleep", "label": "contradiction"}
-        (folder / f"{part}.jsonl").write_text(json_lines([row]))
-
-
-def squad(file):
-    asked = {"id": "1", "question": "which film?", "answers": [{"text": "town", "answer_start": 8}]}
-    paragraphs = [{"context": f"a small town {n}", "qas": [asked]} for n in range(30)]
-    file.write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}))
-
-
-def mlqe(folder):
-    for part in PARTS:
-        head = "index\toriginal\ttranslation\tscores\tmean\tz_scores\tz_mean\tmodel_scores"
-        row = "0\ta lid\tein Deckel\t[1]\t1\t[1]\t-0.5\t0"
-        packed(folder / f"en-de-{part}.tar.gz", **{f"{part}.df.short.tsv": f"{head}\n{row}\n"})
-
-
-def csv(file):
-    rows = [f'{row["text"]},{row["label"]},"[[2, 7]]"' for row in ROWS]
-    file.write_text("\n".join(["text,label,rationale", *rows]))
-
-
-SAMPLES = {
-    "sst": sst,
-    "eraser": eraser,
-    "snli": snli,
-    "squad": squad,
-    "mlqe": mlqe,
-    "csv": csv,
-    "jsonl": lambda file: file.write_text(json_lines(ROWS)),
-    "parquet": lambda file: pq.write_table(pa.Table.from_pylist(ROWS), file),
-    "labelled": lambda file: file.write_text("\n".join(f"{row['label']} {row['text']}" for row in ROWS)),
-}
-FOLDERS = (sst, eraser, snli, mlqe)
-
-
-@pytest.mark.parametrize("name", [name for name, kind in READERS.items() if name in SAMPLES or not kind.needs_path])
+@pytest.mark.parametrize("name", sorted(set(READERS) - {"hub"}))
 class TestNativeReaders(ReaderContract):
     @pytest.fixture
     def reader(self, name, tmp_path):
-        if name not in SAMPLES:
+        if not READERS[name].needs_path:
             return READERS[name]()
-        write = SAMPLES[name]
-        path = tmp_path if write in FOLDERS else tmp_path / "data"
-        write(path)
-        return READERS[name](path=str(path))
+        (tmp_path / "corpus").mkdir()
+        return READERS[name](path=str(CORPORA[name](tmp_path / "corpus")))
+
+
+class TestHub(ReaderContract):
+    damages = 8
+
+    @pytest.fixture
+    def reader(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+        (tmp_path / "corpus").mkdir()
+        return READERS["hub"](path=str(CORPORA["hub"](tmp_path / "corpus")))
 
 
 class TestExchanges(ReaderContract):
     @pytest.fixture
     def reader(self, tmp_path):
         row = {"prompt": "Where is the lid?", "sources": [{"name": "a", "text": "in town"}], "response": "In town."}
-        (tmp_path / "asked.jsonl").write_text(json_lines(row | {"prompt": f"Where is lid {n}?"} for n in range(30)))
-        return READERS["jsonl"](path=str(tmp_path / "asked.jsonl"))
+        asked = lines(tmp_path / "asked.jsonl", [row | {"prompt": f"Where is lid {n}?"} for n in range(30)])
+        return READERS["jsonl"](path=str(asked))
 
 
 @pytest.mark.parametrize("name", READERS)

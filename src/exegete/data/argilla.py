@@ -67,7 +67,7 @@ def _record(record: Any, where: str) -> Marked:
             elif isinstance(value, str) and label is None:
                 label = value
     texts = tuple(need_text(fields[name], name, where) for name in names)
-    return Marked(texts, None if isinstance(label, list | dict) else label, marks)
+    return Marked(texts, None if isinstance(label, list | dict) else label, marks, where)
 
 
 def _object(record: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _task(task: Any, where: str) -> Marked:
         person = _person(annotation.get("completed_by"))
         marks[person] = marks.get(person, ()) + tuple(_marks(results, names, texts, where))
         label = _choice(results) if label is None else label
-    return Marked(texts, None if isinstance(label, list | dict) else label, marks)
+    return Marked(texts, None if isinstance(label, list | dict) else label, marks, where)
 
 
 def _fields(data: Any, where: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ class Marked:
     """An example as people marked it.
 
     `texts`: one, or the two of a pair. `label`: its name, None where unknown. `marks`: what each person marked, by the
-    person's name; somebody who looked and marked nothing has no marks.
+    person's name; somebody who looked and marked nothing has no marks. `where`: its place, for errors.
 
     Raises `ExegeteError` for a mark outside its text, and for half a character (a lone surrogate) in a text or name.
     """
@@ -31,18 +31,22 @@ class Marked:
     texts: tuple[str, ...]
     label: str | float | None = None
     marks: Mapping[str, tuple[Mark, ...]] = field(default_factory=dict)
+    where: str = field(default="an example", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.texts) <= 2 or any(is_blank(text) for text in self.texts):
-            raise ExegeteError("expected one text or two, and none of them empty")
+            raise ExegeteError(f"{self.where}: expected one text or two, and none of them empty")
+        where = self.where
         try:
             "".join((*self.texts, str(self.label), *self.marks)).encode()
         except UnicodeEncodeError as error:
             found = error.object[error.start]
-            raise ExegeteError(f"expected whole characters, got half of one (a lone surrogate): {found!r}") from None
+            raise ExegeteError(
+                f"{where}: expected whole characters, got half of one (a lone surrogate): {found!r}"
+            ) from None
         for side, start, end in (mark for marks in self.marks.values() for mark in marks):
             if not 0 <= side < len(self.texts) or not 0 <= start < end <= len(self.texts[side]):
-                raise ExegeteError(f"expected marks inside the texts, got [{start}, {end}] of text {side + 1}")
+                raise ExegeteError(f"{where}: expected marks inside the texts, got [{start}, {end}] of text {side + 1}")
 
 
 def agreed(example: Marked, share: float = MAJORITY) -> list[list[list[int]]] | None:
@@ -77,11 +81,12 @@ def marked_table(examples: Sequence[Marked], share: float = MAJORITY) -> Table:
     if not examples:
         raise ExegeteError("there are no examples")
     pair = any(len(example.texts) == 2 for example in examples)
-    if pair and any(len(example.texts) != 2 for example in examples):
-        raise ExegeteError("expected pairs throughout or single texts throughout, got both")
+    single = next((example.where for example in examples if len(example.texts) == 1), None)
+    if pair and single:
+        raise ExegeteError(f"{single}: expected pairs throughout or single texts throughout, got both")
     labels = None
     if all(example.label is not None for example in examples):
-        labels = Labels.of([("", {"label": example.label}) for example in examples], "label", "")
+        labels = Labels.of([(example.where, {"label": example.label}) for example in examples], "label", "")
     return Table(text_features(labels.feature if labels else None, pair=pair), _rows(examples, labels, share))
 
 
@@ -92,5 +97,5 @@ def _rows(examples: Sequence[Marked], labels: Labels | None, share: float) -> It
         if len(example.texts) == 2:
             row |= {"text_pair": example.texts[1], "rationale_pair": None if spans is None else spans[1]}
         if labels is not None:
-            row["label"] = labels.encode(example.label, "label")
+            row["label"] = labels.encode(example.label, example.where)
         yield row

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from datasets import ClassLabel, Dataset
@@ -13,6 +14,7 @@ from exegete.data.load import open_spec, resolved
 from exegete.data.readers import READERS, Reader
 from exegete.data.readers.exchanges import EXCHANGE
 from exegete.errors import ExegeteError
+from exegete.testing.damage import damages
 
 TEXTS = {"rationale": "text", "rationale_pair": "text_pair", "answer": "text_pair"}
 """Columns of spans, and the text that they are spans of."""
@@ -30,6 +32,9 @@ class ReaderContract:
                 (tmp_path / "data.txt").write_text("...")  # a few rows for each split
                 return MyReader(path=str(tmp_path / "data.txt"))
     """
+
+    damages: ClassVar[int] = 60
+    """How many damaged versions of its files a reader meets, shared out among them; at least four of each."""
 
     def test_its_facts_are_told(self, reader: Reader) -> None:
         """Name, form, example, source and licence are there for lists and help texts."""
@@ -75,6 +80,34 @@ class ReaderContract:
             elsewhere = replace(reader, path=f"{reader.path}-that-is-not-there")
             with pytest.raises(ExegeteError):
                 [list(elsewhere.table(split).rows) for split in elsewhere.splits()]
+
+    def test_damage_is_told(self, reader: Reader) -> None:
+        """A file that is cut off, or holds something else in a place, is read or is an ExegeteError that names it."""
+        if not reader.needs_path:
+            return
+        base = Path(reader.path)
+        files = sorted(path for path in base.rglob("*") if path.is_file()) if base.is_dir() else [base]
+        for path in files:
+            content = path.read_bytes()
+            try:
+                for damaged in damages(content, max(4, self.damages // len(files))):
+                    path.write_bytes(damaged)
+                    require_read_or_told(reader, path)
+            finally:
+                path.write_bytes(content)
+
+
+def require_read_or_told(reader: Reader, path: Path) -> None:
+    """Fails for an error of another kind than ExegeteError, or one that does not name the file or the reader's path."""
+    told = None
+    try:
+        for split in reader.splits():
+            features, rows = reader.table(split)
+            for row in rows:
+                require_canonical(row, features)
+    except ExegeteError as error:
+        told = str(error)
+    assert told is None or reader.path in told or path.name in told
 
 
 def require_canonical(row: Mapping[str, Any], features: Mapping[str, Any]) -> None:

@@ -44,5 +44,6 @@ def _content(stored: Any, column: str, where: str) -> bytes:
         with Image.open(BytesIO(content)) as picture:
             picture.verify()
     except Exception as error:  # each format raises errors of its own
-        raise ExegeteError(f"{where}: expected an image in {column!r} that can be opened: {error}") from None
+        file = f" ({stored['path']})" if stored and stored["path"] else ""
+        raise ExegeteError(f"{where}: cannot open the image in {column!r}{file}: {type(error).__name__}") from None
     return content

@@ -14,6 +14,7 @@ from exegete.data.label_studio import read_tasks
 from exegete.data.marked import MAJORITY, Marked, marked_table
 from exegete.data.readers.base import Row, from_json, read
 from exegete.data.readers.layouts import Divided
+from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
     from datasets import Features
@@ -30,7 +31,10 @@ class MarkedJson(Divided):
 
     def keyed(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
         """The marked examples, divided by their first texts."""
-        features, rows = marked_table(self.parsed(from_json(read(path), self.path)), self.share)
+        examples = self.parsed(from_json(read(path), self.path))
+        if not examples:
+            raise ExegeteError(f"{path} is empty: it has no examples")
+        features, rows = marked_table(examples, self.share)
         return features, ((row["text"], row) for row in rows)
 
     @abstractmethod

@@ -47,6 +47,8 @@ class Zhang(FileASplit):
         listing = Path(self.path) / "classes.txt"
         if listing.is_file():
             names = [line.strip() for _, line in lines(read(listing), str(listing))]
+            if len(set(names)) < len(names):
+                raise ExegeteError(f"{listing}: expected each class once, got: {', '.join(names)}")
             return [str(number) for number, _ in enumerate(names, start=1)], names
         numbers = {row[0] for path in self.files().values() for where, row in cells(path) if _is_number(row[0], where)}
         return (found := sorted(numbers, key=int)), found
