@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
@@ -16,7 +16,9 @@ from exegete.models.generation import examples as generation_examples
 from exegete.models.generation.from_ids import batch_of_ids
 from exegete.models.generation.places import predicting_columns, response_of, response_places
 from exegete.models.loading.adapters import unwrapped
+from exegete.models.outputs import Outputs
 from exegete.models.passes.capture import Capture
+from exegete.models.passes.exclusive import exclusive
 from exegete.models.tasks import Generation
 
 
@@ -105,6 +107,16 @@ class GeneratingModel(ExplainedModel):
         inside = ((step >= target[:, :1]) & (step < target[:, 1:])).to(self.dtype)
         weights = torch.zeros(batch.attended.shape, device=batch.device, dtype=self.dtype)
         return weights.scatter_add(1, positions - 1, inside / inside.sum(1, keepdim=True))
+
+    @exclusive
+    def continued(self, batch: Batch, past: DynamicCache) -> tuple[Outputs, DynamicCache]:
+        """One pass over texts [B, S] whose beginnings were read before, and all that was read then and now.
+
+        `past` has their keys and values, at its right end; `attention_mask` covers it too, and positions are explicit.
+        """
+        arguments = self._arguments_for(batch, Capture()) | {"use_cache": True, "past_key_values": past}
+        output = self.model(**arguments)
+        return Outputs(self.task.logits(output, batch)), output.past_key_values
 
     def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:
         columns = predicting_columns(response_of(batch))

@@ -6,7 +6,6 @@ and packed into passes of a fixed number of tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -18,6 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
 from exegete.models.passes.readout import answer_only
+from exegete.models.perturbation.packing import passes
+from exegete.models.perturbation.prefix_tree import answers_by_tree, shares_beginnings
 from exegete.models.perturbation.removal import Deletion, Removal, Replacement
 
 if TYPE_CHECKING:
@@ -42,22 +43,6 @@ def perturbed_logits(model: ExplainedModel, batch: Batch, keep: Tensor, how: How
     return answers.view(*keep.shape[:2], *answers.shape[1:])
 
 
-def passes(lengths: Sequence[int], budget: int, *, uniform: bool = False) -> Iterator[slice]:
-    """Consecutive slices of rows that are sorted from long to short, each of at most `budget` padded tokens.
-
-    A pass that is half full ends where the rows get shorter: without padding there is no mask to apply either. A row
-    longer than the budget gets a pass of its own. `uniform`: no two lengths in one pass, however small it is.
-    """
-    start = 0
-    while start < len(lengths):
-        longest = lengths[start]
-        most = min(start + max(1, budget // max(1, longest)), len(lengths))
-        least = start if uniform else start + budget // (2 * max(1, longest))
-        stop = next((row for row in range(max(least, start + 1), most) if lengths[row] != lengths[row - 1]), most)
-        yield slice(start, stop)
-        start = stop
-
-
 def _soft(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Tensor:
     """The blend of each version in the model's present mode, with a graph to `keep` where it has one."""
     if how == "remove":
@@ -75,16 +60,25 @@ def _answers(model: ExplainedModel, versions: Removal, how: How) -> Tensor:
     lengths = versions.lengths.cpu().numpy()[first[new]]
     new = new[np.argsort(-lengths, kind="stable")]
     budget = TOKENS_PER_PASS.get(model.device.type, TOKENS_PER_PASS["cuda"])
-    sizes = versions.lengths.cpu().numpy()[first[new]].tolist()
-    for part in passes(sizes, budget, uniform=model.modality == "image"):
-        answers = versions.run(torch.as_tensor(first[new[part]], device=model.device))
-        memory.update(zip((names[index] for index in new[part]), answers, strict=True))
+    rows = torch.as_tensor(first[new], device=model.device)
+    memory.update(zip((names[index] for index in new), _run(model, versions, rows, budget), strict=True))
     answers = [memory[name] for name in names]
     if model.task.name == "span":
         return _restored([answers[index] for index in version], versions.places)
     if model.task.name == "generation":
         return pad_sequence([answers[index] for index in version], batch_first=True)
     return torch.stack(answers)[torch.as_tensor(version, device=model.device)]
+
+
+def _run(model: ExplainedModel, versions: Removal, rows: Tensor, budget: int) -> list[Tensor]:
+    """Answers of these versions, from long to short; beginnings are shared where that saves much."""
+    if len(rows) > 1 and shares_beginnings(model) and (texts := versions.texts(rows)):
+        found = answers_by_tree(model, texts, budget)
+        if found is not None:
+            return found
+    sizes = versions.lengths[rows].tolist()
+    parts = passes(sizes, budget, uniform=model.modality == "image")
+    return [answer for part in parts for answer in versions.run(rows[part])]
 
 
 def _distinct(keys: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from exegete.models.batch import Batch
 from exegete.models.encoding.images import only_patches
+from exegete.models.perturbation.prefix_tree import Version
 
 if TYPE_CHECKING:
     from exegete.models.explained import ExplainedModel
@@ -28,6 +29,9 @@ class Removal(Protocol):
 
     def run(self, rows: Tensor) -> list[Tensor]:
         """Logits of these versions in one pass, each [C] (spans: [2, length], without padding)."""
+
+    def texts(self, rows: Tensor) -> list[Version] | None:
+        """These versions of prompts with responses as ids; None where they are not just that."""
 
 
 class Deletion:
@@ -69,6 +73,11 @@ class Deletion:
         nowhere = torch.full_like(self.columns[rows, columns], -1)
         foil = None if self.batch.foil is None else self.batch.foil[self.example[rows]]
         return _answers(self.model, Batch(inputs, real, real, nowhere, response=response, foil=foil))
+
+    def texts(self, rows: Tensor) -> list[Version] | None:
+        """Ids of what stays."""
+        ids, response = (self._gathered(name, rows) for name in ("input_ids", "response"))
+        return _texts(self.batch, self.example[rows], ids, self.real[rows], response)
 
     def _per_position(self) -> list[str]:
         response = [] if self.batch.response is None else ["response"]
@@ -117,11 +126,36 @@ class Replacement:
         kept = self.keep.long().masked_fill(~attended[self.example], -1)
         return torch.cat([identity[self.example], kept], 1).to(torch.int32).cpu().numpy()
 
+    def texts(self, rows: Tensor) -> list[Version] | None:
+        """Ids, a token in the place of each that is not kept, where positions are what they are by themselves."""
+        batch, example = self.batch, self.example[rows]
+        positions = batch.inputs.get("position_ids")
+        own = (batch.attended.long().cumsum(1) - 1).clamp(min=0)
+        if self.how == "zero" or not (positions is None or torch.equal(positions, own)):
+            return None
+        assert batch.response is not None
+        gone = batch.removable[example] & ~self.keep[rows]
+        token = self.model.mask_id if self.how == "mask" else self.model.pad_id
+        ids = batch.inputs["input_ids"][example].masked_fill(gone, token)
+        return _texts(batch, example, ids, batch.attended[example], batch.response[example])
+
     def run(self, rows: Tensor) -> list[Tensor]:
         """One pass over the chosen versions, without columns that none of them uses."""
         chosen, columns = self.batch.select(self.example[rows]).trimmed()
         embeddings = self.model.blend(chosen, self.keep[rows, columns], self.how)
         return _answers(self.model, chosen, embeddings)
+
+
+def _texts(batch: Batch, example: Tensor, ids: Tensor, real: Tensor, response: Tensor) -> list[Version] | None:
+    """Versions from ids [m, K] at `real` positions; None where another text follows the response."""
+    last = real.long().cumsum(1).argmax(1, keepdim=True)
+    if not response.gather(1, last).all():
+        return None
+    foils = None if batch.foil is None else batch.foil[example]
+    return [
+        Version(ids[row, real[row]], int(response[row].sum()), None if foils is None else foils[row])
+        for row in range(len(ids))
+    ]
 
 
 def _answers(model: ExplainedModel, batch: Batch, embeddings: Tensor | None = None) -> list[Tensor]:
