@@ -17,6 +17,7 @@ from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop.arguments import DEFAULTS, FROM_SCRATCH, changed_arguments, training_arguments
 from exegete.training.loop.evaluation import HIGHER_IS_BETTER
 from exegete.training.loop.execute import TrainResult, execute
+from exegete.training.loop.head import drop_in_head
 from exegete.training.loop.options import RunOptions
 from exegete.training.loop.run import Run
 from exegete.training.loop.starting_model import (
@@ -72,6 +73,8 @@ def fine_tune(
     options = RunOptions.of(options, given)
     _require_alike(train, dev)
     start = starting_model(model, train, options.processing_class, max_length=options.max_length, seed=options.seed)
+    if options.head_dropout is not None:
+        drop_in_head(start.model, options.head_dropout)
     train, dev = as_numbered(start, train), as_numbered(start, dev)
     terms = objectives(start) if callable(objectives) else objectives
     best = next(iter(HIGHER_IS_BETTER[start.task.name]))
@@ -94,6 +97,7 @@ def _settings(options: RunOptions) -> dict[str, Any]:
     settings: dict[str, Any] = {"early_stopping_patience": options.early_stopping_patience}
     settings |= {"masked_share": options.masked_share} if options.masked_share else {}
     settings |= {"head_rate": options.head_rate} if options.head_rate not in (None, 1) else {}
+    settings |= {} if options.head_dropout is None else {"head_dropout": options.head_dropout}
     threshold = options.early_stopping_threshold
     return settings | ({"early_stopping_threshold": threshold} if threshold else {})
 

@@ -1,8 +1,9 @@
-"""A learning rate of its own for the head, which starts from chance while the encoder is pretrained."""
+"""What training changes about the head alone: its learning rate, its dropout."""
 
 from __future__ import annotations
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
@@ -29,3 +30,11 @@ def split_head(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: f
         if own:
             group["params"] = [weight for weight in group["params"] if id(weight) not in head]
             optimizer.add_param_group(group | {"params": own, "lr": rate * group["lr"]})
+
+
+def drop_in_head(model: PreTrainedModel, share: float) -> None:
+    """Sets the dropout of all that does not belong to the model's encoder; what is saved of a model has none of it."""
+    encoder = {id(module) for module in unwrapped(model).base_model.modules()}
+    for module in model.modules():
+        if isinstance(module, nn.Dropout) and id(module) not in encoder:
+            module.p = share
