@@ -28,8 +28,8 @@ class Recipe:
     `arguments`: of transformers' Trainer; `from_scratch`: those of a model from scratch, on top; `patience` and
     `threshold`: of early stopping; `max_length`: tokens a text may have (None: what the model takes); `head_rate`: the
     head's learning rate as a multiple of the encoder's, for a pretrained one; `head_dropout`: before the output (None:
-    the model's own); `departures`: what is done in another way than in the paper, a sentence each. Where the data has no classes, a figure of classes chooses nothing: the task's
-    usual one does.
+    the model's own); `departures`: what is done in another way than in the paper, a sentence each. Where the data has
+    no classes, a figure of classes chooses nothing: the task's usual one does.
     """
 
     name: str

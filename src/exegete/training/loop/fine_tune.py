@@ -17,7 +17,7 @@ from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop.arguments import DEFAULTS, FROM_SCRATCH, changed_arguments, training_arguments
 from exegete.training.loop.evaluation import HIGHER_IS_BETTER
 from exegete.training.loop.execute import TrainResult, execute
-from exegete.training.loop.head import drop_in_head
+from exegete.training.loop.head import head_dropout
 from exegete.training.loop.options import RunOptions
 from exegete.training.loop.run import Run
 from exegete.training.loop.starting_model import (
@@ -73,8 +73,6 @@ def fine_tune(
     options = RunOptions.of(options, given)
     _require_alike(train, dev)
     start = starting_model(model, train, options.processing_class, max_length=options.max_length, seed=options.seed)
-    if options.head_dropout is not None:
-        drop_in_head(start.model, options.head_dropout)
     train, dev = as_numbered(start, train), as_numbered(start, dev)
     terms = objectives(start) if callable(objectives) else objectives
     best = next(iter(HIGHER_IS_BETTER[start.task.name]))
@@ -89,7 +87,8 @@ def fine_tune(
         data = {"train_dataset": train, "eval_dataset": dev}
         return trainer(start, args, terms, options=options, callbacks=[stop], **data)
 
-    return execute(run, args, options, loop, lambda: load(run.folder, **kept))
+    with head_dropout(start.model, options.head_dropout):
+        return execute(run, args, options, loop, lambda: load(run.folder, **kept))
 
 
 def _settings(options: RunOptions) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -32,9 +35,16 @@ def split_head(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: f
             optimizer.add_param_group(group | {"params": own, "lr": rate * group["lr"]})
 
 
-def drop_in_head(model: PreTrainedModel, share: float) -> None:
-    """Sets the dropout of all that does not belong to the model's encoder; what is saved of a model has none of it."""
+@contextmanager
+def head_dropout(model: PreTrainedModel, share: float | None) -> Iterator[None]:
+    """Another dropout in all that does not belong to the model's encoder, inside the block; None changes nothing."""
     encoder = {id(module) for module in unwrapped(model).base_model.modules()}
-    for module in model.modules():
-        if isinstance(module, nn.Dropout) and id(module) not in encoder:
+    own = [each for each in model.modules() if isinstance(each, nn.Dropout) and id(each) not in encoder]
+    before = [module.p for module in own]
+    try:
+        for module in own if share is not None else ():
             module.p = share
+        yield
+    finally:
+        for module, usual in zip(own, before, strict=True):
+            module.p = usual

@@ -63,7 +63,7 @@ class WeightSearch:
     storage: str | None = None
     seed: int = 42
     weights: Weights = field(default_factory=Weights)
-    fixed: Mapping[str, float] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.trials < 1 or self.epochs <= 0:
@@ -173,7 +173,7 @@ class _Case:
 
 
 def drawn(trial: Trial, seed: int, fixed: Collection[str] = ()) -> dict[str, Any]:
-    """A trial's λ that are not fixed: those of an unbroken search, and others than those of the trials that run beside it."""
+    """A trial's λ but for fixed ones: those of an unbroken search, others than those of trials that run beside it."""
     trial.set_user_attr(PROCESS, [platform.node(), os.getpid()])
     others = [each for each in trial.study.get_trials(deepcopy=False) if each.number < trial.number]
     before = sum(each.state in FINISHED or (each.state == TrialState.RUNNING and _may_run(each)) for each in others)
