@@ -42,8 +42,8 @@ def head_dropout(model: PreTrainedModel, share: float | None) -> Iterator[None]:
     own = [each for each in model.modules() if isinstance(each, nn.Dropout) and id(each) not in encoder]
     before = [module.p for module in own]
     try:
-        for module in own if share is not None else ():
-            module.p = share
+        for module, usual in zip(own, before, strict=True):
+            module.p = usual if share is None else share
         yield
     finally:
         for module, usual in zip(own, before, strict=True):
