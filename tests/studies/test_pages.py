@@ -234,7 +234,10 @@ def test_pages_from_the_command_line(made, capsys):
     assert main(["study", "export", part, *runs]) == 0
     shutil.rmtree(made / "runs")
     assert main(["study", "page", part, *runs, "--output", str(made / "none.md")]) == 0
-    assert "| 1 | fast is better (.9 against .8) | not run seeds, not run | open (not run) |" in (made / "none.md").read_text()
+    assert (
+        "| 1 | fast is better (.9 against .8) | not run seeds, not run | open (not run) |"
+        in (made / "none.md").read_text()
+    )
     assert main(["study", "import", str(made / "part.parquet"), *runs]) == 0
     capsys.readouterr()
     assert main(["study", "page", part, *runs]) == 0

@@ -69,7 +69,7 @@ def read_part(path: Path) -> PagePart:
 def page(part: PagePart, results: Mapping[str, Results]) -> str:
     """The page in Markdown.
 
-    In a table with a column `verdict`, a row with a placeholder whose runs are not finished has the verdict "open (not run)".
+    In a table with a column `verdict`, a row with a figure that is not run yet has the verdict "open (not run)".
 
     Args:
         part: the hand-written part.
