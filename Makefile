@@ -24,7 +24,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)
-	for name in start faithfulness attribution decomposition training studies regex_cost scaffolding_cost ivra_cost; do \
+	for name in start calls faithfulness attribution decomposition training studies regex_cost scaffolding_cost ivra_cost; do \
 		OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py --output benchmarks/results/$$name.json || exit 1; \
 	done
 

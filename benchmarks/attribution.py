@@ -7,16 +7,13 @@ all texts at once.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import captum.attr as published
@@ -29,8 +26,8 @@ from exegete.explainers.attribute_examples import batches
 from exegete.explainers.units import units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.layers.architecture import layers
+from timing import DATA, given, keep, minilm
 
-SHARED = Path(__file__).parents[2] / "shared"
 OWN = (
     "a slow start , but the last hour is a joy",
     "nobody in this tired sequel seems to want to be there",
@@ -42,8 +39,6 @@ OWN = (
 TOLERANCE = 0.01
 SHARE = 0.95
 PILOT = 2
-ONE_GRADIENT = ("input_x_gradient", "decompx_linear", "attn_lrp", "cp_lrp", "gim", "generic_attention")
-"""The aim is at most 1.5 times a forward and a backward pass."""
 
 
 class Direct(torch.nn.Module):
@@ -78,17 +73,10 @@ class Cost(NamedTuple):
 
 def main() -> None:
     """Measures, prints, and keeps the numbers as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--sentences", type=int, default=40)
-    parser.add_argument("--sig-sentences", type=int, default=4)
-    parser.add_argument("--parts", nargs="*", help="some of the parts only")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    options = given(__doc__, sentences=40, sig_sentences=4, parts=[])
     warnings.filterwarnings("ignore", module="captum")
-    models, data = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("models", "data"))
-    model = exegete.load(models / "minilm-sst2", device="cpu")
-    texts = sentences(data, options.sentences)
+    model = minilm()
+    texts = sentences(options.sentences)
     cases = [case(model, text) for text in texts]
     with model.evaluating():
         for one in cases[:PILOT]:
@@ -98,24 +86,20 @@ def main() -> None:
             "adaptive": lambda: adaptive(model, texts, cases),
             "coalitions": lambda: coalitions(model, texts, cases),
             "one_pass": lambda: one_pass(model, texts, cases),
-            "one_gradient": lambda: one_gradient(model, texts),
             "sequential": lambda: sequential(model, texts[: options.sig_sentences], cases[: options.sig_sentences]),
         }
         found: dict[str, Any] = {"sentences": len(cases), "tokens": [one.batch.length for one in cases]}
         for name in options.parts or parts:
             found[name] = parts[name]()
             print(name, json.dumps(found[name], indent=2), file=sys.stderr, flush=True)
-    print(json.dumps(found, indent=2))
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(found, indent=2) + "\n")
+    keep(found, options.output)
 
 
-def sentences(data: Path, count: int) -> list[str]:
+def sentences(count: int) -> list[str]:
     """Sentences of mixed length from a real corpus, or own ones where it is absent."""
-    if not (data / "sst").is_dir():
+    if not (DATA / "sst").is_dir():
         return list(OWN[:count])
-    rows = exegete.load_data(f"sst:{data / 'sst'}", "dev")["text"]
+    rows = exegete.load_data(f"sst:{DATA / 'sst'}", "dev")["text"]
     return [rows[number] for number in np.linspace(0, len(rows) - 1, count).astype(int)]
 
 
@@ -225,33 +209,6 @@ def coalitions(model: ExplainedModel, texts: list[str], cases: list[Case]) -> di
         }
         found[name] = versus(model, cases, theirs, (16, 50, 125), mine)
     return found
-
-
-def one_gradient(model: ExplainedModel, texts: list[str]) -> dict[str, Any]:
-    """Methods of one forward and one backward pass beside plain ones over the same batches; the best of three."""
-    made = [model.encode([texts[index] for index in indices]) for indices in batches(model, texts)]
-    targets = [model.predict(batch) for batch in made]
-
-    def cost(call: Callable[[Batch, Tensor], object]) -> float:
-        def every() -> None:
-            for batch, target in zip(made, targets, strict=True):
-                call(batch, target)
-
-        return min(spent(model, every)[0].seconds for _ in range(3))
-
-    def plain(batch: Batch, target: Tensor) -> None:
-        embeddings = model.embed(batch).detach().requires_grad_()
-        score = model.task.score(model(batch, embeddings).logits, target)
-        torch.autograd.grad(score.sum(), embeddings)
-
-    def explained(name: str) -> Callable[[Batch, Tensor], object]:
-        method = exegete.explainer(name)
-        return torch.no_grad()(lambda batch, target: method.attribute(model, batch, target))
-
-    base = cost(plain)
-    return {"F + B": {"cpu_s": base}} | {
-        name: {"cpu_s": own, "passes/(F + B)": own / base} for name in ONE_GRADIENT for own in [cost(explained(name))]
-    }
 
 
 def probability_of(model: ExplainedModel, one: Case) -> Callable[[Tensor], Tensor]:

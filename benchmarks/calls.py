@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import captum.attr as published
@@ -16,9 +11,10 @@ import numpy as np
 import torch
 
 import exegete
-from attribution import SHARED, case, probability_of
+from attribution import case, probability_of
 from exegete.explainers.units import units
 from exegete.models import ExplainedModel
+from timing import given, keep, minilm, seconds
 
 LONG = (
     "an honest film about a father who never learned to say what he really meant , played with great restraint , "
@@ -38,15 +34,8 @@ ROUNDS = 12
 
 def main() -> None:
     """Measures, prints, and keeps the numbers as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path)
-    output = parser.parse_args().output
-    torch.set_num_threads(1)
-    folder = Path(os.environ.get("EXEGETE_MODELS", SHARED / "models"))
-    found = json.dumps(measured(exegete.load(folder / "minilm-sst2", device="cpu")), indent=2)
-    print(found)
-    if output:
-        output.write_text(found + "\n")
+    options = given(__doc__)
+    keep(measured(minilm()), options.output)
 
 
 def measured(model: ExplainedModel) -> dict[str, Any]:
@@ -75,20 +64,12 @@ def measured(model: ExplainedModel) -> dict[str, Any]:
         **{f"captum, {size} a pass": call for size, call in ablated.items()},
         **{name: partial(exegete.attribute, model, LONG, name) for name in CALLS},
     }
-    rounds = [{name: timed(call) for name, call in contestants.items()} for _ in range(ROUNDS)]
-    seconds = {name: float(np.median([each[name] for each in rounds[1:]])) for name in contestants}
-    best_ablation = min(seconds[name] for name in seconds if name.startswith("captum"))
-    floors = {"F": seconds["forward"], "F + B": seconds["forward + backward"], "captum": best_ablation}
-    ratios = {name: {floor: seconds[name] / floors[floor]} for name, floor in CALLS.items()}
-    return {"tokens": one.batch.length, "cpu_s": seconds, "ratios": ratios}
-
-
-def timed(call: Callable[[], Any], repeats: int = 4) -> float:
-    """CPU seconds of a call, the mean of a few in a row."""
-    begin = time.process_time()
-    for _ in range(repeats):
-        call()
-    return (time.process_time() - begin) / repeats
+    rounds = [{name: seconds(call, 4) for name, call in contestants.items()} for _ in range(ROUNDS)]
+    medians = {name: float(np.median([each[name] for each in rounds[1:]])) for name in contestants}
+    best_ablation = min(medians[name] for name in medians if name.startswith("captum"))
+    floors = {"F": medians["forward"], "F + B": medians["forward + backward"], "captum": best_ablation}
+    ratios = {name: {floor: medians[name] / floors[floor]} for name, floor in CALLS.items()}
+    return {"tokens": one.batch.length, "cpu_s": medians, "ratios": ratios}
 
 
 if __name__ == "__main__":

@@ -7,15 +7,9 @@ whose peak memory (with interpreter, libraries and model) is the highest residen
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import resource
 import statistics
-import time
-from collections.abc import Callable
 from multiprocessing import get_context
-from pathlib import Path
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification
@@ -23,8 +17,8 @@ from transformers import BertConfig, BertForSequenceClassification
 import exegete
 from exegete.explainers import explainer
 from exegete.models import Batch, ExplainedModel
+from timing import DATA, given, keep, minilm, seconds
 
-SHARED = Path(__file__).parents[2] / "shared"
 METHODS = ("globenc", "alti", "information_flow", "flash_trace", "decompx_linear", "decompx", "decompx_classifier")
 PARTS = ("sentences", "texts of 256 tokens", "a text of 1,024 tokens")
 BARS = {
@@ -45,13 +39,7 @@ REPEATED = ("globenc", "alti", "decompx_linear")
 
 def main() -> None:
     """Runs what is asked for, prints it, and keeps it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
-    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
-    parser.add_argument("--sentences", type=int, default=64)
-    parser.add_argument("--texts", type=int, default=16)
-    options = parser.parse_args()
+    options = given(__doc__, methods=METHODS, parts=PARTS, sentences=64, texts=16)
     found: dict[str, dict[str, dict[str, float]]] = {}
     for part in options.parts:
         for method in options.methods:
@@ -61,9 +49,7 @@ def main() -> None:
             found.setdefault(part, {})[method] = row
             print(f"{part:24}{method:20}" + "  ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
     print(*missed(found), sep="\n")
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(found, indent=1) + "\n")
+    keep(found, options.output)
 
 
 def measured(part: str, method: str, count: int) -> dict[str, float]:
@@ -98,24 +84,13 @@ def loaded(part: str, count: int) -> tuple[ExplainedModel, list[Batch]]:
         torch.manual_seed(0)
         model = BertForSequenceClassification(BertConfig(max_position_embeddings=1024)).eval()
         return ExplainedModel(model), [Batch.from_ids(torch.randint(1000, 30000, (1, 1024)))]
-    models, data = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("models", "data"))
-    explained = exegete.load(models / "minilm-sst2", device="cpu")
+    explained = minilm()
     if part == PARTS[0]:
-        rows = exegete.load_data(f"sst:{data / 'sst'}", "dev", limit=count)
+        rows = exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=count)
         return explained, [explained.encode([row]) for row in rows]
-    rows = exegete.load_data(f"eraser:{data / 'movies'}", "dev", limit=count)
+    rows = exegete.load_data(f"eraser:{DATA / 'movies'}", "dev", limit=count)
     whole = [explained.encode([" ".join(row["text"].split()[:330])]) for row in rows]
     return explained, [Batch.from_ids(batch.inputs["input_ids"][:, :256]) for batch in whole if batch.length >= 256]
-
-
-def seconds(call: Callable[[], object], repeats: int) -> float:
-    """The least CPU seconds of a call."""
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        call()
-        times.append(time.process_time() - start)
-    return min(times)
 
 
 def peak() -> float:

@@ -6,12 +6,8 @@ unpadded inputs cost at the best throughput that this machine reaches on this mo
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,8 +17,8 @@ from exegete.explainers import EXPLAINERS
 from exegete.explainers.attribute_examples import batches
 from exegete.metrics import measured, metric, top_fraction
 from exegete.models import Batch, ExplainedModel
+from timing import DATA, given, keep, minilm
 
-SHARED = Path(__file__).parents[2] / "shared"
 METHODS = (
     "random",
     "saliency",
@@ -40,16 +36,10 @@ BUDGETS = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 def main() -> None:
     """Runs both parts, prints them, and keeps them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--sentences", type=int, default=200)
-    parser.add_argument("--texts", type=int, default=16)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    models, data = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("models", "data"))
-    model = exegete.load(models / "minilm-sst2", device="cpu")
-    sentences = list(exegete.load_data(f"sst:{data / 'sst'}", "dev", limit=options.sentences))
-    reviews = exegete.load_data(f"eraser:{data / 'movies'}", "dev", limit=options.texts)
+    options = given(__doc__, sentences=200, texts=16)
+    model = minilm()
+    sentences = list(exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=options.sentences))
+    reviews = exegete.load_data(f"eraser:{DATA / 'movies'}", "dev", limit=options.texts)
     found = {
         "throughput_gflops": best_throughput(model) / 1e9,
         "costs": costs(model, sentences[:4]),
@@ -58,10 +48,7 @@ def main() -> None:
     }
     for part in ("sentences", "texts of 256 tokens"):
         found[part] |= ratios(found[part], found["throughput_gflops"] * 1e9)
-    print(json.dumps(found, indent=2))
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(found, indent=2) + "\n")
+    keep(found, options.output)
 
 
 def compared(model: ExplainedModel, rows: Sequence, tokens: int | None) -> dict[str, float]:

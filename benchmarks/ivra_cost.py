@@ -7,26 +7,20 @@ again, which here takes up to a tenth of their time. `--system-memory` leaves th
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import json
-import os
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from statistics import median
 
 import torch
 
 import exegete
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
-from exegete.models import Batch, ExplainedModel
+from exegete.models import Batch
 from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Objective, StepContext, Sufficiency
 from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent
 from exegete.training.loop.module import TrainingModule
+from timing import DATA, given, keep, minilm, ratios
 
-SHARED = Path(__file__).parents[2] / "shared"
 LIMITS = {"explanation": 1.10, "comprehensiveness": 2.3, "sufficiency": 2.3, "consistency": 1.3}
 FEW = 16
 MORE = 4  # rounds of what takes a pass alone, for each of what takes a step
@@ -36,14 +30,7 @@ MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 
 def main() -> None:
     """Measures, prints, and keeps the ratios as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--lengths", type=int, nargs="*", default=[32, 128])
-    parser.add_argument("--system-memory", action="store_true")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    options = given(__doc__, rounds=5, batch=64, lengths=[32, 128], system_memory=False)
     if not options.system_memory:
         keep_memory()
     found: dict[str, dict[str, float]] = {}
@@ -55,9 +42,7 @@ def main() -> None:
     shortest = batch_of(options.lengths[0], options.batch)
     name = f"training step over a plain one, {options.batch} texts of {options.lengths[0]} tokens"
     found[name] = steps(shortest, options.rounds)
-    print(json.dumps(found | {"limits": LIMITS}, indent=2))
-    if options.output:
-        options.output.write_text(json.dumps(found | {"limits": LIMITS}, indent=2) + "\n")
+    keep(found | {"limits": LIMITS}, options.output)
 
 
 def keep_memory() -> None:
@@ -67,23 +52,16 @@ def keep_memory() -> None:
         raise SystemExit("the C library cannot be told to keep memory: use --system-memory")
 
 
-def fresh(max_length: int | None = None) -> ExplainedModel:
-    """The fine-tuned model."""
-    folder = Path(os.environ.get("EXEGETE_MODELS", SHARED / "models")) / "minilm-sst2"
-    return exegete.load(folder, device="cpu", max_length=max_length)
-
-
 def batch_of(length: int, count: int) -> Batch:
     """Rows of so many tokens each, of sentences one after the other."""
-    data = Path(os.environ.get("EXEGETE_DATA", SHARED / "data")) / "sst"
-    words = " ".join(row["text"] for row in exegete.load_data(f"sst:{data}", "dev", limit=800)).split()
+    words = " ".join(row["text"] for row in exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=800)).split()
     rows = [{"text": " ".join(words[i * length : (i + 1) * length]), "label": i % 2} for i in range(count)]
-    return fresh(length).encode(rows)
+    return minilm(length).encode(rows)
 
 
 def explanations(batch: Batch, rounds: int) -> dict[str, float]:
     """By NORM: a pass with queries and keys recorded and the explanation made of it, over a pass alone."""
-    model = fresh()
+    model = minilm()
     target = torch.zeros(len(batch), dtype=torch.long)
 
     def explained(single: InterpretableAttention) -> None:
@@ -99,7 +77,7 @@ def steps(batch: Batch, rounds: int) -> dict[str, float]:
     """By criterion: forward, backward and AdamW with it and the cross-entropy, over the cross-entropy alone."""
 
     def step(*criteria: Callable[[InterpretableAttention], Objective]) -> Callable[[], None]:
-        model = fresh()
+        model = minilm()
         single = InterpretableAttention.untrained(model, normaliser="softmax")
         module = TrainingModule(model, [CrossEntropy(), *(each(single) for each in criteria)]).train()
         optimizer = torch.optim.AdamW([weight for weight in module.parameters() if weight.requires_grad])
@@ -115,29 +93,9 @@ def steps(batch: Batch, rounds: int) -> dict[str, float]:
         "comprehensiveness": step(Comprehensiveness),
         "sufficiency": step(Sufficiency),
         "consistency": step(Consistency),
-        "simulatability": step(lambda single: Simulatability(single, student=SimulatingStudent(fresh()))),
+        "simulatability": step(lambda single: Simulatability(single, student=SimulatingStudent(minilm()))),
     }
     return ratios(step(), compared, rounds)
-
-
-def ratios(plain: Callable[[], object], others: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Each one's time over that of `plain`: the median over rounds in which all take turns; the first warms up."""
-    found: dict[str, list[float]] = {name: [] for name in others}
-    for number in range(rounds + 1):
-        usual = seconds(plain)
-        for name, other in others.items():
-            if number:
-                found[name].append(seconds(other) / usual)
-            else:
-                other()
-    return {name: round(median(values), 3) for name, values in found.items()}
-
-
-def seconds(run: Callable[[], object]) -> float:
-    """CPU time of one call."""
-    begun = time.process_time()
-    run()
-    return time.process_time() - begun
 
 
 if __name__ == "__main__":

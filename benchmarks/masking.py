@@ -10,18 +10,13 @@ leaves one.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import exegete
 from exegete.data.provenance import versions
@@ -30,11 +25,11 @@ from exegete.explainers.attributive_masking.explainer import answered
 from exegete.explainers.attributive_masking.refinement import alike, judged, metric_of, trajectory
 from exegete.models import Batch, ExplainedModel
 from exegete.training.masking.data import only_texts, stratified
-from masking_refined import FEWER, FORMS, STEPS
-from masking_tables import spread
+from timing import DATA, MODELS, given, keep, seconds
 
-SHARED = Path(__file__).parents[2] / "shared"
-TOGETHER = FORMS["upper"]["together"]
+STEPS, FEWER, TOGETHER = 10, 8, 8
+WHOLE: dict[str, Any] = {"refine_layers": None, "refine_rate": None, "together": 4}
+UPPER: dict[str, Any] = {"refine_layers": 3, "rank": 8, "refine_rate": 5e-3, "together": TOGETHER}
 PAPER = "whole, one at a time"
 FAST = "upper layers, side by side"
 
@@ -49,7 +44,6 @@ class Form:
     steps: int = STEPS
 
 
-WHOLE, UPPER = FORMS["whole"], FORMS["upper"]
 WAYS = {
     PAPER: Form(WHOLE, alone=True, each=True),
     "whole, one at a time, maps judged together": Form(WHOLE, alone=True),
@@ -62,25 +56,14 @@ WAYS = {
 
 def main() -> None:
     """Measures, prints, and keeps the numbers as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    models, data = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("models", "data"))
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--model", type=Path, default=models / "minilm-sst2")
-    parser.add_argument("--masking", type=Path, required=True)
-    parser.add_argument("--sentences", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=2)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    options = given(__doc__, model=MODELS / "minilm-sst2", masking=Path("runs/aml"), sentences=16, repeats=2)
     model = exegete.load(options.model, device="cpu", max_length=64)
-    rows = list(only_texts(stratified(exegete.load_data(f"sst:{data / 'sst'}", "dev"), options.sentences, 7)))
+    rows = list(only_texts(stratified(exegete.load_data(f"sst:{DATA / 'sst'}", "dev"), options.sentences, 7)))
     case = Case(model, AttributiveMasking.from_pretrained(options.masking), rows)
     found = {"versions": versions(), "sentences": len(rows), "tokens": [one.length for one in case.alone]}
     found |= case.one_pass()
     found |= case.refinement(options.repeats)
-    print(json.dumps(found, indent=1))
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(found, indent=1) + "\n")
+    keep(found, options.output)
 
 
 class Case:
@@ -117,15 +100,12 @@ class Case:
         return found
 
     def refinement(self, repeats: int) -> dict[str, Any]:
-        """Every way's seconds an example, in passes, and its figures; both compared with the paper's."""
+        """Every way's seconds an example, in passes, and against the paper's."""
         spent: dict[str, list[tuple[float, float, float]]] = {name: [] for name in WAYS}
-        values: dict[str, Tensor] = {}
         for _ in range(repeats):
             for name, form in WAYS.items():
-                *times, values[name] = self.refined(form)
-                spent[name].append((times[0], times[1], times[2]))
+                spent[name].append(self.refined(form))
         found: dict[str, Any] = {}
-        sign = 1 if self.metric.card.higher_is_better else -1
         first = statistics.median(refining + judging for _, refining, judging in spent[PAPER])
         for name, form in WAYS.items():
             total = statistics.median(refining + judging for _, refining, judging in spent[name])
@@ -138,17 +118,14 @@ class Case:
                 "passes": passes,
                 f"/ {wanted} passes": passes / wanted,
                 "throughput": first / total,
-                self.metric.name: spread(values[name]),
-                "better than the paper's by": spread(sign * (values[name] - values[PAPER])),
             }
             print(name, found[name], flush=True)
         return found
 
-    def refined(self, form: Form) -> tuple[float, float, float, Tensor]:
-        """Seconds an example of a pass, of the maps and of their metric, and each example's best value [B]."""
+    def refined(self, form: Form) -> tuple[float, float, float]:
+        """Seconds an example of a pass, of the maps and of their metric."""
         masking = self.masking.configured(refine_steps=form.steps, **form.settings)
         passing = refining = judging = 0.0
-        values: list[Tensor] = []
         each_alone = [torch.tensor([row]) for row in range(self.count)]
         groups = each_alone if form.alone else self.rows
         for rows, batch in zip(groups, self.alone if form.alone else self.batches, strict=True):
@@ -161,21 +138,13 @@ class Case:
             maps = torch.stack(list(trajectory(masking, self.model, batch, answered(self.model, logits, target))))
             between = time.process_time()
             if form.each:
-                judge, name = self.metric.judge, self.metric.name
-                found = torch.stack([judge(self.model, batch, each, target)[name] for each in maps])
+                judge = self.metric.judge
+                for each in maps:
+                    judge(self.model, batch, each, target)
             else:
-                found = judged(self.metric, self.model, batch, maps, target)
+                judged(self.metric, self.model, batch, maps, target)
             refining, judging = refining + between - begun, judging + time.process_time() - between
-            values.append(found.amax(0) if self.metric.card.higher_is_better else found.amin(0))
-        best = torch.cat(values)[torch.cat(groups).argsort()]
-        return passing / self.count, refining / self.count, judging / self.count, best
-
-
-def seconds(call: Callable[[], Any]) -> float:
-    """CPU seconds of a call."""
-    begun = time.process_time()
-    call()
-    return time.process_time() - begun
+        return passing / self.count, refining / self.count, judging / self.count
 
 
 if __name__ == "__main__":

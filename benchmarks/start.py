@@ -7,14 +7,14 @@ and transformers' BERT and loading the model. The least of several runs of each.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import resource
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from timing import given, keep
 
 STUDY = Path(__file__).parents[1] / "studies" / "er-table-2.yaml"
 SENTENCE = "A moving film about nothing in particular."
@@ -30,11 +30,7 @@ BARS = {"dry_run": 2.5, "explain": 1.3}
 
 def main() -> None:
     """Times the commands, prints the ratios, and keeps them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--model", default="", help="folder of a fine-tuned BERT; default: a small random one")
-    parser.add_argument("--repeats", type=int, default=5)
-    options = parser.parse_args()
+    options = given(__doc__, model="", repeats=5)
     with tempfile.TemporaryDirectory() as folder:
         model = options.model or random_model(Path(folder) / "model")
         exegete = ["-m", "exegete"]
@@ -50,10 +46,7 @@ def main() -> None:
     ratios = {"dry_run": seconds["dry_run"] / seconds["pandas"]}
     ratios |= {name: seconds[name] / seconds["load"] for name in ("explain", "explain_by_one_pass")}
     found = {"cpu_seconds": seconds, "ratios": ratios, "bars": BARS, "load": os.getloadavg()[0]}
-    print(json.dumps(found, indent=2))
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(found, indent=2) + "\n")
+    keep(found, options.output)
 
 
 def cpu(command: list[str], folder: str) -> float:

@@ -6,8 +6,6 @@ say what a machine with other work to do would have needed alone.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import resource
 import subprocess
@@ -15,6 +13,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from timing import given, keep
 
 STUDY = """\
 datasets:
@@ -36,20 +36,14 @@ BAR = 0.6
 
 def main() -> None:
     """Runs the grid twice, prints the ratio, and keeps it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--size", type=int, default=2000, help="training rows")
-    options = parser.parse_args()
+    options = given(__doc__, size=2000)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "grid.yaml"
         file.write_text(STUDY.format(size=options.size))
         taken = {count: timed(file, Path(folder) / f"runs-{count}", count) for count in (1, 2)}
     wall, cpu = ({count: both[place] for count, both in taken.items()} for place in (0, 1))
     found = {"seconds": wall, "cpu_seconds": cpu, "ratio": wall[2] / wall[1], "bar": BAR, "load": os.getloadavg()[0]}
-    print(json.dumps(found, indent=2))
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(found, indent=2) + "\n")
+    keep(found, options.output)
 
 
 def timed(file: Path, runs: Path, workers: int) -> tuple[float, float]:

@@ -5,12 +5,8 @@ The kinds of step take turns over the same batches, so that what else the machin
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -20,31 +16,22 @@ import exegete
 from exegete.models import Batch, ExplainedModel
 from exegete.objectives import CrossEntropy, ExplanationLoss, Objective, StepContext
 from exegete.training.loop.module import TrainingModule
+from timing import DATA, given, keep, minilm
 
-SHARED = Path(__file__).parents[2] / "shared"
 BARS = {"attention_last": 1.15, "attention_rollout": 1.3, "input_x_gradient": 3.0, "alti": None, "decompx_linear": None}
 
 
 def main() -> None:
     """Runs, prints, and keeps the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--guides", default=",".join(BARS))
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    models, data = (Path(os.environ.get(f"EXEGETE_{n.upper()}", SHARED / n)) for n in ("models", "data"))
-    model = exegete.load(models / "minilm-sst2", device="cpu")
-    rows = list(exegete.load_data(f"sst:{data / 'sst'}", "train", limit=32 * options.steps))
+    options = given(__doc__, steps=12, guides=list(BARS))
+    model = minilm()
+    rows = list(exegete.load_data(f"sst:{DATA / 'sst'}", "train", limit=32 * options.steps))
     batches = [model.encode(rows[start : start + 32]) for start in range(0, len(rows), 32)]
     batches = batches[:1] + batches
     kinds: dict[str, list[Objective]] = {"plain": [CrossEntropy()]}
-    kinds |= {g: [CrossEntropy(), ExplanationLoss(exegete.explainer(g))] for g in options.guides.split(",")}
+    kinds |= {g: [CrossEntropy(), ExplanationLoss(exegete.explainer(g))] for g in options.guides}
     found = {name: cost | {"bar": BARS.get(name)} for name, cost in costs(model, batches, kinds).items()}
-    print(json.dumps(found, indent=2))
-    if options.output:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(found, indent=2) + "\n")
+    keep(found, options.output)
 
 
 def costs(

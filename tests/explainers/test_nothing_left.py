@@ -7,6 +7,7 @@ import torch
 
 from exegete import Batch, ExegeteError, attribute
 from exegete.models import Capture
+from exegete.models.passes.preserve import full_attention
 from left_behind import failing, mixed_modes, state
 from small import FAMILIES, NATIVE, PAIRS, made, small, uneven
 
@@ -115,6 +116,20 @@ def test_block_sparse_attention_stays_itself(method, lengths):
     else:
         made(method).attribute(model, batch)
     assert state(model) == before
+
+
+def test_long_texts_are_explained_with_full_attention_and_block_sparse_attention_is_back():
+    model, ids = small("big_bird"), torch.randint(5, 200, (1, 36), generator=torch.Generator().manual_seed(0))
+    batch, before = Batch.from_ids(ids), state(model)
+    with full_attention(model.model):
+        found = made("attention_last").attribute(model, batch)
+        inside = model(batch).logits
+    assert state(model) == before
+    model.config.attention_type = "original_full"
+    model.model.base_model.set_attention_type("original_full")
+    assert torch.equal(model(batch).logits, inside)
+    assert torch.equal(made("attention_last").attribute(model, batch), found)
+    assert found.abs().sum() > 0
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])

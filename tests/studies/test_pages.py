@@ -133,7 +133,7 @@ def test_a_page_says_what_its_tables_say_and_what_is_not_run(made):
     wins = int((by_seed["fast"] > by_seed["slow"]).sum())
     mark = "†" if table.marked[1, 0] else ""
     assert f"| {wins} of 3 seeds, +{gain:.1f}{mark} | **reproduced** |" in text
-    assert "| later, too | not run | not run |" in text
+    assert "| later, too | not run | open (not run) |" in text
     second = study_table(results, "second")
     assert f"ATT comes to {second.center[0, 0]:.3f}, of 3 runs." in text
     assert "**Explained**" in text
@@ -234,7 +234,10 @@ def test_pages_from_the_command_line(made, capsys):
     assert main(["study", "export", part, *runs]) == 0
     shutil.rmtree(made / "runs")
     assert main(["study", "page", part, *runs, "--output", str(made / "none.md")]) == 0
-    assert "| 1 | fast is better (.9 against .8) | not run seeds, not run | not run |" in (made / "none.md").read_text()
+    assert (
+        "| 1 | fast is better (.9 against .8) | not run seeds, not run | open (not run) |"
+        in (made / "none.md").read_text()
+    )
     assert main(["study", "import", str(made / "part.parquet"), *runs]) == 0
     capsys.readouterr()
     assert main(["study", "page", part, *runs]) == 0

@@ -14,6 +14,7 @@ from transformers import get_linear_schedule_with_warmup
 import exegete
 from exegete import ExegeteError
 from exegete.objectives import CrossEntropy, ExplanationLoss
+from exegete.recipes import RECIPES
 from exegete.training import Constrained, ConstrainedTrainer, ObjectiveTrainer, fine_tune
 from exegete.training.loop.constrained import Multiplier, exhausted, linear
 from exegete.training.loop.trainer import LEARNED
@@ -58,6 +59,19 @@ def test_it_rises_while_violated_and_falls_to_zero_but_never_below():
         multiplier.ascend(-0.1, 0.05)
         assert float(multiplier.value) >= 0
     assert float(multiplier.value) == 0
+
+
+def test_the_decay_is_that_of_the_reference():
+    reference = torch.nn.Parameter(torch.tensor(1.0))
+    optimizer = torch.optim.RMSprop([reference], lr=0.05, alpha=0.5682, eps=1e-8)
+    multiplier = RECIPES["er_constrained"](multiplier_decay=0.5682).objectives[1].multiplier
+    for slope in (0.2, 0.1, -0.3, 0.4):
+        reference.grad = torch.tensor(-slope)
+        optimizer.step()
+        multiplier.ascend(slope, 0.05)
+        assert float(multiplier.value) == pytest.approx(float(reference.detach()), abs=1e-6)
+    with pytest.raises(ExegeteError, match="decay"):
+        RECIPES["er_constrained"](multiplier_decay=1.0)
 
 
 def test_the_schedule_is_hugging_faces():

@@ -1,4 +1,4 @@
-"""A learning rate of its own for the head."""
+"""A learning rate and a dropout of its own for the head."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from exegete import ExegeteError
 from exegete.objectives import CrossEntropy
 from exegete.recipes import RECIPES
 from exegete.training import ObjectiveTrainer, RunOptions, fine_tune
-from exegete.training.loop.head import split_head
+from exegete.training.loop.head import head_dropout, split_head
 from exegete.training.loop.lora import with_lora
 from runs import ARGUMENTS, difference, generated, trainer, weights
 from test_resume import interrupted
@@ -107,3 +107,28 @@ def test_models_without_a_head_and_rates_of_nothing_are_refused():
 
 def test_the_recipe_has_the_papers_ratio():
     assert RECIPES["regex"]().head_rate == pytest.approx(1e-4 / RECIPES["regex"]().arguments["learning_rate"])
+
+
+@pytest.mark.parametrize("family", HEADS)
+def test_the_heads_dropout_alone_is_another_one_and_comes_back(family):
+    model = families.tiny(family)
+    places = {name: each.p for name, each in model.named_modules() if isinstance(each, torch.nn.Dropout)}
+    encoder = f"{model.base_model_prefix}."
+    with head_dropout(model, 0.75):
+        inside = {name: each.p for name, each in model.named_modules() if isinstance(each, torch.nn.Dropout)}
+    assert inside == {name: usual if name.startswith(encoder) else 0.75 for name, usual in places.items()}
+    assert {name: each.p for name, each in model.named_modules() if isinstance(each, torch.nn.Dropout)} == places
+
+
+def test_explanation_regularisation_trains_without_dropout_in_the_head(tmp_path):
+    seen = []
+
+    class Watching(ObjectiveTrainer):
+        def training_step(self, model, *args, **kwargs):
+            seen.append(self.explained.model.dropout.p)
+            return super().training_step(model, *args, **kwargs)
+
+    run(tmp_path, Watching, head_dropout=RECIPES["er_joint"]().head_dropout)
+    assert set(seen) == {0.0}
+    assert json.loads((tmp_path / "exegete_run.json").read_text())["config"]["head_dropout"] == 0.0
+    assert {RECIPES[name]().head_dropout for name in ("er_joint", "er_constrained", "er_bound")} == {0.0}

@@ -234,6 +234,22 @@ def test_trials_that_run_at_a_time_have_other_weights_and_a_dead_one_leaves_its_
     assert drawn(study.ask(), 42) == found[2]
 
 
+def test_a_weight_that_is_given_stays_while_the_others_are_searched(tmp_path):
+    best, trials = searched(tmp_path / "without", fixed={"inverse": 0.0})
+    assert [set(trial.params) for trial in trials] == [{"preservation", "sparsity"}] * 3
+    assert best.inverse == 0.0
+    assert 0 < best.preservation < 1
+    searched(tmp_path / "all", trials=1)
+    names = {
+        optuna.get_all_study_summaries(f"sqlite:///{tmp_path / name / 'search.db'}")[0].study_name
+        for name in ("without", "all")
+    }
+    assert len(names) == 2, "another search"
+    recipe = RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2)
+    assert (recipe.weights, recipe.search.fixed) == (None, {"preservation": 0.5, "sparsity": 0.2})
+    assert RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, inverse_weight=0).weights.inverse == 0
+
+
 def test_a_trial_far_behind_the_others_is_pruned(tmp_path):
     searched(tmp_path, trials=1)
     study = study_of(tmp_path)
@@ -311,8 +327,6 @@ def test_bad_input(tmp_path):
         RECIPES["aml"]().train("tiny", texts(4), texts(4), tmp_path)
     with pytest.raises(ExegeteError, match="masked_share and head_rate do not apply"):
         RECIPES["aml"]().train(bert(), texts(4), texts(4), tmp_path, masked_share=0.5)
-    with pytest.raises(ExegeteError, match="give all three weights or none: inverse is missing"):
-        RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2)
     with pytest.raises(ExegeteError, match="unknown metric"):
         RECIPES["aml"]("aopc")
     model = bert()

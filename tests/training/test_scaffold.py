@@ -32,9 +32,7 @@ from exegete.training.bilevel.students import (
     _explanations,
     _head_logits,
     measured,
-    student_splits,
     students,
-    summary,
 )
 from exegete.training.bilevel.teacher_outputs import (
     GOLD,
@@ -47,7 +45,7 @@ from exegete.training.bilevel.teacher_outputs import (
 )
 from exegete.training.loop.checkpoints import newest_whole
 from exegete.training.loop.trainer import LEARNED
-from runs import ARGUMENTS, difference, generated, sentences, weights
+from runs import ARGUMENTS, difference, sentences, weights
 from runs import answers as questions
 from small import shared
 from test_resume import interrupted
@@ -475,27 +473,6 @@ def test_a_student_that_knows_the_classes_in_another_order_is_compared_by_their_
     right = np.mean([data.features["label"].names[row["label"]] == name for row, name in zip(data, own, strict=True)])
     for figures in (result.metrics, measured(result.model, taught(teacher, data))):
         assert (figures["simulatability"], figures["accuracy"]) == (pytest.approx(agreed), pytest.approx(right))
-
-
-def test_the_summary_has_medians_quartiles_and_what_lies_above_the_baseline():
-    rows = [("none", 5, seed, value) for seed, value in enumerate([0.5, 0.6, 0.7])]
-    rows += [("learned", 5, seed, value) for seed, value in enumerate([0.7, 0.8, 0.9])]
-    rows += [("untrained", 5, seed, value) for seed, value in enumerate([0.6, 0.8, 0.9])]
-    frame = pd.DataFrame(rows, columns=["explainer", "size", "seed", "simulatability"])
-    table = summary(frame).set_index("explainer")
-    assert table.loc["learned", ["median", "low", "high"]].tolist() == pytest.approx([0.8, 0.75, 0.85])
-    assert table["better"].to_dict() == {"none": False, "learned": True, "untrained": True}
-    frame.loc[6, "simulatability"] = 0.4
-    assert not summary(frame).set_index("explainer").loc["untrained", "better"]
-
-
-def test_splits_of_students_are_disjoint_and_all_of_the_data():
-    data = generated(size=40)
-    parts = student_splits(data.add_column("n", list(range(len(data)))), dev=8, test=10)
-    assert [len(part) for part in parts] == [len(data) - 18, 8, 10]
-    assert sorted(n for part in parts for n in part["n"][:]) == list(range(len(data)))
-    with pytest.raises(ExegeteError, match="too few"):
-        student_splits(data, 30, 10)
 
 
 def test_scores_by_hand():

@@ -99,7 +99,7 @@ def aml(
     backbone: Annotated[
         str | None, "The encoder that learns to mask. Default: the explained model's own weights, if it is one."
     ] = None,
-    preservation_weight: Annotated[float | None, "λ_p; with the other two: no search."] = None,
+    preservation_weight: Annotated[float | None, "λ_p; the λ that are not given are searched."] = None,
     sparsity_weight: Annotated[float | None, "λ_a."] = None,
     inverse_weight: Annotated[float | None, "λ_inv."] = None,
     trials: Annotated[int, "Of the search for the weights."] = 30,
@@ -125,16 +125,14 @@ def aml(
     forms = Weights(inverse_form=inverse_form, sparsity_form=sparsity_form)
     given = {"preservation": preservation_weight, "sparsity": sparsity_weight, "inverse": inverse_weight}
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if known and len(known) < len(given):
-        raise ExegeteError(f"give all three weights or none: {', '.join(given.keys() - known)} is missing")
-    weights = replace(forms, **known) if known else None
+    weights = replace(forms, **known) if len(known) == len(given) else None
     return Aml(
         name="aml",
         paper="Barkan et al. 2024",
         selection=judged_by(metric),
         weights=weights,
         forms=forms,
-        search=WeightSearch(trials=trials, storage=storage, weights=forms),
+        search=WeightSearch(trials=trials, storage=storage, weights=forms, fixed=known),
         backbone=backbone,
         choices={"mode": masking, "predictor": predictor, "aggregation": aggregation},
         train_rows=train_rows,

@@ -7,7 +7,7 @@ from typing import Annotated
 from exegete.errors import ExegeteError
 from exegete.objectives import CrossEntropy
 from exegete.recipes.base import Recipe
-from exegete.recipes.guidance import DEPARTURES, MAX_LENGTH, PAPER, arguments, explanation_loss
+from exegete.recipes.guidance import DEPARTURES, HEAD_DROPOUT, MAX_LENGTH, PAPER, arguments, explanation_loss
 from exegete.training import Constrained, ConstrainedTrainer
 
 
@@ -18,6 +18,9 @@ def er_constrained(
     bound: Annotated[float | None, "Of the training loss. Default: the paper's for this guide."] = None,
     dev_bound: Annotated[float | None, "Of the dev loss. Default: the paper's, or that of the training loss."] = None,
     multiplier_rate: Annotated[float | None, "Learning rate of the multiplier. Default: the paper's."] = None,
+    multiplier_decay: Annotated[
+        float, "Decay of the multiplier's RMSprop; 0.99^k goes with k times the paper's rate."
+    ] = 0.99,
 ) -> Recipe:
     """Guide explanations towards human rationales, with the explanation loss kept below a bound.
 
@@ -37,6 +40,7 @@ def er_constrained(
         bound=limit,
         dev_bound=values.dev_bound if bound is None and dev_bound is None else dev_bound,
         learning_rate=values.multiplier_rate if multiplier_rate is None else multiplier_rate,
+        decay=multiplier_decay,
     )
     return Recipe(
         name="er_constrained",
@@ -46,6 +50,7 @@ def er_constrained(
         arguments=arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),
         patience=10,
         max_length=MAX_LENGTH,
+        head_dropout=HEAD_DROPOUT,
         departures=(
             *DEPARTURES,
             "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.",

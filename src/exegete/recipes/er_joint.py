@@ -6,7 +6,7 @@ from typing import Annotated
 
 from exegete.objectives import CrossEntropy
 from exegete.recipes.base import Recipe
-from exegete.recipes.guidance import DEPARTURES, MAX_LENGTH, PAPER, arguments, explanation_loss
+from exegete.recipes.guidance import DEPARTURES, HEAD_DROPOUT, MAX_LENGTH, PAPER, arguments, explanation_loss
 
 
 def er_joint(
@@ -31,5 +31,6 @@ def er_joint(
         patience=5,
         threshold=1e-5,
         max_length=MAX_LENGTH,
+        head_dropout=HEAD_DROPOUT,
         departures=DEPARTURES,
     )

@@ -27,6 +27,9 @@ def regex(
     adversarial_weight: Annotated[float, "λ3, of virtual adversarial training; 0 leaves it out."] = 0.5,
     guidance_weight: Annotated[float, "λ4, of attention against the teacher; 0 leaves it out."] = 0.01,
     form: Annotated[Form, "Perturbations inside a radius (literal), or as SMART's code scales them."] = "literal",
+    radius: Annotated[float, "ε: how far a perturbation goes in each dimension (literal)."] = 1e-5,
+    step_size: Annotated[float, "η, of each step up."] = 1e-3,
+    noise: Annotated[float, "σ of the noise that perturbations start from."] = 1e-5,
     ascent_steps: Annotated[int, "Steps up to the worst perturbation."] = 2,
     lifetime: Annotated[
         int, "Epochs for which the teacher's answer about an example is kept; 0: ask it in every step."
@@ -46,7 +49,7 @@ def regex(
     """
     terms: tuple[Objective, ...] = (
         GradientPenalty(gradient_weight, share),
-        VirtualAdversarial(adversarial_weight, form, ascent_steps, share=share),
+        VirtualAdversarial(adversarial_weight, form, ascent_steps, step_size, radius, noise, share),
         ExplanationGuided(
             taught(teacher, points), mask_ratio, guidance_weight, aggregation, share=share, lifetime=lifetime
         ),

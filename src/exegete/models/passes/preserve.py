@@ -142,18 +142,40 @@ def attention_type_for(model: PreTrainedModel, length: int) -> Iterator[None]:
     if getattr(model.config, "attention_type", None) != "block_sparse":
         yield
         return
+    with drawing(), _attention_modules_kept(model):  # block-sparse attention seeds NumPy in every pass
+        if length <= (5 + 2 * model.config.num_random_blocks) * model.config.block_size:
+            model.base_model.set_attention_type("original_full")
+        yield
+
+
+@contextmanager
+def full_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Inside the block BigBird attends to all positions of long texts, too, so that its attention can be explained."""
+    if getattr(model.config, "attention_type", None) != "block_sparse":
+        yield
+        return
+    with _attention_modules_kept(model):
+        try:
+            model.config.attention_type = "original_full"
+            with drawing():  # modules that are made and get their weights from elsewhere
+                model.base_model.set_attention_type("original_full")
+            yield
+        finally:
+            model.config.attention_type = "block_sparse"
+
+
+@contextmanager
+def _attention_modules_kept(model: PreTrainedModel) -> Iterator[None]:
+    """BigBird's own attention modules and their types are there again after the block."""
     before = [
         (module, module.attention_type, module._modules.get("self"))
         for module in model.modules()
         if isinstance(getattr(module, "attention_type", None), str)
     ]
-    with drawing():  # block-sparse attention seeds NumPy in every pass
-        try:
-            if length <= (5 + 2 * model.config.num_random_blocks) * model.config.block_size:
-                model.base_model.set_attention_type("original_full")
-            yield
-        finally:
-            for module, attention_type, attention in before:
-                module.attention_type = attention_type
-                if attention is not None:
-                    module._modules["self"] = attention
+    try:
+        yield
+    finally:
+        for module, attention_type, attention in before:
+            module.attention_type = attention_type
+            if attention is not None:
+                module._modules["self"] = attention

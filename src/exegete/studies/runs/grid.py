@@ -239,6 +239,8 @@ class _Builder:
                 }
                 if limit:
                     config["limit"] = limit
+                if chosen and self.file.models[place.model].full_attention:
+                    config["full_attention"] = True
                 title = f"first {limit}" if limit else ""
                 cell = Cell(
                     config,

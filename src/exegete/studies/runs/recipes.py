@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from exegete.recipes import Recipe
 
 NONE = "none"
-OPTIONS_OF_RUNS = ("masked_share", "head_rate", "early_stopping_threshold", "log_gradient_norms")
+OPTIONS_OF_RUNS = ("masked_share", "head_rate", "head_dropout", "early_stopping_threshold", "log_gradient_norms")
 FROM, OPTIONS = "from", {"from", "metric", "of", "times"}
 
 
@@ -95,4 +95,6 @@ def resolved(name: str, parameters: Mapping[str, Any], arguments: Mapping[str, A
         "patience": made.patience,
         "threshold": made.threshold,
         "recipe_max_length": made.max_length,
-    } | ({} if made.head_rate == 1 else {"head_rate": made.head_rate})
+        **({} if made.head_rate == 1 else {"head_rate": made.head_rate}),
+        **({} if made.head_dropout is None else {"head_dropout": made.head_dropout}),
+    }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,6 +20,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, explainer
 from exegete.explainers.registry import seeded
 from exegete.models import ExplainedModel, load
+from exegete.models.passes.preserve import full_attention
 from exegete.studies.compare.compare import compare
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.shards import OtherComparisonError
@@ -86,7 +88,14 @@ def judge_model(cell: Cell, space: Workspace) -> None:
     write_json(space.fresh / FIGURES, figures)
     if not config["explainers"] or protocols.explains(config.get("protocol", {}).get("name")):
         return
-    explainers, special = _explainers(cell, space.store), "special_tokens" in config
+    with full_attention(model.model) if "full_attention" in config else nullcontext():
+        _explain(cell, space, model, data, chosen)
+
+
+def _explain(cell: Cell, space: Workspace, model: ExplainedModel, data: Dataset, chosen: Sequence[int]) -> None:
+    """Keeps the results of a judgement's explainers; `chosen`: the numbers of the examples in the whole dataset."""
+    config, explainers = cell.config, _explainers(cell, space.store)
+    special = "special_tokens" in config
     comparison = _compared(cell, space.work / "comparison", model, data, explainers)
     columns = {card.name: spec for card, spec in zip(comparison.cards, config["metrics"], strict=False)}
     places = dict(enumerate(chosen))

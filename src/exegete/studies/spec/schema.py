@@ -116,10 +116,14 @@ class TrainingPart(Part):
 
 
 class ModelPart(Part):
-    """Where training starts: a folder, a hub name, or a size from scratch; see `exegete.training.starting_model`."""
+    """Where training starts: a folder, a hub name, or a size from scratch; see `exegete.training.starting_model`.
+
+    `full_attention`: a model whose attention is sparse on long texts (BigBird) is explained with all of it.
+    """
 
     source: str
     max_length: int | None = Field(None, ge=8)
+    full_attention: bool = False
 
 
 class RunPart(Part):

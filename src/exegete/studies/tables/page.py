@@ -26,7 +26,7 @@ from exegete.studies.tables.results import Results
 
 PLACEHOLDER = re.compile(r"\{\{(.+?)\}\}")
 TYPED = re.compile(r"(?<![\w.])[-+−]?\d*\.\d+")
-NOT_RUN = "not run"
+NOT_RUN, OPEN = "not run", "open (not run)"
 HERE, VERDICT = "here", "verdict"
 KEYS = ("title", "scale", "studies")
 
@@ -69,7 +69,7 @@ def read_part(path: Path) -> PagePart:
 def page(part: PagePart, results: Mapping[str, Results]) -> str:
     """The page in Markdown.
 
-    In a table with a column `verdict`, a row with a placeholder whose runs are not finished has the verdict "not run".
+    In a table with a column `verdict`, a row with a figure that is not run yet has the verdict "open (not run)".
 
     Args:
         part: the hand-written part.
@@ -110,7 +110,7 @@ def _row(cells: list[str], columns: list[str], filler: _Filler) -> str:
     filled = [filler.filled(cell) for cell in cells]
     texts = [text for text, _ in filled]
     if VERDICT in named and not all(run for _, run in filled):
-        texts[named[VERDICT]] = f" {NOT_RUN} "
+        texts[named[VERDICT]] = f" {OPEN} "
     return f"|{'|'.join(texts)}|"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -154,20 +154,6 @@ def measured(model: ExplainedModel, data: Dataset) -> dict[str, float]:
     return {"simulatability": simulatability(task, decided(task, predicted), teacher_answers(data))} | figures
 
 
-def student_splits(data: Dataset, dev: int, test: int, seed: int = 0) -> tuple[Dataset, Dataset, Dataset]:
-    """Pool, dev and test of students, from data that the teacher did not learn from: shuffled, the last are the test.
-
-    Raises:
-        ExegeteError: nothing would be left for the pool.
-    """
-    if dev < 1 or test < 1 or dev + test >= len(data):
-        raise ExegeteError(f"{len(data)} rows are too few for {dev} of dev, {test} of test and a pool")
-    order = np.random.RandomState(seed).permutation(len(data))  # the authors' generator
-    ends = len(data) - dev - test, len(data) - test
-    pool, middle, last = order[: ends[0]], order[ends[0] : ends[1]], order[ends[1] :]
-    return data.select(pool), data.select(middle), data.select(last)
-
-
 def students(
     model: Source,
     teaching: Teaching,
@@ -221,21 +207,6 @@ def students(
             found = json.loads((folder / MEASURED).read_text(encoding="utf-8"))
             rows.append({"explainer": name, "size": size, "seed": seed, **found})
     return pd.DataFrame(rows)
-
-
-def summary(frame: pd.DataFrame, figure: str = "simulatability", baseline: str = NONE) -> pd.DataFrame:
-    """Median and quartiles over seeds, for every explainer and size.
-
-    `better`: the quartiles lie above all of the baseline's (Fernandes et al. 2022, tables 1, 3 and 5).
-    """
-    groups = frame.groupby(["explainer", "size"], sort=False)[figure]
-    table = (
-        groups.quantile(np.array([0.25, 0.5, 0.75])).unstack().set_axis(["low", "median", "high"], axis=1).reset_index()
-    )
-    table["seeds"] = groups.count().to_numpy()
-    tops: Mapping[Any, Any] = table[table["explainer"] == baseline].set_index("size")["high"].to_dict()
-    table["better"] = [row.low > tops.get(row.size, float("inf")) for row in table.itertuples()]
-    return table[["explainer", "size", "median", "low", "high", "seeds", "better"]]
 
 
 def _head_logits(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Tensor:

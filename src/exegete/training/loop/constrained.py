@@ -20,7 +20,7 @@ TOLERANCE = 1.1
 
 
 class Multiplier(nn.Module):
-    """α ≥ 0, stepped uphill by an RMSprop of its own (decay 0.99, ε 1e-8); all of it in buffers."""
+    """α ≥ 0, stepped uphill by an RMSprop of its own (ε 1e-8); all of it in buffers."""
 
     value: Tensor
     square: Tensor
@@ -50,12 +50,14 @@ class Constrained(Adaptive):
         bound: b, on training data.
         dev_bound: an epoch is feasible when the dev term is below 1.1 times this one; default: `bound`.
         learning_rate: the peak of α's.
+        decay: of α's RMSprop. Where k times fewer steps have a rate k times as high, decay^k keeps its memory as long.
     """
 
     objective: Objective
     bound: float
     dev_bound: float | None = None
     learning_rate: float = 0.05
+    decay: float = 0.99
     multiplier: Multiplier = field(default_factory=Multiplier, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -65,7 +67,10 @@ class Constrained(Adaptive):
             raise ExegeteError(f"the multiplier's learning rate is above 0, got {self.learning_rate}")
         if isinstance(self.objective, Adaptive) or self.objective.learned is not None:
             raise ExegeteError(f"{self.objective.name} learns something itself: it cannot be bounded")
+        if not 0 <= self.decay < 1:
+            raise ExegeteError(f"the decay of the multiplier's RMSprop is from 0 to below 1, got {self.decay}")
         object.__setattr__(self, "name", self.objective.name)
+        self.multiplier.decay = self.decay
 
     @property
     def weight(self) -> float:
@@ -95,7 +100,7 @@ class Constrained(Adaptive):
     @property
     def params(self) -> dict[str, Any]:
         """The objective's, and those of the constraint."""
-        own = {"bound": self.bound, "dev_bound": self.dev_bound, "learning_rate": self.learning_rate}
+        own = {name: getattr(self, name) for name in ("bound", "dev_bound", "learning_rate", "decay")}
         return {"constrained": own, **self.objective.params}
 
     @property

@@ -1,8 +1,12 @@
-"""A learning rate of its own for the head, which starts from chance while the encoder is pretrained."""
+"""What training changes about the head alone: its learning rate, its dropout."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
@@ -29,3 +33,18 @@ def split_head(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: f
         if own:
             group["params"] = [weight for weight in group["params"] if id(weight) not in head]
             optimizer.add_param_group(group | {"params": own, "lr": rate * group["lr"]})
+
+
+@contextmanager
+def head_dropout(model: PreTrainedModel, share: float | None) -> Iterator[None]:
+    """Another dropout in all that does not belong to the model's encoder, inside the block; None changes nothing."""
+    encoder = {id(module) for module in unwrapped(model).base_model.modules()}
+    own = [each for each in model.modules() if isinstance(each, nn.Dropout) and id(each) not in encoder]
+    before = [module.p for module in own]
+    try:
+        for module, usual in zip(own, before, strict=True):
+            module.p = usual if share is None else share
+        yield
+    finally:
+        for module, usual in zip(own, before, strict=True):
+            module.p = usual

@@ -31,6 +31,11 @@ class RunOptions:
         float | None,
         "The head's learning rate as a multiple of the encoder's. Default: the method's, or 1.",
     ] = None
+    head_dropout: Annotated[
+        float | None,
+        "Dropout between encoder and output. Default: the method's, or the model's own.",
+        {"min": 0, "max": 1},
+    ] = None
     early_stopping_patience: Annotated[
         int | None, "Stop after so many evaluations without improvement.", {"min": 1}
     ] = None

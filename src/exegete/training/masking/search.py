@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ class WeightSearch:
         storage: any URL of Optuna's; default: an SQLite file in the folder.
         seed: of the sampler.
         weights: the forms of the terms; its numbers are not looked at.
+        fixed: λ that are not searched, by the name of their term.
     """
 
     trials: int = 30
@@ -62,6 +63,7 @@ class WeightSearch:
     storage: str | None = None
     seed: int = 42
     weights: Weights = field(default_factory=Weights)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.trials < 1 or self.epochs <= 0:
@@ -116,7 +118,7 @@ class WeightSearch:
             )
         best: FrozenTrial = study.best_trial
         logger.info("best of %d trials: %s = %.4f with %s", len(study.trials), case.judge.name, best.value, best.params)
-        return replace(self.weights, **best.params)
+        return replace(self.weights, **self.fixed, **best.params)
 
 
 @dataclass(frozen=True)
@@ -146,12 +148,12 @@ class _Case:
             "arguments": self.options.named,
             "search": {name: getattr(self.search, name) for name in ("epochs", "seed")},
             "forms": [self.search.weights.inverse_form, self.search.weights.sparsity_form],
-        }
+        } | ({"fixed": self.search.fixed} if self.search.fixed else {})
         return f"aml-{self.judge.name}-{digest(plain(facts))}"
 
     def __call__(self, trial: Trial) -> float:
         """The metric after the last epoch."""
-        weights = drawn(trial, self.search.seed)
+        weights = {**self.search.fixed, **drawn(trial, self.search.seed, self.search.fixed)}
         watch = _Watch(trial, f"eval_{self.judge.name}", self.search.epochs)
         with tempfile.TemporaryDirectory() as folder, weights_fixed(self.model), unchanged_random_state():
             quiet = {"save_strategy": "no", "load_best_model_at_end": False, "disable_tqdm": True}
@@ -170,13 +172,13 @@ class _Case:
         return float(value)
 
 
-def drawn(trial: Trial, seed: int) -> dict[str, Any]:
-    """A trial's λ: those of an unbroken search, and others than those of the trials that run beside it."""
+def drawn(trial: Trial, seed: int, fixed: Collection[str] = ()) -> dict[str, Any]:
+    """A trial's λ but for fixed ones: those of an unbroken search, others than those of trials that run beside it."""
     trial.set_user_attr(PROCESS, [platform.node(), os.getpid()])
     others = [each for each in trial.study.get_trials(deepcopy=False) if each.number < trial.number]
     before = sum(each.state in FINISHED or (each.state == TrialState.RUNNING and _may_run(each)) for each in others)
     trial.study.sampler = optuna.samplers.TPESampler(seed=seed + before)
-    return {name: trial.suggest_float(name, 0.0, 1.0) for name in TERMS}
+    return {name: trial.suggest_float(name, 0.0, 1.0) for name in TERMS if name not in fixed}
 
 
 def _may_run(trial: FrozenTrial) -> bool:
