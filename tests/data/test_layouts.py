@@ -184,6 +184,15 @@ def test_squad_2_has_questions_without_an_answer(tmp_path):
     assert len(data) == 60
 
 
+def test_squad_as_a_folder_of_published_splits(tmp_path):
+    file = CORPORA["squad"](tmp_path)
+    (tmp_path / "train-v1.1.json").write_text(file.read_text().replace("small", "large"))
+    assert set(load_data(f"squad:{tmp_path}", "dev")["text_pair"]) == {f"a small town {n}" for n in range(30)}
+    assert set(load_data(f"squad:{tmp_path}", "train")["text_pair"]) == {f"a large town {n}" for n in range(30)}
+    refused("unknown split 'test'.*: dev, train", f"squad:{tmp_path}", "test")
+    refused("expected one of train-v2.0.json, .* found none", f"squad:{tmp_path.parent}")
+
+
 def test_wmt_tags_of_words_gaps_and_ends(tmp_path):
     data = read(tmp_path, "wmt_qe")
     assert data["label"][:] == [pytest.approx(0.4), 0]
@@ -254,7 +263,23 @@ def test_imdb_has_folders_of_texts(tmp_path):
     assert named(data) == ["neg", "pos"]
     (tmp_path / "test" / "pos" / "0_9.txt").write_bytes(b"caf\xe9")
     refused("test/pos/0_9.txt, line 1 is not UTF-8", f"text_folders:{tmp_path}", "test")
-    refused("expected train, dev or test with a folder for each class", f"text_folders:{tmp_path / 'train'}")
+    refused("expected one of train, dev, .* found none", f"text_folders:{tmp_path / 'train'}")
+
+
+def test_a_share_of_train_is_held_out_where_there_is_no_dev(tmp_path):
+    for part, count in (("train", 300), ("test", 20)):
+        cells(tmp_path / f"{part}.csv", [[n % 2 + 1, f"{part} text {n}"] for n in range(count)])
+    spec = f"zhang:{tmp_path}?held_out=0.2"
+    train, dev, test = (load_data(spec, split)["text"][:] for split in ("train", "dev", "test"))
+    assert sorted(train + dev) == sorted(load_data(f"zhang:{tmp_path}")["text"])
+    assert 30 < len(dev) < 90
+    assert len(test) == 20
+    assert load_data(spec, "dev", seed=1)["text"][:] != dev
+    assert load_data(spec, None)["text"][:] == dev
+    refused("unknown split 'dev'", f"zhang:{tmp_path}", "dev")
+    refused("cannot hold out 2.0 of train for dev: it is no share", f"zhang:{tmp_path}?held_out=2")
+    (tmp_path / "dev.csv").write_text('"1","so"\n')
+    refused("cannot hold out 0.2 of train for dev: .* has the splits train, dev, test", spec)
 
 
 def test_rotten_tomatoes_is_divided_as_on_the_hub(tmp_path):

@@ -35,8 +35,12 @@ def divide(key: str, seed: int) -> str:
     It depends on the key (the row's text) and the seed alone: equal texts stay together, and rows that come or go move
     no other row.
     """
-    point = int.from_bytes(blake2b(f"{seed}\0{key}".encode(), digest_size=8).digest()) / 2**64
-    return next(name for name, end in _SHARES if point < end)
+    return next(name for name, end in _SHARES if point(key, seed) < end)
+
+
+def point(key: str, seed: int) -> float:
+    """A number from 0 to below 1 that depends on a key and the seed alone."""
+    return int.from_bytes(blake2b(f"{seed}\0{key}".encode(), digest_size=8).digest()) / 2**64
 
 
 def belongs(key: str, split: str, seed: int) -> bool:

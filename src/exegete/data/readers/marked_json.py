@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,22 +23,20 @@ if TYPE_CHECKING:
 class MarkedJson(Divided):
     """One JSON file.
 
-    `share`: a character is evidence when at least this share of an example's people marked it.
+    `parse` takes the JSON and the path, for errors. `share`: a character is evidence when at least this share of an
+    example's people marked it.
     """
 
+    parse: ClassVar[Callable[[Any, str], list[Marked]]]
     share: float = MAJORITY
 
     def keyed(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
         """The marked examples, divided by their first texts."""
-        examples = self.parsed(from_json(read(path), self.path))
+        examples = type(self).parse(from_json(read(path), self.path), self.path)
         if not examples:
             raise ExegeteError(f"{path} is empty: it has no examples")
         features, rows = marked_table(examples, self.share)
         return features, ((row["text"], row) for row in rows)
-
-    @abstractmethod
-    def parsed(self, content: Any) -> list[Marked]:
-        """The examples of the file's JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +49,7 @@ class LabelStudio(MarkedJson):
         source="yours, or exported from a study of `exegete serve`", licence="the file's",
         example="label_studio:export.json",
     )  # fmt: skip
-
-    def parsed(self, content: Any) -> list[Marked]:
-        """The marked examples of Label Studio's tasks."""
-        return read_tasks(content, self.path)
+    parse: ClassVar = staticmethod(read_tasks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +62,4 @@ class Argilla(MarkedJson):
         source="yours, or exported from a study of `exegete serve`", licence="the file's",
         example="argilla:records.json",
     )  # fmt: skip
-
-    def parsed(self, content: Any) -> list[Marked]:
-        """The marked examples of Argilla's records."""
-        return read_records(content, self.path)
+    parse: ClassVar = staticmethod(read_records)

@@ -29,18 +29,21 @@ if TYPE_CHECKING:
 class Squad(Divided):
     """Questions and paragraphs; each distinct answer once, [] for a question without one.
 
-    A file is one of the published splits, so it is divided by paragraph: all questions of a paragraph are in the same
-    part (80 % train, 10 % dev, 10 % test of the paragraphs by a hash of text and seed); `all` is the whole file.
+    A folder holds the published splits. A file alone is divided by paragraph: all questions of a paragraph are in the
+    same part (80 % train, 10 % dev, 10 % test of the paragraphs by a hash of text and seed); `all` is the whole file.
 
     Args:
         sentences: the context is the sentence of the first answer alone, and questions without one are left out.
     """
 
+    names: ClassVar = {
+        "train": ("train-v2.0.json", "train-v1.1.json"), "dev": ("dev-v2.0.json", "dev-v1.1.json"),
+    }  # fmt: skip
     sentences: bool = False
 
     card: ClassVar[DataCard] = DataCard(
         name="squad", what="questions about a paragraph, answered by a span or by none",
-        form="squad:FILE in the json of SQuAD 1.1 or 2.0, divided by paragraph; split all is everything",
+        form="squad:FOLDER with train-v2.0.json, dev-v2.0.json (or v1.1), or squad:FILE, divided by paragraph",
         source="Rajpurkar et al. 2016, 2018", licence="CC BY-SA 4.0", example="squad:corpora/squad/dev-v2.0.json",
     )  # fmt: skip
 

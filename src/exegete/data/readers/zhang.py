@@ -26,7 +26,7 @@ class Zhang(FileASplit):
 
     card: ClassVar[DataCard] = DataCard(
         name="zhang", what="AG News, DBpedia, Sogou, Yahoo, Yelp, Amazon as csv without a head line",
-        form="zhang:FOLDER with train.csv, test.csv, and classes.txt where there is one; a line is CLASS,TITLE,TEXT",
+        form="zhang:FOLDER with train.csv, test.csv, perhaps classes.txt; lines are CLASS,TITLE,TEXT; ?held_out=0.1",
         source="Zhang et al. 2015", licence="that of each corpus; research use", example="zhang:corpora/ag_news_csv",
     )  # fmt: skip
     names: ClassVar = {"train": ("train.csv",), "dev": ("dev.csv", "valid.csv"), "test": ("test.csv",)}
