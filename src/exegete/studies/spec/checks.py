@@ -12,7 +12,7 @@ from exegete.metrics import metric
 from exegete.studies.runs.explainers import NONE, check_explainer
 from exegete.studies.runs.protocols import check_protocol, explains
 from exegete.studies.runs.recipes import check_options, check_recipe
-from exegete.studies.runs.run_ref import DATASET, MODEL, parts_named, runs_named
+from exegete.studies.runs.run_ref import DATASET, MODEL, NAMED, parts_named, runs_named
 from exegete.studies.spec.schema import RunPart, StudyFile
 from exegete.studies.spec.sources import resolved
 from exegete.studies.spec.yaml_lines import Place
@@ -87,6 +87,8 @@ def _names(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterabl
             yield ("training", name, split), "dataset", [getattr(training, split)], file.datasets
     for name, explainer in file.explainers.items():
         yield from _run(file, ("explainers", name), explainer.source)
+    for name, spec in file.metrics.items():
+        yield ("metrics", name), "recipe", NAMED.findall(spec), file.recipes
     for name, recipe in file.recipes.items():
         yield ("recipes", name, "trainings"), "training", recipe.trainings or (), file.training
         yield ("recipes", name, "models"), "model", recipe.models or (), file.models
