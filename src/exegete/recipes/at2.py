@@ -20,7 +20,7 @@ from exegete.training.loop.starting_model import Source
 
 ARGUMENTS = ("max_steps", "learning_rate", "per_device_train_batch_size", "disable_tqdm", "use_cpu")
 DEPARTURES = (
-    "Units that are taken away leave no gap in the positions, or get another token; the paper hides them from attention.",
+    "Units that are taken away leave no gap, or another token takes their place; the paper hides them from attention.",
     "Features and answers keep their precision; the authors' program stores half of it.",
 )
 
@@ -43,7 +43,7 @@ class At2(Recipe):
         if wrong is not None:
             raise unknown("argument of at2", wrong, ARGUMENTS)
         if options.masked_share or options.head_rate not in (None, 1) or options.early_stopping_patience:
-            raise ExegeteError("the explained model stays as it is: masked_share, head_rate, early stopping do not apply")
+            raise ExegeteError("the explained model stays as it is: no masked_share, head_rate or early stopping")
         fit = Fit(given["max_steps"], given["learning_rate"], given["per_device_train_batch_size"])
         explained = explained_model(self.name, model, options, self.task)
         return train_source_attention(explained, train, dev, folder, self.ablated, fit, options)

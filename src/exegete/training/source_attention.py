@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from exegete.explainers.learned.attention_to_source import AttentionToSource, features
-from exegete.explainers.perturbation.context_cite import ContextCite, ablations, usual_units
+from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
 from exegete.explainers.units import units
 from exegete.models import Batch, ExplainedModel
 
@@ -54,8 +54,7 @@ def masks(ablated: ContextCite, unit: Tensor) -> Tensor:
     counts = (unit.max(1).values + 1).tolist()
     present = torch.zeros(ablated.n_samples, len(unit), max(1, *counts), dtype=torch.bool)
     for row, count in enumerate(counts):
-        drawn = ablations(ablated.n_samples, count, ablated.keep, ablated.seed)
-        present[:, row, :count] = torch.from_numpy(drawn)
+        present[:, row, :count] = torch.from_numpy(ablated.masks(count))
     return present.to(unit.device)
 
 
@@ -77,9 +76,8 @@ def coefficients(effects: Effects, steps: int = 1000, rate: float = 1e-3, batch:
         optimizer = torch.optim.Adam([weights], lr=rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         for _ in range(steps):
-            few = slice(None)
-            if batch < len(inputs):
-                few = torch.randperm(len(inputs), generator=random)[:batch].to(inputs.device)
+            drawn = torch.randperm(len(inputs), generator=random) if batch < len(inputs) else torch.arange(len(inputs))
+            few = drawn[:batch].to(inputs.device)
             optimizer.zero_grad()
             disagreement(inputs[few] @ weights, answers[few]).backward()
             torch.nn.utils.clip_grad_norm_([weights], 1.0)

@@ -279,7 +279,8 @@ class _Builder:
         for name in judgement.metrics or ():
             spec = self.file.metrics[name]
             runs = {each: self._other(RunPart(run=each), place, ("metrics", name)) for each in NAMED.findall(spec)}
-            found[spec] = _facts(self.metrics[spec]) | ({"runs": {k: v.key for k, v in runs.items()}} if runs else {})
+            named = {"runs": {recipe: cell.key for recipe, cell in runs.items()}} if runs else {}
+            found[spec] = {**_facts(self.metrics[spec]), **named}
             needs += runs.values()
         return found, needs
 

@@ -78,6 +78,7 @@ def _looks(file: StudyFile) -> Iterator[tuple[Place, Callable[[], object]]]:
 
 def _names(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:
     """Every place that names something declared elsewhere: what it names, the names, and the valid ones."""
+    yield from ((("metrics", name), "recipe", NAMED.findall(spec), file.recipes) for name, spec in file.metrics.items())
     for name, data in file.datasets.items():
         yield ("datasets", name, "exclude"), "dataset", data.exclude, file.datasets
         model = data.longest.model if data.longest else None
@@ -87,8 +88,6 @@ def _names(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterabl
             yield ("training", name, split), "dataset", [getattr(training, split)], file.datasets
     for name, explainer in file.explainers.items():
         yield from _run(file, ("explainers", name), explainer.source)
-    for name, spec in file.metrics.items():
-        yield ("metrics", name), "recipe", NAMED.findall(spec), file.recipes
     for name, recipe in file.recipes.items():
         yield ("recipes", name, "trainings"), "training", recipe.trainings or (), file.training
         yield ("recipes", name, "models"), "model", recipe.models or (), file.models
