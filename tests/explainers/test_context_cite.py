@@ -10,7 +10,7 @@ import decomposable
 import exegete
 from exegete import explainer
 from exegete.errors import ExegeteError
-from exegete.explainers.perturbation.context_cite import ablations, log_odds, sparse_weights, usual_units
+from exegete.explainers.perturbation.context_cite import log_odds, numbered_masks, sparse_weights, usual_units
 from exegete.explainers.units import units
 from small import shared, small, uneven
 
@@ -43,7 +43,7 @@ def of_units(batch, scores):
 @pytest.mark.real
 def test_published_masks_answers_and_weights(asked, numbers):
     model, batch = asked
-    masks = ablations(64, 6, 0.5, 0)
+    masks = numbered_masks(64, 6)
     assert np.array_equal(masks, numbers["masks"])
     assert usual_units(batch) == "sentence"
     method = explainer("context_cite")
@@ -67,7 +67,7 @@ def test_published_masks_answers_and_weights(asked, numbers):
 
 def test_weak_penalties_find_the_weights_of_a_sum():
     generator = np.random.default_rng(0)
-    masks = ablations(40, 5, 0.5, 3)
+    masks = numbered_masks(40, 5, 0.5, 120)
     true = generator.normal(size=5)
     weights, bias = sparse_weights(masks, masks @ true - 2.0, 3, 1e-9)
     np.testing.assert_allclose(weights, true, atol=1e-6)
@@ -83,7 +83,7 @@ def test_weak_penalties_find_the_weights_of_a_sum():
 
 def test_the_optimum_by_its_conditions():
     """At the minimum the residual's correlation with a column is alpha times the weight's sign, or smaller."""
-    masks, generator = ablations(64, 6, 0.4, 1), np.random.default_rng(1)
+    masks, generator = numbered_masks(64, 6, 0.4, 64), np.random.default_rng(1)
     values = masks @ generator.normal(size=6) * 4 + generator.normal(size=64)
     weights, bias = sparse_weights(masks, values, 4, 0.1)
     residual = (values - masks @ weights - bias) / 4
@@ -106,7 +106,7 @@ def test_classifiers_and_batches(family):
         alone, columns = batch.select([row]).trimmed()
         torch.testing.assert_close(method.attribute(model, alone, [row])[0], scores[row, columns], rtol=1e-5, atol=1e-7)
     unit = units(batch, "word")
-    masks = ablations(12, int(unit[0].max()) + 1, 0.5, 0)
+    masks = numbered_masks(12, int(unit[0].max()) + 1)
     keep = torch.from_numpy(np.concatenate([np.ones((12, 1), bool), masks], 1))[:, unit[0] + 1][:, None]
     chance = model.perturbed(batch.select([0]), keep, "remove")[:, 0, 0]
     weights = sparse_weights(masks, (chance / (1 - chance)).log().numpy(), 1, 0.001)[0]

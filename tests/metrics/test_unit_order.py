@@ -15,9 +15,10 @@ import exegete
 import families
 from exegete.errors import ExegeteError
 from exegete.explainers.perturbation.coalitions import coalition_values
+from exegete.explainers.perturbation.context_cite import numbered_masks
 from exegete.explainers.units import units
 from exegete.metrics import METRICS, metric
-from exegete.metrics.faithfulness.ablation import lds, numbered_masks
+from exegete.metrics.faithfulness.ablation import lds
 from exegete.metrics.faithfulness.infidelity import drawn_sets
 from exegete.metrics.faithfulness.soft import Soft
 from exegete.metrics.faithfulness.unit_order import ByUnits

@@ -69,6 +69,23 @@ def folder(results, recipe, judgement=""):
     return results.store.folder(run.cell.key)
 
 
+def test_a_metric_asks_the_model_of_another_run(results, tmp_path):
+    (judged,) = [run for run in results.grid.runs if run.judgement == "own"]
+    (copy,) = {run.cell.key for run in results.grid.runs if run.recipe == "Continued" and not run.dataset}
+    assert copy in judged.cell.needs
+    stored = results.examples(judged)
+    model = exegete.load(results.store.folder(judged.cell.needs[0]), device="cpu")
+    data = sources.load(results.grid.study.dataset("test"))
+    spec = f"f_fidelity?copy={results.store.folder(copy)}&draws=1"
+    found = exegete.compare(model, data, ["attention_last"], [spec], output_dir=tmp_path).results
+    expected = stored[stored["explainer"] == "ATT"]["F"].to_numpy()
+    np.testing.assert_allclose(found["f_fidelity"].to_numpy(), expected, rtol=1e-5, atol=1e-7)
+    study = FILE.read_text().replace("{run:Continued}", "{run:Continues}")
+    (tmp_path / "wrong.yaml").write_text(study)
+    with pytest.raises(ExegeteError, match=r"wrong.yaml:\d+: metrics.F.0: unknown recipe 'Continues'"):
+        load_study(tmp_path / "wrong.yaml")
+
+
 def test_needs_come_first_and_are_part_of_the_address(results):
     position = {run.cell.key: place for place, run in enumerate(results.grid.runs)}
     for run in results.grid.runs:

@@ -9,7 +9,7 @@ import exegete
 from exegete import explainer
 from exegete.explainers.learned.attention_to_source import AttentionToSource, features
 from exegete.explainers.perturbation.context_cite import ContextCite
-from exegete.training.source_attention import coefficients, disagreement, fitted, measured
+from exegete.training.source_attention import Effects, coefficients, disagreement, fitted, measured
 from small import shared, uneven
 
 
@@ -59,9 +59,9 @@ def test_published_training(numbers):
     for kind, ending in (("features_ref_f16", ""), ("features", "_exact")):
         answers = numbers[kind.replace("features", "outputs")]
         for steps in (1, 10):
-            found = coefficients(numbers[kind], answers, steps, 1e-2)
+            found = coefficients(Effects(numbers[kind], answers), steps, 1e-2)
             torch.testing.assert_close(found, numbers[f"weights_{steps}{ending}"], rtol=1e-6, atol=1e-6)
-    found = coefficients(numbers["features"], numbers["outputs"], 300, 1e-2)
+    found = coefficients(Effects(numbers["features"], numbers["outputs"]), 300, 1e-2)
     assert torch.cosine_similarity(found, numbers["weights_300_exact"], dim=0) > 0.999
 
 
@@ -82,7 +82,8 @@ def test_fitting_classifiers_and_files(family, tmp_path):
     model = shared(family)
     batch = model.encode(uneven(family, 4))
     ablated = ContextCite(n_samples=16)
-    made = fitted(model, [batch.select([0, 1]), batch.select([2, 3])], ablated, steps=60, rate=0.01)
+    effects = Effects.together(measured(model, batch.select(rows), ablated) for rows in ([0, 1], [2, 3]))
+    made = fitted(model, effects, coefficients(effects, 60, 0.01))
     inputs, answers = measured(model, batch, ablated)
     before, after = (
         disagreement(inputs @ x.flatten().to(inputs), answers)

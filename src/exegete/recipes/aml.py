@@ -61,7 +61,7 @@ class Aml(Recipe):
             ExegeteError: a model from scratch, or options that are about training the model itself.
         """
         settled = self.settled(options, model, train)
-        explained = explained_model(model, settled)
+        explained = explained_model(self.name, model, settled)
         shared: dict[str, Any] = {"backbone": self.backbone, "choices": self.choices, "options": settled}
         weights = self.weights
         if weights is None:
@@ -71,8 +71,10 @@ class Aml(Recipe):
         return train_masking(explained, *rows, folder, selection=self.selection, weights=weights, **shared)
 
 
-def explained_model(model: Source | ExplainedModel, options: RunOptions) -> ExplainedModel:
-    """The model that is explained, where training happens.
+def explained_model(
+    name: str, model: Source | ExplainedModel, options: RunOptions, task: str | None = None
+) -> ExplainedModel:
+    """The model that a recipe explains, where training happens.
 
     Raises:
         ExegeteError: a model from scratch, or a tokenizer beside a model that has its own.
@@ -83,13 +85,13 @@ def explained_model(model: Source | ExplainedModel, options: RunOptions) -> Expl
             raise ExegeteError("the explained model has its tokenizer already: processing_class does not apply")
         return model if max_length is None else model.with_max_length(max_length)
     if is_new(model):
-        raise ExegeteError("aml explains a model that is fine-tuned already: give its folder as the model")
+        raise ExegeteError(f"{name} explains a model that is fine-tuned already: give its folder as the model")
     if isinstance(tokenizer, str | Path):
         tokenizer = AutoTokenizer.from_pretrained(str(tokenizer))
     if not isinstance(model, str | Path):
-        return load(model, tokenizer, max_length=max_length)
+        return load(model, tokenizer, task=task, max_length=max_length)
     device = "cpu" if options.named.get("use_cpu") or not torch.cuda.is_available() else "cuda"
-    return load(model, tokenizer, device, max_length=max_length)
+    return load(model, tokenizer, device, task=task, max_length=max_length)
 
 
 def aml(

@@ -24,6 +24,7 @@ RECIPES: Registry[Factory] = Registry(
         "smat": "smat:smat",
         "ivra": "ivra:ivra",
         "aml": "aml:aml",
+        "at2": "at2:at2",
         "custom": "custom:custom",
     },
 )

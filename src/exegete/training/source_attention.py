@@ -2,66 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from exegete.explainers.learned.attention_to_source import AttentionToSource, features
-from exegete.explainers.perturbation.context_cite import ContextCite, ablations, usual_units
+from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
 from exegete.explainers.units import units
 from exegete.models import Batch, ExplainedModel
 
 EPSILON = 1e-8
 
 
-def fitted(
-    model: ExplainedModel, batches: Iterable[Batch], ablated: ContextCite, steps: int = 1000, rate: float = 1e-3
-) -> AttentionToSource:
-    """The explainer of a model, from the ablations of examples: Adam, the rate falling to 0 along a cosine.
-
-    Args:
-        model: what is explained; it stays as it is.
-        batches: examples; each one's own prediction (or response) is explained.
-        ablated: how many ablations of which units an example gets; the paper has 32.
-        steps: on all examples at once.
-        rate: the learning rate.
+class Effects(NamedTuple):
+    """Of E explained answers under M ablations: X `inputs` [E, M, F], Σ_s ±φ_s with + for units that are present, and
+    the `answers` [E, M], their log-odds.
     """
-    rows = [measured(model, batch, ablated) for batch in batches]
-    inputs, answers = (torch.cat([row[place] for row in rows]) for place in (0, 1))
-    made = AttentionToSource.untrained(model).to(model.device)
-    made.coefficients.data = coefficients(inputs, answers, steps, rate).view_as(made.coefficients).to(made.coefficients)
-    return made
+
+    inputs: Tensor
+    answers: Tensor
+
+    @classmethod
+    def together(cls, parts: Iterable[Effects]) -> Effects:
+        """All of several batches."""
+        inputs, answers = zip(*parts, strict=True)
+        return cls(torch.cat(inputs), torch.cat(answers))
 
 
 @torch.no_grad()
-def measured(model: ExplainedModel, batch: Batch, ablated: ContextCite) -> tuple[Tensor, Tensor]:
-    """X [B, M, F], Σ_s ±φ_s with + for units that are present, and the answers' log-odds [B, M]."""
-    with model.evaluating():
-        target = model.target(batch)
+def measured(model: ExplainedModel, batch: Batch, ablated: ContextCite, targets: Sequence[Tensor] = ()) -> Effects:
+    """The effects of ablations on each target of a batch; without targets on its predictions (whole responses)."""
+    with model.evaluating(), model.remember():
         unit = units(batch, ablated.granularity or usual_units(batch))
-        shares = features(model, batch, model(batch, capture=AttentionToSource(1, 1).capture), target, unit)
-        counts = (unit.max(1).values + 1).tolist()
-        present = torch.zeros(ablated.n_samples, len(batch), shares.shape[1], dtype=torch.bool)
-        for row, count in enumerate(counts):
-            masks = ablations(ablated.n_samples, count, ablated.keep, ablated.seed)
-            present[:, row, :count] = torch.from_numpy(masks)
-        present = present.to(batch.device)
-        answers = replace(ablated, output=None).answers(model, batch, target, present, unit)
-    signs = (2 * present.to(shares) - 1).transpose(0, 1)
-    return signs @ shares, answers.T.to(shares)
+        present = masks(ablated, unit)
+        signs = (2 * present.double() - 1).transpose(0, 1)
+        outputs = model(batch, capture=AttentionToSource(1, 1).capture)
+        asked, parts = replace(ablated, output=None), []
+        for target in targets or [model.target(batch)]:
+            shares = features(model, batch, outputs, target, unit)
+            shares = shares.to(torch.promote_types(shares.dtype, torch.float32))
+            answers = asked.answers(model, batch, target, present, unit)
+            parts.append(Effects(signs.to(shares) @ shares, answers.T.to(shares)))
+    return Effects.together(parts)
 
 
-def coefficients(inputs: Tensor, answers: Tensor, steps: int, rate: float) -> Tensor:
-    """Weights w [F] of ‖w‖₁ = 1 that minimises −mean Pearson_m(Xw, y), for X [E, M, F] and y [E, M]."""
+def masks(ablated: ContextCite, unit: Tensor) -> Tensor:
+    """[M, B, U] Who is present in each ablation of the units [B, L]."""
+    counts = (unit.max(1).values + 1).tolist()
+    present = torch.zeros(ablated.n_samples, len(unit), max(1, *counts), dtype=torch.bool)
+    for row, count in enumerate(counts):
+        present[:, row, :count] = torch.from_numpy(ablated.masks(count))
+    return present.to(unit.device)
+
+
+def fitted(model: ExplainedModel, effects: Effects, found: Tensor) -> AttentionToSource:
+    """The explainer of a model with the coefficients `found` [F] for the effects of its ablations."""
+    made = AttentionToSource.untrained(model).to(effects.inputs.device)
+    made.coefficients.data = found.view_as(made.coefficients).to(made.coefficients)
+    return made
+
+
+def coefficients(effects: Effects, steps: int = 1000, rate: float = 1e-3, batch: int = 512, seed: int = 0) -> Tensor:
+    """Weights w [F] of ‖w‖₁ = 1 that minimise −mean Pearson_m(Xw, y): Adam, its rate falling to 0 along a cosine.
+
+    Each step sees `batch` answers, drawn by the seed; all of them where there are no more.
+    """
+    (inputs, answers), random = effects, torch.Generator().manual_seed(seed)
     with torch.enable_grad():
         weights = torch.full_like(inputs[0, 0], 1 / inputs.shape[-1], requires_grad=True)
         optimizer = torch.optim.Adam([weights], lr=rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         for _ in range(steps):
+            drawn = torch.randperm(len(inputs), generator=random) if batch < len(inputs) else torch.arange(len(inputs))
+            few = drawn[:batch].to(inputs.device)
             optimizer.zero_grad()
-            disagreement(inputs @ weights, answers).backward()
+            disagreement(inputs[few] @ weights, answers[few]).backward()
             torch.nn.utils.clip_grad_norm_([weights], 1.0)
             optimizer.step()
             schedule.step()

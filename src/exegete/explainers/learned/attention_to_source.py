@@ -18,7 +18,7 @@ class AttentionToSource(LearnedAttention):
     """Σ_h w_h A^h[q, k], w over the heads of all layers, q where the answer is read (Cohen-Wang et al. 2025). Signed.
 
     A unit's score is the sum of its positions'; that of several tokens the mean over where each is predicted. The
-    coefficients are fitted to the effects of ablations by `exegete.training.source_attention.fitted`.
+    coefficients are fitted to the effects of ablations by `exegete train at2`.
 
     Args:
         n_layers: the layers of the models that it shall explain.

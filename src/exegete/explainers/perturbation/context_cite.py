@@ -74,7 +74,7 @@ class ContextCite(OfOutput):
         counts = (unit.max(1).values + 1).tolist()
         present = torch.zeros(self.n_samples, len(batch), max(1, *counts), dtype=torch.bool)
         for row, count in enumerate(counts):
-            present[:, row, :count] = torch.from_numpy(ablations(self.n_samples, count, self.keep, self.seed))
+            present[:, row, :count] = torch.from_numpy(self.masks(count))
         values = self.answers(model, batch, target, present.to(batch.device), unit).double().cpu().numpy()
         sizes = (target[:, 1] - target[:, 0]).tolist() if model.task.name == "generation" else [1] * len(batch)
         weights, biases = torch.zeros(len(batch), present.shape[2], dtype=torch.float64), []
@@ -84,6 +84,10 @@ class ContextCite(OfOutput):
             biases.append(bias)
         scores = weights.to(batch.device, model.dtype)
         return Explanation(spread(scores, unit), bias=torch.tensor(biases).to(scores))
+
+    def masks(self, units: int) -> NDArray[np.bool_]:
+        """[M, units] Who is present in each ablation of so many units."""
+        return numbered_masks(self.n_samples, units, self.keep, self.seed * self.n_samples)
 
     def answers(self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor, unit: Tensor) -> Tensor:
         """[M, B] f with only the `present` [M, B, U] units."""
@@ -98,14 +102,10 @@ def usual_units(batch: Batch) -> Granularity:
     return "sentence" if batch.response is not None and known else "word"
 
 
-def ablations(count: int, units: int, keep: float, seed: int) -> NDArray[np.bool_]:
-    """[count, units] Who is present in each ablation; each has a generator of its own."""
-    return np.stack(
-        [
-            np.random.RandomState(seed * count + number).choice([False, True], units, p=[1 - keep, keep])
-            for number in range(count)
-        ]
-    )
+def numbered_masks(count: int, units: int, keep: float = 0.5, seed: int = 0) -> NDArray[np.bool_]:
+    """[count, units] Who is present: mask i is drawn by the seed + i alone."""
+    drawn = [np.random.RandomState(seed + i).choice([False, True], units, p=[1 - keep, keep]) for i in range(count)]
+    return np.array(drawn, dtype=np.bool_).reshape(count, units)
 
 
 def log_odds(task: Task, answers: Tensor, target: Tensor) -> Tensor:

@@ -14,26 +14,16 @@ from torch import Tensor
 
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
+from exegete.explainers.perturbation.context_cite import numbered_masks
 from exegete.metrics.consistency import spearman
-from exegete.metrics.faithfulness.unit_order import ByUnits, at_least_one
+from exegete.metrics.faithfulness.unit_order import AlongOrder, ByUnits
 from exegete.models import Batch, ExplainedModel
 
-LOWEST = -104.0  # the logarithm of the smallest number in single precision
+LOWEST = -104.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ablation(ByUnits):
-    """A metric of what is left of the answer without some units."""
-
-    def answers(self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor) -> Tensor:
-        """[N, B] The target's log-probability (a regression's value) with the `present` [N, B, U] units."""
-        asked = model if model.task.name == "regression" else model.with_output("log_prob")
-        values = self.probability(asked, batch, target, present)
-        return values.masked_fill(values.isneginf(), LOWEST)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lds(Ablation):
+class Lds(ByUnits):
     """Linear datamodelling score: Spearman's ρ between answers on random sets of units and their scores' sums.
 
     Args:
@@ -45,13 +35,13 @@ class Lds(Ablation):
     n_masks: int = 32
     keep: float = 0.5
     seed: int = 1000
+    counts: ClassVar = ("n_masks",)
     card: ClassVar = MetricCard(
         name="lds", family="faithfulness", higher_is_better=True, paper="Cohen-Wang et al. 2024", bounds=(-1, 1)
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(self.name, n_masks=self.n_masks)
         if not 0 < self.keep < 1:
             raise ExegeteError(f"lds needs keep between 0 and 1, got {self.keep}")
 
@@ -64,41 +54,45 @@ class Lds(Ablation):
         for row, count in enumerate(ordered.counts.tolist()):
             present[:, row, :count] = numbered_masks(self.n_masks, count, self.keep, self.seed)
         there = torch.from_numpy(present).to(batch.device)
-        return {self.name: lds(ordered.scores, there, self.answers(model, batch, target, there)).float()}
+        answers = finite(self.probability(on_the_log_scale(model), batch, target, there))
+        return {self.name: lds(ordered.scores, there, answers).float()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopkDrop(Ablation):
+class TopkDrop(AlongOrder):
     """Fall of the target's log-probability (a regression's value) without the `k` highest units, or without all."""
 
     k: int = 3
+    counts: ClassVar = ("k",)
     card: ClassVar = MetricCard(
         name="topk_drop", family="faithfulness", higher_is_better=True, paper="Cohen-Wang et al. 2024"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self.name, k=self.k)
+    def asked(self, model: ExplainedModel) -> ExplainedModel:
+        """The model's log-probability."""
+        return on_the_log_scale(model)
 
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
-        """See `Metric`; defined for every example."""
-        ordered = self.ordered(batch, attribution)
-        sizes = torch.tensor([[0], [self.k]], device=batch.device)
-        whole, without = self.answers(model, batch, target, ~ordered.first(sizes))
-        return {self.name: (whole - without).float()}
+    def sizes(self, counts: Tensor) -> Tensor:
+        """None, and k."""
+        return torch.tensor([[0], [self.k]], device=counts.device)
+
+    def total(self, answers: Tensor, sizes: Tensor, counts: Tensor) -> Tensor:
+        """The fall."""
+        known = finite(answers)
+        return known[0] - known[1]
+
+
+def on_the_log_scale(model: ExplainedModel) -> ExplainedModel:
+    """The model whose value is the target's log-probability; a regression as it is."""
+    return model if model.task.name == "regression" else model.with_output("log_prob")
+
+
+def finite(answers: Tensor) -> Tensor:
+    """The answers, none below the logarithm of the smallest number in single precision."""
+    return answers.masked_fill(answers.isneginf(), LOWEST)
 
 
 def lds(scores: Tensor, present: Tensor, answers: Tensor) -> Tensor:
     """[B] Spearman's ρ over N sets, from scores [B, U], sets of units [N, B, U] and answers [N, B]."""
     foretold = (present * scores).sum(-1).T
     return spearman(foretold, answers.T, torch.ones_like(foretold, dtype=torch.bool))
-
-
-def numbered_masks(
-    number: int, count: int, keep: float = 0.5, seed: int = 0
-) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """[number, count] bool: mask i keeps each of `count` units with chance `keep`, drawn by `seed` + i alone."""
-    draws = [np.random.RandomState(seed + i).choice([False, True], count, p=[1 - keep, keep]) for i in range(number)]
-    return np.array(draws, dtype=np.bool_).reshape(number, count)

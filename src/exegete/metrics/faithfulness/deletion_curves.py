@@ -2,69 +2,44 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from exegete.data.cards import MetricCard
-from exegete.metrics.faithfulness.unit_order import ByUnits, Ordered, at_least_one
-from exegete.models import Batch, ExplainedModel
+from exegete.metrics.faithfulness.unit_order import AlongOrder
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurveArea(ByUnits):
-    """Area under the target's probability over the share of units that went or came, by trapezoids.
+class DeletionAuc(AlongOrder):
+    """Area under the target's probability over the share of units that went, by trapezoids: small where it falls soon.
 
     `steps`: units are counted off in so many steps of nearly equal size; a text of fewer units goes one by one.
     """
 
     steps: int = 50
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self.name, steps=self.steps)
-
-    @abstractmethod
-    def present(self, ordered: Ordered, sizes: Tensor) -> Tensor:
-        """[N, B, U] Which units are there at each size."""
-
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
-        """See `Metric`; defined for every example."""
-        ordered = self.ordered(batch, attribution)
-        count = ordered.counts.clamp(min=1)
-        steps = count.clamp(max=self.steps)
-        number = torch.arange(int(steps.max()) + 1, device=batch.device)[:, None].minimum(steps)
-        sizes = (2 * number * count + steps) // (2 * steps)  # rounded
-        answers = self.probability(model, batch, target, self.present(ordered, sizes))
-        return {self.name: torch.trapezoid(answers, sizes / count.double(), dim=0).float()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeletionAuc(CurveArea):
-    """The sooner the probability falls when the highest go first, the smaller."""
-
+    counts: ClassVar = ("steps",)
     card: ClassVar = MetricCard(
         name="deletion_auc", family="faithfulness", higher_is_better=False, paper="Petsiuk et al. 2018", bounds=(0, 1)
     )
 
-    def present(self, ordered: Ordered, sizes: Tensor) -> Tensor:
-        """All but the first."""
-        return ~ordered.first(sizes)
+    def sizes(self, counts: Tensor) -> Tensor:
+        """From none to all."""
+        count = counts.clamp(min=1)
+        steps = count.clamp(max=self.steps)
+        number = torch.arange(int(steps.max()) + 1, device=counts.device)[:, None].minimum(steps)
+        return (2 * number * count + steps) // (2 * steps)  # rounded
+
+    def total(self, answers: Tensor, sizes: Tensor, counts: Tensor) -> Tensor:
+        """The area."""
+        return torch.trapezoid(answers, sizes / counts.clamp(min=1).double(), dim=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class InsertionAuc(CurveArea):
-    """The sooner the probability rises when the highest come first, the larger."""
+class InsertionAuc(DeletionAuc):
+    """The same over the share of units that came: large where the probability rises soon."""
 
-    card: ClassVar = MetricCard(
-        name="insertion_auc", family="faithfulness", higher_is_better=True, paper="Petsiuk et al. 2018", bounds=(0, 1)
-    )
-
-    def present(self, ordered: Ordered, sizes: Tensor) -> Tensor:
-        """The first alone."""
-        return ordered.first(sizes)
+    card: ClassVar = replace(DeletionAuc.card, name="insertion_auc", higher_is_better=True)
+    alone: ClassVar = True

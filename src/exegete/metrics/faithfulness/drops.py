@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
-from exegete.metrics.faithfulness.erasure import AtBudget, OverBudgets, Probability, drops, with_all
+from exegete.metrics.faithfulness.erasure import AtBudget, Erasure, OverBudgets, Probability, with_all
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How
 
@@ -26,10 +26,6 @@ class Comprehensiveness(AtBudget):
         bounds=(-1, 1),
     )  # fmt: skip
 
-    def effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """The drop of p at the only budget: [1, B]."""
-        return drops(p, ~chosen)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sufficiency(AtBudget):
@@ -38,10 +34,7 @@ class Sufficiency(AtBudget):
     card: ClassVar = MetricCard(
         name="sufficiency", family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020", bounds=(-1, 1)
     )
-
-    def effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """The drop of p at the only budget: [1, B]."""
-        return drops(p, chosen)
+    alone: ClassVar = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +46,6 @@ class AopcComprehensiveness(OverBudgets):
         bounds=(-1, 1),
     )  # fmt: skip
 
-    def effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """The drop at each budget."""
-        return drops(p, ~chosen)
-
 
 @dataclass(frozen=True, kw_only=True)
 class AopcSufficiency(OverBudgets):
@@ -66,36 +55,34 @@ class AopcSufficiency(OverBudgets):
         name="aopc_sufficiency", family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020",
         bounds=(-1, 1),
     )  # fmt: skip
+    alone: ClassVar = True
+
+
+class Differences(Erasure):
+    """p(the top alone) − p(x without the top)."""
 
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """The drop at each budget."""
-        return drops(p, chosen)
+        """Comprehensiveness minus sufficiency at each budget."""
+        alone, without = p(torch.cat([chosen, ~chosen])).chunk(2)
+        return alone - without
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference(AtBudget):
+class Difference(Differences, AtBudget):
     """Comprehensiveness minus sufficiency: p(the top alone) − p(x without the top)."""
 
     card: ClassVar = MetricCard(
         name="difference", family="faithfulness", higher_is_better=True, paper="Barkan et al. 2024", bounds=(-1, 1)
     )
 
-    def effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """Comprehensiveness minus sufficiency at the only budget: [1, B]."""
-        return differences(p, chosen)
-
 
 @dataclass(frozen=True, kw_only=True)
-class AopcDifference(OverBudgets):
+class AopcDifference(Differences, OverBudgets):
     """Comprehensiveness minus sufficiency over several budgets."""
 
     card: ClassVar = MetricCard(
         name="aopc_difference", family="faithfulness", higher_is_better=True, paper="Barkan et al. 2024", bounds=(-1, 1)
     )
-
-    def effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """The difference at each budget."""
-        return differences(p, chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +109,3 @@ class LogOdds(AtBudget):
         """The change of the logarithm."""
         logarithm = with_all(p, ~chosen).clamp(min=LOWEST).log()
         return logarithm[1:] - logarithm[0]
-
-
-def differences(p: Probability, chosen: Tensor) -> Tensor:
-    """[K, B] p(the top alone) − p(x without the top)."""
-    alone, without = p(torch.cat([chosen, ~chosen])).chunk(2)
-    return alone - without

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ Probability = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Erasure(Metric):
-    """The change of p when the top positions are erased, or all others.
+    """The change of p when the top positions are erased, or, where the top is left `alone`, all others.
 
     `how`: `remove` (delete), `mask`, `pad` or `zero` (replace). `rounding`: see `ranking.sizes`. `keep_question`: of a
     question on a context, only the context's positions are ranked and erased.
@@ -36,6 +36,7 @@ class Erasure(Metric):
     how: How = "remove"
     rounding: Rounding = "ceil"
     keep_question: bool = False
+    alone: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         checked_fractions(self.fractions())
@@ -48,9 +49,13 @@ class Erasure(Metric):
     def fractions(self) -> tuple[float, ...]:
         """The K budgets: which fractions of the content count as the top."""
 
-    @abstractmethod
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """[K, B] The value at each budget; `chosen` [K, B, L]: the top; `p` [N, B]: of what keep [N, B, L] leaves."""
+        return drops(p, self.kept(chosen))
+
+    def kept(self, chosen: Tensor) -> Tensor:
+        """[K, B, L] What stays at each budget."""
+        return chosen if self.alone else ~chosen
 
     @abstractmethod
     def total(self, points: Tensor) -> Tensor:

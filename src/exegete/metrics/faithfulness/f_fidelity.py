@@ -13,7 +13,7 @@ from torch import Tensor
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
 from exegete.explainers.seeding import generators
-from exegete.metrics.faithfulness.unit_order import ByUnits, Ordered, at_least_one
+from exegete.metrics.faithfulness.unit_order import ByUnits, Ordered
 from exegete.metrics.ranking import checked_fractions, sizes
 from exegete.models import Batch, ExplainedModel, load
 
@@ -40,6 +40,7 @@ class FFidelity(ByUnits):
     beta: float = 0.1
     draws: int = 8
     seed: int = 0
+    counts: ClassVar = ("draws",)
     card: ClassVar = MetricCard(
         name="f_fidelity", family="faithfulness", higher_is_better=True, paper="Zheng et al. 2025", bounds=(-1, 1)
     )
@@ -47,7 +48,6 @@ class FFidelity(ByUnits):
     def __post_init__(self) -> None:
         super().__post_init__()
         checked_fractions((*self.budgets, self.alpha, self.beta))
-        at_least_one(self.name, draws=self.draws)
 
     def applies(self, model: ExplainedModel) -> bool:
         """Where there is a copy."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from exegete.data.cards import MetricCard
 from exegete.explainers.seeding import generators
-from exegete.metrics.faithfulness.unit_order import ByUnits, at_least_one
+from exegete.metrics.faithfulness.unit_order import ByUnits
 from exegete.models import Batch, ExplainedModel
 
 
@@ -27,13 +27,10 @@ class Infidelity(ByUnits):
     n_samples: int = 64
     normalise: bool = True
     seed: int = 0
+    counts: ClassVar = ("n_samples",)
     card: ClassVar = MetricCard(
         name="infidelity", family="faithfulness", higher_is_better=False, paper="Yeh et al. 2019", bounds=(0, None)
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self.name, n_samples=self.n_samples)
 
     def per_example(
         self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor

@@ -8,7 +8,6 @@ are left as they are. NaN where the limits are equal: all orders are then the sa
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ from torch import Tensor
 from exegete.data.cards import MetricCard
 from exegete.explainers.perturbation.beam import Beam, grow
 from exegete.explainers.perturbation.coalitions import coalition_values
-from exegete.metrics.faithfulness.unit_order import ByUnits, at_least_one
+from exegete.metrics.faithfulness.unit_order import ByUnits
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How
 from exegete.models.perturbation.removal import Deletion
@@ -42,26 +41,20 @@ class Naopc(ByUnits):
     """
 
     beam: int = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(self.name, beam=self.beam)
+    counts: ClassVar = ("beam",)
+    lowest_first: ClassVar[bool] = False
 
     def per_example(
         self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
     ) -> dict[str, Tensor]:
         """See `Metric`; NaN where all orders score the same."""
-        ordered = self.ordered(batch, self.urgency(attribution))
+        ordered = self.ordered(batch, -attribution if self.lowest_first else attribution)
         sizes = torch.arange(ordered.place.shape[1] + 1, device=batch.device)[:, None]
         answers = self.probability(model, batch, target, ~ordered.first(sizes))
         drops = (answers[0] - answers) * (sizes <= ordered.counts)
         lower, upper = self.limits(model, batch, target).unbind(1)
         share = (drops.sum(0) / ordered.counts.clamp(min=1) - lower) / (upper - lower)
         return {self.name: share.masked_fill(upper - lower < NOTHING, torch.nan).float()}
-
-    @abstractmethod
-    def urgency(self, attribution: Tensor) -> Tensor:
-        """[B, L] Scores in whose falling order the units are taken away."""
 
     def limits(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """[B, 2] The lowest and the highest AOPC over all orders, in float64.
@@ -113,10 +106,6 @@ class NaopcComprehensiveness(Naopc):
         name="naopc_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Edin et al. 2025"
     )
 
-    def urgency(self, attribution: Tensor) -> Tensor:
-        """The most important first."""
-        return attribution
-
 
 @dataclass(frozen=True, kw_only=True)
 class NaopcSufficiency(Naopc):
@@ -125,10 +114,7 @@ class NaopcSufficiency(Naopc):
     card: ClassVar = MetricCard(
         name="naopc_sufficiency", family="faithfulness", higher_is_better=False, paper="Edin et al. 2025"
     )
-
-    def urgency(self, attribution: Tensor) -> Tensor:
-        """The least important first."""
-        return -attribution
+    lowest_first: ClassVar = True
 
 
 def exact_limits(drops: Drops, counts: Sequence[int]) -> Floats:

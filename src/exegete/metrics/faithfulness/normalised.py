@@ -9,8 +9,7 @@ counts as the largest there is.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -23,50 +22,24 @@ EPSILON = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normalised(OverBudgets):
-    """A drop as a share of the drop to the input that says nothing, mean over budgets."""
-
-    @abstractmethod
-    def kept(self, chosen: Tensor) -> Tensor:
-        """[K, B, L] What stays at each budget."""
-
-    def shares(self, p: Probability, chosen: Tensor) -> Tensor:
-        """[K, B] The drop's share, from 0 to 1."""
-        drop = drops(p, torch.cat([torch.zeros_like(chosen[:1]), self.kept(chosen)])).clamp(min=0)
-        return (drop[1:] / (drop[0] + EPSILON)).clamp(max=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NormalisedComprehensiveness(Normalised):
-    """The share of the possible drop that goes with the top."""
+class NormalisedComprehensiveness(OverBudgets):
+    """The share of the possible drop that goes with the top, mean over budgets."""
 
     card: ClassVar = MetricCard(
         name="normalised_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
         bounds=(0, 1),
     )  # fmt: skip
 
-    def kept(self, chosen: Tensor) -> Tensor:
-        """All content but the top at each budget: [K, B, L]."""
-        return ~chosen
-
     def effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """The share of the possible drop at each budget: [K, B]."""
-        return self.shares(p, chosen)
+        """[K, B] The drop's share of that to the input that says nothing; where the top is alone one minus it."""
+        drop = drops(p, torch.cat([torch.zeros_like(chosen[:1]), self.kept(chosen)])).clamp(min=0)
+        share = (drop[1:] / (drop[0] + EPSILON)).clamp(max=1)
+        return 1 - share if self.alone else share
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormalisedSufficiency(Normalised):
+class NormalisedSufficiency(NormalisedComprehensiveness):
     """The share of the possible drop that the top alone prevents: here, unlike in `sufficiency`, higher is better."""
 
-    card: ClassVar = MetricCard(
-        name="normalised_sufficiency", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
-        bounds=(0, 1),
-    )  # fmt: skip
-
-    def kept(self, chosen: Tensor) -> Tensor:
-        """The top alone at each budget: [K, B, L]."""
-        return chosen
-
-    def effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """One minus the share of the possible drop: [K, B]."""
-        return 1 - self.shares(p, chosen)
+    card: ClassVar = replace(NormalisedComprehensiveness.card, name="normalised_sufficiency")
+    alone: ClassVar = True

@@ -9,7 +9,6 @@ example, so that all methods get the same ones.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
@@ -32,7 +31,7 @@ NOTHING = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Soft(Metric):
-    """How far the answer moves when elements of embeddings are zeroed by chance.
+    """How far the answer moves when elements of embeddings are zeroed by chance: high ones, or where `alone`, others.
 
     Args:
         distance: `hellinger`, ‖√p − √q‖₂ / √2; `reagent`, Σ (√p − √q)² / √2 as Zhao and Shan's code has it;
@@ -48,6 +47,7 @@ class Soft(Metric):
     share: float | None = None
     draws: int = 4
     seed: int = 0
+    alone: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.distance not in get_args(Distance):
@@ -56,13 +56,12 @@ class Soft(Metric):
             raise ExegeteError(f"{self.name} needs a share between 0 and 1, got {self.share}")
         at_least_one(self.name, draws=self.draws)
 
-    @abstractmethod
-    def chances(self, scaled: Tensor) -> Tensor:
-        """[B, L] The probability that an element stays, from scores in [0, 1]."""
-
-    @abstractmethod
     def value(self, moved: Tensor, farthest: Tensor) -> Tensor:
         """[B] The metric, from D and D₀."""
+        if self.alone:
+            return (farthest - moved).clamp(min=0) / farthest
+        share = moved / farthest
+        return share.clamp(max=1) if self.distance == "probability" else share
 
     def applies(self, model: ExplainedModel) -> bool:
         """Not to regressions; to generated text by its probability alone."""
@@ -77,7 +76,8 @@ class Soft(Metric):
         batch = replace(batch, content=batch.removable)
         ends = torch.stack([torch.ones_like(batch.content), torch.zeros_like(batch.content)])
         whole, nothing = model.perturbed(batch, ends, "zero").double()
-        chances = self.chances(scaled(attribution, batch.content, self.share))
+        likely = scaled(attribution, batch.content, self.share)
+        chances = likely if self.alone else 1 - likely
         moved = torch.cat(
             [
                 self._moved(model, batch.select(rows), chances[rows], whole[rows], target[rows])
@@ -111,24 +111,6 @@ class Soft(Metric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftSufficiency(Soft):
-    """How near the answer stays when what scores high stays: 1 is best."""
-
-    card: ClassVar = MetricCard(
-        name="soft_sufficiency", family="faithfulness", higher_is_better=True, paper="Zhao and Aletras 2023",
-        bounds=(0, 1),
-    )  # fmt: skip
-
-    def chances(self, scaled: Tensor) -> Tensor:
-        """The higher the score, the likelier."""
-        return scaled
-
-    def value(self, moved: Tensor, farthest: Tensor) -> Tensor:
-        """The share of the way to the input of zeros that is not gone."""
-        return (farthest - moved).clamp(min=0) / farthest
-
-
-@dataclass(frozen=True, kw_only=True)
 class SoftComprehensiveness(Soft):
     """How far the answer moves when what scores high goes; above 1 where it moves farther than by zeros alone."""
 
@@ -137,14 +119,13 @@ class SoftComprehensiveness(Soft):
         bounds=(0, None),
     )  # fmt: skip
 
-    def chances(self, scaled: Tensor) -> Tensor:
-        """The lower the score, the likelier."""
-        return 1 - scaled
 
-    def value(self, moved: Tensor, farthest: Tensor) -> Tensor:
-        """The share of the way to the input of zeros."""
-        share = moved / farthest
-        return share.clamp(max=1) if self.distance == "probability" else share
+@dataclass(frozen=True, kw_only=True)
+class SoftSufficiency(Soft):
+    """How near the answer stays when what scores high stays: 1 is best."""
+
+    card: ClassVar = replace(SoftComprehensiveness.card, name="soft_sufficiency", bounds=(0, 1))
+    alone: ClassVar = True
 
 
 def scaled(attribution: Tensor, content: Tensor, share: float | None = None) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import NamedTuple, get_args
+from typing import ClassVar, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -39,12 +40,13 @@ class ByUnits(Metric):
 
     `level`: `word`, `token`, `sentence` or `source`; a unit's score is the sum of its tokens'. `how`: what happens to
     units that are taken away: `remove`, `mask`, `pad` or `zero`. `max_units`: longer texts are cut into so many
-    stretches of units, of nearly equal length, which then are the units; None: never.
+    stretches of units, of nearly equal length, which then are the units; None: never. `counts`: fields of at least 1.
     """
 
     level: Granularity = "word"
     how: How = "mask"
     max_units: int | None = None
+    counts: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         if self.level not in get_args(Granularity):
@@ -53,6 +55,7 @@ class ByUnits(Metric):
             raise unknown("perturbation", self.how, get_args(How))
         if self.max_units is not None and self.max_units < 1:
             raise ExegeteError(f"{self.name} needs max_units of at least 1, got {self.max_units}")
+        at_least_one(self.name, **{name: getattr(self, name) for name in self.counts})
 
     def units(self, batch: Batch) -> Tensor:
         """[B, L] The number of each position's unit, -1 where nothing can be taken away."""
@@ -79,6 +82,35 @@ class ByUnits(Metric):
         Of a regression the value, of generated text the log-probability: bounds on cards do not hold there.
         """
         return coalition_values(model, batch, target, present, self.units(batch), self.how).double()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlongOrder(ByUnits):
+    """A number made of the answers while units go in the order of their scores, or, where those are `alone`, come."""
+
+    alone: ClassVar[bool] = False
+
+    @abstractmethod
+    def sizes(self, counts: Tensor) -> Tensor:
+        """[N, B] How many units have gone or come, at every answer; there are `counts` [B]."""
+
+    @abstractmethod
+    def total(self, answers: Tensor, sizes: Tensor, counts: Tensor) -> Tensor:
+        """[B] The number, from answers [N, B]."""
+
+    def asked(self, model: ExplainedModel) -> ExplainedModel:
+        """The model whose value is asked for."""
+        return model
+
+    def per_example(
+        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
+    ) -> dict[str, Tensor]:
+        """See `Metric`."""
+        ordered = self.ordered(batch, attribution)
+        sizes = self.sizes(ordered.counts)
+        first = ordered.first(sizes)
+        answers = self.probability(self.asked(model), batch, target, first if self.alone else ~first)
+        return {self.name: self.total(answers, sizes, ordered.counts).float()}
 
 
 def at_least_one(name: str, **values: int) -> None:

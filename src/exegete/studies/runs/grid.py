@@ -17,6 +17,7 @@ from exegete.studies.runs.kinds import judge_model, train_model
 from exegete.studies.runs.run_ref import (
     DATASET,
     MODEL,
+    NAMED,
     OWN,
     TRAINED,
     RunRef,
@@ -230,10 +231,12 @@ class _Builder:
         judged = trained if judgement.model is None else self._other(judgement.model, place, (*line, "model"))
         chosen, learned = self._explainers(judgement, place, trained)
         options, needed, parts = self._values(judgement.options, place, (*line, "options"))
+        metrics, copies = self._metrics(judgement, place)
         for dataset in judgement.datasets:
             part, data = self.study.dataset(dataset, judged=True), self.judged[dataset]
             for limit, few in _by_limit(judgement, chosen, len(data.lengths)).items():
                 config = self._judged_by(judgement, place, few, options) | {
+                    "metrics": metrics,
                     "model": self.models[place.model].address if judged is None else _inside(judged, judgement.model),
                     "dataset": data.address,
                 }
@@ -246,7 +249,7 @@ class _Builder:
                     config,
                     judge_model,
                     _title(*_place(place), name, title, dataset),
-                    _keys([judged, *learned, *needed]),
+                    _keys([judged, *learned, *needed, *copies]),
                     {"model": self.file.models[place.model].source, "dataset": part, "parts": parts},
                     self._judging(data, place.model, config, judgement.options),
                 )
@@ -256,13 +259,10 @@ class _Builder:
     def _judged_by(
         self, judgement: JudgementPart, place: RunRef, chosen: Mapping[str, Chosen], options: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """A judgement's facts, but for the model and the data."""
+        """A judgement's facts, but for the metrics, the model and the data."""
         config: dict[str, Any] = {
             "kind": "judge",
             "explainers": {each.spec: each.facts for each in chosen.values()},
-            "metrics": {
-                spec: _facts(self.metrics[spec]) for spec in map(self.file.metrics.__getitem__, judgement.metrics or ())
-            },
             "target": judgement.target,
             "keep_attributions": judgement.keep_attributions,
             "layers": judgement.layers,
@@ -274,6 +274,17 @@ class _Builder:
             known = protocols.with_defaults(judgement.protocol, options)
             config["protocol"] = {"name": judgement.protocol, "options": known}
         return config
+
+    def _metrics(self, judgement: JudgementPart, place: RunRef) -> tuple[dict[str, Any], list[Cell]]:
+        """A judgement's metrics with all their parameters by spec, and the runs whose folders are among these."""
+        found, needs = dict[str, Any](), list[Cell]()
+        for name in judgement.metrics or ():
+            spec = self.file.metrics[name]
+            runs = {each: self._other(RunPart(run=each), place, ("metrics", name)) for each in NAMED.findall(spec)}
+            named = {"runs": {recipe: cell.key for recipe, cell in runs.items()}} if runs else {}
+            found[spec] = {**_facts(self.metrics[spec]), **named}
+            needs += runs.values()
+        return found, needs
 
     def _explainers(
         self, judgement: JudgementPart, place: RunRef, trained: Cell | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
@@ -13,6 +14,10 @@ from exegete.studies.spec.schema import RunPart, StudyFile
 
 RUN, TRAINED, DATASET, MODEL = "run", "trained", "dataset", "model"
 OWN = "{run}"
+
+
+NAMED = re.compile(r"\{run:([^{}]+)\}")
+"""In a metric's spec: the folder of a run, by its recipe."""
 
 
 class RunRef(NamedTuple):

@@ -32,7 +32,7 @@ from exegete.studies.runs.layers import by_layer
 from exegete.studies.runs.noisy import BestOfNoisy
 from exegete.studies.runs.performance import performance
 from exegete.studies.runs.run_cell import Stopped
-from exegete.studies.runs.run_ref import OWN, TRAINED
+from exegete.studies.runs.run_ref import NAMED, OWN, TRAINED
 from exegete.studies.runs.store import Cell, Store, Workspace
 from exegete.studies.spec import sources
 from exegete.training import RunOptions
@@ -96,7 +96,7 @@ def _explain(cell: Cell, space: Workspace, model: ExplainedModel, data: Dataset,
     """Keeps the results of a judgement's explainers; `chosen`: the numbers of the examples in the whole dataset."""
     config, explainers = cell.config, _explainers(cell, space.store)
     special = "special_tokens" in config
-    comparison = _compared(cell, space.work / "comparison", model, data, explainers)
+    comparison = _compared(cell, space.work / "comparison", space.store, model, data, explainers)
     columns = {card.name: spec for card, spec in zip(comparison.cards, config["metrics"], strict=False)}
     places = dict(enumerate(chosen))
     results = comparison.results.rename(columns=columns).replace({"example": places})
@@ -129,17 +129,28 @@ def _follow(cell: Cell, space: Workspace, model: ExplainedModel, data: Dataset) 
 
 
 def _compared(
-    cell: Cell, folder: Path, model: ExplainedModel, data: Dataset, explainers: Mapping[str, str | Explainer]
+    cell: Cell,
+    folder: Path,
+    store: Store,
+    model: ExplainedModel,
+    data: Dataset,
+    explainers: Mapping[str, str | Explainer],
 ) -> Comparison:
     """The comparison of a judgement, which goes on where a stopped one was."""
     config = cell.config
     options = {name: config[name] for name in ("target", "seed")} | {"special_tokens": "special_tokens" in config}
+    metrics = [_metric(spec, facts, store) for spec, facts in config["metrics"].items()]
     _require_parts(folder)
     try:
-        return compare(model, data, explainers, list(config["metrics"]), output_dir=folder, **options)
+        return compare(model, data, explainers, metrics, output_dir=folder, **options)
     except OtherComparisonError:  # parts of another version of this library: the run's address does not know them
         shutil.rmtree(folder)
-        return compare(model, data, explainers, list(config["metrics"]), output_dir=folder, **options)
+        return compare(model, data, explainers, metrics, output_dir=folder, **options)
+
+
+def _metric(spec: str, facts: Mapping[str, Any], store: Store) -> str:
+    """A metric's spec with the folders of the runs that it names."""
+    return NAMED.sub(lambda named: str(store.needed(facts["runs"][named[1]])), spec)
 
 
 def _start(cell: Cell, store: Store) -> str | Path:

@@ -12,7 +12,7 @@ from exegete.metrics import metric
 from exegete.studies.runs.explainers import NONE, check_explainer
 from exegete.studies.runs.protocols import check_protocol, explains
 from exegete.studies.runs.recipes import check_options, check_recipe
-from exegete.studies.runs.run_ref import DATASET, MODEL, parts_named, runs_named
+from exegete.studies.runs.run_ref import DATASET, MODEL, NAMED, parts_named, runs_named
 from exegete.studies.spec.schema import RunPart, StudyFile
 from exegete.studies.spec.sources import resolved
 from exegete.studies.spec.yaml_lines import Place
@@ -78,6 +78,7 @@ def _looks(file: StudyFile) -> Iterator[tuple[Place, Callable[[], object]]]:
 
 def _names(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:
     """Every place that names something declared elsewhere: what it names, the names, and the valid ones."""
+    yield from ((("metrics", name), "recipe", NAMED.findall(spec), file.recipes) for name, spec in file.metrics.items())
     for name, data in file.datasets.items():
         yield ("datasets", name, "exclude"), "dataset", data.exclude, file.datasets
         model = data.longest.model if data.longest else None

@@ -279,7 +279,10 @@ Explainers = Annotated[dict[str, ExplainerPart], BeforeValidator(_specs)]
 
 
 class StudyFile(Part):
-    """A grid of runs, what is asked of each, and what is made of the answers."""
+    """A grid of runs, what is asked of each, and what is made of the answers.
+
+    In a metric's spec `{run:RECIPE}` is the folder of another run, as `f_fidelity?copy={run:Copy}`.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     title: str = ""

@@ -1,0 +1,75 @@
+"""Attention that learns from ablations what another model's answers come from (AT2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from datasets import Dataset
+
+from exegete.errors import ExegeteError, unknown
+from exegete.explainers.perturbation.context_cite import ContextCite
+from exegete.explainers.units import Granularity
+from exegete.models.perturbation.perturbed import How
+from exegete.recipes.aml import explained_model
+from exegete.recipes.base import Recipe
+from exegete.training import RunOptions, TrainResult
+from exegete.training.ablation_effects import Fit, train_source_attention
+from exegete.training.loop.starting_model import Source
+
+ARGUMENTS = ("max_steps", "learning_rate", "per_device_train_batch_size", "disable_tqdm", "use_cpu")
+DEPARTURES = (
+    "Units that are taken away leave no gap, or another token takes their place; the paper hides them from attention.",
+    "Features and answers keep their precision; the authors' program stores half of it.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class At2(Recipe):
+    """Fits `attention_to_source` to a model (Cohen-Wang et al. 2025), which stays as it is."""
+
+    ablated: ContextCite
+    task: Literal["generation"] | None = None
+
+    def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
+        """Measures ablations and fits coefficients; see `train_source_attention`.
+
+        Raises:
+            ExegeteError: a model from scratch, or options that are about training the model itself.
+        """
+        given = {**self.arguments, **options.arguments}
+        wrong = next((name for name in given if name not in ARGUMENTS), None)
+        if wrong is not None:
+            raise unknown("argument of at2", wrong, ARGUMENTS)
+        if options.masked_share or options.head_rate not in (None, 1) or options.early_stopping_patience:
+            raise ExegeteError("the explained model stays as it is: no masked_share, head_rate or early stopping")
+        fit = Fit(given["max_steps"], given["learning_rate"], given["per_device_train_batch_size"])
+        explained = explained_model(self.name, model, options, self.task)
+        return train_source_attention(explained, train, dev, folder, self.ablated, fit, options)
+
+
+def at2(
+    ablations: Annotated[int, "Of each example.", {"min": 2}] = 32,
+    granularity: Annotated[
+        Granularity | None, "What is taken away. Default: words; sentences of a prompt where an answer is generated."
+    ] = None,
+    perturbation: Annotated[How, "What happens to it."] = "remove",
+    keep: Annotated[float, "The probability that a unit stays."] = 0.5,
+    task: Annotated[Literal["generation"] | None, "generation: explain what a causal language model says."] = None,
+) -> Recipe:
+    """Fit attention to the effects of ablations, so that one pass says what an answer comes from (AT2).
+
+    --model is what is explained, and stays as it is. --set max_steps=1000, --learning-rate and --batch-size are those
+    of the fit. The result is an explainer: exegete explain --methods attention_to_source:OUTPUT.
+
+    Example: exegete train at2 --model runs/sst --data sst:data/sst --limit 500 --output-dir runs/at2
+    """
+    return At2(
+        name="at2",
+        paper="Cohen-Wang et al. 2025",
+        arguments={"max_steps": 1000, "learning_rate": 1e-3, "per_device_train_batch_size": 512},
+        departures=DEPARTURES,
+        ablated=ContextCite(n_samples=ablations, granularity=granularity, perturbation=perturbation, keep=keep),
+        task=task,
+    )

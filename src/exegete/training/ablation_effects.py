@@ -1,0 +1,146 @@
+"""A run that measures the effects of ablations batch by batch, and fits attention to them."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from safetensors.torch import load_file, save_file
+from tqdm.auto import tqdm
+
+from exegete.data.provenance import data_digest, digest, plain, write_json
+from exegete.explainers.attribute_examples import batches
+from exegete.explainers.perturbation.context_cite import ContextCite
+from exegete.models import Batch, ExplainedModel
+from exegete.models.loading.digest import processor_digest, weights_digest
+from exegete.training.loop.execute import TrainResult
+from exegete.training.loop.options import RunOptions
+from exegete.training.loop.run import HISTORY, Run
+from exegete.training.loop.stop import StopAfterStep
+from exegete.training.source_attention import Effects, coefficients, disagreement, fitted, measured
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How coefficients are fitted: `steps` of Adam at a rate that begins with `rate`, on `batch` answers each."""
+
+    steps: int = 1000
+    rate: float = 1e-3
+    batch: int = 512
+
+
+def train_source_attention(
+    model: ExplainedModel,
+    train: Dataset,
+    dev: Dataset,
+    output_dir: str | Path,
+    ablated: ContextCite,
+    fit: Fit,
+    options: RunOptions,
+) -> TrainResult:
+    """Fits attention to a model's ablations, into a folder for `exegete.explainer("attention_to_source:FOLDER")`.
+
+    What was measured of each batch is kept until the run is finished: a stopped or killed one goes on from there to the
+    same coefficients. Figures: the mean correlation of answers on dev, and that of the mean over all heads.
+
+    Raises:
+        ExegeteError: the folder holds another run.
+    """
+    run = Run(Path(output_dir), _resolved(model, train, dev, ablated, fit, options))
+    done = run.finished() if options.resume and not options.overwrite else None
+    if done is not None:
+        logger.warning("%s holds the finished run of this configuration: nothing to do", run.folder)
+        return TrainResult(run.folder, model, done, reused=True)
+    begun, stop, quiet = time.monotonic(), StopAfterStep(), bool(options.arguments.get("disable_tqdm"))
+    with run.writing():
+        run.begin(resume=options.resume, overwrite=options.overwrite)
+        kept = _kept(run, resume=options.resume and not options.overwrite)
+        with stop.listening():
+            for data, rows in ((kept / "train", train), (kept / "dev", dev)):
+                if not _measure(model, rows, ablated, data, stop, quiet):
+                    seconds = time.monotonic() - begun
+                    return TrainResult(run.folder, model, {}, 0, seconds, finished=False, signal=stop.signal)
+        seen, unseen = (_read(kept / name, model.device) for name in ("train", "dev"))
+        found = coefficients(seen, fit.steps, fit.rate, fit.batch, options.seed)
+        mean = torch.full_like(found, 1 / len(found))
+        metrics = {"correlation": _correlation(unseen, found), "correlation_of_mean": _correlation(unseen, mean)}
+        unnamed = run.unnamed
+        fitted(model, seen, found).save_pretrained(unnamed)
+        write_json(unnamed / HISTORY, {"history": [{"train_correlation": _correlation(seen, found)}]})
+        run.finish(unnamed, metrics)
+        shutil.rmtree(kept)
+    return TrainResult(run.folder, model, metrics, fit.steps, time.monotonic() - begun)
+
+
+def _kept(run: Run, *, resume: bool) -> Path:
+    """The folder of what this very run has measured; what others left is removed."""
+    kept = run.folder / f".effects-{digest(run.config)}"
+    for other in run.folder.glob(".effects-*"):
+        if other != kept or not resume:
+            shutil.rmtree(other)
+    return kept
+
+
+def _measure(
+    model: ExplainedModel, data: Dataset, ablated: ContextCite, folder: Path, stop: StopAfterStep, quiet: bool
+) -> bool:
+    """Measures what is not there yet, a file a batch; whether it came to the end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = list(data)
+    parts = [[row] for row in range(len(rows))] if model.task.name == "generation" else [*batches(model, rows)]
+    for number, part in enumerate(tqdm(parts, disable=quiet, desc=folder.name)):
+        file = folder / f"{number:06}.safetensors"
+        if stop.signal is not None:
+            return False
+        if not file.is_file():
+            batch = model.encode([rows[row] for row in part])
+            found = measured(model, batch, ablated, _sentences(batch))
+            save_file({name: value.contiguous() for name, value in found._asdict().items()}, file.with_suffix(".new"))
+            file.with_suffix(".new").replace(file)
+    return True
+
+
+def _sentences(batch: Batch) -> Sequence[torch.Tensor]:
+    """Each sentence of a response is an answer of its own; nothing for answers that are no text."""
+    if batch.exchanges is None:
+        return ()
+    (exchange,) = batch.exchanges
+    return [torch.tensor([span], device=batch.device) for span in exchange.spans("sentences")]
+
+
+def _read(folder: Path, device: torch.device) -> Effects:
+    def parts() -> Iterator[Effects]:
+        for file in sorted(folder.glob("*.safetensors")):
+            yield Effects(**load_file(file, device=str(device)))
+
+    return Effects.together(parts())
+
+
+def _correlation(effects: Effects, found: torch.Tensor) -> float:
+    return -float(disagreement(effects.inputs @ found, effects.answers))
+
+
+def _resolved(
+    model: ExplainedModel, train: Dataset, dev: Dataset, ablated: ContextCite, fit: Fit, options: RunOptions
+) -> Mapping[str, Any]:
+    """All that the outcome depends on."""
+    return {
+        "trainer": "source_attention",
+        "model": {"source": model.config._name_or_path, "weights": weights_digest(model.model), **model.settings},
+        "processor": processor_digest(model.processing_class),
+        "ablated": plain(ablated.params),
+        "fit": vars(fit),
+        "data": {
+            name: {"rows": len(data), "digest": data_digest(data)} for name, data in (("train", train), ("dev", dev))
+        },
+        "seed": options.seed,
+    }

@@ -1,0 +1,96 @@
+"""Attention fitted to ablations, as a run: by the command, stopped and gone on with, for classifiers and for chats."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+import torch
+from datasets import Dataset
+
+import exegete
+from chats import CHAT, chatting
+from exegete import ExegeteError, explainer
+from exegete.cli import main
+from exegete.explainers.learned.attention_to_source import AttentionToSource
+from exegete.models.loading.digest import weights_digest
+from exegete.recipes import RECIPES
+from exegete.training import ablation_effects
+from exegete.training.loop.run import METRICS, RECORD
+from small import small, uneven
+
+QUICK = {"max_steps": 40, "learning_rate": 1e-2, "disable_tqdm": True}
+
+
+def texts(family, count):
+    return Dataset.from_list([{"text": text} for text in uneven(family, count)])
+
+
+def trained(model, folder, rows=None, **given):
+    made = RECIPES["at2"](ablations=8, **given)
+    rows = rows or texts("bert", 4)
+    return made.train(model, rows, rows, folder, arguments=QUICK)
+
+
+def test_the_command_makes_an_explainer_that_the_other_commands_take(tmp_path, capsys):
+    model, folder, data = str(tmp_path / "model"), str(tmp_path / "at2"), ["--data", "generated?size=24", "--quiet"]
+    training = [*data, "--device", "cpu", "--epochs", "1", "--config", "tiny", "--max-length", "32"]
+    assert main(["train", "baseline", *training, "--output-dir", model]) == 0
+    fit = [*data, "--device", "cpu", "--model", model, "--ablations", "8", "--set", "max_steps=20", "--lr", "0.01"]
+    assert main(["train", "at2", *fit, "--output-dir", folder]) == 0
+    assert "correlation: " in capsys.readouterr().out
+    method = f"attention_to_source:{folder}"
+    assert main(["explain", "a dull film", "--model", model, "--methods", method, "--device", "cpu"]) == 0
+    assert "film" in capsys.readouterr().out
+    assert json.loads((tmp_path / "at2" / RECORD).read_text())["recipe"] == "at2"
+
+
+def test_a_stopped_run_goes_on_to_the_same_coefficients(tmp_path, monkeypatch):
+    model, rows = small("bert"), texts("bert", 4)
+    monkeypatch.setattr(ablation_effects, "batches", lambda model, rows: ([row] for row in range(len(rows))))
+    before = weights_digest(model.model)
+    whole = trained(model, tmp_path / "whole", rows)
+    measured, asked = ablation_effects.measured, []
+
+    def stopping(*given):
+        asked.append(1)
+        if len(asked) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return measured(*given)
+
+    monkeypatch.setattr(ablation_effects, "measured", stopping)
+    stopped = trained(model, tmp_path / "stopped", rows)
+    assert not stopped.finished
+    assert stopped.signal == signal.SIGTERM
+    again = trained(model, tmp_path / "stopped", rows)
+    assert len(asked) == 2 * len(rows)  # those on dev too, and nothing twice
+    assert again.metrics == whole.metrics
+    one, other = (AttentionToSource.from_pretrained(tmp_path / name).coefficients for name in ("whole", "stopped"))
+    assert torch.equal(one, other)
+    assert trained(model, tmp_path / "stopped", rows).reused
+    assert not [*(tmp_path / "stopped").glob(".effects-*")]
+    assert weights_digest(model.model) == before
+    assert again.metrics["correlation"] > again.metrics["correlation_of_mean"]
+    assert json.loads((tmp_path / "stopped" / METRICS).read_text()) == again.metrics
+
+
+def test_sentences_of_responses_are_answers_of_their_own(tmp_path):
+    model = chatting()
+    rows = Dataset.from_list([CHAT | {"sources": [{"name": n, "text": t} for n, t in CHAT["sources"].items()]}])
+    result = trained(model, tmp_path / "chat", rows, granularity="source", task="generation")
+    assert result.finished
+    found = exegete.attribute(model, [CHAT], method=f"attention_to_source:{tmp_path / 'chat'}", unit="source")
+    assert found[0].scores.shape == (1, 2)
+    made = explainer(f"attention_to_source:{tmp_path / 'chat'}")
+    assert abs(float(made.coefficients.detach().abs().sum()) - 1) < 1e-6
+
+
+def test_what_would_change_the_model_is_refused(tmp_path):
+    rows = texts("bert", 2)
+    with pytest.raises(ExegeteError, match="at2 explains a model that is fine-tuned already"):
+        RECIPES["at2"]().train("tiny", rows, rows, tmp_path)
+    with pytest.raises(ExegeteError, match="masked_share"):
+        RECIPES["at2"]().train(small("bert"), rows, rows, tmp_path, masked_share=0.5)
+    with pytest.raises(ExegeteError, match="max_steps"):
+        RECIPES["at2"]().train(small("bert"), rows, rows, tmp_path, arguments={"num_train_epochs": 2})
