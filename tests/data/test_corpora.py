@@ -264,6 +264,16 @@ def test_mlqe_without_post_edits_has_no_rationales(tmp_path):
         load_data(f"mlqe:{tmp_path}")
 
 
+def test_mlqe_of_several_pairs_is_their_rows_one_after_the_other(tmp_path):
+    rows = mlqe(tmp_path)["text"][:]
+    archive(tmp_path / "et-en-dev.tar.gz", {"dev.tsv": ["original\ttranslation\tz_mean", "Jah.\tYes.\t2"]})
+    data = load_data(f"mlqe:{tmp_path}?pair=de-en,et-en", "dev")
+    assert data["text"][:] == [*rows, "Jah."]
+    assert load_data(data.info.description, "dev")[:] == data[:]
+    with pytest.raises(ExegeteError, match=r"ro-en-dev.tar.gz cannot be read as a tar archive"):
+        load_data(f"mlqe:{tmp_path}?pair=de-en,ro-en", "dev")
+
+
 def test_mlqe_malformed(tmp_path):
     with pytest.raises(ExegeteError, match="line 2: expected a number in 'z_mean', got 'high'"):
         mlqe(tmp_path, score="high")

@@ -34,12 +34,13 @@ class Mlqe(FileASplit):
 
     The words tagged BAD are the rationales of both sides, where the archive of post-edits holds the same two texts up
     to white space; elsewhere (in train, and for pairs that differ between the archives) they are null.
+    `pair`: languages, or several pairs between commas, one after the other.
     """
 
     card: ClassVar[DataCard] = DataCard(
         name="mlqe",
         what="quality of machine translations, a regression on sentence pairs; word tags as rationales on dev",
-        form="mlqe:FOLDER?pair=LANGUAGES with the archives PAIR-SPLIT.tar.gz and PAIR-postediting-SPLIT.tar.gz",
+        form="mlqe:FOLDER?pair=PAIR,... with the archives PAIR-SPLIT.tar.gz and PAIR-postediting-SPLIT.tar.gz",
         source="Fomicheva et al. 2020", licence="CC0 1.0", example="mlqe:corpora/mlqe-pe?pair=ro-en",
     )  # fmt: skip
     labels: ClassVar = NUMBER
@@ -47,16 +48,21 @@ class Mlqe(FileASplit):
     pair: str = "en-de"
 
     def files(self) -> dict[str, Path]:
-        """The archives that are there for this language pair."""
-        return files(self.path, {split: (f"{self.pair}-{split}.tar.gz",) for split in ("train", "dev", "test")})
+        """The archives that are there for the first language pair."""
+        first = self.pair.partition(",")[0]
+        return files(self.path, {split: (f"{first}-{split}.tar.gz",) for split in ("train", "dev", "test")})
 
     def rows(self, path: Path) -> Iterator[Row]:
-        """The translations of an archive."""
-        post_edits = path.with_name(path.name.replace(self.pair, f"{self.pair}-postediting", 1))
-        edits = _edits(post_edits) if post_edits.is_file() else {}
-        where, text = _only(_members(path, ".tsv"), path)
-        for place, cells in tab_separated(text, where):
-            yield _row(cells, edits, place)
+        """The translations of an archive and of the same split of the other language pairs."""
+        pairs = self.pair.split(",")
+        for pair in pairs:
+            archive, post_edits = (
+                path.with_name(path.name.replace(pairs[0], name, 1)) for name in (pair, f"{pair}-postediting")
+            )
+            edits = _edits(post_edits) if post_edits.is_file() else {}
+            where, text = _only(_members(archive, ".tsv"), archive)
+            for place, cells in tab_separated(text, where):
+                yield _row(cells, edits, place)
 
 
 def _row(row: Row, edits: Edits, where: str) -> Row:
