@@ -209,7 +209,7 @@ def text_folders(folder):
 
 def rotten_tomatoes(folder):
     for label, word in (("pos", "caf\xe9"), ("neg", "lid")):
-        text = "".join(f"a {word} number {n} . \n" for n in range(10))
+        text = "".join(f"a {word} number {n} . \n" for n in range(8))
         (folder / f"rt-polarity.{label}").write_bytes(text.encode("latin-1"))
     return folder
 
