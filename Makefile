@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo test check docs docs-all serve-docs bench clean
+.PHONY: install demo test check lowest docs docs-all serve-docs bench clean
 install: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -22,6 +22,12 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+lowest: $(READY) # the lowest versions that pyproject.toml names go together, on every Python that it names
+	for python in 3.11 3.12 3.13; do \
+		$(BIN)/uv pip compile pyproject.toml --extra web --extra postgres --extra lora --resolution lowest-direct \
+			--python-version $$python --quiet --output-file build/lowest-$$python.txt || exit 1; \
+	done
 
 export NO_MKDOCS_2_WARNING := 1
 docs: $(READY)

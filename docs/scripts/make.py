@@ -16,7 +16,7 @@ import notebooks
 import pictures
 
 MADE = Path(__file__).parents[2] / ".docs"
-QUICK = ("01_trust_an_explanation", "10_a_plugin_of_your_own")
+QUICK = ("01_trust_an_explanation", "02_train_with_rationales")
 
 
 def main(everything: bool) -> None:
