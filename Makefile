@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo test check bench clean
+.PHONY: install demo test check lowest docs docs-all serve-docs bench clean
 install: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -23,10 +23,28 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+lowest: $(READY) # the lowest versions that pyproject.toml names go together, on every Python that it names
+	for python in 3.11 3.12 3.13; do \
+		$(BIN)/uv pip compile pyproject.toml --extra web --extra postgres --extra lora --resolution lowest-direct \
+			--python-version $$python --quiet --output-file build/lowest-$$python.txt || exit 1; \
+	done
+
+export NO_MKDOCS_2_WARNING := 1
+docs: $(READY)
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python docs/scripts/make.py
+	$(BIN)/mkdocs build --strict
+
+docs-all: $(READY)
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python docs/scripts/make.py --all
+	$(BIN)/mkdocs build --strict
+
+serve-docs: docs
+	$(BIN)/mkdocs serve
+
 bench: $(READY)
 	for name in start calls faithfulness attribution decomposition training studies regex_cost scaffolding_cost ivra_cost; do \
 		OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py --output benchmarks/results/$$name.json || exit 1; \
 	done
 
 clean:
-	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) demo site .docs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

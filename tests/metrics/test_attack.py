@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from datasets import ClassLabel, Dataset, Features, Value
 
 import families
 from exegete import ExegeteError
@@ -218,3 +219,11 @@ def test_the_command_prints_figures_or_json(model, tmp_path, capsys):
     assert "unknown kind of swap 'nouns'" in capsys.readouterr().err
     assert main(["attack", "--help"]) == 0
     assert "exegete attack --model" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_dataset_is_attacked_with_its_labels_in_the_models_numbering(model, rows):
+    names = [*model.labels[1:], model.labels[0]]
+    labels = [names.index(model.labels[row["label"]]) for row in rows]
+    features = Features({"text": Value("string"), "label": ClassLabel(names=names)})
+    data = Dataset.from_dict({"text": [row["text"] for row in rows], "label": labels}, features)
+    assert attack(model, data) == attack(model, rows)

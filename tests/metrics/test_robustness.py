@@ -212,6 +212,8 @@ def test_consistency_over_swaps_by_hand():
     model = bert()
     texts = ["she does not like the 3 old films , it is long", "a dull film without a name"]
     found = input_consistency(model, texts, "occlusion", versions=50)
+    marked = [{"text": text, "rationale": [[0, len(text)]]} for text in texts]
+    np.testing.assert_array_equal(input_consistency(model, marked, "occlusion", versions=50), found)
     assert np.isnan(found[1])
     places = swaps(texts[0])
     clean = exegete.attribute(model, texts[:1], "occlusion")[0]

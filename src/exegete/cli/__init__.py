@@ -14,6 +14,7 @@ from exegete.cli.attack import attack
 from exegete.cli.compare import compare
 from exegete.cli.console import say
 from exegete.cli.demo import demo
+from exegete.cli.doctor import doctor
 from exegete.cli.explain import explain
 from exegete.cli.lists import datasets, methods, metrics, objectives
 from exegete.cli.serve import serve
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (compare, explain, serve, attack, demo, methods, metrics, objectives, datasets):
+for command in (compare, explain, serve, attack, demo, methods, metrics, objectives, datasets, doctor):
     app.command()(command)
 app.add_typer(train, name="train")
 app.add_typer(study, name="study")

@@ -77,6 +77,19 @@ def _group() -> None:
 
 
 @app.command()
+def schema() -> None:
+    """Print the JSON Schema of study files, for editors.
+
+    A first line `# yaml-language-server: $schema=FILE` in a study file names it. Example: exegete study schema
+    """
+    import json
+
+    from exegete.studies.spec.schema import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+@app.command()
 def run(
     files: Files,
     output_dir: Runs = STORE,

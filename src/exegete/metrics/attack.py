@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from datasets import Dataset
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
@@ -19,6 +20,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.attribute_examples import batches
 from exegete.models import ExplainedModel
 from exegete.models.encoding.encode import as_row
+from exegete.models.encoding.labels import in_model_labels
 
 Status = Literal["succeeded", "failed", "out of queries", "nothing to swap", "wrong already"]
 SIDES = ("text", "text_pair")
@@ -85,7 +87,7 @@ class AttackReport:
 
 def attack(
     model: ExplainedModel,
-    rows: Sequence[Any],
+    rows: Dataset | Sequence[Any],
     *,
     budget: int | None = None,
     kinds: Sequence[str] | None = None,
@@ -102,7 +104,7 @@ def attack(
 
     Args:
         model: a classifier, any.
-        rows: texts or pairs in canonical columns, with `label` in the model's numbering (`models.labels`).
+        rows: a dataset, or texts or pairs in canonical columns with `label` in the model's numbering.
         budget: texts that the model may be shown for an example, the original one included; None: no limit.
         kinds: of swaps, see `swaps`.
         choices: words to try for each stretch.
@@ -112,6 +114,8 @@ def attack(
     Raises:
         ExegeteError: no classifier or no texts, a row without a label, a budget below 1, no row, an unknown kind.
     """
+    if isinstance(rows, Dataset):
+        rows = in_model_labels(model, rows)
     _require_attackable(model, rows, budget)
     found: list[Attacked] = []
     with tqdm(total=len(rows), desc="attack", disable=not show_progress, unit="example") as progress:

@@ -93,7 +93,7 @@ def input_consistency(
     """
     if versions < 1:
         raise ExegeteError(f"expected at least one version, got {versions}")
-    rows = [dict(as_row(example)) for example in examples]
+    rows = [{name: value for name, value in as_row(example).items() if name != "rationale"} for example in examples]
     found = [_versions(row["text"], versions, kinds, seed) for row in rows]
     texts = [row | {"text": text} for row, each in zip(rows, found, strict=True) for _, text in each]
     clean = attribute(model, rows, method)

@@ -23,9 +23,10 @@ class Lime(CoalitionMethod):
     its cosine distance 1 − √(|z| / n) from the whole (Ribeiro et al. 2016). The intercept is not penalised.
 
     Args:
-        n_samples, granularity, perturbation, seed: see `CoalitionMethod`.
         kernel_width: w.
         alpha: the ridge penalty on Σ coefficient².
+
+    Other parameters: see `CoalitionMethod`.
     """
 
     kernel_width: float = 0.25

@@ -31,9 +31,9 @@ def _seeds(value: Any) -> Any:
     return list(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Several = Annotated[list[str], BeforeValidator(_listed)]
-Specs = Annotated[dict[str, str], BeforeValidator(_named)]
-Seeds = Annotated[list[int], BeforeValidator(_seeds), Field(min_length=1)]
+Several = Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])]
+Specs = Annotated[dict[str, str], BeforeValidator(_named, json_schema_input_type=dict[str, str] | list[str])]
+Seeds = Annotated[list[int], BeforeValidator(_seeds, json_schema_input_type=int | list[int]), Field(min_length=1)]
 
 
 class Part(BaseModel):
@@ -275,7 +275,10 @@ class FigurePart(Part):
     table: str = ""
 
 
-Explainers = Annotated[dict[str, ExplainerPart], BeforeValidator(_specs)]
+Explainers = Annotated[
+    dict[str, ExplainerPart],
+    BeforeValidator(_specs, json_schema_input_type=dict[str, ExplainerPart | str] | list[str]),
+]
 
 
 class StudyFile(Part):
@@ -300,3 +303,22 @@ class StudyFile(Part):
     comparisons: dict[str, ComparisonPart] = {}
     tables: dict[str, TablePart] = {}
     figures: dict[str, FigurePart] = {}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a file, for editors.
+
+    No key is required, since what a file `extends` can hold the others; an entry that is null takes one of it away.
+    """
+    found = StudyFile.model_json_schema()
+    for part in (found, *found["$defs"].values()):
+        part.pop("required", None)
+        for field in part["properties"].values():
+            for choice in (field, *field.get("anyOf", ())):
+                entries = choice.get("additionalProperties")
+                if isinstance(entries, dict):
+                    choice["additionalProperties"] = {"anyOf": [entries, {"type": "null"}]}
+    scale = {"type": "object", "description": "What a scale changes; null takes a part away."}
+    scales = {"type": "object", "additionalProperties": scale}
+    found["properties"] |= {"extends": {"type": "string", "description": "The file below this one."}, "scales": scales}
+    return found

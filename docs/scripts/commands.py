@@ -1,0 +1,69 @@
+"""The reference of the command line, made from the commands themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from exegete.cli import app
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """A page for each command at the top and each of its own commands, as path and Markdown."""
+    main = typer.main.get_command(app)
+    context = main.make_context("exegete", [], resilient_parsing=True)
+    lines = [
+        "# Command line",
+        "`exegete --version` prints the version; every command has `--help`.",
+        "| | |\n| --- | --- |",
+    ]
+    for name, command in _commands(main, context):
+        lines[-1] += f"\n| [`exegete {name}`]({name}.md) | {_first(command.help)} |"
+        yield f"cli/{name}.md", _page(f"exegete {name}", command, context)
+    yield "cli/index.md", "\n\n".join(lines) + "\n"
+
+
+def _commands(group: Any, context: Any) -> Iterator[tuple[str, Any]]:
+    for name in group.list_commands(context):
+        yield name, group.get_command(context, name)
+
+
+def _page(name: str, command: Any, parent: Any) -> str:
+    parts = [f"# {name}", *_help(command)]
+    if not hasattr(command, "list_commands"):
+        return "\n\n".join([*parts, _options(command, parent)]) + "\n"
+    for each, inner in _commands(command, parent):
+        parts += [f"## {name} {each}", *_help(inner), _options(inner, parent)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _help(command: Any) -> list[str]:
+    text, _, example = (command.help or "").partition("Example: ")
+    shown = [text.strip().replace("<", "&lt;")]
+    return [*shown, f"```sh\n{' '.join(example.split())}\n```"] if example else shown
+
+
+def _options(command: Any, parent: Any) -> str:
+    context = command.make_context(command.name, [], parent=parent, resilient_parsing=True)
+    rows = ["| | | default |", "| --- | --- | --- |"]
+    for option in command.get_params(context):
+        names = ", ".join(f"`{each}`" for each in (*option.opts, *option.secondary_opts))
+        text = _cell(getattr(option, "help", "") or "") + (" **Required.**" if option.required else "")
+        default = getattr(option, "default", None)
+        shown = (
+            ""
+            if default is None or default is False or callable(default)
+            else f"`{getattr(default, 'value', default)}`"
+        )
+        rows.append(f"| {names} | {text} | {shown} |")
+    return "\n".join(rows)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("[", "\\[")
+
+
+def _first(text: str | None) -> str:
+    return _cell(" ".join((text or "").split("\n\n")[0].split()))

@@ -1,0 +1,65 @@
+"""Checks the built site: every local link, picture and anchor is there, and nothing is loaded from another host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+
+class Names(HTMLParser):
+    """Ids of a page, what it links to, and what it loads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """See HTMLParser."""
+        given = {name: value or "" for name, value in attrs}
+        self.ids.update(given[name] for name in ("id", "name") if name in given)
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        loaded = given.get("src") or (given.get("href") if tag == "link" and given.get("rel") != "canonical" else None)
+        if loaded:
+            self.loads.append(loaded)
+
+
+def broken(site: Path) -> Iterator[str]:
+    """A sentence for everything that leads nowhere or is loaded from another host."""
+    for file in sorted(site.rglob("*.html")):
+        page = _read(file)
+        for target in page.loads:
+            if urlsplit(target).netloc:
+                yield f"{file.relative_to(site)}: loads {target}"
+        for target in (*page.links, *page.loads):
+            if (reason := _missing(file, target, site)) and file.name != "404.html":
+                yield f"{file.relative_to(site)}: {reason}"
+
+
+def _missing(file: Path, target: str, site: Path) -> str | None:
+    parts = urlsplit(target)
+    if parts.scheme or parts.netloc or target.startswith("#__") or not (parts.path or parts.fragment):
+        return None
+    there = file if not parts.path else _resolved(file, unquote(parts.path), site)
+    if there is None or not there.exists():
+        return f"{target} is not there"
+    if parts.fragment and there.suffix == ".html" and unquote(parts.fragment) not in _read(there).ids:
+        return f"{target}: no such anchor"
+    return None
+
+
+def _resolved(file: Path, path: str, site: Path) -> Path | None:
+    there = (site / path.lstrip("/")) if path.startswith("/") else (file.parent / path)
+    return there / "index.html" if there.is_dir() else there
+
+
+@cache
+def _read(file: Path) -> Names:
+    names = Names()
+    names.feed(file.read_text(encoding="utf-8"))
+    return names

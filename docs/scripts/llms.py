@@ -1,0 +1,36 @@
+"""llms.txt: what the library is and where its pages are, for language models (https://llmstxt.org)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FIRST = 3
+"""Paragraphs of the README."""
+
+
+def text(root: Path, nav: list[Any]) -> str:
+    """The file: the README's first paragraphs, then every page by section."""
+    readme = (root / "README.md").read_text(encoding="utf-8").split("\n\n")
+    about = [part for part in readme[1 : 1 + FIRST] if not part.startswith("!")]
+    lines = ["# exegete", "> " + about[0].strip("*"), *about[1:]]
+    for section in nav:
+        ((title, pages),) = section.items()
+        entries = [f"- [{_title(page)}]({page.removesuffix('.md')}/)".replace("index/)", ")") for page in _flat(pages)]
+        lines.append(f"## {title}\n\n" + "\n".join(entries))
+    return "\n\n".join(lines) + "\n"
+
+
+def _flat(pages: Any) -> Iterator[str]:
+    for each in pages:
+        if isinstance(each, str):
+            yield each
+        else:
+            for inner in each.values():
+                yield from _flat(inner)
+
+
+def _title(page: str) -> str:
+    return re.sub(r"^\d+_", "", Path(page).stem).replace("_", " ")

@@ -1,0 +1,214 @@
+"""A page for every method, metric, objective, recipe and dataset, made of cards, docstrings and the YAML files here."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from latex2mathml.converter import convert
+
+from exegete.data import READERS
+from exegete.data.cards import DataCard, MethodCard
+from exegete.data.outline import outline, outlined
+from exegete.data.registry import Registry
+from exegete.explainers import EXPLAINERS
+from exegete.metrics.registry import METRICS, cards
+from exegete.objectives import OBJECTIVES
+from exegete.recipes import RECIPES
+
+DOCS = Path(__file__).parents[1]
+YES = {True: "yes", False: "no"}
+
+
+class Kind(NamedTuple):
+    """One kind of parts: its folder of pages, what the list says of it, and its registry."""
+
+    folder: str
+    title: str
+    about: str
+    registry: Registry[Any]
+
+
+KINDS = (
+    Kind(
+        "methods", "Methods", "How much of a prediction is each word's. `exegete methods` prints this list.", EXPLAINERS
+    ),
+    Kind("metrics", "Metrics", "How good an attribution is. `exegete metrics` prints this list.", METRICS),
+    Kind("objectives", "Objectives", "Terms of a training loss, for `exegete train custom`.", OBJECTIVES),
+    Kind("recipes", "Training methods", "A paper's training method by name: `exegete train NAME`.", RECIPES),
+    Kind("datasets", "Datasets", "What `--data` and `exegete.load_data` read. `exegete datasets` prints it.", READERS),
+)
+
+
+def pages(pictures: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """Every page as its path and Markdown; `pictures` has an HTML fragment for parts, by folder and id."""
+    for kind in KINDS:
+        said, facts = notes(kind), facts_of(kind)
+        rows = [f"| [{name}]({name}.md) | " + " | ".join(each.values()) + " |" for name, each in facts.items()]
+        heads = ["id", *next(iter(facts.values()))]
+        table = "\n".join([_row(heads), _row(["---"] * len(heads)), *rows])
+        yield f"{kind.folder}/index.md", f"# {kind.title}\n\n{kind.about}\n\n{table}\n"
+        for name in facts:
+            picture = pictures.get(kind.folder, {}).get(name, "")
+            yield f"{kind.folder}/{name}.md", page(kind, name, facts[name], said.get(name, {}), picture)
+
+
+def page(kind: Kind, name: str, facts: Mapping[str, str], said: Mapping[str, str], picture: str) -> str:
+    """One part's page: facts, equation, when to use it, when not, an example, results, reference."""
+    lines = [f"# {name}", *_idea(kind, name)]
+    if "equation" in said:
+        lines.append(f'<p class="equation">{convert(said["equation"], display="block")}</p>')
+    lines.append("\n".join(["| | |", "| --- | --- |", *(f"| {key} | {value} |" for key, value in facts.items())]))
+    for key, heading in (("use", "When to use it"), ("avoid", "When not")):
+        if key in said:
+            lines += [f"## {heading}", said[key]]
+    lines += ["## Example", f"```sh\n{command(kind, name)}\n```"]
+    if picture:
+        lines.append(f'<div class="picture">{picture}</div>')
+    lines += ["## On our results pages", results(name, kind.folder), "## Reference", _reference(kind, name)]
+    return "\n\n".join(lines) + "\n"
+
+
+def notes(kind: Kind) -> Mapping[str, Mapping[str, str]]:
+    """What the YAML file says of each part; which part it does not know is told.
+
+    Raises ValueError for one that is not in the registry.
+    """
+    file = Path(__file__).with_name(f"{kind.folder}.yaml")
+    if not file.exists():
+        return {}
+    said: dict[str, Mapping[str, str]] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    known = set(cards()) if kind.folder == "metrics" else set(kind.registry.native)
+    if said.keys() - known:
+        raise ValueError(f"{file.name}: not in the registry: {sorted(said.keys() - known)}")
+    if known - said.keys():
+        sys.stderr.write(f"{file.name} has no equation and use of: {', '.join(sorted(known - said.keys()))}\n")
+    return said
+
+
+def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
+    """Each native part's facts by id, as a table shows them."""
+    if kind.folder == "methods":
+        made = kind.registry.cards(MethodCard)
+        return {
+            name: {
+                "family": card.family,
+                "signed": YES[card.signed],
+                "differentiable": YES[card.differentiable],
+                "cost": card.cost,
+                "source": card.paper or "–",
+            }
+            for name, card in made.items()
+            if name in kind.registry.native
+        }
+    if kind.folder == "metrics":
+        return {
+            name: {
+                "family": card.family,
+                "better": "higher" if card.higher_is_better else "lower",
+                "bounds": " … ".join("∞" if each is None else f"{each:.3g}" for each in card.bounds),
+                "needs rationales": YES[card.needs_rationale],
+                "source": card.paper or "–",
+            }
+            for name, card in cards().items()
+        }
+    if kind.folder == "datasets":
+        found = kind.registry.cards(DataCard)
+        return {
+            name: {"what": card.what, "form": _code(card.form), "source": card.source, "licence": card.licence}
+            for name, card in found.items()
+            if name in kind.registry.native
+        }
+    return {name: {"in short": _first(docstring(kind, name))} for name in kind.registry.native}
+
+
+def docstring(kind: Kind, name: str) -> str:
+    """A part's docstring, read from its file."""
+    point = kind.registry.native[name]
+    return str(outline(point.module)[point.attr].__doc__ or "")
+
+
+def command(kind: Kind, name: str) -> str:
+    """A command line that uses the part."""
+    with outlined():
+        if kind.folder == "recipes":
+            found = re.search(r"Example: (exegete .*?)(\n\n|\Z)", docstring(kind, name), re.DOTALL)
+            return " ".join(found[1].split()) if found else f"exegete train {name} --help"
+    if kind.folder == "objectives":
+        loss = name if name == "cross_entropy" else f"cross_entropy,{name}"
+        return f'exegete train custom --objectives "{loss}" --config tiny --data generated --output-dir runs/{name}'
+    if kind.folder == "datasets":
+        return f'exegete compare --model my-model --data "{READERS.cards(DataCard)[name].example}"'
+    if kind.folder == "metrics":
+        return f"exegete compare --model demo/model --data generated --split test --limit 20 --metrics {name}"
+    spec = f"{name}:FOLDER" if EXPLAINERS.cards(MethodCard)[name].learned else name
+    spec = f"{name}?ranker=CHAT-MODEL" if name == "llm_ranking" else spec
+    return f'exegete explain "The plot is not dull at all." --model demo/model --methods "{spec}"'
+
+
+def results(name: str, folder: str) -> str:
+    """The sections of docs/results that name the part, with the table rows that begin with it."""
+    found = []
+    for title, where, body in sections():
+        rows = [line for line in body.splitlines() if re.match(rf"\|\s*`?{name}(?![\w])", line)]
+        if rows or (f"`{name}`" in body and folder != "datasets"):
+            found.append(f"- [{title}](../results/{where})" + "".join(f": {_cells(row)}" for row in rows[:1]))
+    return "\n".join(found) or "Not measured there yet."
+
+
+@cache
+def sections() -> list[tuple[str, str, str]]:
+    """Every section of the results pages: title, page with anchor, text."""
+    from markdown.extensions.toc import slugify
+
+    made = []
+    for file in sorted((DOCS / "results").glob("*.md")):
+        name, *parts = re.split(r"^#+ ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+        used: dict[str, int] = {slugify(name.splitlines()[0], "-"): 0}
+        for part in parts:
+            heading, _, body = part.partition("\n")
+            anchor = slugify(_plain(heading), "-")
+            used[anchor] = used.get(anchor, -1) + 1
+            anchor += f"_{used[anchor]}" if used[anchor] else ""
+            made.append((f"{name.splitlines()[0]}: {_plain(heading)}", f"{file.name}#{anchor}", body))
+    return made
+
+
+def _plain(heading: str) -> str:
+    return heading.replace("`", "").strip()
+
+
+def _cells(row: str) -> str:
+    return " · ".join(cell.strip() for cell in row.strip().strip("|").split("|")[1:] if cell.strip())
+
+
+def _idea(kind: Kind, name: str) -> list[str]:
+    if name not in kind.registry.native:
+        return ["Measured beside every comparison: what an explanation costs."]
+    return [_first(docstring(kind, name))]
+
+
+def _reference(kind: Kind, name: str) -> str:
+    if name not in kind.registry.native:
+        return "See [`exegete.metrics.measured`](../reference/05_metrics.md)."
+    point = kind.registry.native[name]
+    options = "heading_level: 3, show_source: false, show_bases: false"
+    return f"::: {point.module}.{point.attr}\n    options: {{{options}}}"
+
+
+def _first(text: str) -> str:
+    return " ".join(text.split("\n\n", maxsplit=1)[0].split())
+
+
+def _code(text: str) -> str:
+    return "" if not text else f"<code>{escape(text).replace('|', '&#124;')}</code>"
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

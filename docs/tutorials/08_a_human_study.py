@@ -1,0 +1,96 @@
+# %% [markdown]
+# # A human study
+#
+# People rank explanations without knowing which method made them. In the browser that is one command:
+#
+# ```sh
+# exegete serve --model baseline --data generated --study films --methods occlusion,attention_rollout,random
+# ```
+#
+# It prints an address with the admin's token; invitations are made there. This page does the same from Python, with
+# people who are played by a rule. It needs the extra `web`.
+# %%
+import exegete
+from exegete.training import train_baseline
+
+train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
+train_baseline("tiny", train, dev, "baseline", arguments=arguments, masked_share=0.1)
+model = exegete.load("baseline", device="cpu")
+# %% [markdown]
+# ## Cases
+#
+# A case is a text and every method's explanation of it.
+
+# %%
+from pathlib import Path
+
+from exegete.web.human_study.cases import explained
+from exegete.web.human_study.projects import create, find, invite
+from exegete.web.human_study.storage import Storage
+
+METHODS = ["decompx_linear", "attention_rollout", "random"]
+cases = explained(model, [dict(row) for row in test.select(range(6))], METHODS)
+Path("films.db").unlink(missing_ok=True)
+storage = Storage("sqlite:///films.db")
+with storage.writing() as session:
+    invitations = invite(session, create(session, "films", cases, "rank"), ["Ada", "Ben"])
+list(invitations)
+
+# %% [markdown]
+# ## Answers
+#
+# Ada ranks by how many of the marked words are on top; Ben guesses. In the browser both would see the explanations as
+# A, B and C, in an order of their own.
+
+# %%
+import random
+
+from sqlalchemy import select
+
+from exegete.web.human_study import answers
+from exegete.web.human_study.cases import restored
+from exegete.web.human_study.tables import Annotator
+
+
+def found(attribution, rationale):
+    """How many of the three best words are marked."""
+    best = sorted(range(len(attribution.words)), key=lambda word: -attribution.word_scores[word])[:3]
+    spans = [attribution.word_spans[word] for word in best]
+    return sum(any(start < end_of and begin < end for begin, end_of in rationale) for _, start, end in spans)
+
+
+chance = random.Random(0)
+with storage.writing() as session:
+    for person in session.scalars(select(Annotator)):
+        way = answers.walk(session, person)
+        while (place := way.next()) is not None:
+            item = answers.item_at(session, way, place)
+            rationale = test[item.number]["rationale"]
+            value = {
+                each.method: found(restored(each), rationale) if person.name == "Ada" else chance.random()
+                for each in item.explanations
+            }
+            order = sorted(value, key=value.get, reverse=True)
+            ranks = {method: order.index(method) + 1 for method in METHODS}
+            answers.keep(session, way, item, way.phase(place), {"ranks": ranks, "order": METHODS}, None)
+            session.flush()
+            way = answers.walk(session, person)
+
+# %% [markdown]
+# ## Results
+#
+# Ratings are TrueSkill's with 95 % intervals; Kendall's W says how much people agree.
+
+# %%
+from exegete.web.human_study.results import findings
+
+with storage.reading() as session:
+    result = findings(session, find(session, "films"))
+for rating in result.ratings:
+    print(rating)
+print(f"agreement of people, Kendall's W: {result.w_people:.2f}")
+
+# %% [markdown]
+# Other kinds of study: `mark` (people mark the evidence) and `simulate` (people predict the model without and with an
+# explanation). Answers leave as CSV, Parquet, a corpus that training reads, Label Studio or Argilla records.

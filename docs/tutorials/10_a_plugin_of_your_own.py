@@ -1,0 +1,118 @@
+# %% [markdown]
+# # Your own method as a plugin package
+#
+# A method is one class with a card. A package names it in an entry point; after `pip install`, exegete knows it by
+# its id in Python, on the command line, in study files and on the pages. [examples/plugin](../contribute/plugin.md)
+# has a metric, an objective and a data format, too.
+#
+# ## The method
+#
+# The score of a word here: the length of the gradient at its embedding, times the length of the embedding to a power.
+# `EmbeddingGradient` asks for one formula, `of_gradient`. Other methods subclass `exegete.explainers.Explainer` and
+# write `scores(model, batch, target)`, which returns [B, L] for B examples of L positions; the class of
+# [examples/plugin](../contribute/plugin.md) does. Either way, the base class finds the target, zeroes special tokens
+# and padding, and puts the model back as it was.
+
+# %%
+from pathlib import Path
+
+package = Path("plugin")
+(package / "src/my_methods").mkdir(parents=True, exist_ok=True)
+(package / "src/my_methods/__init__.py").write_text('"""Methods of my own."""\n')
+(package / "src/my_methods/gradient_length.py").write_text('''
+"""Gradient length: a plain product of two lengths."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from exegete.data.cards import MethodCard
+from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient
+
+
+@dataclass(frozen=True)
+class GradientLength(EmbeddingGradient):
+    """Length of the gradient of the target's logit, times the embedding's to a power. Unsigned.
+
+    `power`: of the embedding's length.
+    """
+
+    power: float = 1.0
+    card: ClassVar = MethodCard(name="gradient_length", family="gradients", differentiable=True, cost="F + B")
+
+    def of_gradient(self, slope, embeddings):
+        """‖∂f_c/∂E‖ · ‖E‖^power of slope and embeddings [B, L, d]: [B, L]."""
+        return slope.norm(dim=-1) * embeddings.norm(dim=-1) ** self.power
+''')
+(package / "pyproject.toml").write_text("""
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "my-methods"
+version = "0.1"
+dependencies = ["exegete"]
+
+[project.entry-points."exegete.explainers"]
+gradient_length = "my_methods.gradient_length:GradientLength"
+""")
+
+# %% [markdown]
+# ## Install it
+#
+# You would run `pip install -e plugin`. Here it goes into a folder of its own, so that your environment stays as it
+# is.
+
+# %%
+import os
+import subprocess
+import sys
+
+options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--upgrade", "--target", "installed"]
+subprocess.run([sys.executable, "-m", "pip", "install", *options, "./plugin"], check=True)
+sys.path.insert(0, "installed")
+
+# %% [markdown]
+# ## Use it
+# %%
+import exegete
+from exegete.training import train_baseline
+
+train, dev, test = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev", "test"))
+arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
+train_baseline("tiny", train, dev, "baseline", arguments=arguments, masked_share=0.1)
+model = exegete.load("baseline", device="cpu")
+# %%
+assert "gradient_length" in set(exegete.methods()["name"])
+
+# %%
+exegete.attribute(model, [test[0]], method="gradient_length?power=0.5")
+
+# %%
+rows = test.select(range(40))
+exegete.compare(
+    model, rows, ["gradient_length", "saliency", "decompx_linear", "random"], ["aopc_comprehensiveness", "auc"]
+)
+
+# %% [markdown]
+# ## Test it
+#
+# `exegete.testing` has the tests that every method of exegete passes: batches and padding, gradients, data types,
+# errors, and that the model is as it was. Inherit them with one fixture:
+
+# %%
+Path("test_gradient_length.py").write_text("""
+import exegete
+import pytest
+from exegete.testing import ExplainerContract
+
+
+class TestGradientLength(ExplainerContract):
+    @pytest.fixture
+    def explainer(self):
+        return exegete.explainer("gradient_length")
+""")
+command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_gradient_length.py"]
+paths = os.pathsep.join(["installed", os.environ.get("PYTHONPATH", "")])
+done = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+print(done.stdout[-300:])

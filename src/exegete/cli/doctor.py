@@ -1,0 +1,79 @@
+"""`exegete doctor`: what a report of a fault begins with."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+
+import typer
+from packaging.requirements import Requirement
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from exegete.cli.console import console, say
+
+PROGRAMS = {"chromium": "tests of the pages", "initdb": "tests of many annotators", "docker": "the image"}
+
+
+def doctor() -> None:
+    """Say what is installed, what is missing and too old, which extras work, and which devices there are.
+
+    Ends with code 1 where a package that every command needs is missing or too old. Example: exegete doctor
+    """
+    table = Table("part", "", "state", box=SIMPLE_HEAD)
+    table.add_row("exegete", version("exegete"), "")
+    table.add_row("Python", platform.python_version(), platform.platform())
+    needed = list(_requirements(""))
+    for requirement in needed:
+        table.add_row(requirement.name, _installed(requirement.name), _state(requirement))
+    for extra in ("web", "postgres", "cluster", "lora", "docs"):
+        wrong = [f"{each.name}: {_state(each)}" for each in _requirements(extra) if _state(each) != "ok"]
+        table.add_row(f"extra {extra}", "", "; ".join(wrong) or "ok")
+    for name, use in PROGRAMS.items():
+        table.add_row(name, shutil.which(name) or "", use)
+    for name, state in _devices():
+        table.add_row(name, "", state)
+    console().print(table)
+    wrong = [each.name for each in needed if _state(each) != "ok"]
+    if wrong:
+        say(f"exegete: not as needed: {', '.join(wrong)}; pip install --upgrade exegete mends it")
+        raise typer.Exit(1)
+
+
+def _requirements(extra: str) -> Iterator[Requirement]:
+    """What the package asks for by itself, or for an extra of it."""
+    for line in requires("exegete") or ():
+        requirement = Requirement(line)
+        always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        chosen = requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
+        if requirement.name != "exegete" and (chosen and not always if extra else always):
+            yield requirement
+
+
+def _installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _state(requirement: Requirement) -> str:
+    found = _installed(requirement.name)
+    if not found:
+        return "missing"
+    return "ok" if requirement.specifier.contains(found, prereleases=True) else f"needs {requirement.specifier}"
+
+
+def _devices() -> Iterator[tuple[str, str]]:
+    try:
+        import torch
+    except Exception as error:
+        yield "devices", f"torch cannot be imported: {str(error).splitlines()[0]}"
+        return
+    yield "cpu", f"{torch.get_num_threads()} threads"
+    for number in range(torch.cuda.device_count()):
+        yield f"cuda:{number}", torch.cuda.get_device_name(number)
+    if torch.backends.mps.is_available():
+        yield "mps", "there"

@@ -1,0 +1,59 @@
+"""`exegete doctor` says what is wrong with an installation; the schema of study files holds for every one."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from exegete.cli import main
+
+STUDIES = sorted((Path(__file__).parents[2] / "studies").rglob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def validator():
+    from exegete.studies.spec.schema import json_schema
+
+    Draft202012Validator.check_schema(json_schema())
+    return Draft202012Validator(json_schema())
+
+
+def test_doctor_names_versions_extras_and_devices(capsys):
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("torch", "Python", "extra web", "cpu"))
+
+
+def test_doctor_names_what_is_missing_or_too_old_and_ends_with_1(monkeypatch, capsys):
+    versions = {"torch": "1.0", "transformers": ""}
+    module = import_module("exegete.cli.doctor")
+    found = module._installed
+    monkeypatch.setattr(module, "_installed", lambda name: versions.get(name, found(name)))
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr()
+    assert "needs >=2.8" in said.out
+    assert "missing" in said.out
+    assert "not as needed: torch, transformers" in said.err
+
+
+def test_schema_command_prints_json(capsys):
+    assert main(["study", "schema"]) == 0
+    assert "judgements" in json.loads(capsys.readouterr().out)["properties"]
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_every_study_file_keeps_the_schema(file, validator):
+    wrong = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(yaml.safe_load(file.read_text()))]
+    assert not wrong
+
+
+def test_the_schema_refuses_keys_and_types_that_studies_refuse(validator):
+    assert not validator.is_valid({"recipe": {}})
+    assert not validator.is_valid({"datasets": {"films": {"spec": 3}}})
+    assert not validator.is_valid({"judgements": {"own": {"metric": ["auc"]}}})
+    assert validator.is_valid({"seeds": 3, "metrics": ["auc"], "explainers": {"A": "occlusion"}})
