@@ -32,9 +32,10 @@ class Registry(Mapping[str, T]):
         self.native = {name: EntryPoint(name, f"{package}.{where}", group) for name, where in native.items()}
 
     def __getitem__(self, name: str) -> T:
-        return self.outline(name) if wanted() else self._loaded(name)
+        return self.outline(name) if wanted() else self.loaded(name)
 
-    def _loaded(self, name: str) -> T:
+    def loaded(self, name: str) -> T:
+        """The part itself, never an outline of it. Raises ExegeteError for an unknown id."""
         point = self.native.get(name) or self._installed.get(name)
         if point is None:
             raise unknown(self.what, name, self)
@@ -77,7 +78,7 @@ class Registry(Mapping[str, T]):
         if point is not None and not point.module.startswith(LIGHT):
             with suppress(LookupError, TypeError, NameError, AttributeError, AssertionError):
                 return outline(point.module)[point.attr]
-        return self._loaded(name)
+        return self.loaded(name)
 
     def cards(self, kind: type[C]) -> dict[str, C]:
         """Every part's card by id. Native ones are read from their files, so that a list imports nothing heavy.

@@ -84,7 +84,7 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     if kind.card.learned and BOOLEANS.get(given.pop("untrained", "false")):
         from exegete.explainers.learned.untrained import Untrained  # imported when used
 
-        return Untrained.of(kind, given)
+        return Untrained.of(EXPLAINERS.loaded(name), given)
     if kind.card.learned:
         raise ExegeteError(f"{name} is learned: give the folder it was saved in, as {name}:PATH")
     return kind(**parameters(name, kind, given))

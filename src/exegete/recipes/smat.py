@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +13,7 @@ from datasets import Dataset
 
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
+from exegete.explainers.learned.learned_attention import CONFIG
 from exegete.explainers.learned.parameterised_attention import Normaliser
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
@@ -73,8 +75,8 @@ def smat(
     ] = None,
     explainer_id: Annotated[
         str,
-        "What teaches: learned, none, untrained, untrained_last, or any id of `exegete methods`; a learned method"
-        " without a folder is the one beside the teacher.",
+        "What teaches: learned, none, untrained, untrained_last, any id of `exegete methods` (a learned method without a"
+        " folder is the one beside the teacher), or the folder of a saved explainer.",
     ] = "learned",
     weight: Annotated[
         float | None, "β, of the explanations in the student's loss. Default: 5, for signed methods 0.2."
@@ -108,7 +110,7 @@ def smat(
         teacher=None if teacher is None else load(teacher),
         teaching=partial(
             Teaching,
-            explainer=_beside(teacher, explainer_id),
+            explainer=_called(teacher, explainer_id),
             weight=weight,
             normaliser=normaliser,
             lookahead=lookahead,
@@ -132,6 +134,9 @@ def smat(
     )
 
 
-def _beside(teacher: str | None, name: str) -> str:
-    """The name, with the teacher's folder for that of a learned method that has none."""
+def _called(teacher: str | None, name: str) -> str:
+    """The spec of what teaches: a learned method without a folder is beside the teacher, a folder has its explainer."""
+    saved = Path(name) / CONFIG
+    if saved.is_file():
+        return f"{json.loads(saved.read_text()).get('explainer')}:{name}"
     return f"{name}:{teacher}" if teacher and name in EXPLAINERS and EXPLAINERS[name].card.learned else name

@@ -161,7 +161,7 @@ def _passes(config: Mapping[str, Any]) -> float:
     if name == "ivra":
         return BASELINE + sum(passes for each, passes in CRITERIA.items() if each in str(given["criteria"]))
     if name == "smat":
-        return BASELINE + {"none": 0.0, "learned": 12.0}.get(given["explainer_id"], 4.0)
+        return BASELINE + {"none": 0.0, "learned": 12.0}.get(str(given["explainer_id"]), 4.0)
     return 9.0 if name == "aml" else BASELINE
 
 
@@ -174,6 +174,7 @@ def _before(config: Mapping[str, Any], train: Source) -> float:
     """Passes before training, of explainers that teach."""
     given = config["parameters"]
     taught = given.get("explainer_id")
-    if config["recipe"] not in ("smat", "fresh") or taught in (None, "none", "learned", "untrained", "untrained_last"):
+    single = (None, "none", "learned", "untrained", "untrained_last")
+    if config["recipe"] not in ("smat", "fresh") or isinstance(taught, Mapping) or taught in single:
         return 1.0
     return 1.0 + explaining.passes({str(taught): {}}, _mean(train, config["max_length"]))
