@@ -48,7 +48,7 @@ class Consistency(Metric):
         with model.evaluating():
             layers = model(batch, capture=Capture(hidden_states=True)).hidden_states
         states = torch.stack([layer.double() for layer in layers]).mean(0)
-        order = _content_first(batch.content)
+        order = content_first(batch.content)
         there = batch.content.gather(1, order)
         states = states.gather(1, order[..., None].expand_as(states)) * there[..., None]
         scores = attribution.double().gather(1, order) * there
@@ -56,7 +56,7 @@ class Consistency(Metric):
         return {self.name: found(states, scores, there).float()}
 
 
-def _content_first(content: Tensor) -> Tensor:
+def content_first(content: Tensor) -> Tensor:
     """[B, L] Positions from the first content one on, those before it last; gaps stay."""
     first = content.long().argmax(1, keepdim=True)
     return (torch.arange(content.shape[1], device=content.device) + first) % content.shape[1]
@@ -89,7 +89,7 @@ def spearman(one: Tensor, other: Tensor, counted: Tensor) -> Tensor:
 
     NaN for fewer than two entries, or where all entries of one side are equal.
     """
-    ranked = [_centred(mean_ranks(values, counted), counted) for values in (one, other)]
+    ranked = [centred(mean_ranks(values, counted), counted) for values in (one, other)]
     product = (ranked[0] * ranked[1]).sum(-1)
     norms = [ranks.square().sum(-1) for ranks in ranked]
     rho = product / (norms[0] * norms[1]).sqrt()
@@ -105,7 +105,8 @@ def mean_ranks(values: Tensor, counted: Tensor) -> Tensor:
     return (below + up_to + 1).double() / 2
 
 
-def _centred(ranks: Tensor, counted: Tensor) -> Tensor:
+def centred(ranks: Tensor, counted: Tensor) -> Tensor:
+    """[N, L] Minus the mean of each row's counted entries; 0 elsewhere."""
     count = counted.sum(-1, keepdim=True).clamp(min=1)
     mean = (ranks * counted).sum(-1, keepdim=True) / count
     return (ranks - mean) * counted

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from exegete.objectives.explanation import ExplanationLoss
     from exegete.objectives.explanation_guided import ExplanationGuided
     from exegete.objectives.gradient_penalty import GradientPenalty
+    from exegete.objectives.rank_consistency import RankConsistency
     from exegete.objectives.registry import OBJECTIVES, objective, objectives
     from exegete.objectives.sufficiency import Sufficiency
     from exegete.objectives.virtual_adversarial import VirtualAdversarial
@@ -34,6 +35,7 @@ __all__ = [
     "ExplanationLoss",
     "GradientPenalty",
     "Objective",
+    "RankConsistency",
     "Step",
     "StepContext",
     "Sufficiency",

@@ -24,6 +24,7 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
         "comprehensiveness": "comprehensiveness:Comprehensiveness",
         "sufficiency": "sufficiency:Sufficiency",
         "consistency": "consistency:Consistency",
+        "rank_consistency": "rank_consistency:RankConsistency",
         "clustering_consistency": "clustering_consistency:ClusteringConsistency",
         "attribution_entropy": "attribution_entropy:AttributionEntropy",
     },

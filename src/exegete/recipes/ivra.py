@@ -21,6 +21,7 @@ from exegete.objectives import (
     Criterion,
     CrossEntropy,
     Objective,
+    RankConsistency,
     Sufficiency,
 )
 from exegete.objectives.criterion import TEMPERATURE
@@ -46,10 +47,19 @@ VALUES: Mapping[str, Values] = {
     "comprehensiveness": Values(3e-4, 0.5),
     "sufficiency": Values(3e-4, 0.5),
     "consistency": Values(1e-4, 0.25),
+    "rank_consistency": Values(1e-4, 0.25),
     "clustering_consistency": Values(1e-4, 0.25),
 }
 KINDS: Mapping[str, type[Criterion]] = {
-    kind.name: kind for kind in (Simulatability, Comprehensiveness, Sufficiency, Consistency, ClusteringConsistency)
+    kind.name: kind
+    for kind in (
+        Simulatability,
+        Comprehensiveness,
+        Sufficiency,
+        Consistency,
+        RankConsistency,
+        ClusteringConsistency,
+    )
 }
 DEPARTURES = (
     "Model and coefficients are trained together on the cross-entropy and the criteria, each of weight 1; the paper"

@@ -75,8 +75,8 @@ def smat(
     ] = None,
     explainer_id: Annotated[
         str,
-        "What teaches: learned, none, untrained, untrained_last, any id of `exegete methods` (a learned method without a"
-        " folder is the one beside the teacher), or the folder of a saved explainer.",
+        "What teaches: learned, none, untrained, untrained_last, any id of `exegete methods` (a learned method without"
+        " a folder is the one beside the teacher), or the folder of a saved explainer.",
     ] = "learned",
     weight: Annotated[
         float | None, "β, of the explanations in the student's loss. Default: 5, for signed methods 0.2."

@@ -157,7 +157,8 @@ class _Builder:
         other = None if part.model is None else self._other(part.model, place, (*line, "model"))
         if part.recipe == methods.NONE:
             return other
-        data, arguments = self.file.training[place.training], {**self.file.arguments, **part.arguments}
+        data = self.file.training[place.training]
+        arguments = {**self.file.arguments, **data.arguments, **part.arguments}
         parameters, needs, parts = self._parameters(place, (*line, "parameters"))
         source = start.source if part.model is None else _A_RUN
         config = methods.resolved(part.recipe, parameters, arguments, source) | {

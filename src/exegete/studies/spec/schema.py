@@ -109,10 +109,11 @@ class ExplainerPart(Part):
 
 
 class TrainingPart(Part):
-    """The datasets, by name, that runs are trained and chosen on."""
+    """The datasets, by name, that runs are trained and chosen on; `arguments`: as a recipe's, which win."""
 
     train: str
     dev: str
+    arguments: dict[str, Any] = {}
 
 
 class ModelPart(Part):

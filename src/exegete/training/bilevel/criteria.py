@@ -25,6 +25,7 @@ JUDGES: Mapping[str, Metric] = {
     "comprehensiveness": metric("aopc_comprehensiveness", keep_question=True),
     "sufficiency": metric("aopc_sufficiency", keep_question=True),
     "consistency": metric("consistency"),
+    "rank_consistency": metric("consistency"),
     "clustering_consistency": metric("consistency"),
 }
 
