@@ -14,6 +14,8 @@ from exegete.models import Batch, Capture
 from exegete.objectives.base import Step
 from exegete.objectives.criterion import Criterion
 
+SMALLEST = 1e-9
+
 
 @dataclass(frozen=True)
 class RankConsistency(Criterion):
@@ -22,7 +24,7 @@ class RankConsistency(Criterion):
     The printed loss (eq. 13) is least where all explanations are equal, on one special token say; a rank correlation is
     not. Of a pair: a_l = ‖H_i[l] − H_j[l]‖₂ of hidden states, mean over layers and held still, b_l = |r_i[l] − r_j[l]|,
     over the positions l from the first content one on where both have content. a has its ranks, b soft ones,
-    ½ + Σ_m σ((b_l − b_m) / T), T a share of the standard deviation of b, held still: for T → 0 the ranks of the metric,
+    ½ + Σ_m σ((b_l − b_m) / T), T a share of the standard deviation of b: for T → 0 the ranks of the metric,
     where equal values share their mean. A pair without two different values on either side has 0.
 
     Args:
@@ -77,19 +79,18 @@ class RankConsistency(Criterion):
 
 
 def soft_spearman_loss(fixed: Tensor, moved: Tensor, counted: Tensor, temperature: float) -> Tensor:
-    """Mean of 1 − ρ over rows [N, L] that vary on both sides, a scalar; with a gradient to `moved` alone."""
+    """Mean of 1 − ρ over rows [N, L], a scalar; with a gradient to `moved` alone. A row that does not vary counts 0."""
     known = centred(mean_ranks(fixed, counted), counted).to(moved)
     ranks = centred(soft_ranks(moved, counted, temperature), counted)
-    norms = (known.square().sum(-1) * ranks.square().sum(-1)).clamp(min=torch.finfo(moved.dtype).tiny).sqrt()
-    varied = (known != 0).any(-1) & (ranks.detach().abs() > 1e-6).any(-1)
-    rho = (known * ranks).sum(-1) / norms.masked_fill(~varied, 1.0)
+    squares = known.square().sum(-1) * ranks.square().sum(-1)
+    varied = squares.detach() > SMALLEST
+    rho = (known * ranks).sum(-1) / squares.masked_fill(~varied, 1.0).sqrt()
     return ((1 - rho) * varied).sum() / len(moved)
 
 
 def soft_ranks(values: Tensor, counted: Tensor, temperature: float) -> Tensor:
-    """[N, L] ½ + Σ_m σ((v_l − v_m) / T) over the counted m; T: `temperature` standard deviations, held still."""
-    with torch.no_grad():
-        deviation = (centred(values, counted).square().sum(-1) / counted.sum(-1).clamp(min=1)).sqrt()
-        scale = (temperature * deviation).clamp(min=torch.finfo(values.dtype).tiny)[:, None, None]
+    """[N, L] ½ + Σ_m σ((v_l − v_m) / T) over the counted m; T: `temperature` standard deviations of the row's own."""
+    variance = centred(values, counted).square().sum(-1) / counted.sum(-1).clamp(min=1)
+    scale = temperature * variance.masked_fill(variance == 0, 1.0).sqrt()[:, None, None]
     above = ((values[:, :, None] - values[:, None, :]) / scale).sigmoid()
     return 0.5 + (above * counted[:, None, :]).sum(-1)

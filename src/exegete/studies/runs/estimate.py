@@ -85,6 +85,11 @@ def following(data: Source, model: Source, config: Mapping[str, Any], parts: Par
         taught = explaining.passes(config["explainers"], _mean(pool, most)) * pool.tokens(most)
         learned = groups * options["count"] * (epochs * (BASELINE + 1) * pool.tokens(most) + tokens)
         return float(2 * model.parameters * (taught + learned))
+    elif name == "headroom":
+        epochs = float((options["arguments"] or {}).get("num_train_epochs", 3))
+        lessons = epochs * (BASELINE + 1) * parts["pool"].tokens(most)
+        tries = (options["settings"] + 1) * options["count"] * (lessons + parts["dev"].tokens(most))
+        return float(2 * model.parameters * (tries + 2 * options["judged"] * (lessons + tokens)))
     return 2 * model.parameters * tokens * passes
 
 

@@ -176,14 +176,57 @@ def students(
     from exegete.training.bilevel.students import students as trained_students
 
     seeds = range(count * seed, count * (seed + 1))
-    quiet = {"disable_tqdm": True, "save_strategy": "no", "eval_strategy": "no", "load_best_model_at_end": False}
     rows = trained_students(
         start, Teaching(model, weight=weight), pool, dev, data, folder, explainers=explainers, sizes=[len(pool)],
-        seeds=seeds, arguments={**quiet, "use_cpu": model.device.type == "cpu", **(arguments or {})},
+        seeds=seeds, arguments=_quiet(model) | dict(arguments or {}),
         max_length=max_length,
     )  # fmt: skip
     found = rows.rename(columns={"explainer": "method", "seed": "example"})
     return found[["example", "method", "simulatability"]]
+
+
+def headroom(
+    model: ExplainedModel,
+    data: Dataset,
+    *,
+    pool: Dataset,
+    dev: Dataset,
+    start: str,
+    settings: int = 30,
+    count: int = 4,
+    judged: int = 8,
+    spread: float = 2.0,
+    weight: float | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    max_length: int | None = None,
+    folder: Path,
+) -> dict[str, float]:
+    """How much better than untrained coefficients of IvRA's attention the best of many drawn ones teach students.
+
+    Args:
+        model: the teacher, which stays what it is.
+        data: what the best setting's students are examined on; it chooses nothing.
+        pool: what students learn from.
+        dev: chooses among settings.
+        start: the model that students start from.
+        settings: how many are drawn.
+        count: students of each.
+        judged: new students of the best one, and of the untrained one.
+        spread: of the drawn λ and η around 1.
+        weight: β, of the explanations; default: SMaT's.
+        arguments: of the Trainer.
+        max_length: tokens that a text may have.
+        folder: keeps finished students.
+    """
+    from exegete.training import RunOptions
+    from exegete.training.bilevel.headroom import Search
+    from exegete.training.bilevel.headroom import headroom as found
+    from exegete.training.bilevel.students import Teaching
+
+    options = RunOptions(arguments=_quiet(model) | dict(arguments or {}), max_length=max_length)
+    teaching = Teaching(model, weight=weight).cutting(max_length)
+    search = Search(teaching, start, folder, options, spread, {"normaliser": "softmax"})
+    return found(search, pool, dev, data, settings, count, judged)
 
 
 def attacked(
@@ -205,6 +248,17 @@ def attacked(
     return {f"attack_{name}": value for name, value in report.figures.items()}
 
 
+def _quiet(model: ExplainedModel) -> dict[str, Any]:
+    """Arguments of the Trainer for students that nothing is chosen or kept of."""
+    return {
+        "disable_tqdm": True,
+        "use_cpu": model.device.type == "cpu",
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "load_best_model_at_end": False,
+    }
+
+
 PROTOCOLS: dict[str, Protocol] = {
     "attack": Protocol(
         attacked,
@@ -217,6 +271,10 @@ PROTOCOLS: dict[str, Protocol] = {
             "attack_words_per_input": True,
             "attack_queries": True,
         },
+    ),
+    "headroom": Protocol(
+        headroom,
+        dict.fromkeys(("simulatability", "headroom", "headroom_low", "headroom_high", "headroom_chosen"), True),
     ),
     "select_then_predict": Protocol(
         select_then_predict, {"rationale_accuracy": True, "rationale_f1_macro": True, "rationale_pearson": True}
