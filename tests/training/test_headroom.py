@@ -7,13 +7,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-import exegete
+import families
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
+from exegete.models import ExplainedModel
 from exegete.training import RunOptions
 from exegete.training.bilevel.headroom import Search, headroom, interval
 from exegete.training.bilevel.students import Teaching
-from small import shared, small
+from runs import sentences
 
 QUIET = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False, "disable_tqdm": True}
 SETTINGS = {"num_train_epochs": 1, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "use_cpu": True}
@@ -21,13 +22,10 @@ SETTINGS = {"num_train_epochs": 1, "per_device_train_batch_size": 4, "learning_r
 
 @pytest.fixture
 def search(tmp_path):
-    options = RunOptions(arguments=QUIET | SETTINGS, max_length=24)
-    teaching = Teaching(shared("bert"), weight=1.0).cutting(24)
-    return Search(teaching, small("bert"), tmp_path, options, attention={"normaliser": "softmax"})
-
-
-def data(split, limit):
-    return exegete.load_data("generated?size=48", split, limit=limit)
+    teacher = ExplainedModel(families.tiny("bert", seed=3, initializer_range=0.4), families.processor("bert"))
+    options = RunOptions(arguments=QUIET | SETTINGS)
+    start = families.tiny("bert").config
+    return Search(Teaching(teacher, weight=1.0), start, tmp_path, options, attention={"normaliser": "softmax"})
 
 
 def test_the_interval_is_that_of_all_resamples():
@@ -50,7 +48,7 @@ def test_settings_are_drawn_by_their_number_and_the_first_is_untrained(search):
 
 
 def test_the_best_setting_is_judged_by_students_of_other_seeds(search):
-    pool, dev, test = data("train", 8), data("dev", 6), data("test", 6)
+    pool, dev, test = (sentences(20).select(range(start, start + 6)) for start in (0, 6, 12))
     found = headroom(search, pool, dev, test, settings=2, count=1, judged=2)
     kept = sorted(path.name for path in search.folder.glob("student-*"))
     assert [name for name in kept if name.endswith("dev")] == [f"student-{number}-0-dev" for number in (0, 1, 2)]

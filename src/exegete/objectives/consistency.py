@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, unknown
 from exegete.models import Batch, Capture, Outputs
 from exegete.objectives.base import Step
 from exegete.objectives.criterion import Criterion
 
 SMALLEST = 1e-7
+Distance = Literal["l2", "l1"]
 
 
 @dataclass(frozen=True)
 class Consistency(Criterion):
-    """KL(r_i ‖ r_j) / (‖H_i − H_j‖₂ + ε), mean over all pairs i < j of a batch (IvRA, eq. 13 and 19).
+    """KL(r_i ‖ r_j) / (‖H_i − H_j‖ + ε), mean over all pairs i < j of a batch (IvRA, eq. 13 and 19).
 
     H is the mean of the hidden states over layers and real positions. Explanations are compared position by position,
     each from its own first one on; logarithms are of scores clipped to [1e-7, 1], since sparse ones hold zeros. A batch
@@ -29,11 +30,13 @@ class Consistency(Criterion):
         explainer: see `Criterion`, as `weight` and `lr_multiplier`.
         epsilon: ε, which the paper does not give.
         symmetric: the mean of both orders of KL; as printed, the earlier example of a batch comes first.
+        distance: the norm: `l2`, or `l1`, which the paper found worse (B.4.2).
         held: whether distances are held still; otherwise pushing hidden states apart meets the criterion.
     """
 
     epsilon: float = 1e-6
     symmetric: bool = False
+    distance: Distance = "l2"
     held: bool = True
     name: ClassVar[str] = "consistency"
     exact_gradient: ClassVar[bool] = False
@@ -43,6 +46,8 @@ class Consistency(Criterion):
         super().__post_init__()
         if self.epsilon <= 0:
             raise ExegeteError(f"epsilon is above 0, got {self.epsilon}")
+        if self.distance not in get_args(Distance):
+            raise unknown("distance", self.distance, get_args(Distance))
 
     @property
     def capture(self) -> Capture:
@@ -61,7 +66,8 @@ class Consistency(Criterion):
             divergence = (divergence + divergence.T) / 2
         inside = pooled(step.outputs, step.batch)
         inside = inside.detach() if self.held else inside
-        distance = torch.cdist(inside, inside, compute_mode="donot_use_mm_for_euclid_dist")
+        order = 2.0 if self.distance == "l2" else 1.0
+        distance = torch.cdist(inside, inside, order, compute_mode="donot_use_mm_for_euclid_dist")
         pairs = (divergence / (distance + self.epsilon)).triu(1)
         return pairs.sum() / self.size(step.batch).clamp(min=1)
 

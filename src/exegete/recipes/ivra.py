@@ -24,6 +24,7 @@ from exegete.objectives import (
     RankConsistency,
     Sufficiency,
 )
+from exegete.objectives.consistency import Distance
 from exegete.objectives.criterion import TEMPERATURE
 from exegete.objectives.sufficiency import Form
 from exegete.recipes.base import Recipe
@@ -169,6 +170,9 @@ def ivra(
     comprehensiveness_margin: Annotated[float, "μ of comprehensiveness."] = 1.0,
     sufficiency_margin: Annotated[float, "μ of sufficiency."] = 0.1,
     sufficiency_form: Annotated[Form, "The loss of sufficiency."] = "margin",
+    consistency_distance: Annotated[
+        Distance, "How far apart the model's inner states are, in consistency's loss; the paper found l1 worse."
+    ] = "l2",
     temperature: Annotated[
         float, "How far from the border of the top scores have a gradient, in standard deviations."
     ] = TEMPERATURE,
@@ -208,6 +212,7 @@ def ivra(
     given: dict[str, dict[str, Any]] = {
         "comprehensiveness": {"margin": comprehensiveness_margin, "temperature": temperature},
         "sufficiency": {"margin": sufficiency_margin, "form": sufficiency_form, "temperature": temperature},
+        "consistency": {"distance": consistency_distance},
         "simulatability": {"rate": student_rate, "outer_divergence": outer_divergence},
     }
     if Simulatability.name in chosen and student is None:

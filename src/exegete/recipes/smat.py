@@ -19,6 +19,7 @@ from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
 from exegete.recipes.baseline import trained_beside
 from exegete.training import RunOptions, TrainResult
+from exegete.training.bilevel.scaffold import Own
 from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
 from exegete.training.bilevel.students import Teaching
 from exegete.training.loop.starting_model import Source
@@ -82,6 +83,9 @@ def smat(
         float | None, "β, of the explanations in the student's loss. Default: 5, for signed methods 0.2."
     ] = None,
     normaliser: Annotated[Normaliser, "What makes shares of the heads' coefficients."] = "sparsemax",
+    student_explainer: Annotated[
+        Own, "What the student explains itself by; IvRA's students have interpretable_attention."
+    ] = "parameterised_attention",
     lookahead: Annotated[
         bool, "Find it through a further step of the student, as the paper; else through the one it takes, for less."
     ] = True,
@@ -113,6 +117,7 @@ def smat(
             explainer=_called(teacher, explainer_id),
             weight=weight,
             normaliser=normaliser,
+            own=student_explainer,
             lookahead=lookahead,
             interval=meta_interval,
             rate=meta_learning_rate,

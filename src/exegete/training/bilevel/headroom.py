@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from numpy.typing import NDArray
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
+from exegete.models import ExplainedModel
 from exegete.training.bilevel.students import Teaching
 from exegete.training.bilevel.teacher_outputs import answers, decided, teacher_answers
 from exegete.training.loop.options import RunOptions
-from exegete.training.loop.starting_model import Source
+from exegete.training.loop.starting_model import Source, as_numbered
 
 UNTRAINED = 0
 ANSWERS = "right.json"
@@ -68,13 +70,20 @@ class Search:
             folder = self.folder / f"student-{number}-{seed}-{name}"
             if not (folder / ANSWERS).exists():
                 terms = terms or one.objectives(pool, self.folder)
-                run = one.run(self.start, pool, pool, folder, replace(self.options, seed=seed), terms)
+                run = one.run(deepcopy(self.start), pool, pool, folder, replace(self.options, seed=seed), terms)
                 if not run.finished:
                     raise ExegeteError("the students' training was stopped: the same call goes on from there")
-                said = decided(run.model.task.name, answers(run.model, asked)) == teacher_answers(asked)
-                write_json(folder / ANSWERS, said.reshape(len(asked), -1).all(1).tolist())
+                write_json(folder / ANSWERS, foretold(run.model, asked).tolist())
             found.append(json.loads((folder / ANSWERS).read_text(encoding="utf-8")))
         return np.array(found)
+
+
+def foretold(student: ExplainedModel, asked: Dataset) -> NDArray[np.bool_]:
+    """[N] Which rows of taught data a student answers as its teacher does."""
+    asked = as_numbered(student, asked)
+    equal = decided(student.task.name, answers(student, asked)) == teacher_answers(asked)
+    alike: NDArray[np.bool_] = equal.reshape(len(asked), -1).all(1)
+    return alike
 
 
 def headroom(
@@ -86,8 +95,10 @@ def headroom(
     it was chosen, `headroom_chosen`; `simulatability` is the untrained setting's on test.
 
     Raises:
-        ExegeteError: fewer than one setting or student.
+        ExegeteError: fewer than one setting or student, or a regression, whose values nobody foretells exactly.
     """
+    if search.teaching.teacher.task.name == "regression":
+        raise ExegeteError("headroom counts answers that are foretold: it does not apply to a regression")
     if min(settings, count, judged) < 1:
         raise ExegeteError("a search has a setting to draw and students to learn from it")
     pool, dev, test = (search.teaching.taught(data) for data in (pool, dev, test))

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
-from exegete.explainers import Explainer, explainer
+from exegete.explainers import EXPLAINERS, Explainer, explainer
 from exegete.explainers.learned.learned_attention import LearnedAttention, over_positions
 from exegete.explainers.learned.parameterised_attention import Layers, Normaliser, ParameterisedAttention
 from exegete.explainers.learned.untrained import Untrained
@@ -25,6 +25,7 @@ from exegete.training.bilevel.teacher_outputs import TaughtBatch, TeacherOutputs
 from exegete.training.loop.run import vocabulary_digest
 
 LEARNED, NONE = "learned", "none"
+Own = Literal["parameterised_attention", "interpretable_attention"]
 STATIC: dict[str, Layers] = {"untrained": "all", "untrained_last": "last"}
 TEMPERATURES = {"input_x_gradient": 0.1, "integrated_gradients": 0.5}
 INTEGRATED = {"n_steps": 10, "baselines": "zero"}
@@ -96,7 +97,8 @@ class Scaffolding(Objective):
         teacher: the teacher's coefficients, where they are learned.
         weight: β.
         normaliser: of the coefficients of both explainers.
-        layers: whether the student's explainer looks at the heads of `all` layers or of the `last`.
+        own: the student's explainer by id; `interpretable_attention` is that of students of IvRA.
+        layers: whether the student's explainer looks at the heads of `all` layers or of the `last`; IvRA's at all.
         special_tokens: whether the student's explainer has a score for them, as the teacher's.
         lookahead: whether it is taken through a further step of the student on the same batch (eq. 8), or through the
             very one that the student takes, whose gradients are there.
@@ -113,6 +115,7 @@ class Scaffolding(Objective):
     teacher: ParameterisedAttention | None = None
     weight: float = 5.0
     normaliser: Normaliser = "sparsemax"
+    own: Own = "parameterised_attention"
     layers: Layers = "all"
     special_tokens: bool = True
     lookahead: bool = True
@@ -140,9 +143,9 @@ class Scaffolding(Objective):
                 "teacher and student have different vocabularies, so the student cannot learn from the teacher's "
                 "explanations: give both the same tokenizer, or train the student without any (explainer none)"
             )
-        own = ParameterisedAttention.untrained(
-            student, self.layers, self.normaliser, special_tokens=self.special_tokens
-        )
+        kind: Any = EXPLAINERS[self.own]
+        settings = {"layers": self.layers} if kind is ParameterisedAttention else {}
+        own = kind.untrained(student, normaliser=self.normaliser, special_tokens=self.special_tokens, **settings)
         return replace(self, scaffold=Scaffold(own, deepcopy(self.teacher)))
 
     @property
@@ -158,7 +161,7 @@ class Scaffolding(Objective):
     @property
     def params(self) -> dict[str, Any]:
         """All but what is learned."""
-        names = ("method", "weight", "normaliser", "layers", "special_tokens", "source")
+        names = ("method", "weight", "normaliser", "own", "layers", "special_tokens", "source")
         outer = ("lookahead", "interval", "rate", "max_norm") if self.teacher is not None else ()
         return {name: getattr(self, name) for name in (*names, *outer)}
 

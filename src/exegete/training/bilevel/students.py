@@ -26,7 +26,7 @@ from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.loading.digest import weights_digest
 from exegete.objectives import CrossEntropy, Objective
-from exegete.training.bilevel.scaffold import LAST, LEARNED, NONE, Scaffolding, projected, static, usual_weight
+from exegete.training.bilevel.scaffold import LAST, LEARNED, NONE, Own, Scaffolding, projected, static, usual_weight
 from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
 from exegete.training.bilevel.teacher_outputs import (
     ROW,
@@ -56,6 +56,7 @@ class Teaching:
         explainer: `none`, `learned` (SMaT), or a static one, see `scaffold.static`.
         weight: β; default: 5, for signed methods 0.2.
         normaliser: of the heads' coefficients, of the teacher's and the student's explainer.
+        own: the student's explainer, see `Scaffolding`.
         lookahead: whether it is through a further step of the student, see `Scaffolding`.
         interval: the student's steps for each of the teacher's explainer.
         rate: the outer learning rate.
@@ -66,6 +67,7 @@ class Teaching:
     explainer: str = LEARNED
     weight: float | None = None
     normaliser: Normaliser = "sparsemax"
+    own: Own = "parameterised_attention"
     lookahead: bool = True
     interval: int = 1
     rate: float = 5e-4
@@ -116,10 +118,16 @@ class Teaching:
         return data if ROW in data.column_names else taught(self.teacher, data)
 
     def objectives(self, data: Dataset, folder: Path | None = None) -> tuple[Objective, ...]:
-        """L_sim, and what the teacher's explanations of this data add; they are computed here, and only here."""
+        """L_sim, and what the teacher's explanations of this data add; they are computed here, and only here.
+
+        Raises:
+            ExegeteError: the explainer shall be learned, and the student has not its kind.
+        """
         if self.explainer == NONE or self.weight == 0:
             return (CrossEntropy(),)
         learns = self.explainer == LEARNED
+        if learns and self.own != "parameterised_attention":
+            raise ExegeteError(f"an explainer is learned through a student's parameterised_attention, not {self.own}")
         method = static("untrained" if learns else self.explainer, self.teacher, self.normaliser)
         if isinstance(method, torch.nn.Module):
             method.to(self.teacher.device)
@@ -130,6 +138,7 @@ class Teaching:
             teacher=method if learns and isinstance(method, ParameterisedAttention) else None,
             weight=usual_weight(method) if self.weight is None else self.weight,
             normaliser=self.normaliser,
+            own=self.own,
             layers="last" if _of_last_layer(self.explainer, method) else "all",
             special_tokens=getattr(method, "special_tokens", True),
             lookahead=self.lookahead,
