@@ -12,8 +12,8 @@ from scipy.stats import spearmanr
 import families
 from exegete import ExegeteError
 from exegete.metrics import average_relative_gain, metric
-from exegete.metrics.consistency import spearman
 from exegete.models import Capture
+from exegete.models.ranks import spearman
 from judged import PAIRS, attribution_for, model_of
 
 

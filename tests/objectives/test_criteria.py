@@ -204,7 +204,7 @@ def test_the_margin_is_inactive_exactly_when_it_is_met(kind, needed):
         assert slope.any() == bool(expected)
 
 
-def divergence_by_loops(scores, states, epsilon=1e-6, symmetric=False):
+def divergence_by_loops(scores, states, epsilon=1e-6, symmetric=False, order=2):
     """Eq. 13 and 19 pair by pair, number by number; states [B][L, d] of real positions."""
     total, count = 0.0, 0
     for i in range(len(scores)):
@@ -216,26 +216,27 @@ def divergence_by_loops(scores, states, epsilon=1e-6, symmetric=False):
                     q = scores[other][place].item() if place < len(scores[other]) else 0.0
                     kl += p * (math.log(max(p, 1e-7)) - math.log(max(q, 1e-7)))
                 pair.append(kl)
-            distance = (states[i].mean(0) - states[j].mean(0)).norm().item()
+            distance = (states[i].mean(0) - states[j].mean(0)).norm(order).item()
             total += (sum(pair) / 2 if symmetric else pair[0]) / (distance + epsilon)
             count += 1
     return total / count
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize(("symmetric", "distance"), [(False, "l2"), (True, "l2"), (False, "l1")])
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
-def test_consistency_is_the_loop_over_pairs(family, symmetric):
+def test_consistency_is_the_loop_over_pairs(family, symmetric, distance):
     model = shared(family)
     batch = labelled(model)
     single = drawn(model)
-    objective = Consistency(single, symmetric=symmetric)
+    objective = Consistency(single, symmetric=symmetric, distance=distance)
     found = objective(step_of(model, batch, objective))
     scores = single.explain_all_positions(model, batch).scores
     layers = model(batch, capture=Capture(hidden_states=True)).hidden_states
     real = [batch.attended[row] for row in range(len(batch))]
     states = [torch.stack([layer[row][real[row]] for layer in layers]).mean(0) for row in range(len(batch))]
-    expected = divergence_by_loops([scores[row][real[row]] for row in range(len(batch))], states, symmetric=symmetric)
+    said = [scores[row][real[row]] for row in range(len(batch))]
+    expected = divergence_by_loops(said, states, symmetric=symmetric, order=int(distance[1]))
     assert found.item() == pytest.approx(expected, rel=1e-8)
 
 
@@ -411,6 +412,7 @@ def test_what_cannot_be_trained_says_why():
         (lambda: Sufficiency(single, form="mse"), "unknown form of sufficiency 'mse'"),
         (lambda: Consistency(single, epsilon=0.0), "epsilon is above 0"),
         (lambda: Consistency(single, weight=-1.0), "at least 0"),
+        (lambda: Consistency(single, distance="l3"), "unknown distance 'l3'"),
     ):
         with pytest.raises(ExegeteError, match=message):
             make()

@@ -10,7 +10,7 @@ import torch
 import families
 from exegete import ExegeteError, metric
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.metrics.consistency import mean_ranks, spearman
+from exegete.models.ranks import mean_ranks, spearman
 from exegete.objectives import RankConsistency, Step, StepContext, task_losses
 from exegete.objectives.rank_consistency import soft_ranks, soft_spearman_loss
 from small import small

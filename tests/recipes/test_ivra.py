@@ -107,6 +107,8 @@ def test_a_student_of_the_coefficients_that_lie_beside_its_teacher(tmp_path):
     assert smat(str(tmp_path), "interpretable_attention:here").explainer == "interpretable_attention:here"
     assert smat(str(tmp_path), "lime").explainer == "lime"
     assert smat().explainer == "learned"
+    InterpretableAttention(2, 4, 8).save_pretrained(tmp_path / "saved")
+    assert smat(str(tmp_path), str(tmp_path / "saved")).explainer == f"interpretable_attention:{tmp_path / 'saved'}"
 
 
 def test_coefficients_are_drawn_with_a_row_a_layer():

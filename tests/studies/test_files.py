@@ -141,6 +141,15 @@ scales:
         load_study(path)
 
 
+def test_arguments_of_a_training_are_between_the_files_and_the_recipes(tmp_path):
+    text = GOOD.replace(
+        "train: train, dev: dev}", "train: train, dev: dev, arguments: {max_steps: 9, weight_decay: 0.5}}"
+    )
+    file = written(tmp_path / "good.yaml", text + "arguments: {weight_decay: 0.1, adam_beta1: 0.7}\n")
+    arguments = grid(load_study(file)).cells[0].config["arguments"]
+    assert [arguments[name] for name in ("max_steps", "weight_decay", "adam_beta1")] == [3, 0.5, 0.7]
+
+
 def test_a_null_of_a_scale_takes_away_what_any_file_below_put_there(tmp_path):
     written(tmp_path / "good.yaml", GOOD)
     more = "extends: good.yaml\nscales: {small: {recipes: {fast: {recipe: fresh}, slow: {recipe: fresh}}}}"

@@ -21,7 +21,7 @@ def runs(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["er-table-2", "er-fig-2", "aml-table-1", "ivra-table-1", "regex-table-1", "smat-table-1"]
+    "name", ["er-table-2", "er-fig-2", "aml-table-1", "ivra-table-1", "regex-table-1", "smat-table-1", "smat-table-2"]
 )
 def test_addresses_are_the_same_by_outlines(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -434,6 +435,17 @@ def test_a_retrained_student_learns_from_the_explainer_held_still(tmp_path):
     student(tmp_path / "by-hand", Teaching(teacher_of(), f"parameterised_attention:{learned}"))
     assert difference(weights(tmp_path / "run"), weights(tmp_path / "by-hand")) == 0.0
     assert difference(weights(tmp_path / "run"), weights(tmp_path / "run-learned")) > 1e-6
+
+
+def test_a_student_may_explain_itself_as_ivra_does(tmp_path):
+    taught = Teaching(teacher_of(), "untrained", weight=1.0, own="interpretable_attention")
+    result = student(tmp_path / "run", taught)
+    own = InterpretableAttention.from_pretrained(tmp_path / "run" / "student_explainer")
+    assert (own.normaliser, own.mix) == ("sparsemax", "literal")
+    assert not torch.equal(own.head_coefficients, torch.ones_like(own.head_coefficients))
+    assert result.finished
+    with pytest.raises(ExegeteError, match="parameterised_attention"):
+        student(tmp_path / "learned", replace(taught, explainer="learned"))
 
 
 def test_a_student_for_every_explainer_size_and_seed_and_what_is_finished_is_kept(tmp_path):

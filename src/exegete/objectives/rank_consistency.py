@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.metrics.consistency import centred, content_first, mean_ranks
 from exegete.models import Batch, Capture
+from exegete.models.ranks import centred, content_first, mean_ranks
 from exegete.objectives.base import Step
 from exegete.objectives.criterion import Criterion
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
 from exegete.explainers.perturbation.context_cite import numbered_masks
-from exegete.metrics.consistency import spearman
 from exegete.metrics.faithfulness.unit_order import AlongOrder, ByUnits
 from exegete.models import Batch, ExplainedModel
+from exegete.models.ranks import spearman
 
 LOWEST = -104.0
 
