@@ -128,7 +128,7 @@ scales:
     path = written(tmp_path / "above.yaml", above)
     small = load_study(path, "small")
     assert (small.name, small.file.seeds, small.file.tables) == ("above-small", [0], {})
-    assert small.file.models["tiny"].model_dump() == {"source": "tiny", "max_length": 40}
+    assert small.file.models["tiny"].model_dump(exclude_defaults=True) == {"source": "tiny", "max_length": 40}
     assert small.file.judgements["all"].target == "label"
     assert small.lines.where(("models", "tiny", "source")) == f"{tmp_path / 'base' / 'good.yaml'}:7"
     assert small.lines.where(("models", "tiny", "max_length")) == f"{path}:3"

@@ -18,7 +18,24 @@ Distance = Literal["l2", "l1"]
 
 
 @dataclass(frozen=True)
-class Consistency(Criterion):
+class OfPairs(Criterion):
+    """A criterion that compares the explanations of every two examples with the model's inner states."""
+
+    exact_gradient: ClassVar[bool] = False
+    separable: ClassVar[bool] = False
+
+    @property
+    def capture(self) -> Capture:
+        """The explainer's, and hidden states."""
+        return super().capture | Capture(hidden_states=True)
+
+    def size(self, batch: Batch) -> Tensor:
+        """The number of pairs of examples in the batch."""
+        return torch.tensor(len(batch) * (len(batch) - 1) / 2, device=batch.device)
+
+
+@dataclass(frozen=True)
+class Consistency(OfPairs):
     """KL(r_i ‖ r_j) / (‖H_i − H_j‖ + ε), mean over all pairs i < j of a batch (IvRA, eq. 13 and 19).
 
     H is the mean of the hidden states over layers and real positions. Explanations are compared position by position,
@@ -39,8 +56,6 @@ class Consistency(Criterion):
     distance: Distance = "l2"
     held: bool = True
     name: ClassVar[str] = "consistency"
-    exact_gradient: ClassVar[bool] = False
-    separable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,15 +63,6 @@ class Consistency(Criterion):
             raise ExegeteError(f"epsilon is above 0, got {self.epsilon}")
         if self.distance not in get_args(Distance):
             raise unknown("distance", self.distance, get_args(Distance))
-
-    @property
-    def capture(self) -> Capture:
-        """The explainer's, and hidden states."""
-        return super().capture | Capture(hidden_states=True)
-
-    def size(self, batch: Batch) -> Tensor:
-        """The number of pairs of examples in the batch."""
-        return torch.tensor(len(batch) * (len(batch) - 1) / 2, device=batch.device)
 
     def __call__(self, step: Step) -> Tensor:
         """The mean over all pairs of the batch, a scalar."""

@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.models import Batch, Capture
 from exegete.models.ranks import centred, content_first, mean_ranks
 from exegete.objectives.base import Step
-from exegete.objectives.criterion import Criterion
+from exegete.objectives.consistency import OfPairs
 
 SMALLEST = 1e-9
 
 
 @dataclass(frozen=True)
-class RankConsistency(Criterion):
+class RankConsistency(OfPairs):
     """1 − ρ of IvRA's metric of consistency (eq. 12 and 18), mean over pairs of a batch, with soft ranks.
 
     The printed loss (eq. 13) is least where all explanations are equal, on one special token say; a rank correlation is
@@ -36,8 +35,6 @@ class RankConsistency(Criterion):
     temperature: float = 0.1
     pairs: int = 256
     name: ClassVar[str] = "rank_consistency"
-    exact_gradient: ClassVar[bool] = False
-    separable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,15 +42,6 @@ class RankConsistency(Criterion):
             raise ExegeteError(
                 f"the temperature of soft ranks is above 0 and there is a pair, got {self.temperature}, {self.pairs}"
             )
-
-    @property
-    def capture(self) -> Capture:
-        """The explainer's, and hidden states."""
-        return super().capture | Capture(hidden_states=True)
-
-    def size(self, batch: Batch) -> Tensor:
-        """The number of pairs of examples in the batch."""
-        return torch.tensor(len(batch) * (len(batch) - 1) / 2, device=batch.device)
 
     def __call__(self, step: Step) -> Tensor:
         """The mean over the pairs, a scalar; of a batch of one 0."""
