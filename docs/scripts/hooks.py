@@ -23,6 +23,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 MADE = ROOT / ".docs"
+PLUGIN = ROOT / "examples" / "plugin"
 REPOSITORY = {
     "CONTRIBUTING.md": "contribute/contributing.md",
     "CHANGELOG.md": "contribute/changelog.md",
@@ -52,7 +53,8 @@ def generated() -> Iterator[tuple[str, str]]:
         yield f"tutorials/{file.stem}.ipynb", json.dumps(notebooks.notebook(file))
     for name, path in REPOSITORY.items():
         if (ROOT / name).is_file():
-            yield path, relinked((ROOT / name).read_text(encoding="utf-8"), name, path)
+            text = relinked((ROOT / name).read_text(encoding="utf-8"), name, path)
+            yield path, text + _sources(PLUGIN) if path == "contribute/plugin.md" else text
     for study in sorted((ROOT / "studies").glob("*.yaml")):
         yield f"studies/{study.name}", study.read_text(encoding="utf-8")
     for figures in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
@@ -74,6 +76,14 @@ def relinked(text: str, name: str, path: str) -> str:
     return re.sub(r"(\[[^\]]*\])\(([^)#\s]+)(#[^)\s]*)?\)", moved, text)
 
 
+def _sources(folder: Path) -> str:
+    """The files of a package, each under its name."""
+    files = [folder / "pyproject.toml", *sorted(folder.glob("src/*/[a-z]*.py")), *sorted(folder.glob("tests/*.py"))]
+    kinds = {".toml": "toml", ".py": "python"}
+    block = "\n## {}\n\n```{}\n{}```\n"
+    return "".join(block.format(file.name, kinds[file.suffix], file.read_text(encoding="utf-8")) for file in files)
+
+
 def _results() -> str:
     lines = ["# What came out", "The papers' tables at a scale that this project could afford, and what differs."]
     files = sorted((ROOT / "docs" / "results").glob("*.md"))
@@ -91,7 +101,7 @@ def on_config(config: Any) -> Any:
     reference = sorted(str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs" / "reference").glob("*.md"))
     results = [f"results/{file.name}" for file in sorted((ROOT / "docs" / "results").glob("*.md"))]
     config.nav = [
-        {"Start": ["index.md", "report.md"]},
+        {"Start": ["index.md", "report.md", "data.md"]},
         {"Choose": ["choose.md", "limits.md"]},
         {"Tutorials": under("tutorials")},
         {"Parts": [{kind.title: under(kind.folder)} for kind in parts.KINDS]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -63,8 +64,9 @@ def page(kind: Kind, name: str, facts: Mapping[str, str], said: Mapping[str, str
     """One part's page: facts, equation, when to use it, when not, an example, results, reference."""
     lines = [f"# {name}", *_idea(kind, name)]
     if "equation" in said:
-        lines.append(f'<p class="equation">{convert(said["equation"], display="block")}</p>')
-    lines.append("\n".join(["| | |", "| --- | --- |", *(f"| {key} | {value} |" for key, value in facts.items())]))
+        lines.append(f'<p class="equation">{_equation(said["equation"])}</p>')
+    first, *rest = (f"| {key} | {value} |" for key, value in facts.items())
+    lines.append("\n".join([first, "| --- | --- |", *rest]))
     for key, heading in (("use", "When to use it"), ("avoid", "When not")):
         if key in said:
             lines += [f"## {heading}", said[key]]
@@ -131,7 +133,8 @@ def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
 def docstring(kind: Kind, name: str) -> str:
     """A part's docstring, read from its file."""
     point = kind.registry.native[name]
-    return str(outline(point.module)[point.attr].__doc__ or "")
+    node = outline(point.module).nodes[point.attr]
+    return ast.get_docstring(node) or "" if isinstance(node, ast.ClassDef | ast.FunctionDef) else ""
 
 
 def command(kind: Kind, name: str) -> str:
@@ -178,6 +181,11 @@ def sections() -> list[tuple[str, str, str]]:
             anchor += f"_{used[anchor]}" if used[anchor] else ""
             made.append((f"{name.splitlines()[0]}: {_plain(heading)}", f"{file.name}#{anchor}", body))
     return made
+
+
+def _equation(latex: str) -> str:
+    """MathML; the sign of a difference of sets is in few fonts as LaTeX has it."""
+    return convert(latex, display="block").replace("&#x02216;", "∖").replace("&#x029F5;", "∖")
 
 
 def _plain(heading: str) -> str:

@@ -90,7 +90,8 @@ TextColumn = Annotated[str | None, typer.Option("--text-column", help="Tables: t
 PairColumn = Annotated[str | None, typer.Option("--text-pair-column", help="Tables: the column of the second text.")]
 LabelColumn = Annotated[str | None, typer.Option("--label-column", help="Tables: the column of the label.")]
 RationaleColumn = Annotated[
-    str | None, typer.Option("--rationale-column", help="Tables: the column of rationales, as [[start, end], …].")
+    str | None,
+    typer.Option("--rationale-column", help="Tables: the column of rationales, lists of start and end in characters."),
 ]
 
 
