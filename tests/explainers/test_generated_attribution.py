@@ -103,7 +103,13 @@ def counted(model, run):
 
 @pytest.mark.parametrize(
     ("method", "passes"),
-    [("input_x_gradient", (2, 10)), ("attention_rollout", (2, 0)), ("occlusion", (4, 0)), ("lime", (5, 0))],
+    [
+        ("saliency", (2, 10)),
+        ("input_x_gradient", (2, 0)),
+        ("attention_rollout", (2, 0)),
+        ("occlusion", (4, 0)),
+        ("lime", (5, 0)),
+    ],
 )
 def test_all_rows_share_the_passes(model, method, passes):
     def run():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -199,6 +199,13 @@ class OfOutput(Explainer):
         return model.task.with_output(self.output).score(outputs.logits, target)
 
 
+class Point(NamedTuple):
+    """A point in embedding space, `at` [B, L, d], and the `direction` [B, L, d] its gradient is multiplied by."""
+
+    at: Tensor
+    direction: Tensor
+
+
 @dataclass(frozen=True)
 class OverDimensions(OfOutput):
     """A method that finds a contribution [B, L, d] of every embedding dimension, and makes one number a position of it.
@@ -214,6 +221,14 @@ class OverDimensions(OfOutput):
     def signed(self) -> bool:
         """Sums have a sign, magnitudes have none."""
         return self.aggregate == "sum"
+
+    def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point] | None:
+        """Where gradients are taken, if scores are Σ_points Σ_d direction ⊙ gradient; None where they are not."""
+        return None
+
+    def following(self, model: ExplainedModel) -> AbstractContextManager[None]:
+        """Inside the block derivatives follow the method's rules."""
+        return nullcontext()
 
     def together(self, contributions: Tensor) -> Tensor:
         """[..., d] over the dimensions: [...]."""

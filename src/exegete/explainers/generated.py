@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +17,14 @@ from exegete.data.exchange import Exchange, Extent, checked_spans
 from exegete.data.specs import split
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, SinglePass, require_finite
+from exegete.explainers.gradients.by_parts import by_parts, pays
 from exegete.explainers.registry import EXPLAINERS, explainer
 from exegete.explainers.units import Granularity, units
 from exegete.models import Batch
 from exegete.models.generation.examples import as_example
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.outputs import finite
+from exegete.models.passes.forward_mode import PASSES_A_PART
 from exegete.reports.generated import GeneratedAttribution
 
 
@@ -91,7 +94,9 @@ def plan(
     rows = _spans(exchange, target if there or target != "words" else "tokens")
     size = len(units_of(batch, unit).names)
     forward, backward = method.passes(size)
-    if isinstance(method, SinglePass):
+    if pays(method, len(rows), size):
+        forward, backward = ceil(backward * (1 + PASSES_A_PART * size)), 0
+    elif isinstance(method, SinglePass):
         backward *= len(rows)
     elif not _removes(type(method)):
         forward, backward = forward * len(rows), backward * len(rows)
@@ -153,9 +158,9 @@ def _attributed(
         table = finite(model(batch).logits)
     log_probs = [float(model.task.log_probability(table, span)) for span in targets]
     found = units_of(batch, unit)
-    scores = method.attribute_each(model, batch, targets)[:, 0].double().cpu()
+    scores = _scores(method, model, batch, targets, found)
     return GeneratedAttribution(
-        scores=_pooled(scores, found),
+        scores=scores,
         units=found.names,
         unit_spans=found.spans,
         spans=tuple(spans),
@@ -168,6 +173,20 @@ def _attributed(
         signed=method.signed,
         truncated=alignment.truncated,
     )
+
+
+def _scores(
+    method: Explainer, model: GeneratingModel, batch: Batch, targets: Tensor, found: Units
+) -> NDArray[np.float32]:
+    """[T, U] Scores of the units, by whichever way takes fewer passes."""
+    count = len(found.names)
+    if pays(method, len(targets), count):
+        parts = found.number.to(batch.device) == torch.arange(count, device=batch.device)[:, None]
+        sums = by_parts(method, model, batch, list(targets), parts[:, None])
+        if sums is not None:
+            carried: NDArray[np.float32] = sums[:, 0].cpu().numpy().astype(np.float32)
+            return carried
+    return _pooled(method.attribute_each(model, batch, targets)[:, 0].double().cpu(), found)
 
 
 def _pooled(scores: Tensor, found: Units) -> NDArray[np.float32]:

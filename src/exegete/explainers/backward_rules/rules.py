@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from exegete.explainers.base import Chosen, Explanation, OverDimensions, embeddings_with_gradient
+from exegete.explainers.base import Chosen, Explanation, OverDimensions, Point, embeddings_with_gradient
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.layers.architecture import layers
 from exegete.models.layers.frozen import HELD, Factors, Rules, frozen
@@ -45,6 +45,17 @@ class BackwardRules(OverDimensions):
     def origin(self, model: ExplainedModel, batch: Batch) -> Tensor | None:
         """The point [B, L, d] from which the start is measured; none is zero."""
         return None
+
+    def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point] | None:
+        """The embeddings, measured from the origin; a start behind them is no point of theirs."""
+        if self.start == "hidden":
+            return None
+        embeddings, origin = model.embed(batch), self.origin(model, batch)
+        return iter([Point(embeddings, embeddings if origin is None else embeddings - origin)])
+
+    def following(self, model: ExplainedModel) -> AbstractContextManager[None]:
+        """Each pass measures its own factors."""
+        return frozen(model.model, Factors(), self.rules)
 
     def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
         """⟨x_k, ∇̃_k z⟩, at the start and at every layer, from a pass that answers as ever."""

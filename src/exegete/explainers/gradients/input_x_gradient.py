@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import OverDimensions
+from exegete.explainers.base import OverDimensions, Point
 from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient
+from exegete.models import Batch, ExplainedModel
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,11 @@ class InputXGradient(OverDimensions, EmbeddingGradient):
         name="input_x_gradient", family="gradients", signed=True, differentiable=True, cost="F + B",
         paper="Shrikumar et al. 2017",
     )  # fmt: skip
+
+    def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point]:
+        """The input, in its own direction."""
+        embeddings = model.embed(batch)
+        yield Point(embeddings, embeddings)
 
     def of_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
         """E_id ∂f_c/∂E_id, taken together over d; their sum is the inner product of embedding and gradient."""

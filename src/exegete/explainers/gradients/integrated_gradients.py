@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.base import Explanation, OverDimensions, embeddings_with_gradient
+from exegete.explainers.base import Explanation, OverDimensions, Point, embeddings_with_gradient
 from exegete.explainers.gradients.adaptive import Value, integrate
 from exegete.explainers.gradients.paths import Rule, every, gradients_at, quadrature
 from exegete.models import Batch, ExplainedModel
@@ -78,6 +78,17 @@ class IntegratedGradients(OverDimensions):
         if self.n_steps == "auto":
             return self.explanation(model, batch, target).scores
         return self.together(self._contributions(model, batch, target, *self._ends(model, batch)))
+
+    def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point] | None:
+        """Those of a rule, in the direction of the path; `auto` chooses others for each target."""
+        if self.n_steps == "auto":
+            return None
+        start, end = self._ends(model, batch)
+        alphas, weights = quadrature(self.rule, self.n_steps)
+        return (
+            Point(start + alpha * (end - start), weight * (end - start))
+            for alpha, weight in zip(alphas.tolist(), weights.tolist(), strict=True)
+        )
 
     def _ends(self, model: ExplainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
         """Reference and input [B, L, d]."""

@@ -92,10 +92,20 @@ class Factors:
 class _StraightThrough(torch.autograd.Function):
     """A value with a multiple of another tensor's derivative."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, value: Tensor, source: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return value.view_as(value)
+    def forward(value: Tensor, source: Tensor, factor: float) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+        ctx.factor = inputs[2]
+
+    @staticmethod
+    def jvp(ctx: Any, value: Tensor, source: Tensor, factor: None) -> Tensor:
+        slope: Tensor = source * ctx.factor
+        return slope
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[None, Tensor, None]:

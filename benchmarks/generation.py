@@ -1,0 +1,168 @@
+"""Explaining a long answer: CPU seconds and memory beside one forward pass, captum, and inseq where it is installed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import captum.attr as published
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from exegete import explainer
+from exegete.explainers.gradients.by_parts import by_parts
+from exegete.models import Batch
+from exegete.models.generation.model import GeneratingModel
+
+PROMPT, ANSWER, SOURCES, VOCABULARY, MASKS = 256, 32, 8, 8000, 64
+
+
+def main() -> None:
+    """Measures, prints, and keeps the numbers as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--memory", type=int, help="only the memory of a gradient matrix, for a prompt of this length")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.memory:
+        print(json.dumps(memory(options.memory)))
+        return
+    found = times() | {
+        f"MiB beyond the model, {length} + {ANSWER} tokens": json.loads(
+            subprocess.run([sys.executable, __file__, "--memory", str(length)], capture_output=True, check=True).stdout
+        )
+        for length in (1024, 2500)
+    }
+    text = json.dumps(found, indent=2)
+    print(text)
+    if options.output:
+        options.output.write_text(text + "\n")
+
+
+def made(length: int) -> tuple[GeneratingModel, Batch]:
+    """A Llama of six layers with random weights, and a prompt in sources of equal length with an answer."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=384, intermediate_size=1024, num_hidden_layers=6, num_attention_heads=6,
+        max_position_embeddings=4096,
+    )  # fmt: skip
+    model = GeneratingModel(LlamaForCausalLM(config).eval())
+    ids = torch.randint(5, VOCABULARY, (length + ANSWER,))
+    source = torch.arange(length) * SOURCES // length
+    return model, model.batch(ids[:length], ids[length:], unit_of=source)
+
+
+def times() -> dict[str, Any]:
+    """CPU seconds of each way, and how many forward passes they are."""
+    model, batch = made(PROMPT)
+    ids = batch.inputs["input_ids"]
+    tokens = torch.tensor([[[token, token + 1]] for token in range(ANSWER)])
+    parts = (batch.unit_of == torch.arange(SOURCES)[:, None])[:, None]
+    contestants: dict[str, Callable[[], Any]] = {
+        "forward": torch.no_grad()(lambda: model.model(ids)),
+        "input_x_gradient, token × token": lambda: explainer("input_x_gradient").attribute_each(model, batch, tokens),
+        "input_x_gradient, token × source": lambda: by_parts(
+            explainer("input_x_gradient"), model, batch, list(tokens), parts
+        ),
+        "attn_lrp, token × source": lambda: by_parts(explainer("attn_lrp"), model, batch, list(tokens), parts),
+        "leave one source out": lambda: explainer("occlusion?granularity=source&perturbation=remove").attribute_each(
+            model, batch, tokens
+        ),
+        f"{MASKS} masks of sources": lambda: explainer(f"context_cite?n_samples={MASKS}").attribute(model, batch),
+        "integrated_gradients, 10 points, whole answer": lambda: explainer(
+            "integrated_gradients?n_steps=10&baselines=zero"
+        ).scores(model, batch, model.predict(batch)),
+        **of_captum(model, batch),
+        **of_inseq(model, batch),
+    }
+    seconds = {name: timed(run) for name, run in contestants.items()}
+    ratios = {name: round(value / seconds["forward"], 2) for name, value in seconds.items()}
+    return {"tokens": [PROMPT, ANSWER], "cpu_s": seconds, "forward_passes": ratios}
+
+
+def of_captum(model: GeneratingModel, batch: Batch) -> dict[str, Callable[[], Any]]:
+    """Captum's layer gradient × activation token by token, and its ablation of sources for the whole answer."""
+    ids = batch.inputs["input_ids"]
+
+    def log_prob(given: Tensor, token: int) -> Tensor:
+        logits = model.model(given[:, : PROMPT + token]).logits[:, -1]
+        return logits.log_softmax(-1)[:, ids[0, PROMPT + token]]
+
+    def answer(given: Tensor) -> Tensor:
+        table = model.model(given).logits[:, PROMPT - 1 : -1].log_softmax(-1)
+        return table.gather(-1, ids[:, PROMPT:, None].expand(len(given), -1, 1)).sum((1, 2))
+
+    def gradients() -> None:
+        for token in range(ANSWER):
+            method = published.LayerGradientXActivation(lambda given, t=token: log_prob(given, t), model.embedding)
+            method.attribute(ids[:, : PROMPT + token])
+
+    assert batch.unit_of is not None
+    mask = torch.where(batch.unit_of < 0, SOURCES, batch.unit_of)
+    baseline = ids.masked_fill(mask < SOURCES, 0)
+    ablation = published.FeatureAblation(answer)
+    return {
+        "captum gradient × activation, token × token": gradients,
+        "captum ablation of sources, whole answer": torch.no_grad()(
+            lambda: ablation.attribute(ids, baseline, feature_mask=mask)
+        ),
+    }
+
+
+def of_inseq(model: GeneratingModel, batch: Batch) -> dict[str, Callable[[], Any]]:
+    """Inseq's saliency of every token, where it is installed."""
+    try:
+        import inseq
+    except ImportError:
+        return {}
+    from exegete.data.generated.tokenizer import generated_tokenizer
+
+    words = [f"w{number}" for number in range(VOCABULARY - 100)]
+    tokenizer = generated_tokenizer(words)
+    known = inseq.load_model(model.model, "saliency", tokenizer=tokenizer)
+    prompt, answer = (" ".join(words[:size]) for size in (PROMPT, PROMPT + ANSWER))
+    return {"inseq saliency, token × token": lambda: known.attribute(prompt, answer, show_progress=False)}
+
+
+def timed(run: Callable[[], Any], repeats: int = 3) -> float:
+    """The shortest CPU seconds of a few calls after a first one; of long calls one."""
+    run()
+    found = []
+    for _ in range(repeats):
+        begin = time.process_time()
+        run()
+        found.append(time.process_time() - begin)
+        if found[-1] > 2:
+            break
+    return min(found)
+
+
+def memory(length: int) -> dict[str, float]:
+    """Growth of the process's high-water mark in MiB: one forward and backward pass, then the whole matrix."""
+    model, batch = made(length)
+    tokens = torch.tensor([[[token, token + 1]] for token in range(ANSWER)])
+    method = explainer("input_x_gradient")
+    with torch.no_grad():
+        model.model(torch.tensor([[1, 2, 3]]))
+    peaks = [_peak()]
+    method.attribute_each(model, batch, tokens[:1])
+    peaks.append(_peak())
+    method.attribute_each(model, batch, tokens)
+    peaks.append(_peak())
+    return {"one forward and backward": round(peaks[1] - peaks[0]), "matrix": round(peaks[2] - peaks[0])}
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    main()

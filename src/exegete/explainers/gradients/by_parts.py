@@ -1,0 +1,49 @@
+"""Sums of scores over parts of an input, for many targets: derivatives carried forward from the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from exegete.explainers.base import Explainer, OverDimensions
+from exegete.models import Batch, ExplainedModel
+from exegete.models.passes.forward_mode import PASSES_A_PART, moved
+
+
+def pays(method: Explainer, targets: int, parts: int) -> bool:
+    """Whether passes forward from so many parts are fewer than passes back from so many targets, and give the same.
+
+    Scores have to be sums of a direction times the gradient of what is no probability.
+    """
+    if not isinstance(method, OverDimensions) or method.aggregate != "sum" or method.output == "prob":
+        return False
+    return type(method).points is not OverDimensions.points and PASSES_A_PART * parts < targets
+
+
+@torch.no_grad()
+def by_parts(
+    method: Explainer, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor], parts: Tensor
+) -> Tensor | None:
+    """[T, B, U] Sums of a method's scores over each of the parts [U, B, L]; None where it has to go backward.
+
+    A model with operations that carry no derivative forward (experts' grouped products) goes backward.
+    """
+    if not isinstance(method, OverDimensions):
+        return None
+    with model.evaluating():
+        explained = model.with_output(method.output)
+        points = method.points(explained, batch)
+        if points is None:
+            return None
+        total: Tensor | None = None
+        try:
+            with method.following(explained):
+                for at, direction in points:
+                    slopes = moved(explained, batch, at, direction, parts & batch.content)
+                    total = slopes if total is None else total + slopes
+        except NotImplementedError:
+            return None
+    assert total is not None
+    return torch.stack([explained.task.score(total, target).T for target in targets])

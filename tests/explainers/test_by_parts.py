@@ -1,0 +1,60 @@
+"""Sums over parts by derivatives carried forward against sums of the scores that gradients give."""
+
+import pytest
+import torch
+
+from causal import CAUSAL, causal
+from exegete import explainer
+from exegete.explainers.gradients.by_parts import by_parts, pays
+
+METHODS = ["input_x_gradient", "integrated_gradients?n_steps=3&baselines=zero", "attn_lrp", "cp_lrp", "gim"]
+TARGETS = [torch.tensor(spans) for spans in ([[0, 2], [1, 2]], [[1, 2], [0, 1]])]
+
+
+def two(model, foils=None):
+    batch = model.batch([list(range(5, 20)), list(range(30, 40))], [[4, 5, 6], [7, 8]], foil_ids=foils)
+    number = torch.arange(batch.length) // 6
+    return batch, (number == torch.arange(3)[:, None])[:, None] & batch.content
+
+
+def agree(model, batch, parts, method, tolerance):
+    found = by_parts(method, model, batch, TARGETS, parts)
+    for target, sums in zip(TARGETS, found, strict=True):
+        scores = method.attribute(model, batch, target)
+        expected = (scores * parts).sum(-1).T.detach()
+        assert (sums - expected).abs().max() <= tolerance * expected.abs().max()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_methods(family, method):
+    """transformers computes RMSNorm and rotations in float32, and rounds forward another way than back."""
+    model = causal(family)
+    batch, parts = two(model)
+    agree(model, batch, parts, explainer(method), 1e-12 if family == "gpt2" else 2e-6)
+
+
+@pytest.mark.parametrize("family", [name for name in CAUSAL if "experts" not in str(CAUSAL[name])])
+def test_families(family):
+    model = causal(family)
+    batch, parts = two(model)
+    agree(model, batch, parts, explainer("input_x_gradient"), 5e-6)
+
+
+def test_contrasts_and_logits():
+    model = causal("gpt2")
+    batch, parts = two(model, foils=[[9, 9, 9], [8, 7]])
+    agree(model, batch, parts, explainer("input_x_gradient"), 1e-12)
+    agree(model, *two(model), explainer("input_x_gradient", output="logit"), 1e-12)
+
+
+def test_experts_go_backward():
+    model = causal("mixtral", torch.float32)
+    assert by_parts(explainer("input_x_gradient"), model, two(model)[0], TARGETS, two(model)[1]) is None
+
+
+def test_when_it_pays():
+    assert pays(explainer("input_x_gradient"), 32, 8)
+    assert not pays(explainer("input_x_gradient"), 8, 8)
+    for method in ("saliency", "occlusion", "input_x_gradient?aggregate=l2", "input_x_gradient?output=prob"):
+        assert not pays(explainer(method), 32, 8)
