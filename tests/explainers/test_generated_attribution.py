@@ -87,6 +87,18 @@ def test_units_of_methods_that_add_up_are_sums_of_tokens(model, unit):
         np.testing.assert_allclose(units.scores[:, column], tokens.scores[:, inside].sum(1), rtol=1e-4, atol=1e-6)
 
 
+def test_a_foil_is_another_response_after_the_same_prompt(model):
+    def scores(**changes):
+        return exegete.attribute(model, [CHAT | changes], "occlusion", "response", unit="source")[0]
+
+    one, other, both = scores(), scores(response="Never."), scores(foil="Never.")
+    np.testing.assert_allclose(both.scores, one.scores - other.scores, atol=1e-6)
+    np.testing.assert_allclose(both.log_probs, one.log_probs - other.log_probs, atol=1e-6)
+    assert not scores(foil=CHAT["response"]).scores.any()
+    with pytest.raises(exegete.ExegeteError, match="explains no difference"):
+        exegete.attribute(model, [CHAT | {"foil": "Never."}], "saliency")
+
+
 def counted(model, run):
     """The sizes [batch, length] of all forward passes, and how often the first layer was gone back through."""
     seen, back = [], []

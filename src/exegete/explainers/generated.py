@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -73,10 +73,16 @@ def attribute_generated(
     """An attribution for each example; what has no response is answered first.
 
     `target`: "response" (or "predicted"), "sentences", "words", "tokens", or spans (start, end) of response tokens.
+    An example with a `foil`, another response, has one row: the whole response's scores minus those of the foil.
     """
     found = list[GeneratedAttribution]()
     for index, row in enumerate(tqdm(rows, disable=not progress, unit="example")):
-        found.append(_attributed(model, model.encode([row]), method, target, unit, index))
+        example = as_example(row)
+        foil = example.pop("foil", None)
+        if foil is None:
+            found.append(_attributed(model, model.encode([example]), method, target, unit, index))
+        else:
+            found.append(_contrasted(model, example, foil, method, unit, index))
         if not allow_nan:
             require_finite(method, model, torch.tensor(found[-1].scores), [index] * len(found[-1].scores))
     return found
@@ -146,6 +152,28 @@ def units_of(batch: Batch, unit: Granularity) -> Units:
         names.append(shown or alignment.tokens[inside[0]])
         spans.append((text, start, end))
     return Units(tuple(names), tuple(spans), number)
+
+
+def _contrasted(
+    model: GeneratingModel, example: dict[str, Any], foil: Any, method: Explainer, unit: Granularity, index: int
+) -> GeneratedAttribution:
+    """Why this response and not the foil: each read after the prompt and its own beginning.
+
+    Raises:
+        ExegeteError: a method whose scores of a difference are no differences.
+    """
+    if not (method.signed and method.contrasts):
+        raise ExegeteError(f"{method.name} explains no difference of two responses: its scores have no sign")
+    pair = [example, example | {"response": foil}]
+    one, other = (_attributed(model, model.encode([each]), method, "response", unit, index) for each in pair)
+    if one.units != other.units:
+        raise ExegeteError(f"the prompt of example {index} is cut differently before response and foil: shorten it")
+    return replace(
+        one,
+        scores=one.scores - other.scores,
+        log_probs=one.log_probs - other.log_probs,
+        params=one.params | {"foil": other.response},
+    )
 
 
 def _attributed(

@@ -128,6 +128,22 @@ class RecallAtK(Plausibility):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NeedleRank(Plausibility):
+    """The place of the first marked unit in the attribution's order, from 1; of equal scores their mean place."""
+
+    card: ClassVar = MetricCard(
+        name="needle_rank", family="plausibility", higher_is_better=False, paper="Hsieh et al. 2024",
+        needs_rationale=True, label="needle rank",
+    )  # fmt: skip
+
+    def value(self, ranked: Ranked) -> Tensor:
+        """The middle of the group of equal scores that the first marked unit is in."""
+        first, last = _ties(ranked.scores)
+        best = ranked.gold.long().argmax(1, keepdim=True)
+        return 1 + (first.gather(1, best) + last.gather(1, best))[:, 0] / 2
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenF1(Plausibility):
     """F1 of the first units as a set against the marked ones; of equal scores the first in the text counts.
 

@@ -43,6 +43,7 @@ METRICS: Registry[type[Metric]] = Registry(
         "auc": "plausibility:Auc",
         "side_auc": "sides:SideAuc",
         "average_precision": "plausibility:AveragePrecision",
+        "needle_rank": "plausibility:NeedleRank",
         "recall_at_k": "plausibility:RecallAtK",
         "token_f1": "plausibility:TokenF1",
         "important_tokens": "conciseness:ImportantTokens",

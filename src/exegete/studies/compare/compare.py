@@ -58,6 +58,7 @@ USUAL_METHODS = (
 USUAL_FOR_GENERATION = (
     "auc",
     "recall_at_k",
+    "needle_rank",
     "topk_drop?k=1",
     "lds",
     "unit_comprehensiveness",
