@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from exegete.cli import options
+from exegete.cli.checks import check, check_arguments
 from exegete.cli.console import console, hush, say
+from exegete.cli.stopping import keeping
+from exegete.cli.threads import Threads, choose, hidden_size
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -62,6 +66,7 @@ def run(
     limit: options.Limit = None,
     argument: Argument = None,
     quiet: options.Quiet = False,
+    threads: Threads = None,
     text_column: options.TextColumn = None,
     text_pair_column: options.PairColumn = None,
     label_column: options.LabelColumn = None,
@@ -78,6 +83,8 @@ def run(
 
     hush()
     start = starting_point(model, config)
+    choose(threads, hidden_size(start), chosen.device)
+    keeping(f"checkpoints are kept in {output_dir}: the same command goes on")
     named = options.columns(text_column, text_pair_column, label_column, rationale_column)
     train = exegete.load_data(data, train_split, limit=limit, seed=chosen.seed, **named)
     dev = exegete.load_data(data, dev_split, limit=limit, seed=chosen.seed, **named)
@@ -95,6 +102,17 @@ def run(
     processes.destroy_process_group()
     if processes.is_main_process or not result.finished:
         report(result)
+
+
+def check_command(given: Mapping[str, Any], device: str | None) -> None:
+    """Looks at a command's own options before anything heavy is imported. Raises ExegeteError for what is wrong."""
+    start = starting_point(given.get("model"), given.get("config"))
+    if start.endswith(".json") and not Path(start).exists():
+        raise ExegeteError(f"there is no configuration at {start}")
+    check(models=[] if given.get("config") else [start], data=given["data"])
+    if device not in (None, "cpu", "cuda"):
+        raise ExegeteError(f"expected the device cpu or cuda, got {device!r}; CUDA_VISIBLE_DEVICES chooses among GPUs")
+    check_arguments(list(trainer_arguments(given.get("argument"))))
 
 
 def starting_point(model: str | None, config: str | None) -> str:
@@ -127,11 +145,16 @@ def trainer_arguments(given: list[str] | None) -> dict[str, Any]:
     return arguments
 
 
-def report(result: TrainResult) -> None:
-    """The dev figures on standard output; a stopped run ends with the code its signal has."""
+def require_finished(result: TrainResult) -> None:
+    """Ends the command with the code of its signal where a run was stopped, and says where it goes on."""
     if not result.finished:
         say(f"stopped after step {result.steps}: the same command goes on from there")
         raise typer.Exit(128 + (result.signal or 0))
+
+
+def report(result: TrainResult) -> None:
+    """The dev figures on standard output; a stopped run ends with the code its signal has."""
+    require_finished(result)
     for name, value in result.metrics.items():
         console().print(f"{name}: {'–' if value is None else format(value, '.4f')}")
     if result.metrics.get("feasible") == 0:
