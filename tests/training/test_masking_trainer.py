@@ -245,7 +245,7 @@ def test_a_weight_that_is_given_stays_while_the_others_are_searched(tmp_path):
         for name in ("without", "all")
     }
     assert len(names) == 2, "another search"
-    recipe = RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2)
+    recipe = RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, trials=30)
     assert (recipe.weights, recipe.search.fixed) == (None, {"preservation": 0.5, "sparsity": 0.2})
     assert RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, inverse_weight=0).weights.inverse == 0
 

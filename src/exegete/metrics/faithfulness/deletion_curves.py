@@ -46,5 +46,7 @@ class DeletionAuc(AlongOrder):
 class InsertionAuc(DeletionAuc):
     """The same over the share of units that came: large where the probability rises soon."""
 
-    card: ClassVar = replace(DeletionAuc.card, name="insertion_auc", label="Area under insertion", higher_is_better=True)
+    card: ClassVar = replace(
+        DeletionAuc.card, name="insertion_auc", label="Area under insertion", higher_is_better=True
+    )
     alone: ClassVar = True

@@ -50,5 +50,7 @@ class UnitComprehensiveness(AlongOrder):
 class UnitSufficiency(UnitComprehensiveness):
     """Of p(x) − p(the first k alone)."""
 
-    card: ClassVar = replace(UnitComprehensiveness.card, name="unit_sufficiency", label="Sufficiency of units", higher_is_better=False)
+    card: ClassVar = replace(
+        UnitComprehensiveness.card, name="unit_sufficiency", label="Sufficiency of units", higher_is_better=False
+    )
     alone: ClassVar = True
