@@ -43,6 +43,9 @@ BatchSize = Annotated[
 EvalSteps = Annotated[
     int | None, typer.Option("--eval-steps", min=1, help="Evaluate and save every so many steps. Default: every epoch.")
 ]
+ReportTo = Annotated[
+    str | None, typer.Option("--report-to", help="A tracker of transformers' Trainer, as tensorboard or wandb.")
+]
 Argument = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any other argument of transformers' Trainer, as NAME=VALUE; may be repeated."),
@@ -64,6 +67,7 @@ def run(
     batch_size: BatchSize = None,
     eval_steps: EvalSteps = None,
     limit: options.Limit = None,
+    report_to: ReportTo = None,
     argument: Argument = None,
     quiet: options.Quiet = False,
     threads: Threads = None,
@@ -94,6 +98,7 @@ def run(
         "per_device_train_batch_size": batch_size,
         "eval_steps": eval_steps,
         "disable_tqdm": quiet or None,
+        "report_to": report_to,
     }
     given = {name: value for name, value in arguments.items() if value is not None} | trainer_arguments(argument)
     result = recipe.train(start, train, dev, output_dir, chosen, arguments=given)
