@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from exegete.cli import main
-from exegete.data.cards import MetricCard
+from exegete.data.cards import MethodCard
+from exegete.explainers import EXPLAINERS
 from exegete.metrics import cards
 
 
@@ -19,6 +20,6 @@ def test_methods_find_the_planted_evidence(tmp_path, capsys):
     assert auc["occlusion"] >= 0.85
     assert abs(auc["random"] - 0.5) < 0.05
     page = (tmp_path / "comparison" / "report.html").read_text(encoding="utf-8")
-    auc_card: MetricCard = cards()["auc"]
-    assert all(method in shown and method in page for method in methods.split(","))
-    assert auc_card.label in page
+    titles = [card.title for name, card in EXPLAINERS.cards(MethodCard).items() if name in methods.split(",")]
+    assert len(titles) == 6
+    assert all(title in shown and title in page for title in [*titles, cards()["auc"].heading])

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
 
@@ -36,9 +37,28 @@ def test_help_and_wrong_arguments(tmp_path):
         "0 --help", "0 train --help", "0 train er_joint --help", "0 train ivra --help", "0 study run --help",
         "2 train", "2 train nothing", "2 train er_joint --guide", "2 train er_joint --data x", "2 explain",
         "2 compare --limit few", "2 study run nowhere.yaml", "2 study status nowhere.yaml",
+        "2 compare --model ./nowhere/x --data generated", "2 compare --model m --data csv:nowhere.csv",
+        "2 compare --model m --data generated --methods occlusoin", "2 push nowhere user/name",
+        "2 compare --model m --data generated --metrics acu",
+        "2 compare --model m --data generated --metrics auc?k=1", "2 compare --model m --data generated --preset no",
+        "2 compare --model m --data generatd", "2 compare --model m --data generated?sise=3",
+        "2 explain hi --model m --methods integrated_gradients?n_stps=3", "2 explain hi --model m --device tpu",
+        "2 explain hi --model m --methods parameterised_attention:./nowhere", "2 explain hi --model m --dtype float3",
+        "2 explain --task generation --model m --prompt nowhere.txt", "2 demo --methods occlusoin",
+        "2 train er_joint --guide rolout --config tiny --data generated --output-dir y",
+        "2 train regex --teacher decompx_linea --config tiny --data generated --output-dir y",
+        "2 train aml --metric nothing --model m --data generated --output-dir y",
+        "2 train ivra --criteria nothing --config tiny --data generated --output-dir y",
+        "2 train baseline --config tin --data generated --output-dir y",
+        "2 train baseline --config tiny --data sst:nowhere --output-dir y",
+        "2 train baseline --config tiny --set learning_rat=3 --data generated --output-dir y",
+        "2 attack --model ./nowhere --data generated", "2 serve --model ./nowhere", "2 serve --result nowhere",
     ]  # fmt: skip
+    before = getrusage(RUSAGE_CHILDREN)
     done = imported_nothing("\n".join(commands), tmp_path)
+    after = getrusage(RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
+    assert after.ru_utime - before.ru_utime < 2 + len(commands) / 2
     assert "Guide explanations towards human rationales" in done.stdout
 
 

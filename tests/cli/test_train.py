@@ -52,3 +52,11 @@ def test_bad_input_is_one_line_and_code_2(arguments, message, tmp_path, capsys):
 def test_help_has_an_example(capsys):
     assert main(["train", "baseline", "--help"]) == 0
     assert "exegete train baseline --model" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_tracker_gets_what_is_logged(tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "logs"))
+    settings = ["--config", "tiny", "--max-length", "32", "--output-dir", str(tmp_path / "run")]
+    assert main(["train", "baseline", *SMALL, *settings, "--report-to", "tensorboard"]) == 0
+    events = (tmp_path / "logs").rglob("events.out.tfevents.*")
+    assert any(b"eval/accuracy" in each.read_bytes() for each in events)

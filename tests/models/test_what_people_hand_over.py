@@ -57,9 +57,30 @@ def test_an_array_that_is_no_image_is_not_printed(pair):
     assert "0." not in str(error.value)
 
 
-def test_a_list_is_no_method(pair):
-    with pytest.raises(ExegeteError, match=r"one id.*not a list"):
-        exegete.attribute(exegete.load(*pair), "a film", ["saliency", "random"])
+def test_a_list_of_methods_gives_a_result_for_each(pair, scores):
+    model = exegete.load(*pair)
+    found = exegete.attribute(model, ["a film", "dull"], ["saliency", exegete.explainer("random", seed=3)])
+    assert {name: [item.method for item in items] for name, items in found.items()} == {
+        "saliency": ["saliency"] * 2,
+        "random": ["random"] * 2,
+    }
+    np.testing.assert_allclose(found["saliency"][0].scores, scores, rtol=1e-4)
+    assert found["random"][0].params == {"seed": 3}
+    for given, message in (([], "no method was given"), (["random", "random"], "two methods have one name")):
+        with pytest.raises(ExegeteError, match=message):
+            exegete.attribute(model, "a film", given)
+
+
+def test_a_tuple_is_no_method(pair):
+    with pytest.raises(ExegeteError, match=r"one id.*not a tuple"):
+        exegete.attribute(exegete.load(*pair), "a film", ("saliency", "random"))
+
+
+def test_the_best_explains_where_no_method_is_named(pair):
+    assert exegete.attribute(exegete.load(*pair), "a film")[0].method == "decompx_linear"
+    config = hf.MPNetConfig(vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_labels=2)
+    other = exegete.load(hf.MPNetForSequenceClassification(config).eval(), families.tokenizer("bert"))
+    assert exegete.attribute(other, "a film")[0].method == "integrated_gradients"
 
 
 def test_costs_may_be_asked_for_by_name(pair):

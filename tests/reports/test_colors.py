@@ -61,6 +61,8 @@ def test_levels_round_clip_and_ignore_what_is_not_a_number():
 def test_classes_and_shades_of_levels():
     assert [colors.css_class(step, signed=True) for step in (-8, 0, 1)] == ["n8", "", "p1"]
     assert colors.css_class(3, signed=False) == "u3"
+    assert colors.css_class(-3, signed=False) == ""
+    assert colors.shade(colors.LIGHT, -3, signed=False) is None
     assert colors.shade(colors.DARK, 0, signed=True) is None
     assert colors.shade(colors.DARK, -8, signed=True) == colors.DARK.negative[-1]
     assert colors.shade(colors.LIGHT, 1, signed=False) == colors.LIGHT.unsigned[0]

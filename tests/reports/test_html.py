@@ -252,10 +252,35 @@ def test_ticks_enclose_any_range(seed):
 
 def test_lines_lie_inside_their_frame_in_order():
     curve = Curve("a", "m", [100, 0, 50], [0.1, 0.9, np.nan], [0.0, 0.8, 0.3], [0.2, 1.0, 0.6])
-    (chart,) = charts([curve], ["other", "a"], 1)
+    (chart,) = charts([curve], {"other": "Other", "a": "A", "random": "Random"}, 1)
     (line,) = chart.lines
     points = [tuple(map(float, point.split(","))) for point in line.path.split()]
-    assert points == [(48.0, pytest.approx(32.6)), (368.0, pytest.approx(197.4))]
+    assert points == [(48.0, pytest.approx(34.6)), (364.0, pytest.approx(215.4))]
     assert len(line.band.split()) == 6
     assert (line.color, line.dashes) == (1, 1)
+    assert (line.label, line.label_x, line.label_y, line.shown) == ("A", 372.0, 219.4, True)
     assert [tick.text for tick in chart.x_ticks] == ["0", "20", "40", "60", "80", "100"]
+
+
+def test_labels_beside_the_lines_lie_apart_and_random_is_neutral():
+    methods = {f"m{number}": f"M {number}" for number in range(12)} | {"random?seed=1": "Random"}
+    x = np.array([0, 50])
+    curves = [Curve(name, "m", x, 0.5 + x / 1e4, 0.4 + x / 1e4, 0.6 + x / 1e4) for name in methods]
+    (chart,) = charts(curves, methods, 8, ["m0", "m3", "m4", "random?seed=1"])
+    shown = [line for line in chart.lines if line.shown]
+    places = sorted(line.label_y for line in shown)
+    assert [line.label for line in shown] == ["M 0", "M 3", "M 4", "Random"]
+    assert min(np.diff(places)) >= 14
+    assert max(places) <= chart.y_ticks[0].at
+    assert [line.color for line in chart.lines] == [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 0]
+
+
+def test_of_many_curves_the_best_and_random_stand_out():
+    few, many = ("one", "two"), ("random", *(f"m{number}" for number in range(11)))
+    for methods, count in ((few, 2), (many, 2)):
+        page = Page(_report(methods, leaderboard=leaderboard(results(methods), CARDS), curves=_curves(methods)))
+        pressed = [one[1]["data-pick"] for one in page.tags("button", aria_pressed="true")]
+        assert len(pressed) >= count
+        assert ("random" in pressed) == (methods is many)
+        lines = [one[1] for one in page.tags("g")]
+        assert {line["data-line"] for line in lines if "off" not in line["class"].split()} == set(pressed)

@@ -33,7 +33,7 @@ def test_the_latex_table():
     lines = latex(board, "5 % of it", "tab:one").splitlines()
     assert lines[0] == r"\begin{table}"
     assert r"\begin{tabular}{lrrr}" in lines
-    assert r"Method & Comprehensiveness $\uparrow$ & sufficiency $\downarrow$ & seconds $\downarrow$ \\" in lines
+    assert r"Method & Comprehensiveness $\uparrow$ & Sufficiency $\downarrow$ & Seconds $\downarrow$ \\" in lines
     assert r"\caption{5 \% of it}" in lines
     assert r"\label{tab:one}" in lines
     (first,) = (line for line in lines if line.startswith(r"a\_b"))

@@ -9,7 +9,8 @@ from rich.style import Style
 from exegete.reports.highlighted import colors
 from exegete.reports.tables.cells import decimals
 from exegete.reports.tables.leaderboard import leaderboard
-from exegete.reports.terminal import render, table
+from exegete.reports.tables.terminal_table import plain_table, table
+from exegete.reports.terminal import render
 from reports.boards import CARDS, attribution, image, results
 
 
@@ -100,7 +101,7 @@ def test_the_table_marks_the_best():
     board = leaderboard(frame, CARDS)
     shown = _print(table(board, plain=True))
     assert "Comprehensiveness ↑" in shown
-    assert "sufficiency ↓" in shown
+    assert "Sufficiency ↓" in shown
     place = int(board.mean[:, 1].argmin())
     digits = decimals(board.mean[:, 1])[0]
     assert f" {board.mean[place, 1]:.{digits}f}*" in shown
@@ -110,12 +111,38 @@ def test_the_table_marks_the_best():
     assert f"\x1b[1m{board.mean[place, 1]:.{digits}f}" in coloured
 
 
-@pytest.mark.parametrize("width", [30, 60, 80, 200])
-def test_no_digit_is_lost_on_a_narrow_terminal(width):
-    board = leaderboard(results(), CARDS)
-    shown = "".join(_print(table(board, plain=True), width).split())
-    wide = "".join(_print(table(board, plain=True), 300).split())
-    assert sorted(character for character in shown if character.isdigit()) == sorted(c for c in wide if c.isdigit())
+TITLES = {"random": "Random", "attention": "Attention of the last layer", "occlusion": "Occlusion"}
+
+
+@pytest.mark.parametrize("width", [32, 40, 60, 80, 200])
+def test_no_word_is_broken_on_a_narrow_terminal(width):
+    board = leaderboard(results(), CARDS, titles=TITLES)
+    shown, wide = (_print(table(board, plain=True), each) for each in (width, 300))
+    assert max(map(len, shown.splitlines())) <= width
+    known = set(wide.split()) | {"Too", "narrow", "for", "widen", "the", "terminal", "or", "see", "report."}
+    named = {"intervals", "Sufficiency", "Seconds"}
+    found = {word.strip(",:") for word in shown.replace("─", "").split()}
+    assert found <= {word.strip(",:") for word in known | named}
+
+
+def test_intervals_go_first_then_the_last_metrics_but_seconds():
+    board = leaderboard(results(), CARDS, titles=TITLES)
+    whole, means, two, one = (_print(table(board, plain=True), width) for width in (90, 76, 58, 48))
+    interval = f"{board.low[0, 0]:.3f}…{board.high[0, 0]:.3f}"
+    assert interval in whole
+    assert "Too narrow" not in whole
+    assert interval not in means
+    assert "Sufficiency ↓" in means
+    assert "Too narrow for intervals: widen" in " ".join(means.split())
+    assert "Seconds ↓" in two
+    assert "Too narrow for intervals, Sufficiency:" in " ".join(two.split())
+    assert "Too narrow for intervals, Sufficiency, Seconds:" in " ".join(one.split())
+
+
+def test_the_legend_is_a_sentence():
+    shown = " ".join(plain_table(leaderboard(results(), CARDS), 200).split())
+    assert "Numbers with * are the best of their column, or not told apart from it (" in shown
+    assert shown.endswith("and n where a metric is defined for some examples only.")
 
 
 def test_a_method_at_chance_says_so():

@@ -220,13 +220,13 @@ def test_nothing_to_compare(saved, data, tmp_path):
 
 def test_plausibility_by_layer_ends_in_that_of_the_method(saved, data):
     found = exegete.compare(exegete.load(saved), data, ["random", "alti"], ["auc"])
-    layers = found.curves[found.curves["metric"] == "auc by layer"]
+    layers = found.curves[found.curves["metric"] == "AUC by layer"]
     assert set(layers["method"]) == {"alti"}
     assert set(layers["x"]) == {1, 2}
     last = layers[layers["x"] == 2].set_index("example")["value"].sort_index()
     whole = found.results[found.results["method"] == "alti"].set_index("example")["auc"].sort_index()
     np.testing.assert_allclose(last, whole, atol=1e-6)
-    assert "auc by layer" in found.to_html()
+    assert "AUC by layer" in found.to_html()
 
 
 def test_pairs_and_texts_without_rationales(saved):
@@ -251,8 +251,10 @@ def test_a_comparison_shows_itself(saved, data):
     found = exegete.compare(exegete.load(saved), data.select(range(6)), ["random", "saliency"], ["sufficiency"])
     sentence = verdict(found.leaderboard)
     assert repr(found).startswith(f"{sentence}\n")
-    assert "saliency" in repr(found)
+    assert "Saliency" in repr(found)
     assert found.to_markdown().startswith(f"{sentence}\n\n| method |")
-    assert found._repr_html_().count('<th scope="row">') == 2
+    assert found._repr_html_().count('<th scope="row"') == 2
     assert '<span class="interval">' in found._repr_html_()
     assert r"\caption{On 6 examples" in found.to_latex()
+    figure = found.plot()
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["Random", "Saliency"]

@@ -245,7 +245,7 @@ def test_a_weight_that_is_given_stays_while_the_others_are_searched(tmp_path):
         for name in ("without", "all")
     }
     assert len(names) == 2, "another search"
-    recipe = RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2)
+    recipe = RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, trials=30)
     assert (recipe.weights, recipe.search.fixed) == (None, {"preservation": 0.5, "sparsity": 0.2})
     assert RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, inverse_weight=0).weights.inverse == 0
 
@@ -326,7 +326,7 @@ def test_bad_input(tmp_path):
     with pytest.raises(ExegeteError, match="fine-tuned already"):
         RECIPES["aml"]().train("tiny", texts(4), texts(4), tmp_path)
     with pytest.raises(ExegeteError, match="masked_share and head_rate do not apply"):
-        RECIPES["aml"]().train(bert(), texts(4), texts(4), tmp_path, masked_share=0.5)
+        RECIPES["aml"]().train(bert(), texts(4), texts(4, start=8), tmp_path, masked_share=0.5)
     with pytest.raises(ExegeteError, match="unknown metric"):
         RECIPES["aml"]("aopc")
     model = bert()

@@ -34,7 +34,7 @@ def test_a_text_is_explained_by_the_methods_that_were_chosen(opened, size):
     assert fits(page)
     page.get_by_label("Text", exact=True).fill(TEXTS[0])
     page.locator(".chips input:checked + span").last.click()
-    page.locator(".chips span", has_text=re.compile("^lime$")).click()
+    page.locator(".chips span", has_text=re.compile("^LIME$")).click()
     page.get_by_role("button", name="Explain").click()
     chosen = page.locator("#answers article").evaluate_all("cards => cards.map(card => card.dataset.method)")
     assert chosen[-1] == "lime"

@@ -7,8 +7,10 @@ from playwright.sync_api import expect
 
 import exegete
 from browsing import PHONE, fits, served, visitor
+from exegete.explainers.registry import titles
 from sites import METHODS, TEXTS, model, site
 
+TITLES = titles(METHODS)
 pytestmark = pytest.mark.browser
 
 
@@ -19,36 +21,37 @@ def test_a_result_is_sorted_filtered_and_followed_to_an_example(opened, size):
     page.wait_for_url("**/browse/reviews")
     assert fits(page)
     rows = page.locator("table.sortable tbody th")
-    column = page.get_by_role("button", name="aopc_comprehensiveness")
+    column = page.get_by_role("button", name="Comprehensiveness (AOPC)")
     column.click()
     best_first = rows.all_inner_texts()
     expect(page.locator("th[aria-sort=descending]")).to_have_count(1)
     column.click()
     assert rows.all_inner_texts() == best_first[::-1]
-    assert sorted(best_first) == sorted(METHODS)
+    assert sorted(best_first) == sorted(TITLES.values())
+    page.get_by_label("Method", exact=True).select_option("saliency")
     page.get_by_label("Contains").fill("packages")
     page.get_by_role("button", name="Show").click()
-    expect(page.get_by_text("1 example, as saliency explains them.")).to_be_visible()
+    expect(page.get_by_text("1 example, as Saliency explains them.")).to_be_visible()
     expect(page.locator(".snippet")).to_have_text(TEXTS[2])
     page.locator("tbody td a").click()
     page.wait_for_url("**/examples/2?*")
-    assert page.locator("article h2").all_inner_texts() == METHODS
-    page.get_by_role("article").filter(has_text="globenc").get_by_text("Layer by layer").click()
-    expect(page.get_by_role("region", name="globenc, layers by tokens")).to_be_visible()
+    assert page.locator("article h2").all_inner_texts() == [TITLES[method] for method in METHODS]
+    page.get_by_role("article").filter(has_text="GlobEnc").get_by_text("Layer by layer").click()
+    expect(page.get_by_role("region", name="GlobEnc, layers by tokens")).to_be_visible()
     assert fits(page)
 
 
 def test_worst_best_and_most_disputed_examples_are_one_click_away(opened):
-    page = opened("/browse/reviews", admin=True)
+    page = opened("/browse/reviews?method=saliency", admin=True)
 
     def column(place):
         return [float(text) for text in page.locator(f".table tbody td:nth-child({place})").all_inner_texts()]
 
-    page.get_by_role("link", name="Worst of saliency").click()
+    page.get_by_role("link", name="Worst of Saliency").click()
     page.wait_for_url("**order=ascending*")
     worst = column(5)
     assert worst == sorted(worst)
-    page.get_by_role("link", name="Best of saliency").click()
+    page.get_by_role("link", name="Best of Saliency").click()
     page.wait_for_url("**order=descending*")
     assert column(5) == worst[::-1]
     page.get_by_role("link", name="Most disagreement").click()
@@ -70,6 +73,6 @@ def test_the_report_opens_in_its_own_sandbox(opened):
     page = opened("/browse/reviews", admin=True)
     page.get_by_role("link", name="Report as written").click()
     page.wait_for_url("**/report")
-    page.get_by_role("button", name="aopc_comprehensiveness").click()
+    page.get_by_role("button", name="Comprehensiveness (AOPC)").click()
     expect(page.locator("th[aria-sort]")).to_have_count(1)
     assert page.evaluate("origin") == "null"

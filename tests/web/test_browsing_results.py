@@ -64,7 +64,7 @@ def test_pages_cut_the_list_and_none_is_empty(result, monkeypatch):
 def test_an_examples_figures_carry_their_titles(result):
     table = values_at(result, 2)
     row = result.comparison.results.query("example == 2 and method == 'saliency'")
-    assert table.loc["saliency", "aopc_sufficiency ↓"] == row["aopc_sufficiency"].item()
+    assert table.loc["saliency", "Sufficiency (AOPC) ↓"] == row["aopc_sufficiency"].item()
 
 
 def test_layers_come_last_first_each_in_its_own_shades(result):

@@ -60,7 +60,7 @@ def test_scores_are_those_of_the_method_and_figures_those_of_the_metric(explorer
     item = exegete.attribute(model(), FILM.text, "integrated_gradients")[0]
     assert found.attribution.word_scores == pytest.approx(item.word_scores)
     judged = exegete.compare(model(), [FILM.text], ["integrated_gradients"], ["aopc_comprehensiveness"])
-    assert found.figures["aopc_comprehensiveness ↑"] == pytest.approx(judged.results["aopc_comprehensiveness"][0])
+    assert found.figures["Comprehensiveness (AOPC) ↑"] == pytest.approx(judged.results["aopc_comprehensiveness"][0])
 
 
 def test_a_target_is_explained_whatever_is_predicted(explorer):
@@ -73,7 +73,7 @@ def test_a_target_is_explained_whatever_is_predicted(explorer):
 def test_a_method_that_cannot_says_why_and_the_others_go_on(tmp_path):
     EXPLAINERS["parameterised_attention"](9, 9).save_pretrained(tmp_path / "learned")
     both = Explorer({"tiny": model()}, [f"parameterised_attention:{tmp_path}/learned", "saliency"])
-    wrong, right = (both.explain(FILM, name) for name in both.usual)
+    wrong, right = (both.explain(FILM, name) for name in both.chosen)
     assert "9 layers" in wrong.problem
     assert wrong.attribution is None
     assert right.attribution is not None
@@ -87,10 +87,10 @@ def test_two_learned_methods_of_one_folder_name_are_two(tmp_path):
         learned.save_pretrained(tmp_path / f"seed{scale:.0f}" / "teacher_explainer")
         specs.append(f"parameterised_attention:{tmp_path}/seed{scale:.0f}/teacher_explainer")
     both = Explorer({"tiny": model()}, specs)
-    assert both.usual == [f"parameterised_attention:seed{seed}/teacher_explainer" for seed in (1, 5)]
-    scales = [both.methods[name].coefficients[0, 0].item() for name in both.usual]
+    assert both.chosen == [f"parameterised_attention:seed{seed}/teacher_explainer" for seed in (1, 5)]
+    scales = [both.methods[name].coefficients[0, 0].item() for name in both.chosen]
     assert scales == [1.0, 5.0]
-    assert admin(site(tmp_path, explorer=both)).get(f"/explore/heads/{both.usual[1]}").status_code == 200
+    assert admin(site(tmp_path, explorer=both)).get(f"/explore/heads/{both.chosen[1]}").status_code == 200
 
 
 def test_a_question_is_answered_by_a_span_of_the_context():

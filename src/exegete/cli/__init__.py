@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -17,7 +18,9 @@ from exegete.cli.demo import demo
 from exegete.cli.doctor import doctor
 from exegete.cli.explain import explain
 from exegete.cli.lists import datasets, methods, metrics, objectives
+from exegete.cli.push import push
 from exegete.cli.serve import serve
+from exegete.cli.stopping import left, signal_of, stoppable
 from exegete.cli.study import app as study
 from exegete.cli.train import app as train
 from exegete.errors import ExegeteError
@@ -28,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (compare, explain, serve, attack, demo, methods, metrics, objectives, datasets, doctor):
+for command in (compare, explain, serve, attack, demo, push, methods, metrics, objectives, datasets, doctor):
     app.command()(command)
 app.add_typer(train, name="train")
 app.add_typer(study, name="study")
@@ -52,14 +55,22 @@ def _options(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command. Returns 0, 2 for bad input (one line on standard error), or what a stopped command says.
 
-    A file that cannot be read or written counts as bad input, too.
+    A file that cannot be read or written counts as bad input, too. Stopped by Ctrl-C or SIGTERM, it says what is kept.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     try:
-        app(args=None if argv is None else list(argv))
+        with stoppable():
+            app(args=None if argv is None else list(argv))
     except (ExegeteError, OSError) as error:
         say(f"exegete: {' '.join(str(error).split())}")
         return 2
+    except KeyboardInterrupt:
+        say(left())
+        return 128 + signal.SIGINT
     except SystemExit as stop:
+        stopped = signal_of(stop)
+        if stopped is not None:
+            say(left())
+            return 128 + stopped
         return stop.code if isinstance(stop.code, int) else 0
     return 0

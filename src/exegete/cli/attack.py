@@ -10,7 +10,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from exegete.cli import options
+from exegete.cli.checks import check
 from exegete.cli.console import console, hush
+from exegete.cli.threads import Threads, choose, hidden_size
 
 if TYPE_CHECKING:
     from exegete.metrics.attack import AttackReport
@@ -42,6 +44,7 @@ def attack(
     dtype: options.Dtype = None,
     max_length: options.MaxLength = None,
     quiet: options.Quiet = False,
+    threads: Threads = None,
     text_column: options.TextColumn = None,
     text_pair_column: options.PairColumn = None,
     label_column: options.LabelColumn = None,
@@ -57,6 +60,7 @@ def attack(
 
     Example: exegete attack --model my-model --data sst:data/sst --limit 200
     """
+    check(models=[model], data=data, device=device, dtype=dtype)
     import exegete
     from exegete.data.provenance import plain
     from exegete.metrics.attack import attack as attacked
@@ -64,6 +68,7 @@ def attack(
 
     hush()
     explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length)
+    choose(threads, hidden_size(explained), device)
     named = options.columns(text_column, text_pair_column, label_column, None)
     examples = exegete.load_data(data, split, limit=limit, seed=seed, **named)
     report = attacked(
@@ -73,7 +78,7 @@ def attack(
         kinds=options.split_ids(kinds),
         choices=choices,
         seed=seed,
-        show_progress=not quiet,
+        show_progress=False if quiet else None,
     )
     if json:
         import json as text

@@ -9,7 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from exegete.cli import options
-from exegete.cli.console import console, hush, say
+from exegete.cli.checks import check
+from exegete.cli.console import hush, say, show
+from exegete.cli.stopping import keeping
+from exegete.cli.threads import Threads, choose, hidden_size
+from exegete.errors import ExegeteError
 
 
 def compare(
@@ -49,6 +53,7 @@ def compare(
         ),
     ] = None,
     quiet: options.Quiet = False,
+    threads: Threads = None,
     text_column: options.TextColumn = None,
     text_pair_column: options.PairColumn = None,
     label_column: options.LabelColumn = None,
@@ -64,24 +69,23 @@ def compare(
 
     Example: exegete compare --task generation --model my-chat-model --data jsonl:chats.jsonl --output-dir comparison
     """
-    import exegete
-    from exegete.cli.options import columns, split_ids, target_of
-    from exegete.errors import ExegeteError
-    from exegete.metrics import preset as preset_metrics
-    from exegete.reports.highlighted.pieces import clean
-    from exegete.reports.tables.verdict import summary, verdict
-    from exegete.reports.terminal import table
-
-    hush()
     if preset is not None and metrics is not None:
         raise ExegeteError("--preset and --metrics exclude each other")
-    chosen = split_ids(metrics) if preset is None else preset_metrics(preset)
+    check(models=[model], data=data, methods=methods, metrics=metrics, preset=preset, device=device, dtype=dtype)
     given = options.prompt(template, labels) | {"incomplete": incomplete} | ({} if task is None else {"task": task})
+    import exegete
+    from exegete.cli.options import columns, split_ids, target_of
+    from exegete.metrics import preset as preset_metrics
+
+    hush()
+    chosen = split_ids(metrics) if preset is None else preset_metrics(preset)
     folder = output_dir or Path(f"comparison-{datetime.now():%Y-%m-%d-%H%M%S}")
     if output_dir is None:
         options.writable(folder)
-        say(f"results go to {folder} (--output-dir {folder} goes on after an interruption)")
+        say(f"results go to {folder}")
+    keeping(f"judged examples are kept in {folder}: the same command with --output-dir {folder} goes on")
     explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length, **given)
+    choose(threads, hidden_size(explained), device)
     named = columns(text_column, text_pair_column, label_column, rationale_column)
     examples = exegete.load_data(data, split, limit=limit, seed=seed, **named)
     comparison = exegete.compare(
@@ -95,10 +99,6 @@ def compare(
         seed=seed,
         output_dir=folder,
         allow_nan=allow_nan,
-        show_progress=not quiet,
+        show_progress=False if quiet else None,
     )
-    board = comparison.leaderboard
-    console().print(clean(verdict(board)), markup=False, highlight=False)
-    console().print(table(board))
-    say(summary(board))
-    say(f"report: {folder / 'report.html'}")
+    show(comparison.leaderboard, folder)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from exegete.reports.tables.leaderboard import Leaderboard
 
 PIPE_WIDTH = 200
 
@@ -19,6 +25,18 @@ def console() -> Console:
 def say(text: str) -> None:
     """One line on standard error."""
     sys.stderr.write(f"{text}\n")
+
+
+def show(board: Leaderboard, folder: Path) -> None:
+    """A comparison's verdict and table; at the end, where it is seen first, the best method and where the report is."""
+    from exegete.reports.highlighted.pieces import clean
+    from exegete.reports.tables.terminal_table import table
+    from exegete.reports.tables.verdict import summary, verdict
+
+    console().print(clean(verdict(board)), markup=False, highlight=False)
+    console().print(table(board))
+    say(summary(board))
+    say(f"report: {folder / 'report.html'}")
 
 
 def hush() -> None:

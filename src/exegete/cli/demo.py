@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from exegete.cli import options
-from exegete.cli.console import console, hush, say
+from exegete.cli.checks import check
+from exegete.cli.console import hush, show
+from exegete.cli.stopping import keeping
+from exegete.cli.threads import Threads, choose, hidden_size
+from exegete.cli.train_options import require_finished
 
 SIZE = 8000
+SCALE = "EXEGETE_SCALE"
+"""The variable that says how large a demo is, 1 is usual: tests run smaller ones."""
 
 
 def demo(
@@ -22,19 +29,26 @@ def demo(
     seed: options.Seed = 0,
     device: options.Device = None,
     quiet: options.Quiet = False,
+    threads: Threads = None,
 ) -> None:
     """Train a small transformer on generated reviews, whose evidence is known, and compare every method on it.
 
     Example: exegete demo --output-dir demo
     """
+    check(methods=methods, device=device)
     import exegete
     from exegete.cli.options import split_ids
-    from exegete.reports.terminal import table
     from exegete.training import train_baseline
 
     hush()
-    train, dev = (exegete.load_data("generated", split, seed=seed, size=SIZE) for split in ("train", "dev"))
-    train_baseline(
+    scale = float(os.environ.get(SCALE, "1"))
+    choose(threads, hidden_size("tiny"), device)
+    keeping(f"what is finished is kept in {output_dir}: the same command goes on")
+    train, dev = (
+        exegete.load_data("generated", split, seed=seed, size=max(100, round(scale * SIZE)))
+        for split in ("train", "dev")
+    )
+    trained = train_baseline(
         "tiny",
         train,
         dev,
@@ -43,13 +57,13 @@ def demo(
         masked_share=0.1,
         seed=seed,
     )
+    require_finished(trained)
     comparison = exegete.compare(
         exegete.load(output_dir / "model", device=device),
         exegete.load_data("generated", "test", limit=limit, seed=seed),
         split_ids(methods),
         seed=seed,
         output_dir=output_dir / "comparison",
-        show_progress=not quiet,
+        show_progress=False if quiet else None,
     )
-    console().print(table(comparison.leaderboard))
-    say(f"report: {output_dir / 'comparison' / 'report.html'}")
+    show(comparison.leaderboard, output_dir / "comparison")

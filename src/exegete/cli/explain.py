@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from exegete.cli import options
+from exegete.cli.checks import check
 from exegete.cli.console import console, hush, say
+from exegete.cli.threads import Threads, choose, hidden_size
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -25,8 +27,8 @@ def explain(
         str | None,
         typer.Option(
             "--methods",
-            help="Comma-separated ids; `exegete methods` lists them. Default: integrated_gradients; generated text: "
-            "occlusion.",
+            help="Comma-separated ids; `exegete methods` lists them. Default: decompx_linear, or integrated_gradients "
+            "where the layers of the model's family are not known; generated text: occlusion.",
         ),
     ] = None,
     target: Annotated[
@@ -77,6 +79,7 @@ def explain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Generation: print what would be done, and stop.")] = False,
     allow_nan: options.AllowNan = False,
     incomplete: options.Incomplete = False,
+    threads: Threads = None,
 ) -> None:
     """Explain one text (or pair), or what a model says to a prompt, by one or several methods.
 
@@ -84,22 +87,25 @@ def explain(
 
     Example: exegete explain --task generation --prompt prompt.txt --source doc1.txt --source doc2.txt --model my-model
     """
+    if task != "generation" and (prompt or messages or source or response or dry_run):
+        raise ExegeteError("--prompt, --messages, --source, --response and --dry-run go with --task generation")
+    loaded: dict[str, Any] = {"device": device, "dtype": dtype, "max_length": max_length, "incomplete": incomplete}
+    loaded |= options.prompt(template, labels)
+    files = [prompt, messages, *(each.rpartition("=")[2] for each in source or ())]
+    check(models=[model], methods=methods, device=device, dtype=dtype, files=files)
     import sys
 
     import exegete
     from exegete.cli import explain_generated as generated
     from exegete.cli.options import split_ids, target_of
-    from exegete.explainers.registry import seed_for
+    from exegete.explainers.registry import usual_method, with_seed
     from exegete.reports.attributions import Attributions
 
     hush()
-    if task != "generation" and (prompt or messages or source or response or dry_run):
-        raise ExegeteError("--prompt, --messages, --source, --response and --dry-run go with --task generation")
     text = sys.stdin.read() if text == "-" else text
-    loaded: dict[str, Any] = {"device": device, "dtype": dtype, "max_length": max_length, "incomplete": incomplete}
-    loaded |= options.prompt(template, labels)
     explained = exegete.load(model, **loaded | ({} if task is None else {"task": task}))
-    ids = split_ids(methods) or ["occlusion" if task == "generation" else "integrated_gradients"]
+    choose(threads, hidden_size(explained), device)
+    ids = split_ids(methods) or [usual_method(explained)]
     example: Any = text if pair is None else (text, pair)
     if task == "generation":
         example = generated.example_of(text, prompt, messages, source or (), response)
@@ -111,12 +117,9 @@ def explain(
         example = generated.answered(explained, example, max_new_tokens, temperature, seed)
     else:
         wanted = target_of(target, explained.labels)
-    found: Attributions[Any] = Attributions()
-    for method in ids:
-        found = found + exegete.attribute(
-            explained, example, method, wanted, unit=unit, allow_nan=allow_nan, **seed_for(method, seed)
-        )
-    _show(found, output_dir, html, json)
+    specs = [with_seed(each, seed) for each in ids]
+    by_method = exegete.attribute(explained, example, specs, wanted, unit=unit, allow_nan=allow_nan)
+    _show(sum(by_method.values(), Attributions()), output_dir, html, json)
 
 
 def _show(found: Attributions[Any], output_dir: Path | None, html: Path | None, json: bool) -> None:

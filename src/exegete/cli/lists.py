@@ -11,6 +11,9 @@ from rich.text import Text
 
 from exegete.cli.console import console
 
+GAP = 3
+"""Columns between two columns."""
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -72,9 +75,26 @@ def datasets() -> None:
 
 
 def _show(frame: pd.DataFrame) -> None:
-    table = Table(box=SIMPLE_HEAD)
-    for column in frame.columns:
-        table.add_column(str(column), overflow="fold")
-    for row in frame.itertuples(index=False):
-        table.add_row(*(Text({True: "yes", False: "no"}.get(value, str(value))) for value in row))
-    console().print(table)
+    """The table, as many of its columns as fit without breaking a word; the others are named below it."""
+    out = console()
+    texts = {
+        str(name): [{True: "yes", False: "no"}.get(value, str(value)) for value in frame[name]]
+        for name in frame.columns
+    }
+    words = {
+        name: max(len(word) for text in [name, *column] for word in text.split()) for name, column in texts.items()
+    }
+    shown = list(texts)
+    while len(shown) > 2 and sum(GAP + words[name] for name in shown) - GAP > out.width:
+        shown.pop()
+    room = out.width - sum(GAP + words[name] for name in shown) + GAP
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in shown:
+        extra = min(room, max(map(len, [name, *texts[name]])) - words[name])
+        room -= extra
+        table.add_column(name, width=words[name] + extra, overflow="fold")
+    for row in zip(*(texts[name] for name in shown), strict=True):
+        table.add_row(*map(Text, row))
+    out.print(table)
+    if len(shown) < len(texts):
+        out.print(f"Too narrow for {', '.join(list(texts)[len(shown) :])}: widen the terminal.", markup=False)

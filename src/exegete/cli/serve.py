@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from exegete.cli import options
+from exegete.cli.checks import check
 from exegete.cli.console import hush, say
+from exegete.cli.stopping import keeping
+from exegete.cli.threads import Threads, choose, hidden_size
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -78,6 +81,7 @@ def serve(
     device: options.Device = None,
     dtype: options.Dtype = None,
     max_length: options.MaxLength = None,
+    threads: Threads = None,
 ) -> None:
     """Serve pages: explore a model's explanations, browse results, let people rank explanations blind.
 
@@ -91,6 +95,9 @@ def serve(
 
     exegete serve --result comparison --study films --kind rank --host 0.0.0.0 --name study.example.org
     """
+    if not (model or result or storage) and study is None:
+        raise ExegeteError("there is nothing to serve: give --model, --result or --study")
+    check(models=model or [], data=data, methods=methods, device=device, dtype=dtype, files=result or [])
     _require_web()
     import uvicorn
 
@@ -100,9 +107,9 @@ def serve(
     from exegete.web.server import configuration
 
     hush()
-    if not (model or result or storage) and study is None:
-        raise ExegeteError("there is nothing to serve: give --model, --result or --study")
     explained, specs = _models(model or [], device, dtype, max_length), options.split_ids(methods) or []
+    if explained:
+        choose(threads, max(hidden_size(each) or 0 for each in explained.values()), device)
     specs = native_methods() if specs == ["all"] else specs
     rows = _examples(data, split, None if study is None else limit, seed, explained)
     results = open_results(result or [])
@@ -119,6 +126,7 @@ def serve(
     if host in EVERYWHERE and not name:
         say("other machines are refused: say with --name by which name or address their browsers reach this one")
     say(f"open: {address}/sign-in?token={token}")
+    keeping("answers of studies are kept, and the same command serves again")
     uvicorn.Server(config).run(sockets=[socket])
 
 

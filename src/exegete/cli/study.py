@@ -13,6 +13,7 @@ import typer
 
 from exegete.cli import options
 from exegete.cli.console import console, hush, say
+from exegete.cli.stopping import keeping
 from exegete.cli.study_opening import Scale, built, opened, page_parts, results_of
 from exegete.cli.study_output import Progress, show_end, show_left, show_runs, show_status, write
 from exegete.errors import ExegeteError
@@ -134,6 +135,7 @@ def run(
         return
     from exegete.studies.workers.engine import drive
 
+    keeping(f"finished runs and checkpoints are kept in {output_dir}, and the same command goes on")
     end = math.inf if minutes is None else time.monotonic() + 60 * minutes
     failed = False
     for grid, _ in grids:
@@ -262,7 +264,7 @@ def leaderboard(
     from exegete.errors import unknown
     from exegete.reports.tables.csv_table import csv_table
     from exegete.reports.tables.latex import latex
-    from exegete.reports.terminal import table as drawn
+    from exegete.reports.tables.terminal_table import table as drawn
     from exegete.studies.runs.store import Store
     from exegete.studies.tables.leaderboards import leaderboards
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import typer
 from typer.core import TyperGroup
 
-from exegete.cli.train_options import run
+from exegete.cli.checks import by_outlines
+from exegete.cli.train_options import check_command, run
 from exegete.data.outline import outline, outlined, signature
 
 if TYPE_CHECKING:
@@ -73,9 +74,12 @@ def _function(factory: Factory, called: Callable[[], Factory]) -> Callable[..., 
     own, options = list(_options(factory)), list(_options(run_options, leave_out=("arguments",)))
 
     def trained(**given: Any) -> None:
+        parameters, chosen = ({each.name: given.pop(each.name) for each in part} for part in (own, options))
+        with by_outlines():
+            factory(**parameters)
+        check_command(given, chosen["device"])
         from exegete.training import RunOptions
 
-        parameters, chosen = ({each.name: given.pop(each.name) for each in part} for part in (own, options))
         run(called()(**parameters), RunOptions(**chosen), **given)
 
     known = {"Recipe": object, "RunOptions": object}

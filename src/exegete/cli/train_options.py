@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from exegete.cli import options
+from exegete.cli.checks import check, check_arguments
 from exegete.cli.console import console, hush, say
+from exegete.cli.stopping import keeping
+from exegete.cli.threads import Threads, choose, hidden_size
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -39,6 +43,9 @@ BatchSize = Annotated[
 EvalSteps = Annotated[
     int | None, typer.Option("--eval-steps", min=1, help="Evaluate and save every so many steps. Default: every epoch.")
 ]
+ReportTo = Annotated[
+    str | None, typer.Option("--report-to", help="A tracker of transformers' Trainer, as tensorboard or wandb.")
+]
 Argument = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any other argument of transformers' Trainer, as NAME=VALUE; may be repeated."),
@@ -60,8 +67,10 @@ def run(
     batch_size: BatchSize = None,
     eval_steps: EvalSteps = None,
     limit: options.Limit = None,
+    report_to: ReportTo = None,
     argument: Argument = None,
     quiet: options.Quiet = False,
+    threads: Threads = None,
     text_column: options.TextColumn = None,
     text_pair_column: options.PairColumn = None,
     label_column: options.LabelColumn = None,
@@ -78,6 +87,8 @@ def run(
 
     hush()
     start = starting_point(model, config)
+    choose(threads, hidden_size(start), chosen.device)
+    keeping(f"checkpoints are kept in {output_dir}: the same command goes on")
     named = options.columns(text_column, text_pair_column, label_column, rationale_column)
     train = exegete.load_data(data, train_split, limit=limit, seed=chosen.seed, **named)
     dev = exegete.load_data(data, dev_split, limit=limit, seed=chosen.seed, **named)
@@ -87,6 +98,7 @@ def run(
         "per_device_train_batch_size": batch_size,
         "eval_steps": eval_steps,
         "disable_tqdm": quiet or None,
+        "report_to": report_to,
     }
     given = {name: value for name, value in arguments.items() if value is not None} | trainer_arguments(argument)
     result = recipe.train(start, train, dev, output_dir, chosen, arguments=given)
@@ -95,6 +107,17 @@ def run(
     processes.destroy_process_group()
     if processes.is_main_process or not result.finished:
         report(result)
+
+
+def check_command(given: Mapping[str, Any], device: str | None) -> None:
+    """Looks at a command's own options before anything heavy is imported. Raises ExegeteError for what is wrong."""
+    start = starting_point(given.get("model"), given.get("config"))
+    if start.endswith(".json") and not Path(start).exists():
+        raise ExegeteError(f"there is no configuration at {start}")
+    check(models=[] if given.get("config") else [start], data=given["data"])
+    if device not in (None, "cpu", "cuda"):
+        raise ExegeteError(f"expected the device cpu or cuda, got {device!r}; CUDA_VISIBLE_DEVICES chooses among GPUs")
+    check_arguments(list(trainer_arguments(given.get("argument"))))
 
 
 def starting_point(model: str | None, config: str | None) -> str:
@@ -127,11 +150,16 @@ def trainer_arguments(given: list[str] | None) -> dict[str, Any]:
     return arguments
 
 
-def report(result: TrainResult) -> None:
-    """The dev figures on standard output; a stopped run ends with the code its signal has."""
+def require_finished(result: TrainResult) -> None:
+    """Ends the command with the code of its signal where a run was stopped, and says where it goes on."""
     if not result.finished:
         say(f"stopped after step {result.steps}: the same command goes on from there")
         raise typer.Exit(128 + (result.signal or 0))
+
+
+def report(result: TrainResult) -> None:
+    """The dev figures on standard output; a stopped run ends with the code its signal has."""
+    require_finished(result)
     for name, value in result.metrics.items():
         console().print(f"{name}: {'–' if value is None else format(value, '.4f')}")
     if result.metrics.get("feasible") == 0:

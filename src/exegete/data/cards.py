@@ -13,16 +13,24 @@ MetricFamily = Literal[
 ]
 
 
+def spoken(name: str, label: str = "") -> str:
+    """The label of a part, or its id as words."""
+    words = name.replace("_", " ")
+    return label or words[:1].upper() + words[1:]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodCard:
     """Properties of an explainer that hold for every input.
 
-    `signed`: whether negative scores mean evidence against the target. `differentiable`: whether its attributions keep
-    a graph to the model's weights. `cost`: forward (F) and backward (B) passes an example, as a formula for people.
-    `learned`: it has parameters of its own and is loaded from a path, as `id:PATH`.
+    `label`: what people call it, where that is not the words of its id. `signed`: whether negative scores mean evidence
+    against the target. `differentiable`: whether its attributions keep a graph to the model's weights. `cost`: forward
+    (F) and backward (B) passes an example, as a formula for people. `learned`: it has parameters of its own and is
+    loaded from a path, as `id:PATH`.
     """
 
     name: str
+    label: str = ""
     family: MethodFamily
     signed: bool = False
     differentiable: bool = False
@@ -30,10 +38,18 @@ class MethodCard:
     cost: str
     paper: str = ""
 
+    @property
+    def title(self) -> str:
+        """The method in people's words, as tables, reports and pages show it; files and commands use `name`."""
+        return spoken(self.name, self.label)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricCard:
-    """A metric's facts. `bounds` are those of one example's value; None means unbounded on that side."""
+    """A metric's facts. `bounds` are those of one example's value; None means unbounded on that side.
+
+    `label`: what people call it, where that is not the words of its id.
+    """
 
     name: str
     family: MetricFamily
@@ -44,9 +60,14 @@ class MetricCard:
     label: str = ""
 
     @property
+    def heading(self) -> str:
+        """The metric in people's words."""
+        return spoken(self.name, self.label)
+
+    @property
     def title(self) -> str:
-        """The heading of a table's column: the label and an arrow to the better side."""
-        return f"{self.label or self.name} {'↑' if self.higher_is_better else '↓'}"
+        """The heading of a table's column: the metric in words and an arrow to the better side."""
+        return f"{self.heading} {'↑' if self.higher_is_better else '↓'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

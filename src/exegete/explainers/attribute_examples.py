@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from exegete.data.alignment import pool
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, Explanation, not_finite, require_finite
 from exegete.explainers.generated import attribute_generated, for_units, with_unit
-from exegete.explainers.registry import explainer
+from exegete.explainers.registry import explainer, usual_method
 from exegete.explainers.units import Granularity
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.encode import as_row
@@ -24,30 +25,68 @@ from exegete.models.generation.model import GeneratingModel
 from exegete.models.outputs import finite
 from exegete.models.passes.readout import answer_only
 from exegete.reports.attributions import Attribution, Attributions
+from exegete.reports.waiting import waiting
 
 logger = logging.getLogger(__name__)
 
 TOKENS_PER_BATCH = 4096
+AVERAGE_LENGTH = 32
+"""Content positions of an example, where only the sizes of methods' work are compared."""
+TIMED = 16
+"""Examples that the time of a pass is measured on."""
+WORTH_MEASURING = 100
+"""Passes for which an estimate is worth one more."""
+
+
+@overload
+def attribute(
+    model: ExplainedModel,
+    examples: Any,
+    method: str | Explainer | None = None,
+    target: Any = "predicted",
+    *,
+    unit: Granularity | None = None,
+    batch_size: int | None = None,
+    show_progress: bool | None = None,
+    allow_nan: bool = False,
+    **params: Any,
+) -> Attributions[Any]: ...
+
+
+@overload
+def attribute(
+    model: ExplainedModel,
+    examples: Any,
+    method: list[str] | list[Explainer] | list[str | Explainer],
+    target: Any = "predicted",
+    *,
+    unit: Granularity | None = None,
+    batch_size: int | None = None,
+    show_progress: bool | None = None,
+    allow_nan: bool = False,
+    **params: Any,
+) -> dict[str, Attributions[Any]]: ...
 
 
 def attribute(
     model: ExplainedModel,
     examples: Any,
-    method: str | Explainer = "integrated_gradients",
+    method: str | Explainer | list[Any] | None = None,
     target: Any = "predicted",
     *,
     unit: Granularity | None = None,
     batch_size: int | None = None,
-    show_progress: bool = False,
+    show_progress: bool | None = None,
     allow_nan: bool = False,
     **params: Any,
-) -> Attributions[Any]:
+) -> Attributions[Any] | dict[str, Attributions[Any]]:
     """Explains examples, in their order.
 
     Args:
         model: what to explain, from `exegete.load`.
         examples: a text, a pair (text, text), an image, a row of canonical columns, several of those, or a dataset.
-        method: a registry id (`exegete.methods()` lists them) or an explainer.
+        method: a registry id (`exegete.methods()` lists them) or an explainer; default: see `usual_method`. A list of
+            them gives one result for each, by name.
         target: "predicted", "label", a class index or name, or a list with one of those for each example; a tuple
             (for, against) of two classes asks why the one rather than the other: for the difference of their outputs.
             Generated text: the response as a whole, its "sentences", "words" or "tokens", or spans (start, end) of its
@@ -55,7 +94,7 @@ def attribute(
         unit: what gets a score, `token`, `word`, `sentence` or `source`; methods that remove it remove it as one.
             Generated text only, and methods with a granularity.
         batch_size: examples a batch; default: as many as fit a token budget. Similar lengths go together either way.
-        show_progress: a progress bar on stderr.
+        show_progress: a progress bar on stderr; default: where a person waits longer than a second.
         allow_nan: go on where scores are no finite numbers; a warning says for how many examples.
         params: the method's parameters, as `n_steps=50`.
 
@@ -64,25 +103,86 @@ def attribute(
             that are not finite.
     """
     rows = listed(examples)
+    given = method if isinstance(method, list) else [usual_method(model) if method is None else method]
+    if not given:
+        raise ExegeteError("there is nothing to explain by: no method was given")
+    chosen = [_chosen(model, each, unit, params) for each in given]
+    passes = [sum(explainer.passes(AVERAGE_LENGTH)) for explainer, _ in chosen]
+    with waiting(
+        "explaining", len(rows) * sum(each or 1.0 for each in passes), show_progress, _seconds(model, rows, passes)
+    ) as done:
+        found = [
+            _attributed(model, rows, *each, target, batch_size, allow_nan, partial(_tell, done, cost))
+            for each, cost in zip(chosen, passes, strict=True)
+        ]
+    if not isinstance(method, list):
+        return found[0]
+    by_name = {each if isinstance(each, str) else each.name: one for each, one in zip(given, found, strict=True)}
+    if len(by_name) < len(given):
+        raise ExegeteError("two methods have one name: give them by id and parameters, as 'ID?NAME=VALUE'")
+    return by_name
+
+
+def _tell(done: Callable[[float], None], cost: float, count: int) -> None:
+    done(count * (cost or 1.0))
+
+
+def _chosen(
+    model: ExplainedModel, method: str | Explainer, unit: Granularity | None, params: Mapping[str, Any]
+) -> tuple[Explainer, Granularity | None]:
+    """The explainer, and the unit of its scores where that is no token."""
     if isinstance(model, GeneratingModel):
-        chosen, unit = for_units(method, unit, params)
-        items = attribute_generated(model, rows, chosen, target, unit, progress=show_progress, allow_nan=allow_nan)
+        return for_units(method, unit, dict(params))
+    found = explainer(method, **params)
+    return (found if unit is None else with_unit(found, unit)), None
+
+
+def _seconds(model: ExplainedModel, rows: Sequence[Any], passes: Sequence[float]) -> Callable[[], float] | None:
+    """The time that explaining will take: passes of all methods at the time of one, measured on the first row.
+
+    None where that is little, or unknown.
+    """
+    total = sum(passes) * len(rows)
+    return None if total < WORTH_MEASURING or isinstance(model, GeneratingModel) else lambda: total * timed(model, rows)
+
+
+@torch.no_grad()
+def timed(model: ExplainedModel, rows: Sequence[Any]) -> float:
+    """Seconds of a pass over an example, measured on the first few: the second of two forward passes."""
+    batch = model.encode([rows[index] for index in range(min(TIMED, len(rows)))])
+    with model.evaluating():
+        model(batch)
+        begun = time.perf_counter()
+        model(batch)
+    return (time.perf_counter() - begun) / len(batch)
+
+
+def _attributed(
+    model: ExplainedModel,
+    rows: Sequence[Any],
+    chosen: Explainer,
+    unit: Granularity | None,
+    target: Any,
+    batch_size: int | None,
+    allow_nan: bool,
+    done: Callable[[int], None],
+) -> Attributions[Any]:
+    """The examples by one method; `done` is told how many more are."""
+    if isinstance(model, GeneratingModel) and unit is not None:
+        items = attribute_generated(model, rows, chosen, target, unit, done=done, allow_nan=allow_nan)
         return Attributions(items, _config(model, chosen))
-    chosen = explainer(method, **params)
-    chosen = chosen if unit is None else with_unit(chosen, unit)
     found: dict[int, Attribution] = {}
     broken = 0
-    with tqdm(total=len(rows), desc=chosen.name, disable=not show_progress, unit="example") as progress:
-        for indices in batches(model, rows, batch_size):
-            batch = model.encode([rows[index] for index in indices])
-            wanted = targets_of(target, indices, len(rows))
-            explained, logits, explanation = _explain(model, chosen, batch, wanted)
-            broken += len(not_finite(explanation.scores))
-            if not allow_nan:
-                require_finite(chosen, model, explanation.scores, indices)
-            described = describe(model, chosen, batch, explained, logits, explanation, indices)
-            found |= {item.index: item for item in described}
-            progress.update(len(indices))
+    for indices in batches(model, rows, batch_size):
+        batch = model.encode([rows[index] for index in indices])
+        wanted = targets_of(target, indices, len(rows))
+        explained, logits, explanation = _explain(model, chosen, batch, wanted)
+        broken += len(not_finite(explanation.scores))
+        if not allow_nan:
+            require_finite(chosen, model, explanation.scores, indices)
+        described = describe(model, chosen, batch, explained, logits, explanation, indices)
+        found |= {item.index: item for item in described}
+        done(len(indices))
     if broken:
         logger.warning("%s: %d of %d examples have scores that are no finite numbers", chosen.name, broken, len(rows))
     return Attributions([found[index] for index in range(len(rows))], _config(model, chosen))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from exegete.data.exchange import Exchange, Extent, checked_spans
 from exegete.data.specs import split
@@ -67,16 +66,17 @@ def attribute_generated(
     target: Any,
     unit: Granularity,
     *,
-    progress: bool = False,
+    done: Callable[[int], None] = lambda count: None,
     allow_nan: bool = False,
 ) -> list[GeneratedAttribution]:
     """An attribution for each example; what has no response is answered first.
 
     `target`: "response" (or "predicted"), "sentences", "words", "tokens", or spans (start, end) of response tokens.
     An example with a `foil`, another response, has one row: the whole response's scores minus those of the foil.
+    `done` is told of each.
     """
     found = list[GeneratedAttribution]()
-    for index, row in enumerate(tqdm(rows, disable=not progress, unit="example")):
+    for index, row in enumerate(rows):
         example = as_example(row)
         foil = example.pop("foil", None)
         if foil is None:
@@ -85,6 +85,7 @@ def attribute_generated(
             found.append(_contrasted(model, example, foil, method, unit, index))
         if not allow_nan:
             require_finite(method, model, torch.tensor(found[-1].scores), [index] * len(found[-1].scores))
+        done(1)
     return found
 
 

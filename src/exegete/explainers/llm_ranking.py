@@ -43,7 +43,9 @@ class LlmRanking(Explainer):
     """
 
     ranker: str = ""
-    card: ClassVar = MethodCard(name="llm_ranking", family="prompted", cost="words + 80 passes of the ranker")
+    card: ClassVar = MethodCard(
+        name="llm_ranking", label="Ranking by a chat model", family="prompted", cost="words + 80 passes of the ranker"
+    )
 
     def passes(self, length: int) -> tuple[float, float]:
         """None of the model that is explained."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from exegete.data.cards import MethodCard
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from exegete.explainers.base import Explainer
+    from exegete.models import ExplainedModel
 
 EXPLAINERS: Registry[type[Explainer]] = Registry(
     "method",
@@ -101,10 +104,45 @@ def seed_for(method: str | Explainer, seed: int) -> dict[str, Any]:
     return {"seed": seed} if takes else {}
 
 
+def with_seed(spec: str, seed: int) -> str:
+    """The spec with this seed, where the method has one and the spec does not name its own."""
+    named = "".join(f"{name}={value}" for name, value in seed_for(spec, seed).items())
+    return f"{spec}{'&' if '?' in spec else '?'}{named}" if named else spec
+
+
+def titles(specs: Iterable[str]) -> dict[str, str]:
+    """By spec, the method in people's words, its folder and parameters in brackets; where two were alike, the spec."""
+    found = {spec: _title(spec) for spec in specs}
+    count = Counter(found.values())
+    return {spec: title if count[title] == 1 else spec for spec, title in found.items()}
+
+
+def _title(spec: str) -> str:
+    address, _, given = spec.partition("?")
+    name, _, path = address.partition(":")
+    if name not in EXPLAINERS:
+        return spec
+    more = [path.rstrip("/").rpartition("/")[2], *given.split("&")]
+    said = ", ".join(each for each in more if each)
+    return f"{EXPLAINERS.outline(name).card.title}{f' ({said})' if said else ''}"
+
+
+def usual_method(model: ExplainedModel) -> str:
+    """What a model is explained by unless another method is asked for: the best that its family allows.
+
+    `decompx_linear` where the family has a record, else `integrated_gradients`; what a model says, by `occlusion`.
+    """
+    from exegete.models.families import FAMILIES
+
+    if model.task.name == "generation":
+        return "occlusion"
+    return "decompx_linear" if model.config.model_type in FAMILIES else "integrated_gradients"
+
+
 def methods() -> pd.DataFrame:
-    """Every method: id, family, signed, differentiable, learned, cost in forward (F) and backward (B) passes, paper."""
+    """Every method: id, title, family, signed, differentiable, learned, cost (F forward, B backward passes), paper."""
     import pandas as pd
 
-    columns = ("name", "family", "signed", "differentiable", "learned", "cost", "paper")
+    columns = ("name", "title", "family", "signed", "differentiable", "learned", "cost", "paper")
     cards = EXPLAINERS.cards(MethodCard).values()
     return pd.DataFrame([{column: getattr(card, column) for column in columns} for card in cards])

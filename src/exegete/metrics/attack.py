@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from datasets import Dataset
 from numpy.typing import NDArray
-from tqdm.auto import tqdm
 
 from exegete.data.alignment import words_of
 from exegete.data.swaps import Swap, applied, swaps
@@ -21,6 +20,7 @@ from exegete.explainers.attribute_examples import batches
 from exegete.models import ExplainedModel
 from exegete.models.encoding.encode import as_row
 from exegete.models.encoding.labels import in_model_labels
+from exegete.reports.waiting import waiting
 
 Status = Literal["succeeded", "failed", "out of queries", "nothing to swap", "wrong already"]
 SIDES = ("text", "text_pair")
@@ -93,7 +93,7 @@ def attack(
     kinds: Sequence[str] | None = None,
     choices: int = 5,
     seed: int = 0,
-    show_progress: bool = False,
+    show_progress: bool | None = None,
 ) -> AttackReport:
     """Swaps contractions, names, places and numbers until the prediction is wrong (CheckList, Ribeiro et al. 2020).
 
@@ -109,7 +109,7 @@ def attack(
         kinds: of swaps, see `swaps`.
         choices: words to try for each stretch.
         seed: of the words; the outcome depends on nothing else.
-        show_progress: a progress bar on stderr.
+        show_progress: a progress bar on stderr; default: where a person waits longer than a second.
 
     Raises:
         ExegeteError: no classifier or no texts, a row without a label, a budget below 1, no row, an unknown kind.
@@ -118,12 +118,12 @@ def attack(
         rows = in_model_labels(model, rows)
     _require_attackable(model, rows, budget)
     found: list[Attacked] = []
-    with tqdm(total=len(rows), desc="attack", disable=not show_progress, unit="example") as progress:
+    with waiting("attacking", len(rows), show_progress) as done:
         for start in range(0, len(rows), AT_A_TIME):
             part = [_Attempt.on(as_row(row), kinds, choices, seed) for row in rows[start : start + AT_A_TIME]]
             _attacked_together(model, part, math.inf if budget is None else budget)
             found += [attempt.ended() for attempt in part]
-            progress.update(len(part))
+            done(len(part))
     return AttackReport(found)
 
 

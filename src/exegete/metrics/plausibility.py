@@ -102,7 +102,7 @@ class AveragePrecision(Plausibility):
 
     card: ClassVar = MetricCard(
         name="average_precision", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020",
-        bounds=(0, 1), needs_rationale=True, label="AP",
+        bounds=(0, 1), needs_rationale=True, label="Average precision",
     )  # fmt: skip
 
     def value(self, ranked: Ranked) -> Tensor:
@@ -118,7 +118,7 @@ class RecallAtK(Plausibility):
 
     card: ClassVar = MetricCard(
         name="recall_at_k", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(0, 1),
-        needs_rationale=True, label="recall@k",
+        needs_rationale=True, label="Recall@k",
     )  # fmt: skip
 
     def value(self, ranked: Ranked) -> Tensor:

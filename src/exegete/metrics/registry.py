@@ -50,7 +50,7 @@ METRICS: Registry[type[Metric]] = Registry(
         "consistency": "consistency:Consistency",
     },
 )
-SECONDS = MetricCard(name="seconds", family="cost", higher_is_better=False, bounds=(0, None), label="seconds")
+SECONDS = MetricCard(name="seconds", family="cost", higher_is_better=False, bounds=(0, None), label="Seconds")
 PEAK_MEMORY = MetricCard(name="peak_memory", family="cost", higher_is_better=False, bounds=(0, None), label="MiB")
 
 
@@ -70,10 +70,10 @@ def cards() -> dict[str, MetricCard]:
 
 
 def metrics() -> pd.DataFrame:
-    """Every metric: id, family, which side is better, bounds, whether it needs rationales, paper."""
+    """Every metric: id, heading, family, which side is better, bounds, whether it needs rationales, paper."""
     import pandas as pd
 
-    columns = ("name", "family", "higher_is_better", "bounds", "needs_rationale", "paper")
+    columns = ("name", "heading", "family", "higher_is_better", "bounds", "needs_rationale", "paper")
     return pd.DataFrame([{column: getattr(card, column) for column in columns} for card in cards().values()])
 
 

@@ -27,6 +27,7 @@ from exegete.training.masking.run import train_masking
 from exegete.training.masking.search import WeightSearch
 
 SEARCH = "search"
+TRIALS = 30
 DEPARTURES = (
     "Validation rows are never training rows; the authors' IMDB validation set can overlap.",
     "y is encoded as the paper's sum over classes; the authors' code takes a mean, and never trains one class.",
@@ -101,10 +102,12 @@ def aml(
     backbone: Annotated[
         str | None, "The encoder that learns to mask. Default: the explained model's own weights, if it is one."
     ] = None,
-    preservation_weight: Annotated[float | None, "λ_p; the λ that are not given are searched."] = None,
+    preservation_weight: Annotated[float | None, "λ_p; with --trials the λ that are not given are searched."] = None,
     sparsity_weight: Annotated[float | None, "λ_a."] = None,
     inverse_weight: Annotated[float | None, "λ_inv."] = None,
-    trials: Annotated[int, "Of the search for the weights."] = 30,
+    trials: Annotated[
+        int | None, "Search the weights first, in so many trials (the paper's: 30). Default: the weights as they are."
+    ] = None,
     storage: Annotated[
         str | None, "URL of the search's storage, for several machines. Default: SQLite beside the output."
     ] = None,
@@ -127,14 +130,14 @@ def aml(
     forms = Weights(inverse_form=inverse_form, sparsity_form=sparsity_form)
     given = {"preservation": preservation_weight, "sparsity": sparsity_weight, "inverse": inverse_weight}
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    weights = replace(forms, **known) if len(known) == len(given) else None
+    weights = replace(forms, **known) if trials is None or len(known) == len(given) else None
     return Aml(
         name="aml",
         paper="Barkan et al. 2024",
         selection=judged_by(metric),
         weights=weights,
         forms=forms,
-        search=WeightSearch(trials=trials, storage=storage, weights=forms, fixed=known),
+        search=WeightSearch(trials=trials or TRIALS, storage=storage, weights=forms, fixed=known),
         backbone=backbone,
         choices={"mode": masking, "predictor": predictor, "aggregation": aggregation},
         train_rows=train_rows,

@@ -58,7 +58,12 @@ class AttentionLast(OfLayers):
 
     query: Query = "readout"
     card: ClassVar = MethodCard(
-        name="attention_last", family="attention", differentiable=True, cost="F", paper="Jain and Wallace 2019"
+        name="attention_last",
+        label="Attention of the last layer",
+        family="attention",
+        differentiable=True,
+        cost="F",
+        paper="Jain and Wallace 2019",
     )
 
     def __post_init__(self) -> None:
@@ -82,7 +87,12 @@ class AttentionAll(AttentionLast):
     """Attention of all layers and heads, mean: mean_l mean_h A^l[q, :]. Unsigned; parameters as `attention_last`."""
 
     card: ClassVar = MethodCard(
-        name="attention_all", family="attention", differentiable=True, cost="F", paper="Fernandes et al. 2022"
+        name="attention_all",
+        label="Attention of all layers",
+        family="attention",
+        differentiable=True,
+        cost="F",
+        paper="Fernandes et al. 2022",
     )
     capture = OfLayers.capture
 

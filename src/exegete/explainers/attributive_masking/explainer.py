@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 
 from exegete.data.cards import MethodCard
+from exegete.data.hub import local_folder
 from exegete.data.provenance import plain
 from exegete.data.specs import parameters
 from exegete.errors import ExegeteError
@@ -234,12 +235,12 @@ class AttributiveMasking(nn.Module, SinglePass):
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Self:
-        """The explainer saved in a folder.
+        """The explainer saved in a folder or a repository of the hub.
 
         Raises:
             ExegeteError: a folder without its files, of another explainer, or with weights of another size.
         """
-        folder = Path(path)
+        folder = local_folder(path)
         content = saved_config(cls.card.name, folder)
         try:
             config = AutoConfig.from_pretrained(folder / BACKBONE)

@@ -29,7 +29,8 @@ class DecompXLinear(BackwardRules):
     start: Literal["hidden", "embeddings"] = "hidden"
     gate: Literal["value", "both"] = "value"
     card: ClassVar = MethodCard(
-        name="decompx_linear", family="decomposition", signed=True, differentiable=True, cost="F + B",
+        name="decompx_linear", label="Linear DecompX",
+        family="decomposition", signed=True, differentiable=True, cost="F + B",
         paper="Modarressi et al. 2023",
     )  # fmt: skip
 

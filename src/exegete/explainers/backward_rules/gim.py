@@ -31,7 +31,8 @@ class Gim(BackwardRules):
     baseline_id: int | None = None
     temperature: float = 2.0
     card: ClassVar = MethodCard(
-        name="gim", family="gradients", signed=True, differentiable=True, cost="F + B", paper="Edin et al. 2025",
+        name="gim", label="GIM",
+        family="gradients", signed=True, differentiable=True, cost="F + B", paper="Edin et al. 2025",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

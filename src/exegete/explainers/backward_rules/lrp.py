@@ -19,7 +19,7 @@ class AttnLrp(BackwardRules):
     """
 
     card: ClassVar = MethodCard(
-        name="attn_lrp", family="gradients", signed=True, differentiable=True, cost="F + B",
+        name="attn_lrp", label="AttnLRP", family="gradients", signed=True, differentiable=True, cost="F + B",
         paper="Achtibat et al. 2024",
     )  # fmt: skip
 
@@ -38,5 +38,6 @@ class CpLrp(BackwardRules):
     """
 
     card: ClassVar = MethodCard(
-        name="cp_lrp", family="gradients", signed=True, differentiable=True, cost="F + B", paper="Ali et al. 2022",
+        name="cp_lrp", label="CP-LRP",
+        family="gradients", signed=True, differentiable=True, cost="F + B", paper="Ali et al. 2022",
     )  # fmt: skip

@@ -30,7 +30,12 @@ class Alti(LayerMaps):
 
     distance: int = 1
     card: ClassVar = MethodCard(
-        name="alti", family="decomposition", differentiable=True, cost="≈ 3 F", paper="Ferrando et al. 2022"
+        name="alti",
+        label="ALTI",
+        family="decomposition",
+        differentiable=True,
+        cost="≈ 3 F",
+        paper="Ferrando et al. 2022",
     )
 
     def map(self, state: LayerState, rows: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class DecompX(Explainer):
     feed_forward: bool = True
     max_memory: int = 1 << 25
     card: ClassVar = MethodCard(
-        name="decompx", family="decomposition", cost="≈ L F / 2", paper="Modarressi et al. 2023"
+        name="decompx", label="DecompX", family="decomposition", cost="≈ L F / 2", paper="Modarressi et al. 2023"
     )
 
     @property
@@ -89,7 +89,12 @@ class DecompXClassifier(DecompX):
     head_activation: Literal["zero_origin", "tangent"] = "zero_origin"
     contrasts: ClassVar[bool] = True
     card: ClassVar = MethodCard(
-        name="decompx_classifier", family="decomposition", signed=True, cost="≈ L F / 2", paper="Modarressi et al. 2023"
+        name="decompx_classifier",
+        label="DecompX with classifier",
+        family="decomposition",
+        signed=True,
+        cost="≈ L F / 2",
+        paper="Modarressi et al. 2023",
     )
 
     @torch.no_grad()

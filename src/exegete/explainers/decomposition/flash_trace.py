@@ -37,7 +37,8 @@ class FlashTrace(Explainer):
     hops: int = 0
     sinks: Literal["predicting", "own"] = "predicting"
     card: ClassVar = MethodCard(
-        name="flash_trace", family="decomposition", signed=False, differentiable=False, cost="≈ 2 F",
+        name="flash_trace", label="FlashTrace",
+        family="decomposition", signed=False, differentiable=False, cost="≈ 2 F",
         paper="FlashTrace 2026",
     )  # fmt: skip
 

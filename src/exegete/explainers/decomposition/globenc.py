@@ -26,7 +26,9 @@ class GlobEnc(LayerMaps):
     no tensor [L, L, d] exists.
     """
 
-    card: ClassVar = MethodCard(name="globenc", family="decomposition", cost="≈ F", paper="Modarressi et al. 2022")
+    card: ClassVar = MethodCard(
+        name="globenc", label="GlobEnc", family="decomposition", cost="≈ F", paper="Modarressi et al. 2022"
+    )
 
     def map(self, state: LayerState, rows: Tensor) -> Tensor:
         """The matrix N of contribution lengths at the rows of a layer: [R, L]."""

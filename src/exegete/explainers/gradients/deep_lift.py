@@ -31,7 +31,12 @@ class DeepLift(OverDimensions):
 
     baselines: Reference = "mask"
     card: ClassVar = MethodCard(
-        name="deep_lift", family="gradients", signed=True, cost="2 (F + B)", paper="Shrikumar et al. 2017"
+        name="deep_lift",
+        label="DeepLIFT",
+        family="gradients",
+        signed=True,
+        cost="2 (F + B)",
+        paper="Shrikumar et al. 2017",
     )
 
     def passes(self, length: int) -> tuple[float, float]:

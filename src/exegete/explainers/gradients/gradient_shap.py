@@ -40,7 +40,12 @@ class GradientShap(OverDimensions):
     baselines: Reference = "mask"
     seed: int = 0
     card: ClassVar = MethodCard(
-        name="gradient_shap", family="gradients", signed=True, cost="n_samples (F + B)", paper="Lundberg and Lee 2017"
+        name="gradient_shap",
+        label="GradientSHAP",
+        family="gradients",
+        signed=True,
+        cost="n_samples (F + B)",
+        paper="Lundberg and Lee 2017",
     )
 
     def passes(self, length: int) -> tuple[float, float]:

@@ -19,7 +19,8 @@ class InputXGradient(OverDimensions, EmbeddingGradient):
     """Input embedding times the gradient of the target's logit, taken together over d (Shrikumar et al. 2017)."""
 
     card: ClassVar = MethodCard(
-        name="input_x_gradient", family="gradients", signed=True, differentiable=True, cost="F + B",
+        name="input_x_gradient", label="Input × gradient",
+        family="gradients", signed=True, differentiable=True, cost="F + B",
         paper="Shrikumar et al. 2017",
     )  # fmt: skip
 

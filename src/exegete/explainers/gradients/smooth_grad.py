@@ -33,7 +33,7 @@ class SmoothGrad(OverDimensions):
     seed: int = 0
     aggregate: Aggregate = field(default="l2", kw_only=True)
     card: ClassVar = MethodCard(
-        name="smooth_grad", family="gradients", differentiable=True, cost="n_samples (F + B)",
+        name="smooth_grad", label="SmoothGrad", family="gradients", differentiable=True, cost="n_samples (F + B)",
         paper="Smilkov et al. 2017",
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from exegete.data.hub import local_folder
 from exegete.errors import ExegeteError
 from exegete.explainers.base import SinglePass
 from exegete.explainers.learned.sparsemax import short_sparsemax, short_sparsemaxes
@@ -79,13 +80,14 @@ class LearnedAttention(nn.Module, SinglePass):
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Self:
-        """The explainer saved in a folder, or beside the model it was trained with in that folder.
+        """The explainer saved in a folder or a repository of the hub, or beside the model it was trained with there.
 
         Raises:
             ExegeteError: a folder without the two files, of another explainer, or with coefficients of another size.
         """
-        beside = Path(path) / cls.card.name
-        folder = beside if (beside / CONFIG).is_file() else Path(path)
+        root = local_folder(path)
+        beside = root / cls.card.name
+        folder = beside if (beside / CONFIG).is_file() else root
         params = saved_config(cls.card.name, folder)
         try:
             explainer = cls(**params)

@@ -54,7 +54,12 @@ class ContextCite(OfOutput):
     alpha: float = 0.01
     seed: int = 0
     card: ClassVar = MethodCard(
-        name="context_cite", family="perturbation", signed=True, cost="n_samples F", paper="Cohen-Wang et al. 2024"
+        name="context_cite",
+        label="ContextCite",
+        family="perturbation",
+        signed=True,
+        cost="n_samples F",
+        paper="Cohen-Wang et al. 2024",
     )
 
     def __post_init__(self) -> None:

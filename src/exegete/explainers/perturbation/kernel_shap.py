@@ -27,7 +27,7 @@ class KernelShap(CoalitionMethod):
     """
 
     card: ClassVar = MethodCard(
-        name="kernel_shap", family="perturbation", signed=True, cost="min(n_samples, 2^words) F",
+        name="kernel_shap", label="KernelSHAP", family="perturbation", signed=True, cost="min(n_samples, 2^words) F",
         paper="Lundberg and Lee 2017",
     )  # fmt: skip
 

@@ -32,7 +32,12 @@ class Lime(CoalitionMethod):
     kernel_width: float = 0.25
     alpha: float = 1.0
     card: ClassVar = MethodCard(
-        name="lime", family="perturbation", signed=True, cost="min(n_samples, 2^words) F", paper="Ribeiro et al. 2016"
+        name="lime",
+        label="LIME",
+        family="perturbation",
+        signed=True,
+        cost="min(n_samples, 2^words) F",
+        paper="Ribeiro et al. 2016",
     )
 
     def __post_init__(self) -> None:

@@ -42,7 +42,9 @@ class Reagent(Explainer):
     steps: int = 100
     ratio: float = 0.3
     seed: int = 0
-    card: ClassVar = MethodCard(name="reagent", family="perturbation", cost="(steps + 1) F", paper="Zhao and Shan 2024")
+    card: ClassVar = MethodCard(
+        name="reagent", label="ReAGent", family="perturbation", cost="(steps + 1) F", paper="Zhao and Shan 2024"
+    )
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0 < self.ratio < 1:

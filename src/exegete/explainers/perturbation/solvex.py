@@ -46,7 +46,12 @@ class Solvex(Explainer):
     granularity: Granularity = "word"
     perturbation: How | None = None
     card: ClassVar = MethodCard(
-        name="solvex", family="search", signed=True, cost="≤ beam · words² F", paper="Zhou and Shah 2023"
+        name="solvex",
+        label="SolvEx",
+        family="search",
+        signed=True,
+        cost="≤ beam · words² F",
+        paper="Zhou and Shah 2023",
     )
 
     def __post_init__(self) -> None:

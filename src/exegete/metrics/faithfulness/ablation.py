@@ -37,7 +37,12 @@ class Lds(ByUnits):
     seed: int = 1000
     counts: ClassVar = ("n_masks",)
     card: ClassVar = MetricCard(
-        name="lds", family="faithfulness", higher_is_better=True, paper="Cohen-Wang et al. 2024", bounds=(-1, 1)
+        name="lds",
+        label="LDS",
+        family="faithfulness",
+        higher_is_better=True,
+        paper="Cohen-Wang et al. 2024",
+        bounds=(-1, 1),
     )
 
     def __post_init__(self) -> None:
@@ -65,7 +70,11 @@ class TopkDrop(AlongOrder):
     k: int = 3
     counts: ClassVar = ("k",)
     card: ClassVar = MetricCard(
-        name="topk_drop", family="faithfulness", higher_is_better=True, paper="Cohen-Wang et al. 2024"
+        name="topk_drop",
+        label="Top-k drop",
+        family="faithfulness",
+        higher_is_better=True,
+        paper="Cohen-Wang et al. 2024",
     )
 
     def asked(self, model: ExplainedModel) -> ExplainedModel:

@@ -22,7 +22,12 @@ class DeletionAuc(AlongOrder):
     steps: int = 50
     counts: ClassVar = ("steps",)
     card: ClassVar = MetricCard(
-        name="deletion_auc", family="faithfulness", higher_is_better=False, paper="Petsiuk et al. 2018", bounds=(0, 1)
+        name="deletion_auc",
+        label="Area under deletion",
+        family="faithfulness",
+        higher_is_better=False,
+        paper="Petsiuk et al. 2018",
+        bounds=(0, 1),
     )
 
     def sizes(self, counts: Tensor) -> Tensor:
@@ -41,5 +46,7 @@ class DeletionAuc(AlongOrder):
 class InsertionAuc(DeletionAuc):
     """The same over the share of units that came: large where the probability rises soon."""
 
-    card: ClassVar = replace(DeletionAuc.card, name="insertion_auc", higher_is_better=True)
+    card: ClassVar = replace(
+        DeletionAuc.card, name="insertion_auc", label="Area under insertion", higher_is_better=True
+    )
     alone: ClassVar = True

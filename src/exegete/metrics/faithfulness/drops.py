@@ -42,7 +42,8 @@ class AopcComprehensiveness(OverBudgets):
     """Comprehensiveness, as a mean over several budgets."""
 
     card: ClassVar = MetricCard(
-        name="aopc_comprehensiveness", family="faithfulness", higher_is_better=True, paper="DeYoung et al. 2020",
+        name="aopc_comprehensiveness", label="Comprehensiveness (AOPC)",
+        family="faithfulness", higher_is_better=True, paper="DeYoung et al. 2020",
         bounds=(-1, 1),
     )  # fmt: skip
 
@@ -52,7 +53,8 @@ class AopcSufficiency(OverBudgets):
     """Sufficiency, as a mean over several budgets."""
 
     card: ClassVar = MetricCard(
-        name="aopc_sufficiency", family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020",
+        name="aopc_sufficiency", label="Sufficiency (AOPC)",
+        family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020",
         bounds=(-1, 1),
     )  # fmt: skip
     alone: ClassVar = True
@@ -81,7 +83,12 @@ class AopcDifference(Differences, OverBudgets):
     """Comprehensiveness minus sufficiency over several budgets."""
 
     card: ClassVar = MetricCard(
-        name="aopc_difference", family="faithfulness", higher_is_better=True, paper="Barkan et al. 2024", bounds=(-1, 1)
+        name="aopc_difference",
+        label="Difference (AOPC)",
+        family="faithfulness",
+        higher_is_better=True,
+        paper="Barkan et al. 2024",
+        bounds=(-1, 1),
     )
 
 
@@ -91,7 +98,7 @@ class LogOdds(AtBudget):
 
     how: How = "mask"
     card: ClassVar = MetricCard(
-        name="log_odds", family="faithfulness", higher_is_better=False, paper="Shrikumar et al. 2017",
+        name="log_odds", label="Log-odds", family="faithfulness", higher_is_better=False, paper="Shrikumar et al. 2017",
         bounds=(-27.631021115928547, 27.631021115928547),
     )  # fmt: skip
 

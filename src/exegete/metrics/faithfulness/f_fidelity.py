@@ -42,7 +42,12 @@ class FFidelity(ByUnits):
     seed: int = 0
     counts: ClassVar = ("draws",)
     card: ClassVar = MetricCard(
-        name="f_fidelity", family="faithfulness", higher_is_better=True, paper="Zheng et al. 2025", bounds=(-1, 1)
+        name="f_fidelity",
+        label="F-fidelity",
+        family="faithfulness",
+        higher_is_better=True,
+        paper="Zheng et al. 2025",
+        bounds=(-1, 1),
     )
 
     def __post_init__(self) -> None:

@@ -103,7 +103,11 @@ class NaopcComprehensiveness(Naopc):
     """Units go by falling importance: 1 where no other order makes the probability fall as early."""
 
     card: ClassVar = MetricCard(
-        name="naopc_comprehensiveness", family="faithfulness", higher_is_better=True, paper="Edin et al. 2025"
+        name="naopc_comprehensiveness",
+        label="Comprehensiveness (NAOPC)",
+        family="faithfulness",
+        higher_is_better=True,
+        paper="Edin et al. 2025",
     )
 
 
@@ -112,7 +116,11 @@ class NaopcSufficiency(Naopc):
     """Units go by rising importance: 0 where no other order keeps the probability as long."""
 
     card: ClassVar = MetricCard(
-        name="naopc_sufficiency", family="faithfulness", higher_is_better=False, paper="Edin et al. 2025"
+        name="naopc_sufficiency",
+        label="Sufficiency (NAOPC)",
+        family="faithfulness",
+        higher_is_better=False,
+        paper="Edin et al. 2025",
     )
     lowest_first: ClassVar = True
 

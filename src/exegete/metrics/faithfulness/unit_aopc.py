@@ -23,7 +23,8 @@ class UnitComprehensiveness(AlongOrder):
     k: int = 5
     counts: ClassVar = ("k",)
     card: ClassVar = MetricCard(
-        name="unit_comprehensiveness", family="faithfulness", higher_is_better=True, paper="DeYoung et al. 2020",
+        name="unit_comprehensiveness", label="Comprehensiveness of units",
+        family="faithfulness", higher_is_better=True, paper="DeYoung et al. 2020",
         bounds=(-1, 1),
     )  # fmt: skip
 
@@ -49,5 +50,7 @@ class UnitComprehensiveness(AlongOrder):
 class UnitSufficiency(UnitComprehensiveness):
     """Of p(x) − p(the first k alone)."""
 
-    card: ClassVar = replace(UnitComprehensiveness.card, name="unit_sufficiency", higher_is_better=False)
+    card: ClassVar = replace(
+        UnitComprehensiveness.card, name="unit_sufficiency", label="Sufficiency of units", higher_is_better=False
+    )
     alone: ClassVar = True

@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from exegete.data.local import looks_local, require_there
 from exegete.errors import ExegeteError, unknown
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation.model import GeneratingModel
@@ -174,8 +175,7 @@ def _pretrained(
     incomplete: bool,
 ) -> PreTrainedModel:
     """The model, with the adapter in it if there is one."""
-    if _looks_local(name) and not Path(name).exists():
-        raise ExegeteError(f"there is no model at {name}")
+    require_there(name)
     check_files(name)
     with reading(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
@@ -210,7 +210,7 @@ def _head(name: str, config: Any, *, anything: bool) -> Any:
 
 def _beside(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
     """The tokenizer or image processor saved with the model; None where nothing was saved."""
-    if not name or (_looks_local(name) and not Path(name).exists()):
+    if not name or (looks_local(name) and not Path(name).exists()):
         return None
     images = model.main_input_name == "pixel_values"
     if Path(name).is_dir() and not any((Path(name) / file).exists() for file in PROCESSOR_FILES[images]):
@@ -219,11 +219,6 @@ def _beside(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
     check_files(name)
     with reading(name, "image processor" if images else "tokenizer"):
         return loader.from_pretrained(name, trust_remote_code=trust_remote_code)
-
-
-def _looks_local(name: str) -> bool:
-    parent, slash, _ = name.rpartition("/")
-    return name.startswith((".", "/", "~")) or name.count("/") > 1 or bool(slash and Path(parent).is_dir())
 
 
 def _first_line(error: BaseException) -> str:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from exegete.reports.tables.leaderboard import CONTROL
+
 Points = list[tuple[float, float]]
 
-WIDTH, HEIGHT = 380, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 42
+WIDTH, HEIGHT = 540, 280
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 176, 12, 42
+APART = 14
+"""Units between two labels."""
 
 
 class Curve(NamedTuple):
@@ -40,7 +44,10 @@ class Dot(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A method's line: SVG point lists, its dots, and the number of its colour and of its dashes."""
+    """A method's line: SVG point lists, its dots, and the numbers of its colour (0: neutral) and of its dashes.
+
+    `label` is written at (`label_x`, `label_y`), beside its end. Of many lines those that are not `shown` stay faint.
+    """
 
     method: str
     color: int
@@ -48,6 +55,10 @@ class Line(NamedTuple):
     path: str
     band: str
     dots: list[Dot]
+    label: str
+    label_x: float
+    label_y: float
+    shown: bool
 
 
 class Tick(NamedTuple):
@@ -68,10 +79,32 @@ class Chart(NamedTuple):
     lines: list[Line]
 
 
-def charts(curves: Sequence[Curve], series: Sequence[str], colors: int) -> list[Chart]:
-    """A chart a metric, in the order they come; `series` are all methods, which keep their colour in every chart."""
+def charts(
+    curves: Sequence[Curve], series: Mapping[str, str], colors: int, shown: Collection[str] | None = None
+) -> list[Chart]:
+    """A chart a metric, in the order they come.
+
+    `series`: all methods, which keep their colour in every chart, and what people call them. `shown`: those that stand
+    out; default: all.
+    """
     metrics = dict.fromkeys(curve.metric for curve in curves)
-    return [_chart([curve for curve in curves if curve.metric == metric], series, colors) for metric in metrics]
+    coloured = [name for name in series if not _neutral(name)]
+    styles = {name: (at % colors + 1, at // colors) for at, name in enumerate(coloured)}
+    drawn = [_chart([curve for curve in curves if curve.metric == metric], series, styles, shown) for metric in metrics]
+    return [chart._replace(lines=spread(chart.lines)) for chart in drawn]
+
+
+def spread(lines: Sequence[Line]) -> list[Line]:
+    """The lines with the labels of those that are shown moved apart, none beyond the frame's lower end."""
+    order = sorted((at for at, line in enumerate(lines) if line.shown), key=lambda at: lines[at].label_y)
+    places = [lines[at].label_y for at in order]
+    for at in range(1, len(places)):
+        places[at] = max(places[at], places[at - 1] + APART)
+    for at in range(len(places) - 1, -1, -1):
+        lowest = HEIGHT - _BOTTOM if at == len(places) - 1 else places[at + 1] - APART
+        places[at] = min(places[at], lowest)
+    moved = dict(zip(order, places, strict=True))
+    return [line._replace(label_y=round(moved.get(at, line.label_y), 1)) for at, line in enumerate(lines)]
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -83,10 +116,24 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(index * step, 12) for index in range(first, last + 1)]
 
 
-def _chart(curves: Sequence[Curve], series: Sequence[str], colors: int) -> Chart:
+def _neutral(method: str) -> bool:
+    return method.partition("?")[0] == CONTROL
+
+
+def _chart(
+    curves: Sequence[Curve],
+    series: Mapping[str, str],
+    styles: Mapping[str, tuple[int, int]],
+    shown: Collection[str] | None,
+) -> Chart:
     horizontal = _axis(curve.x for curve in curves)
     vertical = _axis(values for curve in curves for values in (curve.mean, curve.low, curve.high))
-    lines = [_line(curve, horizontal, vertical, series.index(curve.method), colors) for curve in curves]
+    lines = [
+        _line(curve, series[curve.method], horizontal, vertical, styles.get(curve.method, (0, 0)))._replace(
+            shown=shown is None or curve.method in shown
+        )
+        for curve in sorted(curves, key=lambda curve: list(series).index(curve.method))
+    ]
     x_ticks = [Tick(_across(value, horizontal), f"{value:g}") for value in horizontal]
     y_ticks = [Tick(_down(value, vertical), f"{value:g}") for value in vertical]
     return Chart(curves[0].metric, curves[0].x_label, curves[0].y_label, x_ticks, y_ticks, lines)
@@ -98,17 +145,21 @@ def _axis(values: Iterable[ArrayLike]) -> list[float]:
     return ticks(float(known.min()), float(known.max())) if len(known) else [0.0, 1.0]
 
 
-def _line(curve: Curve, horizontal: Sequence[float], vertical: Sequence[float], number: int, colors: int) -> Line:
+def _line(
+    curve: Curve, label: str, horizontal: Sequence[float], vertical: Sequence[float], style: tuple[int, int]
+) -> Line:
     x, mean, low, high = (_floats(values) for values in (curve.x, curve.mean, curve.low, curve.high))
     order = np.argsort(x, kind="stable")
     x, mean, low, high = x[order], mean[order], low[order], high[order]
     drawn, banded = np.isfinite(x) & np.isfinite(mean), np.isfinite(x) & np.isfinite(low) & np.isfinite(high)
     edge = [*zip(x[banded], high[banded], strict=True), *zip(x[banded][::-1], low[banded][::-1], strict=True)]
     path = [(_across(a, horizontal), _down(b, vertical)) for a, b in zip(x[drawn], mean[drawn], strict=True)]
-    titles = [f"{curve.method}: {b:.3g} at {a:g} %" for a, b in zip(x[drawn], mean[drawn], strict=True)]
+    titles = [f"{label}: {b:.3g} at {a:g} %" for a, b in zip(x[drawn], mean[drawn], strict=True)]
     dots = [Dot(round(a, 1), round(b, 1), title) for (a, b), title in zip(path, titles, strict=True)]
     band = _points((_across(a, horizontal), _down(b, vertical)) for a, b in edge)
-    return Line(curve.method, number % colors + 1, number // colors, _points(path), band, dots)
+    end = dots[-1] if dots else Dot(_LEFT, HEIGHT - _BOTTOM, "")
+    place = round(end.x + 8, 1), round(end.y + 4, 1)
+    return Line(curve.method, *style, _points(path), band, dots, label, *place, shown=True)
 
 
 def _floats(values: ArrayLike) -> NDArray[np.float64]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,9 +12,7 @@ from matplotlib.figure import Figure
 
 from exegete.reports.figures.curves import Curve
 from exegete.reports.highlighted.colors import LIGHT
-
-if TYPE_CHECKING:
-    pass
+from exegete.reports.tables.leaderboard import CONTROL
 
 _DIVERGING = LinearSegmentedColormap.from_list("exegete_signed", [LIGHT.negative[-1], "#ffffff", LIGHT.positive[-1]])
 _SEQUENTIAL = LinearSegmentedColormap.from_list("exegete_unsigned", ["#ffffff", LIGHT.unsigned[-1]])
@@ -46,6 +43,8 @@ def panels(count: int, height: float = 3.4) -> tuple[Figure, list[Axes]]:
 
 def _draw_curve(axes: Axes, curve: Curve, number: int) -> None:
     color, dashes = LIGHT.series[number % len(LIGHT.series)], ["-", "--", ":", "-."][number // len(LIGHT.series) % 4]
+    if curve.method.lower() == CONTROL:
+        color, dashes = LIGHT.muted, ":"
     x, mean, low, high = (np.asarray(values, dtype=np.float64) for values in curve[2:6])
     axes.plot(x, mean, color=color, linestyle=dashes, marker="o", markersize=3, label=literal(curve.method))
     axes.fill_between(x, low, high, color=color, alpha=0.14, linewidth=0)

@@ -39,16 +39,18 @@ def level(score: float, scale: float) -> int:
 
 
 def shade(theme: Theme, step: int, *, signed: bool) -> str | None:
-    """The ground of a level; None for level 0, which stays as it is."""
-    if step == 0:
+    """The ground of a level; None for level 0, and without sign for what is below it, which stay as they are."""
+    if step == 0 or (step < 0 and not signed):
         return None
     side = theme.negative if step < 0 else theme.positive if signed else theme.unsigned
     return side[abs(step) - 1]
 
 
 def css_class(step: int, *, signed: bool) -> str:
-    """The CSS class of a level: p1.. for, n1.. against, u1.. unsigned; empty for level 0."""
-    return f"{'n' if step < 0 else 'p' if signed else 'u'}{abs(step)}" if step else ""
+    """The CSS class of a level: p1.. for, n1.. against, u1.. unsigned; empty where there is no ground."""
+    if step == 0 or (step < 0 and not signed):
+        return ""
+    return f"{'n' if step < 0 else 'p' if signed else 'u'}{abs(step)}"
 
 
 def _channels(color: str) -> tuple[int, int, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 WIDTH, MARGIN, LINE, CELL = 1200, 40, 40, 22
 SIZE, SMALL = 22, 17
+SHOWN = 224
+"""Pixels of an image's longer side on a page."""
 HIGHEST = 16_000
 """Pixels beyond which a picture is cut off."""
 
@@ -32,6 +36,14 @@ class Box(NamedTuple):
     height: float
     text: str
     ground: str | None
+
+
+def data_address(image: Any) -> str:
+    """An image, made small, as the address of its PNG that a page can hold."""
+    shown = image.convert("RGB")
+    shown.thumbnail((SHOWN, SHOWN))
+    shown.save(buffer := BytesIO(), format="PNG")
+    return f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"
 
 
 def picture(items: Sequence[Attribution], width: int = WIDTH) -> Image.Image:

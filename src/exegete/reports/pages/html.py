@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,15 @@ from exegete.reports.highlighted.colors import LIGHT
 from exegete.reports.highlighted.highlight import environment, number
 from exegete.reports.highlighted.pieces import Spans
 from exegete.reports.tables.cells import BEST, CHANCE, cells
-from exegete.reports.tables.leaderboard import Leaderboard
-from exegete.reports.tables.verdict import verdict
+from exegete.reports.tables.leaderboard import CONTROL, Leaderboard
+from exegete.reports.tables.verdict import leading, verdict
 
 if TYPE_CHECKING:
     from exegete.reports.attributions import Attribution
+
+
+FEW = 5
+"""Curves that can be told apart in one chart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class ExampleView:
     """One example as every method explains it.
 
     `texts` are raw; `label` (None if unknown) and `prediction` are names; `rationale` has the gold spans of each text,
-    or None where nobody looked; `attributions` are by method.
+    or None where nobody looked; `attributions` are by method. `picture`: the image, as a data address.
     """
 
     index: int
@@ -40,6 +44,7 @@ class ExampleView:
     prediction: str
     rationale: Sequence[Spans | None]
     attributions: Mapping[str, Attribution]
+    picture: str = ""
 
 
 def report_html(
@@ -54,7 +59,7 @@ def report_html(
     Works offline and without scripts; the script only sorts and filters. Everything given here is escaped.
     """
     script = _script()
-    methods = _methods(leaderboard, curves, examples)
+    titles = _titles(leaderboard, curves, examples)
     return (
         environment()
         .get_template("report.html.j2")
@@ -66,8 +71,8 @@ def report_html(
             BEST=BEST,
             CHANCE=CHANCE,
             examples=examples,
-            methods=methods,
-            charts=drawn.charts(curves, methods, len(LIGHT.series)),
+            titles=titles,
+            charts=drawn.charts(curves, titles, len(LIGHT.series), _standing_out(leaderboard, titles)),
             width=drawn.WIDTH,
             height=drawn.HEIGHT,
             meta=list(flatten(meta or {})),
@@ -103,9 +108,19 @@ def bounds(card: MetricCard) -> str:
     return f"at most {number(high)}" if low is None else f"{number(low)} to {number(high)}"
 
 
-def _methods(board: Leaderboard, curves: Sequence[Curve], examples: Sequence[ExampleView]) -> list[str]:
+def _titles(board: Leaderboard, curves: Sequence[Curve], examples: Sequence[ExampleView]) -> dict[str, str]:
+    """All methods, those of the table first, and what people call them."""
     shown = [method for example in examples for method in example.attributions]
-    return list(dict.fromkeys([*board.rows, *(curve.method for curve in curves), *shown]))
+    names = dict.fromkeys([*board.rows, *(curve.method for curve in curves), *shown])
+    return {name: name for name in names} | dict(zip(board.rows, board.titles, strict=True))
+
+
+def _standing_out(board: Leaderboard, methods: Collection[str]) -> list[str]:
+    """The methods whose curves stand out at first: all where they are few, else the best few and the control."""
+    if len(methods) <= FEW or not board.cards:
+        return list(methods)
+    best = [board.rows[row] for row in leading(board)[: FEW - 1]] or board.rows[:1]
+    return [*best, *(name for name in methods if name.partition("?")[0] == CONTROL)]
 
 
 def _script() -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from exegete.reports.tables.leaderboard import Floats, Leaderboard
 
 ABSENT = "–"
-BEST = "best, or not told apart from the best (paired bootstrap over the same examples, Holm, 5 %)"
+BEST = "the best of their column, or not told apart from it (paired bootstrap over the same examples, Holm, 5 %)"
 CHANCE = "no better than random"
 
 

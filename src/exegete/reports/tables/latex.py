@@ -31,7 +31,7 @@ def escape(text: str) -> str:
 def latex(board: Leaderboard, caption: str = "", label: str = "") -> str:
     """A `table` environment with the means and their 95 % intervals; `caption` and `label` are plain text."""
     head = " & ".join(["Method", *(escape(card.title) for card in board.cards)])
-    body = [_row(name, row) for name, row in zip(board.rows, cells(board), strict=True)]
+    body = [_row(name, row) for name, row in zip(board.titles, cells(board), strict=True)]
     lines = [
         r"\begin{table}",
         r"\centering",

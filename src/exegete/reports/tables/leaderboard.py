@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,7 @@ _CHUNK = 100
 class Leaderboard:
     """R methods judged by C metrics: the mean over examples and its 95 % interval.
 
+    `rows` are the methods as files and commands name them, `titles` as people do.
     `mean`, `low`, `high` and `count` are [R, C]; `count` says over how many examples a metric was defined. Where it
     was for none, the numbers are NaN. `best` [R, C]: the best of the column and all that are not told apart from it,
     by a paired bootstrap over the same examples (Holm, 5 %); none where that is every method. `chance` [R]: not
@@ -37,6 +39,7 @@ class Leaderboard:
     """
 
     rows: list[str]
+    titles: list[str]
     cards: list[MetricCard]
     mean: Floats
     low: Floats
@@ -50,6 +53,7 @@ def leaderboard(
     results: pd.DataFrame,
     cards: Sequence[MetricCard],
     *,
+    titles: Mapping[str, str] = MappingProxyType({}),
     example: str = "example",
     n_resamples: int = 2000,
     seed: int = 0,
@@ -59,6 +63,7 @@ def leaderboard(
     `results` has one row for each example (column `example`) and method (column "method"), and a column named as each
     card; NaN marks an example for which the metric is undefined, which is left out. All methods and metrics see the
     same resampled examples, so that their intervals can be compared. The best by the first metric comes first.
+    `titles`: methods in people's words, where these are not their names.
 
     Raises `ExegeteError` for missing columns and for a pair that comes twice.
     """
@@ -75,7 +80,8 @@ def leaderboard(
     marks = np.stack(best, 1) if best else np.zeros(mean.shape, bool)
     names = [rows[row] for row in order]
     numbers = mean[order], low[order], high[order], count[order]
-    return Leaderboard(names, list(cards), *numbers, marks[order], chance[order])
+    shown = [titles.get(name, name) for name in names]
+    return Leaderboard(names, shown, list(cards), *numbers, marks[order], chance[order])
 
 
 def resamples(n: int, n_resamples: int, seed: int) -> Counts:

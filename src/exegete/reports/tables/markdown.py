@@ -15,7 +15,8 @@ def markdown(board: Leaderboard) -> str:
     for name, weak, row in zip(board.rows, board.chance, cells(board), strict=True):
         shown = [f"{f'**{cell.mean}**' if cell.best else cell.mean} {cell.interval}".strip() for cell in row]
         lines.append(_line([f"{name} ({CHANCE})" if weak else name, *shown]))
-    return "\n".join([verdict(board), "", *lines, "", f"Bold: {BEST}. Beside: 95 % bootstrap interval.", ""])
+    legend = f"Bold numbers are {BEST}; beside each stands its 95 % bootstrap interval."
+    return "\n".join([verdict(board), "", *lines, "", legend, ""])
 
 
 def _line(parts: Sequence[str]) -> str:

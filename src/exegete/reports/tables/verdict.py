@@ -20,19 +20,19 @@ def verdict(board: Leaderboard) -> str:
     """
     if not board.rows or not board.cards or not np.isfinite(board.mean[0, 0]):
         return ""
-    leaders, title = leading(board), board.cards[0].label or board.cards[0].name
+    leaders, title = leading(board), board.cards[0].heading
     count = int(board.count[:, 0].max())
     on = f"On {count} example{'' if count == 1 else 's'}"
     if len(board.rows) == 1:
-        return f"{on}, {board.rows[0]} has {title} {board.mean[0, 0]:.3g}; there is no other method to compare."
+        return f"{on}, {board.titles[0]} has {title} {board.mean[0, 0]:.3g}; there is no other method to compare."
     if not leaders:
-        return f"{on}, no method is told apart from the best by {title}; {board.rows[0]} has {board.mean[0, 0]:.3f}."
+        return f"{on}, no method is told apart from the best by {title}; {board.titles[0]} has {board.mean[0, 0]:.3f}."
     if _control_leads(board, leaders):
-        return f"{on}, no method is better than random by {title}; {board.rows[0]} has {board.mean[0, 0]:.3f}."
+        return f"{on}, no method is better than random by {title}; {board.titles[0]} has {board.mean[0, 0]:.3f}."
     figures = _listed([f"{board.mean[row, 0]:.3f}" for row in leaders], ", ")
     are = "are tied best" if len(leaders) > 1 else "is best"
-    sentence = f"{on}, {_listed([board.rows[row] for row in leaders])} {are} by {title} ({figures})"
-    weak = [name for name, chance in zip(board.rows, board.chance, strict=True) if chance]
+    sentence = f"{on}, {_listed([board.titles[row] for row in leaders])} {are} by {title} ({figures})"
+    weak = [name for name, chance in zip(board.titles, board.chance, strict=True) if chance]
     said = f" {_listed(weak)} {'is' if len(weak) == 1 else 'are'} {CHANCE}." if weak else ""
     return f"{sentence}{_cost(board, leaders)}.{said}"
 
@@ -43,13 +43,13 @@ def leading(board: Leaderboard) -> list[int]:
 
 
 def summary(board: Leaderboard) -> str:
-    """The best method, what ties with it, and the seconds an example that each takes, in short."""
+    """The best method, what ties with it, and the seconds an example that each takes, in short; by their ids."""
     leaders, seconds = leading(board) if board.cards else [], _seconds(board)
     if not leaders or _control_leads(board, leaders):
         return verdict(board)
     named = [f"{board.rows[row]}{_takes(seconds[row])}" for row in leaders]
     tied = f"; tied with it: {_listed(named[1:])}" if len(named) > 1 else ""
-    return f"best by {board.cards[0].label or board.cards[0].name}: {named[0]}{tied}"
+    return f"best by {board.cards[0].heading}: {named[0]}{tied}"
 
 
 def _control_leads(board: Leaderboard, leaders: Sequence[int]) -> bool:
@@ -78,7 +78,7 @@ def _cost(board: Leaderboard, leaders: Sequence[int]) -> str:
     if times < 2:
         return f"; they cost about the same, {seconds[cheap]:.2g} s an example"
     share = SHARES[times] if times < len(SHARES) else f"1/{times}"
-    return f"; {board.rows[cheap]} costs {share} of {board.rows[dear]}, {seconds[cheap]:.2g} s an example"
+    return f"; {board.titles[cheap]} costs {share} of {board.titles[dear]}, {seconds[cheap]:.2g} s an example"
 
 
 def _listed(names: Sequence[str], last: str = " and ") -> str:

@@ -42,3 +42,26 @@ if (filter) {
   }
   apply();
 }
+const APART = 14;
+function spread(chart) {
+  const labels = [...chart.querySelectorAll("[data-line]:not(.off):not(.hidden) .direct")];
+  for (const label of labels) label.dataset.end ??= label.parentNode.querySelector(".dot:last-of-type")?.getAttribute("cy") ?? label.getAttribute("y");
+  labels.sort((a, b) => a.dataset.end - b.dataset.end);
+  let lowest = Number(chart.dataset.bottom), places = labels.map((label) => Number(label.dataset.end) + 4);
+  places.forEach((_, at) => { if (at) places[at] = Math.max(places[at], places[at - 1] + APART); });
+  for (let at = places.length - 1; at >= 0; at--) lowest = (places[at] = Math.min(places[at], lowest)) - APART;
+  labels.forEach((label, at) => label.setAttribute("y", places[at].toFixed(1)));
+}
+for (const button of document.querySelectorAll("[data-pick]")) {
+  button.disabled = false;
+  button.addEventListener("click", () => {
+    const name = button.dataset.pick, shown = button.getAttribute("aria-pressed") !== "true";
+    for (const each of document.querySelectorAll("[data-pick]")) {
+      if (each.dataset.pick === name) each.setAttribute("aria-pressed", shown);
+    }
+    for (const line of document.querySelectorAll("[data-line]")) {
+      if (line.dataset.line === name) line.classList.toggle("off", !shown);
+    }
+    document.querySelectorAll("[data-bottom]").forEach(spread);
+  });
+}

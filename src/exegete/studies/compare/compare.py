@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from exegete.data.cards import MethodCard
 from exegete.data.specs import split
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer
-from exegete.explainers.attribute_examples import batches, listed, targets_of
+from exegete.explainers.attribute_examples import AVERAGE_LENGTH, batches, listed, targets_of, timed
 from exegete.explainers.base import recorded
 from exegete.explainers.generated import for_units
 from exegete.explainers.registry import seed_for, seeded
@@ -30,6 +29,7 @@ from exegete.models.encoding.labels import in_model_labels
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.loading.digest import weights_digest
 from exegete.reports.attributions import Attributions
+from exegete.reports.waiting import waiting
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.judge import judge
 from exegete.studies.compare.shards import Parts, finished, remove_parts
@@ -41,19 +41,21 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EXAMPLES_PER_PART = 32
+PASSES_OF_A_METRIC = 3
+"""Of an example by a method, about: most metrics look at a few shares of it removed."""
 USUAL_METHODS = (
+    "decompx_linear",
+    "integrated_gradients",
+    "occlusion",
     "random",
     "saliency",
     "input_x_gradient",
-    "integrated_gradients",
     "attention_last",
     "attention_all",
     "scaled_attention",
     "attention_rollout",
-    "occlusion",
     "globenc",
     "alti",
-    "decompx_linear",
 )
 USUAL_FOR_GENERATION = (
     "auc",
@@ -88,7 +90,7 @@ def compare(
     special_tokens: bool = False,
     allow_nan: bool = False,
     output_dir: str | Path | None = None,
-    show_progress: bool = False,
+    show_progress: bool | None = None,
 ) -> Comparison:
     """Explains every example by every method and judges all of it.
 
@@ -108,7 +110,7 @@ def compare(
             with `specials` look at them.
         allow_nan: go on where a method's scores are no finite numbers: these have no figures, and are counted.
         output_dir: where results go. A comparison that was stopped there goes on where it stopped.
-        show_progress: a progress bar on stderr.
+        show_progress: a progress bar on stderr; default: where a person waits longer than a second.
 
     Raises:
         ExegeteError: unknown names, one name for two, a label that the model does not know, or results of something
@@ -132,14 +134,16 @@ def compare(
     parts = None
     if whole is None:
         parts, shards = Parts(folder, config), list(_shards(model, rows, batch_size))
-        with tqdm(total=len(rows), desc="compare", disable=not show_progress, unit="example") as progress:
+        passes = sum(sum(method.passes(AVERAGE_LENGTH)) for method in chosen.values())
+        passes += PASSES_OF_A_METRIC * len(chosen) * len(judges)
+        with waiting("comparing", len(rows), show_progress, lambda: passes * len(rows) * timed(model, rows)) as done:
             for indices in shards:
                 if indices not in parts:
                     batch = model.encode([rows[index] for index in indices])
                     wanted = targets_of(target, indices, len(rows))
                     options = {"special_tokens": special_tokens, "allow_nan": allow_nan}
                     parts[indices] = judge(model, batch, indices, chosen, judges, wanted, **options)
-                progress.update(len(indices))
+                done(len(indices))
         whole = parts.whole(shards)
     cards = [*(replace(judge.card, name=column) for column, judge in judges.items()), SECONDS, PEAK_MEMORY]
     attributions = Attributions(whole.attributions, config)

@@ -8,22 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from exegete.data.cards import MetricCard
 from exegete.data.provenance import whole_file
+from exegete.explainers.registry import titles
 from exegete.metrics import cards as metric_cards
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models.generation.prompt import named_sources
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.figures.curves import Curve
+from exegete.reports.figures.figure import curve_figure
+from exegete.reports.highlighted.picture import data_address
 from exegete.reports.highlighted.pieces import Spans, clean
 from exegete.reports.pages.html import ExampleView, board_html, report_html
 from exegete.reports.tables.csv_table import csv_table
 from exegete.reports.tables.latex import latex
 from exegete.reports.tables.leaderboard import Leaderboard, intervals, leaderboard, resamples
 from exegete.reports.tables.markdown import markdown
+from exegete.reports.tables.terminal_table import plain_table
 from exegete.reports.tables.verdict import verdict
-from exegete.reports.terminal import plain_table
 from exegete.studies.compare.examples import EXAMPLES, read_examples, write_examples
 from exegete.studies.compare.judge import BY_LAYER
 from exegete.studies.compare.shards import read_config, read_frames
@@ -50,13 +54,20 @@ class Comparison:
     @property
     def leaderboard(self) -> Leaderboard:
         """Mean of each metric for each method, with 95 % bootstrap intervals over examples."""
-        return leaderboard(self.results, list(self.cards), seed=self.config.get("seed", 0))
+        return self._board(self.results)
 
     def leaderboard_of(self, column: str, value: Any) -> Leaderboard:
         """The same for the examples alone whose column has this value."""
         chosen = [number for number, row in enumerate(self.examples) if row.get(column) == value]
-        part = self.results[self.results["example"].isin(chosen)]
-        return leaderboard(part, list(self.cards), seed=self.config.get("seed", 0))
+        return self._board(self.results[self.results["example"].isin(chosen)])
+
+    def _board(self, results: pd.DataFrame) -> Leaderboard:
+        return leaderboard(results, list(self.cards), titles=self.titles, seed=self.config.get("seed", 0))
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The methods in people's words, by name; those with a name of their own keep it."""
+        return titles(dict.fromkeys(map(str, self.results["method"])))
 
     def to_pandas(self) -> pd.DataFrame:
         """The table of means: methods × metrics."""
@@ -78,6 +89,11 @@ class Comparison:
         """The table with its intervals, for the package booktabs; the verdict is the caption unless one is given."""
         board = self.leaderboard
         return latex(board, caption or verdict(board), label)
+
+    def plot(self) -> Figure:
+        """The faithfulness curves as a matplotlib figure, a panel a metric; it is returned, not shown."""
+        curves = [curve._replace(method=self.titles[curve.method]) for curve in self._curves()]
+        return curve_figure(curves)
 
     def to_html(self, title: str = "Comparison of explanations") -> str:
         """One self-contained page: sortable table, curves, and the same examples by every method."""
@@ -117,7 +133,7 @@ class Comparison:
     def _curves(self) -> list[Curve]:
         """Mean over examples with a 95 % interval at every budget."""
         drawn = resamples(self.results["example"].nunique(), 1000, self.config.get("seed", 0))
-        curves = []
+        curves, headings = [], {card.name: card.heading for card in self.cards}
         for (method, metric), part in self.curves.groupby(["method", "metric"], sort=False):
             grid = part.pivot_table(index="x", columns="example", values="value", dropna=False)
             values = grid.to_numpy()[None]
@@ -126,7 +142,9 @@ class Comparison:
             x, label = grid.index.to_numpy(), "layer"
             if metric != BY_LAYER:
                 x, label = x * 100, "% of the input"
-            curves.append(Curve(str(method), str(metric), x, mean, low[0], high[0], x_label=label))
+            curves.append(
+                Curve(str(method), headings.get(str(metric), str(metric)), x, mean, low[0], high[0], x_label=label)
+            )
         return curves
 
     def _views(self) -> list[ExampleView]:
@@ -144,6 +162,7 @@ class Comparison:
             prediction=first.prediction_label,
             rationale=_marked(row, first.texts),
             attributions=attributions,
+            picture=data_address(row["image"]) if "image" in row else "",
         )
 
 

@@ -19,7 +19,7 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.outputs import finite
 from exegete.reports.attributions import Attribution
 
-BY_LAYER = "auc by layer"
+BY_LAYER = "AUC by layer"
 
 
 @dataclass(frozen=True)

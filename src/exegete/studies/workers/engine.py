@@ -161,7 +161,7 @@ def _interruptible() -> Iterator[None]:
         return
 
     def ask(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(number)
 
     before = signal.signal(signal.SIGTERM, ask)
     try:

@@ -12,9 +12,11 @@ from typing import Any
 
 from transformers import TrainingArguments
 
+from exegete.data.hub import push
 from exegete.data.provenance import write_json
 from exegete.models import ExplainedModel
 from exegete.models.encoding import encode as encoding
+from exegete.reports.hub_card import hub_card
 from exegete.training.loop.batches import log_once
 from exegete.training.loop.options import RunOptions
 from exegete.training.loop.run import HISTORY, Run
@@ -46,6 +48,10 @@ class TrainResult:
         """Everything that a finished run logged, in order; infinite numbers are None."""
         found: list[dict[str, Any]] = json.loads((self.folder / HISTORY).read_text(encoding="utf-8"))["history"]
         return found
+
+    def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
+        """Pushes the folder, with a card, to a repository of the hub; returns its address. See `exegete push`."""
+        return push(self.folder, repo_id, hub_card(self.folder, repo_id), private=private, token=token)
 
 
 def execute(

@@ -30,7 +30,7 @@ from exegete.training.loop.batches import Collator, InOrder, lengths, longest_fi
 from exegete.training.loop.head import split_head
 from exegete.training.loop.module import TrainingModule
 from exegete.training.loop.options import RunOptions
-from exegete.training.loop.progress import Progress
+from exegete.training.loop.progress import Pace, Progress
 
 LEARNED = "exegete_learned.safetensors"
 SUMS = "exegete_sums.safetensors"
@@ -83,6 +83,7 @@ class ObjectiveTrainer(Trainer):
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(Progress)
+            self.add_callback(Pace)
         if self.options.early_stopping_patience is not None:
             patience, threshold = self.options.early_stopping_patience, self.options.early_stopping_threshold
             self.add_callback(self.stopping(patience, threshold or 0.0))

@@ -14,11 +14,13 @@ from typing import Any
 import optuna
 from datasets import Dataset
 from optuna.trial import FrozenTrial, Trial, TrialState
+from tqdm import tqdm
 from transformers import PreTrainedModel, TrainerCallback
 
 from exegete.data.provenance import data_digest, digest, plain
 from exegete.data.selection import without
 from exegete.errors import ExegeteError
+from exegete.explainers.attribute_examples import timed
 from exegete.explainers.attributive_masking.losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
@@ -34,6 +36,8 @@ from exegete.training.masking.trainer import MaskingTrainer
 logger = logging.getLogger(__name__)
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 PROCESS = "process"
+PASSES_OF_A_STEP, PASSES_OF_A_JUDGEMENT = 9, 6
+"""Of the explained model, an example; a backward pass counts as two."""
 TERMS = ("preservation", "sparsity", "inverse")
 
 
@@ -96,11 +100,25 @@ class WeightSearch:
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         url = self.storage or f"sqlite:///{(folder / 'search.db').resolve()}"
+        self._announce(case, url, folder)
         while (study := self._study(url, case)) is not None:
             study.optimize(case, n_trials=1)
             last = study.trials[-1]
             logger.info("trial %d: %s %s", last.number, last.state.name.lower(), last.value)
         return self._best(url, case)
+
+    def _announce(self, case: _Case, url: str, folder: Path) -> None:
+        """Says how long the search will take, about: steps and evaluations at the time of a pass, as measured now."""
+        study = opened(url, case.name, case.judge.card.higher_is_better)
+        left = self.trials - len(study.get_trials(deepcopy=False, states=FINISHED))
+        if left <= 0:
+            return
+        passes = self.epochs * (PASSES_OF_A_STEP * len(case.train) + PASSES_OF_A_JUDGEMENT * len(case.dev))
+        seconds = left * passes * timed(case.model, list(case.train))
+        logger.warning(
+            "searching the weights of three terms: %d trials, about %s; they are kept in %s: the same call goes on",
+            left, tqdm.format_interval(seconds), folder,
+        )  # fmt: skip
 
     def _study(self, url: str, case: _Case) -> optuna.Study | None:
         """The study; None when there are trials enough."""

@@ -75,7 +75,7 @@ def view_of(result: Result, query: Mapping[str, str]) -> View:
     metrics = [card.name for card in result.comparison.cards]
     page = query.get("page", "1")
     return View(
-        method=one_of("method", query.get("method", ""), result.methods),
+        method=one_of("method", query.get("method", ""), result.board.rows),
         metric=one_of("metric", query.get("metric", ""), metrics),
         sort=one_of("sorting", query.get("sort", ""), SORTS),
         order=one_of("order", query.get("order", ""), ORDERS),

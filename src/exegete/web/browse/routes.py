@@ -37,7 +37,7 @@ def result(request: Request, name: str) -> Response:
     if found.is_study:
         return _study(request, found)
     view = view_of(found, request.query_params)
-    board = found.comparison.leaderboard
+    board = found.board
     return page(
         request,
         "browse_result",

@@ -19,6 +19,7 @@ from exegete.explainers import EXPLAINERS, Explainer, explainer
 from exegete.metrics import metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.reports.attributions import Attribution, Attributions
+from exegete.reports.tables.leaderboard import Leaderboard
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.examples import EXAMPLES, read_examples
 from exegete.studies.runs.kinds import ATTRIBUTIONS, CURVES, RESULTS, judge_model
@@ -63,6 +64,16 @@ class Result:
     def comparison(self) -> Comparison:
         """Its numbers and attributions; without attributions where a study kept none."""
         return Comparison.load(self.folder) if (self.folder / RUN).is_file() else _run(self.folder)
+
+    @cached_property
+    def board(self) -> Leaderboard:
+        """The table of methods and metrics, the best by the first metric first."""
+        return self.comparison.leaderboard
+
+    @cached_property
+    def titles(self) -> dict[str, str]:
+        """The methods in people's words, by name."""
+        return self.comparison.titles
 
     @cached_property
     def methods(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import urlencode
@@ -46,10 +46,10 @@ def question(
     query: Mapping[str, Sequence[str]],
     models: Sequence[str],
     methods: Sequence[str],
-    usual: Sequence[str],
+    usual: Callable[[str], Sequence[str]],
     limits: Limits,
 ) -> Question:
-    """The question of an address or form.
+    """The question of an address or form; `usual`: the methods of a model where none is named.
 
     Raises:
         ExegeteError: a text beyond the limits, names that the server does not have, or too many methods.
@@ -58,14 +58,15 @@ def question(
     for name in ("text", "pair"):
         if len(first.get(name, "")) > limits.text:
             raise ExegeteError(f"a text may have {limits.text:,} characters, this one has {len(first[name]):,}")
-    chosen = tuple(dict.fromkeys(query.get("method", ()))) or tuple(usual)
+    model = one_of("model", first.get("model", ""), models)
+    chosen = tuple(dict.fromkeys(query.get("method", ()))) or tuple(usual(model))
     for name in chosen:
         if name not in methods:
             raise unknown("method", name, methods)
     if len(chosen) > limits.methods:
         raise ExegeteError(f"at most {limits.methods} methods at once, got {len(chosen)}")
     return Question(
-        model=one_of("model", first.get("model", ""), models),
+        model=model,
         text=_lines(first.get("text", "")),
         pair=_lines(first.get("pair", "")),
         picture=first.get("picture", "")[:64],

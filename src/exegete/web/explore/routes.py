@@ -59,7 +59,7 @@ def _explored(request: Request, explorer: Explorer, asked: Question, stop: Event
         labels=explorer.labels(asked),
         bars=_bars(answers),
         problem=problem,
-        cards=[_card(asked, card) for card in cards],
+        cards=[_card(explorer, asked, card) for card in cards],
         heads={name for name, method in explorer.methods.items() if learns(method)},
     )
 
@@ -82,7 +82,7 @@ def some_example(request: Request) -> Response:
 async def stream(request: Request) -> Response:
     """The answers as they come."""
     explorer, asked = _asked(request)
-    lines = events(explorer, asked, lambda answered: _card(asked, answered))
+    lines = events(explorer, asked, lambda answered: _card(explorer, asked, answered))
     return StreamingResponse(lines, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
@@ -154,9 +154,9 @@ def _levelled(asked: Question, item: Attribution) -> Attribution:
     return item if asked.level == "word" else replace(item, words=(), word_scores=item.word_scores[:0], word_spans=())
 
 
-def _card(asked: Question, answered: Answered) -> str:
+def _card(explorer: Explorer, asked: Question, answered: Answered) -> str:
     item = None if answered.attribution is None else _levelled(asked, answered.attribution)
-    return fragment("explore_card", answered=answered, item=item, asked=asked)
+    return fragment("explore_card", answered=answered, item=item, asked=asked, title=explorer.titles[answered.name])
 
 
 def _bars(answers: Sequence[Answer]) -> list[tuple[Answer, bool]]:

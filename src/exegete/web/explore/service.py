@@ -15,7 +15,7 @@ from PIL import Image
 
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import attribute
-from exegete.explainers.registry import seeded
+from exegete.explainers.registry import seeded, titles, usual_method
 from exegete.metrics import metric
 from exegete.models import Batch, ExplainedModel
 from exegete.reports.attributions import Attribution
@@ -27,7 +27,7 @@ from exegete.web.names import shown
 from exegete.web.pictures import Pictures, png
 from exegete.web.settings import Limits
 
-USUAL = ("integrated_gradients", "input_x_gradient", "attention_rollout", "occlusion")
+SECOND_LOOK = "occlusion"
 JUDGES = ("aopc_comprehensiveness", "aopc_sufficiency")
 REMEMBERED = 256
 EXAMPLE = "example-"
@@ -76,11 +76,16 @@ class Explorer:
         self.models, self.examples = dict(models), examples
         names = shown((*methods, *native_methods()))
         self.methods = {name: seeded(spec, seed) for spec, name in names.items()}
-        self.usual = [names[spec] for spec in methods] or [name for name in USUAL if name in self.methods]
+        self.chosen = [names[spec] for spec in methods]
+        self.titles = titles(self.methods)
         self.judges = [metric(name) for name in JUDGES]
         self.pictures = Pictures(limits)
         self.work = WorkQueue(limits.waiting, limits.seconds)
         self._kept = OrderedDict[tuple[str, ...], Answered]()
+
+    def usual(self, model: str) -> list[str]:
+        """The methods a page begins with: those chosen for this server, else the model's best and a second look."""
+        return self.chosen or [usual_method(self.models[model]), SECOND_LOOK]
 
     def takes_images(self, model: str) -> bool:
         """Whether a model reads pictures; the others read texts."""

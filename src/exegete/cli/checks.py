@@ -1,0 +1,119 @@
+"""Names, parameters and paths, checked before anything heavy is imported: a slip costs a second."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from exegete.errors import ExegeteError, unknown
+
+DEVICE = re.compile(r"(cpu|cuda|mps|xpu|npu|hpu|meta)(:[0-9]+)?")
+DTYPES = ("float64", "float32", "bfloat16", "float16", "auto")
+
+
+def check(
+    *,
+    models: Sequence[str] = (),
+    data: str | None = None,
+    methods: str | None = None,
+    metrics: str | None = None,
+    preset: str | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    files: Sequence[Path | str | None] = (),
+) -> None:
+    """Looks at what a command was given, as far as that needs no model and no torch.
+
+    Raises:
+        ExegeteError: an unknown method, metric, parameter, reader, device or type, or a path where there is nothing.
+    """
+    from exegete.data.local import require_there
+
+    for name in models:
+        require_there(name)
+    if device is not None and not DEVICE.fullmatch(device):
+        raise ExegeteError(f"expected a device that is here, as cpu, cuda or cuda:1, got {device}")
+    if dtype is not None and dtype not in DTYPES:
+        raise unknown("floating point type", dtype, DTYPES[:-1])
+    for file in files:
+        if file is not None and not Path(file).expanduser().exists():
+            raise ExegeteError(f"there is no {file}")
+    _check_methods(methods)
+    with by_outlines():
+        _check_metrics(metrics, preset)
+    if data is not None:
+        _check_data(data)
+
+
+@contextmanager
+def by_outlines() -> Iterator[None]:
+    """Inside the block parts are their outlines; what an outline cannot say is left for the part itself."""
+    from exegete.data.outline import outlined
+
+    with suppress(LookupError, TypeError, NameError, AttributeError, AssertionError), outlined():
+        yield
+
+
+def check_arguments(names: Sequence[str]) -> None:
+    """Raises ExegeteError for a name that is none of the arguments of transformers' Trainer, read off their source."""
+    package = find_spec("transformers")
+    places = (package.submodule_search_locations if package else None) or []
+    file = next((path for place in places if (path := Path(place) / "training_args.py").is_file()), None)
+    if not names or file is None:
+        return
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    valid = {
+        part.target.id
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments"
+        for part in node.body
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+    }
+    wrong = next((name for name in names if valid and name not in valid), None)
+    if wrong is not None:
+        raise ExegeteError(f"unusable training arguments: {unknown('argument', wrong, sorted(valid))}")
+
+
+def _check_methods(methods: str | None) -> None:
+    from exegete.cli.options import split_ids
+    from exegete.data.local import looks_local
+    from exegete.explainers.registry import EXPLAINERS, explainer
+
+    for spec in split_ids(methods) or ():
+        name, _, path = spec.partition("?")[0].partition(":")
+        if spec == "all":
+            continue
+        with by_outlines():
+            if not path:
+                explainer(spec)
+            elif EXPLAINERS[name] and looks_local(path) and not Path(os.path.expanduser(path)).exists():
+                raise ExegeteError(f"there is no explainer at {path}")
+
+
+def _check_metrics(metrics: str | None, preset: str | None) -> None:
+    from exegete.cli.options import split_ids
+    from exegete.errors import unknown
+    from exegete.metrics.presets import PRESETS
+    from exegete.metrics.registry import PEAK_MEMORY, SECONDS, metric
+
+    if preset is not None and preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
+    for spec in split_ids(metrics) or ():
+        if spec not in (SECONDS.name, PEAK_MEMORY.name):
+            metric(spec)
+
+
+def _check_data(data: str) -> None:
+    """The reader and its options, and that there is something where a path is given."""
+    from exegete.data.load import open_spec
+
+    with by_outlines():
+        reader = open_spec(data)
+        path = getattr(reader, "path", "")
+        if path and reader.card.name != "hub" and "://" not in path and not Path(path).expanduser().exists():
+            raise ExegeteError(f"there is no file or folder {path}, which the data {data} are to be read from")

@@ -1,0 +1,43 @@
+"""`exegete push`: a trained model or explainer to the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from exegete.cli.checks import check
+from exegete.cli.console import say
+
+
+def push(
+    folder: Annotated[Path, typer.Argument(help="What `exegete train` wrote.")],
+    repository: Annotated[str, typer.Argument(help="Where to, as user/name; it is made if it is not there.")],
+    result: Annotated[
+        Path | None, typer.Option("--result", help="A comparison's folder, whose table goes into the card.")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="A new repository is private.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the card and the files, and stop.")] = False,
+) -> None:
+    """Push a trained model or a learned explainer to the hub, with a card; log in with `hf auth login` before.
+
+    It is loaded again by its name: exegete.load("user/name"), or --methods attributive_masking:user/name.
+
+    Example: exegete push runs/guided user/guided --result judged --dry-run
+    """
+    check(files=[folder, result])
+    from exegete.data import hub
+    from exegete.reports.hub_card import hub_card
+    from exegete.reports.tables.markdown import markdown
+
+    table = ""
+    if result is not None:
+        from exegete.studies.compare.comparison import Comparison
+
+        table = markdown(Comparison.load(result).leaderboard)
+    card = hub_card(folder, repository, table)
+    if dry_run:
+        typer.echo("\n".join([card, *(each.path_in_repo for each in hub.operations(folder, card))]))
+        return
+    say(f"pushed: {hub.push(folder, repository, card, private=private)}")

@@ -1,0 +1,48 @@
+"""A command that is stopped says in one line what is kept, and how it goes on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_kept: list[str] = []
+
+
+def keeping(what: str) -> None:
+    """From here on the command leaves this when it is stopped."""
+    _kept[:] = [what]
+
+
+def left() -> str:
+    """What a stopped command says."""
+    return f"stopped: {_kept[0] if _kept else 'nothing was kept, the same command begins again'}"
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Inside the block SIGTERM is what Ctrl-C is: a KeyboardInterrupt with the signal as its argument."""
+    _kept.clear()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(number)
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def signal_of(end: SystemExit) -> int | None:
+    """The signal that ended a command; None where it ended by itself."""
+    asked = getattr(end.__context__, "__cause__", None)
+    if not isinstance(asked, KeyboardInterrupt):
+        return None
+    return int(asked.args[0]) if asked.args else int(signal.SIGINT)

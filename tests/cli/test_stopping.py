@@ -1,0 +1,59 @@
+"""A stopped command says in one line what is kept; the same command goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import exegete
+
+COMMAND = [sys.executable, "-m", "exegete"]
+
+
+def begun(folder, *words):
+    environment = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1]), "EXEGETE_SCALE": "0.05"}
+    return subprocess.Popen(
+        [*COMMAND, *words], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def stopped_when(process, there, number):
+    """Sends the signal as soon as something is there; the exit code and the lines on standard error."""
+    end = time.monotonic() + 240
+    while not there() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=240)
+    return process.returncode, [line for line in err.replace("\r", "\n").splitlines() if "stopped" in line]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_is_stopped_in_training_goes_on(number, tmp_path):
+    demo = ("demo", "--methods", "random,saliency", "--limit", "4", "--quiet", "--device", "cpu")
+    model = tmp_path / "demo" / "model"
+    code, lines = stopped_when(begun(tmp_path, *demo), lambda: any(model.glob("checkpoint-*")), number)
+    assert code == 128 + number
+    (line,) = lines
+    assert "the same command goes on" in line
+    again = begun(tmp_path, *demo)
+    out, err = again.communicate(timeout=240)
+    assert again.returncode == 0, err
+    assert out.startswith("On 4 examples, ")
+    assert err.splitlines()[-1] == "report: demo/comparison/report.html"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_comparison_that_is_stopped_says_what_is_kept(number, tmp_path, monkeypatch):
+    train = ("train", "baseline", "--config", "tiny", "--data", "generated?size=40", "--epochs", "1", "--quiet")
+    assert begun(tmp_path, *train, "--output-dir", "model").wait(timeout=240) == 0
+    compare = ("compare", "--model", "model", "--data", "generated", "--limit", "300", "--output-dir", "out")
+    process = begun(tmp_path, *compare, "--methods", "lime,random", "--quiet")
+    code, lines = stopped_when(process, lambda: any((tmp_path / "out").rglob("*.parquet")), number)
+    assert code == 128 + number
+    assert lines == ["stopped: judged examples are kept in out: the same command with --output-dir out goes on"]

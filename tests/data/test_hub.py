@@ -1,0 +1,144 @@
+"""Repositories of the hub are read from its cache like folders, and written with a card; no hub is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from math import isclose
+from pathlib import Path
+from unittest.mock import create_autospec
+
+import huggingface_hub as hf
+import numpy as np
+import pytest
+
+import exegete
+import families
+from exegete import ExegeteError
+from exegete.cli import main
+from exegete.data import hub
+from exegete.explainers import EXPLAINERS
+from exegete.recipes import RECIPES
+from exegete.reports.hub_card import hub_card, wilson
+from small import small
+
+QUICK = {"num_train_epochs": 1, "disable_tqdm": True, "use_cpu": True}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A trained run's folder."""
+    train, dev = (exegete.load_data("generated?size=24", split) for split in ("train", "dev"))
+    return RECIPES["er_joint"]("attention").train(
+        "tiny", train, dev, tmp_path_factory.mktemp("run") / "guided", arguments=QUICK, max_length=32
+    )
+
+
+def test_the_card_says_task_data_figures_use_and_paper(run):
+    card = hf.ModelCard(hub_card(run.folder, "user/guided"))
+    dev = json.loads((run.folder / "exegete_run.json").read_text())["config"]["data"]["dev"]
+    rows = dev["rows"]
+    low, high = wilson(run.metrics["accuracy"], rows)
+    assert card.data.pipeline_tag == "text-classification"
+    assert {"exegete", "er_joint"} <= set(card.data.tags)
+    for part in (
+        "A model for text classification (negative, positive), trained by `er_joint` (",
+        'exegete.load("user/guided")',
+        f"- dev: {dev['source']} ({rows} rows)",
+        f"| accuracy | {run.metrics['accuracy']:.4f} | {low:.4f} … {high:.4f} |",
+        "- num_train_epochs = 1",
+        "- Departure from",
+    ):
+        assert part in card.content, part
+
+
+@pytest.mark.parametrize(("share", "count", "low", "high"), [(0.5, 10, 0.2366, 0.7634), (1.0, 10, 0.7225, 1.0)])
+def test_intervals_of_shares_are_wilsons(share, count, low, high):
+    assert all(isclose(one, other, abs_tol=5e-5) for one, other in zip(wilson(share, count), (low, high), strict=True))
+
+
+def test_checkpoints_and_hidden_files_stay_here(tmp_path):
+    for name in ("model.safetensors", "checkpoint-3/model.safetensors", ".lock", "README.md", "explainer/config.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    added = hub.operations(tmp_path, "the card")
+    assert [each.path_in_repo for each in added] == ["README.md", "explainer/config.json", "model.safetensors"]
+    assert added[0].upload_info.size == len("the card")
+    with pytest.raises(ExegeteError, match="nothing to push"):
+        hub.operations(tmp_path / "nowhere", "")
+
+
+def test_what_is_sent_is_what_the_hub_takes(run, monkeypatch):
+    made, sent = create_autospec(hf.HfApi.create_repo), create_autospec(hf.HfApi.create_commit)
+    made.return_value = hf.RepoUrl("https://huggingface.co/user/guided")
+    monkeypatch.setattr(hf.HfApi, "create_repo", made)
+    monkeypatch.setattr(hf.HfApi, "create_commit", sent)
+    assert run.push_to_hub("user/guided", private=True, token="secret") == "https://huggingface.co/user/guided"
+    assert made.call_args.args[0].token == "secret"
+    assert made.call_args.args[1:] == ("user/guided",)
+    assert made.call_args.kwargs == {"private": True, "exist_ok": True}
+    _, repository, added = sent.call_args.args
+    assert repository == "user/guided"
+    assert all(isinstance(each, hf.CommitOperationAdd) for each in added)
+    names = {each.path_in_repo for each in added}
+    assert {"README.md", "model.safetensors", "config.json", "tokenizer.json", "metrics.json"} <= names
+    assert not any(name.startswith(("checkpoint-", ".")) for name in names)
+
+
+def test_a_hub_that_refuses_is_an_error(run, monkeypatch):
+    def refused(*_, **__):
+        raise hf.errors.HFValidationError("Repo id must be in the form 'user/name'")
+
+    monkeypatch.setattr(hf.HfApi, "create_repo", refused)
+    with pytest.raises(ExegeteError, match=r"a/b/c cannot be pushed: Repo id"):
+        run.push_to_hub("a/b/c")
+
+
+def test_the_command_shows_what_it_would_push(run, capsys):
+    assert main(["push", str(run.folder), "user/guided", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "# guided" in shown
+    assert shown.splitlines()[-2:] == ["tokenizer.json", "tokenizer_config.json"]
+
+
+def cached(home, name, fill):
+    """A repository in the hub's cache, in its layout."""
+    root = Path(home) / "hub" / f"models--{name.replace('/', '--')}"
+    (root / "refs").mkdir(parents=True)
+    (root / "refs" / "main").write_text("0" * 40)
+    fill(root / "snapshots" / ("0" * 40))
+
+
+READ = """
+import json, exegete
+model = exegete.load("user/model")
+named = exegete.attribute(model, "a film", "parameterised_attention:user/learned")[0]
+print(json.dumps([named.scores.tolist(), exegete.attribute(model, "a film", "saliency")[0].scores.tolist()]))
+try:
+    exegete.explainer("parameterised_attention:user/nothing")
+except exegete.ExegeteError as error:
+    print(error)
+"""
+
+
+def test_models_and_explainers_are_read_by_their_names(tmp_path):
+    """In a process of its own, whose cache is the only hub it has."""
+    model, learned = small("bert"), EXPLAINERS["parameterised_attention"].untrained(small("bert"))
+
+    def save(folder):
+        model.model.save_pretrained(folder)
+        families.tokenizer("bert").save_pretrained(folder)
+
+    cached(tmp_path, "user/model", save)
+    cached(tmp_path, "user/learned", learned.save_pretrained)
+    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    environment["PYTHONPATH"] = str(Path(exegete.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", READ], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    numbers, error = done.stdout.splitlines()
+    by_learned, by_saliency = json.loads(numbers)
+    np.testing.assert_allclose(by_learned, exegete.attribute(model, "a film", learned)[0].scores, rtol=1e-5)
+    np.testing.assert_allclose(by_saliency, exegete.attribute(model, "a film", "saliency")[0].scores, rtol=1e-5)
+    assert "there is no folder user/nothing, nor can such a repository be read" in error

@@ -1,0 +1,104 @@
+"""What a person sees in a terminal of 80, 100 and 160 columns: a real one, as the commands believe."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+import exegete
+from exegete.explainers.registry import titles
+from exegete.metrics import cards
+from exegete.studies.compare.comparison import Comparison
+from first_impressions.conftest import METHODS
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+WIDTHS = (80, 100, 160)
+
+
+def seen(width, *words):
+    """All that a command writes into a terminal of this width: exit code, text with its escapes."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "CI")}
+    environment |= {"TERM": "xterm-256color", "PYTHONPATH": str(Path(exegete.__file__).parents[1])}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "exegete", *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    text = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+        if not part:
+            break
+        text += part
+    os.close(ours)
+    return process.wait(timeout=120), text.decode().replace("\r\n", "\n")
+
+
+@pytest.fixture(scope="module")
+def shown(model_folder, data, result, pictures):
+    """The comparison's output at every width, without escapes and with them."""
+    command = ("compare", "--model", str(model_folder), "--data", str(data), "--methods", ",".join(METHODS))
+    found = {}
+    for width in WIDTHS:
+        code, text = seen(width, *command, "--output-dir", str(result), "--device", "cpu")
+        assert code == 0, text
+        (pictures / f"compare-{width}.ansi").write_text(text, encoding="utf-8")
+        found[width] = text
+    return found
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_sticks_out_and_no_word_is_broken(width, shown):
+    lines = ESCAPES.sub("", shown[width]).splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("method"))
+    end = next(at for at, line in enumerate(lines) if line.startswith("Bold numbers are"))
+    assert max(map(len, (line.rstrip() for line in lines[:end]))) <= width
+    known = {word for title in titles(METHODS).values() for word in title.split()}
+    known |= {word for card in cards().values() for word in card.title.split()}
+    known |= {"no", "better", "than", "random"}
+    words = {word for line in lines[start - 1 : end] for word in line.split() if re.search(r"[^\W\d]", word)}
+    assert {word for word in words - known if not re.fullmatch(r"n=\d+|method|nan", word)} == set()
+
+
+def test_a_narrow_terminal_says_what_it_leaves_out(shown):
+    plain = {width: " ".join(ESCAPES.sub("", text).split()) for width, text in shown.items()}
+    assert "Too narrow for intervals" in plain[80]
+    assert "widen the terminal or see the report" in plain[80]
+    assert "Too narrow" not in plain[160]
+    assert re.search(r"\d…-?\d", plain[160])
+    assert not re.search(r"\d…-?\d", plain[80])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_last_lines_say_the_best_the_cost_and_where_the_report_is(width, shown, result):
+    board = Comparison.load(result).leaderboard
+    last = " ".join(" ".join(ESCAPES.sub("", shown[width]).splitlines()[-15:]).split())
+    assert str(result / "report.html") in last.replace(" ", "") or f"report: {result}/report.html" in last
+    assert board.rows[0] in last or "no method is" in last
+    assert "s an example" in last or "no method is" in last
+
+
+def test_the_best_is_bold_and_intervals_are_dim(shown):
+    assert "\x1b[1m" in shown[160]
+    assert "\x1b[2m" in shown[160]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("command", ["methods", "metrics", "datasets"])
+def test_lists_fit(width, command):
+    code, text = seen(width, command)
+    assert code == 0
+    assert max(map(len, ESCAPES.sub("", text).splitlines())) <= width
