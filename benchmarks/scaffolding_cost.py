@@ -128,7 +128,7 @@ class Desk:
 
     def whole(self, number: int, mode: Mode) -> None:
         """A step of both."""
-        self.taught_batch(number)
+        self.lesson(number)
         self.outer(number, mode)
 
     def own_step(self, number: int) -> None:

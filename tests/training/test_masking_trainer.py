@@ -325,8 +325,8 @@ def test_bad_input(tmp_path):
         train_masking(bert(), texts(4), texts(4), tmp_path)
     with pytest.raises(ExegeteError, match="fine-tuned already"):
         RECIPES["aml"]().train("tiny", texts(4), texts(4), tmp_path)
-    with pytest.raises(ExegeteError, match="masked_share and head_rate do not apply"):
-        RECIPES["aml"]().train(bert(), texts(4), texts(4, start=8), tmp_path, masked_share=0.5)
+    with pytest.raises(ExegeteError, match="head_rate, head_dropout do not apply"):
+        RECIPES["aml"]().train(bert(), texts(4), texts(4, start=8), tmp_path, head_dropout=0.5)
     with pytest.raises(ExegeteError, match="unknown metric"):
         RECIPES["aml"]("aopc")
     model = bert()

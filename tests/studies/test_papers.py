@@ -1,0 +1,73 @@
+"""Study files at paper scale hold the papers' rows, columns, data, seeds and settings."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from exegete.studies.runs.grid import grid
+from exegete.studies.spec.study_file import load_study
+
+STUDIES = Path(__file__).parents[2] / "studies"
+PAPERS = yaml.safe_load((STUDIES / "papers.yaml").read_text(encoding="utf-8"))
+KEYS = {"paper", "table", "rows", "columns", "seeds", "models", "sizes", "settings"}
+
+
+@cache
+def at_paper_scale(name):
+    return grid(load_study(STUDIES / f"{name}.yaml", "paper"))
+
+
+def shown(made, part, side):
+    """The titles of a table's rows or columns once all of it is run."""
+    titles = set()
+    for run in made.runs:
+        for explainer in (run.explainers or {"": ""}) if run.dataset else ():
+            fields = {name: getattr(run, name) for name in ("training", "model", "recipe", "dataset", "judgement")}
+            fields["explainer"] = explainer
+            if all(value in part.where.get(name, [value]) for name, value in fields.items()):
+                for metric in part.metrics:
+                    named = {**fields, "metric": metric}
+                    values = [part.labels.get(named[field], named[field]) for field in getattr(part, side)]
+                    titles.add(" / ".join(value for value in values if value))
+    return titles
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_table_is_the_papers(name):
+    wanted, made = PAPERS[name], at_paper_scale(name)
+    assert set(wanted) <= KEYS
+    tables = made.study.file.tables
+    part = tables[wanted.get("table", next(iter(tables)))]
+    assert set(wanted.get("rows", ())) <= shown(made, part, "rows"), "there may be rows of ours"
+    if "columns" in wanted:
+        assert shown(made, part, "columns") == set(wanted["columns"])
+    if "models" in wanted:
+        assert [model.source for model in made.study.file.models.values()] == wanted["models"]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_data_seeds_and_settings_are_the_papers(name):
+    wanted, made = PAPERS[name], at_paper_scale(name)
+    for recipe, count in wanted.get("seeds", {}).items():
+        assert len({run.seed for run in made.runs if run.recipe == recipe}) == count, recipe
+    for dataset, count in wanted.get("sizes", {}).items():
+        part = made.study.dataset(dataset)
+        known = {**made.addresses["datasets"], **made.addresses["judged"]}[dataset]
+        if "missing" not in known or part["limit"]:
+            start, end = part.get("rows") or (0, part["limit"])
+            assert known.get("rows", end and end - start) == count, dataset
+    for recipe, settings in wanted.get("settings", {}).items():
+        runs = [run for run in made.runs if run.recipe == recipe and not run.dataset]
+        assert runs, recipe
+        for config in (run.cell.config for run in runs):
+            known = {**config, **config["arguments"], **config["parameters"]}
+            assert {key: known.get(key) for key in settings} == settings, recipe
+
+
+def test_every_table_of_a_paper_has_a_file():
+    files = {path.stem for path in STUDIES.glob("*.yaml")} - {"papers"}
+    assert set(PAPERS) <= files
