@@ -1,15 +1,19 @@
 """The page: nothing given to it becomes markup, it needs nothing from outside, and it shows what it was given."""
 
 import re
+from base64 import b64decode
 from html.parser import HTMLParser
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from exegete.data.cards import MetricCard
 from exegete.reports.attributions import Attributions
 from exegete.reports.figures.curves import Curve, charts, ticks
+from exegete.reports.highlighted.picture import data_address
 from exegete.reports.pages import html
 from exegete.reports.pages.html import ExampleView, report_html
 from exegete.reports.tables.leaderboard import leaderboard
@@ -18,7 +22,7 @@ from reports.boards import CARDS, attribution, image, results
 HOSTILE = (
     "</script><script>alert('x1')</script><img src=x onerror=alert(2)>\"' onmouseover='x' <!-- ]]> &amp; {{ 7 * 7 }}"
 )
-VOID = {"meta", "input"}
+VOID = {"meta", "input", "img"}
 
 
 class Page(HTMLParser):
@@ -284,3 +288,18 @@ def test_of_many_curves_the_best_and_random_stand_out():
         assert ("random" in pressed) == (methods is many)
         lines = [one[1] for one in page.tags("g")]
         assert {line["data-line"] for line in lines if "off" not in line["class"].split()} == set(pressed)
+
+
+def test_an_image_lies_under_its_heat_map():
+    address = data_address(Image.new("RGB", (900, 300), "red"))
+    assert Image.open(BytesIO(b64decode(address.partition(",")[2]))).size == (224, 75)
+    view = ExampleView(0, (), "heron", "heron", (), {"occlusion": image(3, 4)}, address)
+    page = Page(_report(examples=[view]))
+    (shown,) = page.tags("img")
+    assert shown[1]["src"] == address
+    assert [one[1]["class"] for one in page.tags("div") if one[1].get("class") in ("picture", "patches")] == [
+        "picture",
+        "patches",
+    ]
+    ((_, policy, _),) = page.tags("meta", http_equiv="Content-Security-Policy")
+    assert "img-src data:" in policy["content"]

@@ -66,7 +66,7 @@ class FittedTable:
 
     def _legend(self, shown: Sequence[int], intervals: bool) -> str:
         """What the marks mean, and what was left out."""
-        row = [cell for each in self._cells for cell in each]
+        row = [each[column] for each in self._cells for column in shown]
         below = [f"its {CONFIDENCE:.0f} % bootstrap interval"] if intervals else []
         below += ["n where a metric is defined for some examples only"] if any(cell.partial for cell in row) else []
         legend = f"{'Numbers with *' if self.plain else 'Bold numbers'} are {BEST}."
