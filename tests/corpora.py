@@ -264,6 +264,24 @@ def argilla(folder):
     return folder / "data"
 
 
+def hotpotqa(folder):
+    def question(text, answer, *facts):
+        context = [
+            ["Lid", ["A lid is round.", " It is old."]],
+            ["Cup", ["A cup is tall."]],
+            ["Tin", ["A tin is grey."]],
+        ]
+        known = {"_id": text, "type": "comparison", "level": "hard"}
+        return known | {"question": text, "answer": answer, "context": context, "supporting_facts": list(facts)}
+
+    questions = [
+        question("Which is old, a lid or a cup?", "a lid", ["Lid", 1], ["Lid", 0], ["Cup", 0]),
+        question("What is grey?", "a tin", ["Tin", 0]),
+    ]
+    (folder / "hotpot_dev_distractor_v1.json").write_text(json.dumps(questions))
+    return folder
+
+
 CORPORA = {
     "sst": sst,
     "rotten_tomatoes": rotten_tomatoes,
@@ -276,6 +294,7 @@ CORPORA = {
     "xnli": xnli,
     "esnli": esnli,
     "squad": squad,
+    "hotpotqa": hotpotqa,
     "mlqe": mlqe,
     "wmt_qe": wmt_qe,
     "csv": csv,

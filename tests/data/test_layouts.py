@@ -31,6 +31,14 @@ def refused(message, *arguments, **options):
     assert "\n" not in str(error.value)
 
 
+def test_hotpotqa_asks_about_paragraphs(tmp_path):
+    first, second = read(tmp_path, "hotpotqa", "dev")
+    assert first["sources"][0] == {"name": "Lid", "text": "A lid is round. It is old."}
+    assert (first["evidence"], second["evidence"]) == (["Lid", "Cup"], ["Tin"])
+    assert first["prompt"] == "{sources}\n\nQuestion: Which is old, a lid or a cup?\nAnswer:"
+    assert (first["response"], first["kind"]) == (" a lid", "comparison")
+
+
 def test_esnli_marks_words_with_their_punctuation(tmp_path):
     train = read(tmp_path, "esnli")
     assert train["text"][:] == ["A man, who sings, is old.", 'He said "so".']

@@ -24,6 +24,7 @@ READERS: Registry[type[Reader]] = Registry(
         "xnli": "snli:Xnli",
         "esnli": "esnli:Esnli",
         "squad": "squad:Squad",
+        "hotpotqa": "hotpotqa:Hotpotqa",
         "mlqe": "mlqe:Mlqe",
         "wmt_qe": "wmt_qe:WmtQe",
         "csv": "csv:Csv",

@@ -19,3 +19,13 @@ def passes(lengths: Sequence[int], budget: int, *, uniform: bool = False) -> Ite
         stop = next((row for row in range(max(least, start + 1), most) if lengths[row] != lengths[row - 1]), most)
         yield slice(start, stop)
         start = stop
+
+
+def frugal(lengths: Sequence[int], budget: int, overhead: int) -> Iterator[slice]:
+    """As `passes`, but a row joins one only where its padding is at most `overhead`, the tokens that a pass costs."""
+    start = 0
+    for row in range(1, len(lengths) + 1):
+        full = (row - start + 1) * lengths[start] > budget
+        if row == len(lengths) or full or lengths[start] - lengths[row] > overhead:
+            yield slice(start, row)
+            start = row

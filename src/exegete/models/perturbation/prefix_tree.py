@@ -16,12 +16,14 @@ from transformers import DynamicCache
 
 from exegete.models.batch import Batch
 from exegete.models.loading.adapters import unwrapped
-from exegete.models.perturbation.packing import passes
+from exegete.models.perturbation.packing import frugal
 
 WORTH = 0.8
 """The share of a loop's tokens up to which a tree, with its smaller passes, is taken."""
 TOGETHER = 512
 """Versions that grow one tree; beginnings are kept until it is done."""
+PASS_COSTS = {"cpu": 24, "cuda": 4096}
+"""Tokens that one more pass costs."""
 
 Kept = list[tuple[Tensor, Tensor]]
 """Keys and values [H, n, d_h] of n tokens, layer by layer."""
@@ -106,10 +108,11 @@ def _grown(model: Any, versions: Sequence[Version], branches: Sequence[Branch], 
     kept: dict[int, Kept] = {}
     needed = {branch.parent for branch in branches}
     answers: dict[int, Tensor] = {}
+    overhead = PASS_COSTS.get(model.device.type, PASS_COSTS["cuda"])
     for level in range(1 + max(branch.level for branch in branches)):
         sizes = {n: len(versions[one.version].ids) - one.begin for n, one in enumerate(branches) if one.level == level}
         order = sorted(sizes, key=lambda number: -sizes[number])
-        for part in passes([sizes[number] for number in order], budget):
+        for part in frugal([sizes[number] for number in order], budget, overhead):
             numbers = order[part]
             past = [_beginning(branches, kept, branches[number]) for number in numbers]
             table, own = _continued(model, [versions[branches[number].version] for number in numbers], past)

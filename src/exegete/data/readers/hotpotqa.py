@@ -1,0 +1,77 @@
+"""HotpotQA: questions whose answer takes two of ten paragraphs, as prompts for generated text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from exegete.data.cards import DataCard
+from exegete.data.readers.base import Row, field, from_json, listed, need_text, read
+from exegete.data.readers.exchanges import features
+from exegete.data.readers.layouts import Divided
+from exegete.errors import ExegeteError
+
+if TYPE_CHECKING:
+    from datasets import Features
+
+COLUMNS = ("prompt", "sources", "response", "evidence", "kind")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hotpotqa(Divided):
+    """Questions, their paragraphs as sources named by title; `evidence`: titles of those that hold a supporting fact.
+
+    A folder holds the published files of the distractor setting. A file alone is divided by question (80 % train, 10 %
+    dev, 10 % test by a hash of question and seed); `all` is the whole file. Other files of the same form do as well.
+    """
+
+    names: ClassVar = {
+        "train": ("hotpot_train_v1.1.json",), "dev": ("hotpot_dev_distractor_v1.json",),
+    }  # fmt: skip
+    card: ClassVar[DataCard] = DataCard(
+        name="hotpotqa", what="questions on ten paragraphs, of which the answer needs two; for generated text",
+        form="hotpotqa:FOLDER with hotpot_train_v1.1.json, hotpot_dev_distractor_v1.json, or hotpotqa:FILE",
+        source="Yang et al. 2018", licence="CC BY-SA 4.0",
+        example="hotpotqa:corpora/hotpotqa/hotpot_dev_distractor_v1.json",
+    )  # fmt: skip
+
+    def keyed(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
+        """The questions, divided by their text."""
+        from datasets import Features
+
+        known = features()
+        return Features({name: known[name] for name in COLUMNS}), self._rows(path)
+
+    def _rows(self, path: Path) -> Iterator[tuple[str, Row]]:
+        content = from_json(read(path), str(path))
+        for number, record in enumerate(listed({"questions": content}, "questions", str(path)), 1):
+            where = f"{path}, question {number}"
+            question = need_text(field(record, "question", where), "question", where)
+            sources = [_source(part, where) for part in listed(record, "context", where)]
+            titles = {source["name"] for source in sources}
+            facts = [_titled(fact, "supporting_facts", where)[0] for fact in listed(record, "supporting_facts", where)]
+            yield (
+                question,
+                {
+                    "prompt": f"{{sources}}\n\nQuestion: {question}\nAnswer:",
+                    "sources": sources,
+                    "response": " " + need_text(field(record, "answer", where), "answer", where).strip(),
+                    "evidence": [title for title in dict.fromkeys(facts) if title in titles],
+                    "kind": need_text(record.get("type", "bridge"), "type", where),
+                },
+            )
+
+
+def _source(part: Any, where: str) -> Row:
+    """A paragraph [title, [sentence, …]] as a source."""
+    title, sentences = _titled(part, "context", where)
+    text = "".join(sentences) if isinstance(sentences, list) and all(isinstance(x, str) for x in sentences) else None
+    return {"name": title, "text": need_text(text, "context", where)}
+
+
+def _titled(part: Any, name: str, where: str) -> tuple[str, Any]:
+    if not isinstance(part, list) or len(part) != 2:
+        raise ExegeteError(f"{where}: expected pairs that begin with a title in {name!r}, got {part!r:.80}")
+    return need_text(part[0], name, where), part[1]
