@@ -55,14 +55,15 @@ right = float((logits.argmax(-1) == ids[:, asked + 1]).float().mean())
 print(f"answers that are right: {100 * right:.0f} % (by chance among the orders: 25 %)")
 
 # %% [markdown]
-# It is a model of seconds: it knows that the answer is one of the dishes that were ordered, and not yet always whose. That
-# is enough to trace an answer, and a reminder that a citation says what the answer rests on, not whether it is right.
+# It is a model of seconds: it knows that the answer is one of the dishes that were ordered, and not yet always whose.
+# That is enough to trace an answer, and a reminder that a citation says what the answer rests on, not whether it is
+# right.
 #
 # ## Which order does the answer come from?
 #
 # `{sources}` in a prompt or message is where the sources are put. `unit="source"` gives a score to each, and
-# `target="sentences"` a row to each sentence of the answer. Occlusion takes a source away and looks how much less likely
-# the answer becomes.
+# `target="sentences"` a row to each sentence of the answer. Occlusion takes a source away and looks how much less
+# likely the answer becomes.
 
 # %%
 model = exegete.load((llama.eval(), tokenizer), task="generation")
@@ -82,8 +83,8 @@ exegete.attribute(model, [chat], method="occlusion", unit="token", target="words
 # %% [markdown]
 # ## Which method to trust
 #
-# The evidence is known, so `recall_at_k` says how often the needed order comes first; `topk_drop` how much less likely
-# the answer is without it.
+# The evidence is known, so `recall_at_k` says how often the needed order comes first; `topk_drop` how much less
+# likely the answer is without it.
 
 # %%
 rows = [orders() for _ in range(40)]
