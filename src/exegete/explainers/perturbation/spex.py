@@ -81,8 +81,8 @@ class Spex(OfOutput):
                 found = sparse(values, count, self.n_samples, int(random.integers(2**31)))
             alone, together = shapley(found, count)
             scores[row, :count], pairs[row, :count, :count] = torch.from_numpy(alone), torch.from_numpy(together)
-        given = {"device": batch.device, "dtype": model.dtype}
-        return Explanation(spread(scores.to(**given), unit), pairs=_spread_pairs(pairs.to(**given), unit))
+        scores, pairs = (each.to(batch.device, model.dtype) for each in (scores, pairs))
+        return Explanation(spread(scores, unit), pairs=_spread_pairs(pairs, unit))
 
     def _values(self, model: ExplainedModel, batch: Batch, target: Tensor, unit: Tensor, sets: Sets) -> Floats:
         present = torch.from_numpy(sets)[:, None].to(batch.device)
@@ -128,12 +128,11 @@ def sparse(values: Callable[[Sets], Floats], count: int, samples: int, seed: int
     except _AlikeError:
         return {}
     known = {tuple(own): float(found.values[place]) for own, place in found.interaction_lookup.items()}
-    pairs = {own: value for own, value in known.items() if len(own) == 2}
-    alone = {(unit,): known.get((unit,), 0.0) for unit in range(count)}
-    for own, value in pairs.items():
-        for unit in own:
-            alone[(unit,)] -= value / 2
-    return alone | pairs
+    degree: dict[tuple[int, ...], float] = {own: value for own, value in known.items() if len(own) == 2}
+    for unit in range(count):
+        shared = sum(value for own, value in known.items() if len(own) == 2 and unit in own)
+        degree[(unit,)] = known.get((unit,), 0.0) - shared / 2
+    return degree
 
 
 class _AlikeError(Exception):
