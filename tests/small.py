@@ -21,7 +21,7 @@ PAIRS = [
 ]
 
 
-NATIVE = [name for name, kind in EXPLAINERS.items() if kind.card.family not in ("prompted", "learned")]
+NATIVE = [name for name, kind in EXPLAINERS.items() if kind.card.family not in ("prompted", "learned", "interactions")]
 FEW = {
     "integrated_gradients": {"n_steps": 4},
     "smooth_grad": {"n_samples": 3},

@@ -18,6 +18,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.recipes import RECIPES, Recipe, rationales
 from exegete.reports.attributions import Attributions
+from exegete.reports.tables.table import markdown
 from exegete.studies.runs.grid import grid
 from exegete.studies.runs.performance import performance
 from exegete.studies.runs.run_cell import run_cell
@@ -84,6 +85,24 @@ def test_a_metric_asks_the_model_of_another_run(results, tmp_path):
     (tmp_path / "wrong.yaml").write_text(study)
     with pytest.raises(ExegeteError, match=r"wrong.yaml:\d+: metrics.F.0: unknown recipe 'Continues'"):
         load_study(tmp_path / "wrong.yaml")
+
+
+def test_a_table_over_examples_has_intervals_and_ties(results):
+    (judged,) = [run for run in results.grid.runs if run.judgement == "own"]
+    rows = results.examples(judged)
+    table = study_table(results, "tied")
+    means = rows.groupby("explainer")["A-C"].mean().sort_values(ascending=False)
+    np.testing.assert_allclose(table.center[:, 0], means.to_numpy())
+    assert table.columns == ["A-C ↑", "A-S ↓"]
+    assert (table.low <= table.center).all()
+    assert (table.center <= table.high).all()
+    (one, other) = (table.rows.index(name) for name in ("learned", "moved"))  # the same explainer, twice
+    assert (table.rank[one] == table.rank[other]).all()
+    shown = markdown(table)
+    assert f"{table.center[0, 0]:.2f} [{table.low[0, 0]:.2f}, {table.high[0, 0]:.2f}]"[:4] in shown
+    assert "Mean over examples with its bootstrap interval" in shown
+    with pytest.raises(ExegeteError, match="for one training, model, recipe, dataset and judgement"):
+        study_table(results, "mixed")
 
 
 def test_needs_come_first_and_are_part_of_the_address(results):

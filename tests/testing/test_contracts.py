@@ -19,7 +19,9 @@ from exegete.testing.models import random_model
 QUICK = [
     name
     for name, kind in EXPLAINERS.items()
-    if not kind.card.learned and kind.card.family not in ("prompted", "search") and name != "shapley_sampling"
+    if not kind.card.learned
+    and kind.card.family not in ("prompted", "search", "interactions")
+    and name != "shapley_sampling"
 ]
 FEWER = {"integrated_gradients": {"n_steps": 4}, "smooth_grad": {"n_samples": 3}, "gradient_shap": {"n_samples": 3}}
 FEWER |= {name: {"n_samples": 40} for name in ("lime", "kernel_shap")}

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 MethodFamily = Literal[
-    "control", "gradients", "attention", "decomposition", "perturbation", "search", "learned", "prompted"
+    "control",
+    "gradients",
+    "attention",
+    "decomposition",
+    "perturbation",
+    "search",
+    "interactions",
+    "learned",
+    "prompted",
 ]
 MetricFamily = Literal[
     "faithfulness", "plausibility", "simulatability", "consistency", "robustness", "agreement", "conciseness", "cost"

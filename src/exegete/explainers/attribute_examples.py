@@ -11,6 +11,7 @@ from typing import Any, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.data.alignment import pool
@@ -286,6 +287,7 @@ def _positions(batch: Batch, row: int, explanation: Explanation) -> dict[str, An
     content = batch.content[row].cpu()[real]
     scores = explanation.scores[row].float().cpu()[real].numpy()
     layers = None if explanation.layers is None else explanation.layers[row].float().cpu()[:, real].numpy()
+    pairs = None if explanation.pairs is None else explanation.pairs[row].double().cpu()[real][:, real].numpy()
     shared = {"scores": scores, "special": (~content).tolist(), "layers": layers}
     if batch.alignments is None:
         shared |= {"tokens": _unnamed(batch, row, real), "image_shape": batch.image_shape}
@@ -295,9 +297,12 @@ def _positions(batch: Batch, row: int, explanation: Explanation) -> dict[str, An
             "word_spans": (),
             "texts": (),
             "image_shape": batch.image_shape,
+            "pairs": () if pairs is None else strongest(pairs),
         }
     alignment = batch.alignments[row]
+    member = np.arange(len(alignment.words))[:, None] == np.asarray(alignment.word_of)
     return shared | {
+        "pairs": () if pairs is None else strongest(member @ pairs @ member.T),
         "tokens": alignment.tokens,
         "words": tuple(word.text for word in alignment.words),
         "word_scores": pool(scores, alignment.word_of, len(alignment.words)),
@@ -305,6 +310,14 @@ def _positions(batch: Batch, row: int, explanation: Explanation) -> dict[str, An
         "texts": alignment.texts,
         "truncated": alignment.truncated,
     }
+
+
+def strongest(pairs: NDArray[np.float64], most: int = 10) -> tuple[tuple[int, int, float], ...]:
+    """The pairs i < j of a symmetric table that are farthest from 0, strongest first; none that is 0."""
+    first, second = np.triu_indices(len(pairs), 1)
+    values = pairs[first, second]
+    order = np.argsort(-np.abs(values), kind="stable")[:most]
+    return tuple((int(first[at]), int(second[at]), float(values[at])) for at in order if values[at])
 
 
 def _unnamed(batch: Batch, row: int, real: Tensor) -> list[str]:

@@ -33,7 +33,7 @@ class Explanation:
     `scores` [B, L], zero outside content; `delta` [B]: how far the scores are from adding up to what they should
     (methods with a completeness property); `layers` [B, N, L]: scores layer by layer; `bias` [B]: the part of the
     target's score that belongs to no position (methods that keep it apart); `logits`: the model's answer, where the
-    method's own pass gave it.
+    method's own pass gave it; `pairs` [B, L, L]: what two positions add together (methods of interactions).
     """
 
     scores: Tensor
@@ -41,6 +41,7 @@ class Explanation:
     layers: Tensor | None = None
     bias: Tensor | None = None
     logits: Tensor | None = None
+    pairs: Tensor | None = None
 
 
 Chosen = Callable[[Tensor | None], Tensor]

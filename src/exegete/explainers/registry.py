@@ -51,6 +51,7 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
         "shapley_sampling": "perturbation.shapley_sampling:ShapleySampling",
         "context_cite": "perturbation.context_cite:ContextCite",
         "reagent": "perturbation.reagent:Reagent",
+        "spex": "perturbation.spex:Spex",
         "solvex": "perturbation.solvex:Solvex",
         "llm_ranking": "llm_ranking:LlmRanking",
         "attention_to_source": "learned.attention_to_source:AttentionToSource",

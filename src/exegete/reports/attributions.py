@@ -36,8 +36,9 @@ class Attribution:
     and `word_scores` have one a word; `word_spans` says where it is: side (0 or 1), start and end, in characters of
     `texts[side]`. An image has no texts: `image_shape` is its grid of patches (rows, columns), and its patches are the
     positions that are not special. `probability` is that of the target, `delta` the convergence delta of methods that
-    have one, `layers` [layers, T] the scores of each layer, `index` the position in the input. `signed` says whether
-    negative scores mean evidence against the target. `params` hold JSON values only.
+    have one, `pairs` the strongest (unit, unit, value) of what two words (positions where there are none) add together,
+    for methods that say so, `layers` [layers, T] the scores of each layer, `index` the position in the input. `signed`
+    says whether negative scores mean evidence against the target. `params` hold JSON values only.
 
     Raises `ExegeteError` when lengths disagree or `params` are not JSON.
     """
@@ -63,6 +64,7 @@ class Attribution:
     special: tuple[bool, ...] = ()
     image_shape: tuple[int, int] | None = None
     signed: bool = True
+    pairs: tuple[tuple[int, int, float], ...] = ()
 
     def __post_init__(self) -> None:
         plain = {
@@ -83,6 +85,7 @@ class Attribution:
             "special": tuple(bool(flag) for flag in self.special) or (False,) * len(self.tokens),
             "image_shape": None if self.image_shape is None else tuple(int(side) for side in self.image_shape),
             "signed": bool(self.signed),
+            "pairs": tuple((int(one), int(other), float(value)) for one, other, value in self.pairs or ()),
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
@@ -269,6 +272,9 @@ def _check(item: Attribution) -> None:
         raise ExegeteError("word_spans: expected (side, start, end) for each word")
     if any(not 0 <= side < len(item.texts) for side, _, _ in item.word_spans):
         raise ExegeteError(f"word_spans: expected a side below {len(item.texts)}, the number of texts")
+    units = range(words or positions)
+    if any(one not in units or other not in units for one, other, _ in item.pairs):
+        raise ExegeteError(f"pairs: expected units below {len(units)}, got {item.pairs}")
     _check_grid(item)
 
 

@@ -26,11 +26,12 @@ SPANS = pa.list_(pa.list_(pa.int64()))
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of rows: the name of their format, their columns, and those that may be missing in a row."""
+    """A kind of rows: the name of their format, their columns, those that a row may lack, and those of older files."""
 
     name: str
     schema: pa.Schema
     optional: frozenset[str] = frozenset()
+    newer: frozenset[str] = frozenset()
 
 
 ATTRIBUTIONS = Kind(
@@ -57,9 +58,11 @@ ATTRIBUTIONS = Kind(
             "layers": pa.list_(pa.list_(pa.float32())),
             "image_shape": pa.list_(pa.int64()),
             "params": pa.string(),
+            "pairs": pa.list_(pa.list_(pa.float64())),
         }
     ),
-    frozenset({"delta", "layers", "image_shape"}),
+    frozenset({"delta", "layers", "image_shape", "pairs"}),
+    frozenset({"pairs"}),
 )
 GENERATED = Kind(
     "exegete-generated-attributions",
@@ -174,10 +177,11 @@ def _read_rows(path: Path, kind: Kind) -> list[dict[str, Any]]:
         content = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
         raise ExegeteError(f"{path} is not a readable Parquet file ({error}); save the attributions again") from error
-    wrong = [one.name for one in kind.schema if one.name not in content.column_names or not _fits(content, one, kind)]
+    there = [one for one in kind.schema if one.name in content.column_names or one.name not in kind.newer]
+    wrong = [one.name for one in there if one.name not in content.column_names or not _fits(content, one, kind)]
     if wrong:
         raise ExegeteError(f"{path}: expected the columns of saved attributions; missing or of another type: {wrong}")
-    rows: list[dict[str, Any]] = content.select(kind.schema.names).to_pylist()
+    rows: list[dict[str, Any]] = content.select([one.name for one in there]).to_pylist()
     return rows
 
 

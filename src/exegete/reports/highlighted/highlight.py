@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from exegete.reports.highlighted import colors
+from exegete.reports.highlighted.arcs import arcs
 from exegete.reports.highlighted.generated_view import lit
 from exegete.reports.highlighted.pieces import Piece, Spans, grid, pieces, scale
 
@@ -38,7 +39,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.globals.update(themes=colors.THEMES, css_class=colors.css_class, draw=draw, lit=lit)
+    templates.globals.update(themes=colors.THEMES, css_class=colors.css_class, draw=draw, lit=lit, arcs=arcs)
     templates.filters.update(number=number, signed=signed_number)
     return templates
 

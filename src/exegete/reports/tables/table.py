@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,14 @@ from exegete.reports.tables.cells import ABSENT, decimals
 from exegete.reports.tables.latex import escape
 from exegete.reports.tables.leaderboard import Counts, Floats
 
-Form = Literal["mean ± sd", "mean ± se", "median [25–75]", "mean"]
+EXAMPLES: Final = "mean [95 %]"
+Form = Literal["mean ± sd", "mean ± se", "median [25–75]", "mean", "mean [95 %]"]
 NOTES = {
     "mean ± sd": "Mean and standard deviation over seeds.",
     "mean ± se": "Mean and standard error over seeds.",
     "median [25–75]": "Median and quartiles over seeds.",
     "mean": "Mean over seeds.",
+    EXAMPLES: "Mean over examples with its bootstrap interval.",
 }
 
 
@@ -104,6 +106,8 @@ def html(table: PaperTable) -> str:
 def note(table: PaperTable) -> str:
     """The caption of a table: the statistics shown over seeds, ranks, and the table's own note."""
     ranks = " Best bold, second underlined." if table.rank.any() else ""
+    if table.form == EXAMPLES and ranks:
+        ranks = " Bold: the best and all that are not told apart from it (paired bootstrap, Holm, 5 %)."
     return f"{NOTES[table.form]}{ranks}{f' {table.note}' if table.note else ''}"
 
 
@@ -119,6 +123,8 @@ def _text(form: Form, center: float, low: float, high: float, digits: int) -> st
         return ABSENT
     if form == "mean" or not math.isfinite(high):
         return f"{center:.{digits}f}"
+    if form == EXAMPLES:
+        return f"{center:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
     if form == "median [25–75]":
         return f"{center:.{digits}f} [{low:.{digits}f}–{high:.{digits}f}]"
     return f"{center:.{digits}f} ± {high - center:.{digits}f}"

@@ -210,6 +210,7 @@ class TablePart(Part):
     those whose fields have one of the values given. `over`: fields that a figure is the mean over, beside seeds.
     `gain`: metric → the recipe, explainer, training or model that its figures are shown relative to, as a gain in
     per cent of that one's mean over seeds (positive is better); metrics that are not named stay as they are.
+    `mean [95 %]` is over examples, of explainers by metrics: intervals by a bootstrap, ties with the best marked.
     """
 
     caption: str = ""
@@ -219,7 +220,7 @@ class TablePart(Part):
     where: dict[str, Several] = {}
     over: Several = []
     gain: dict[str, str] = {}
-    show: Literal["mean ± sd", "mean ± se", "median [25–75]", "mean"] = "mean ± sd"
+    show: Literal["mean ± sd", "mean ± se", "median [25–75]", "mean", "mean [95 %]"] = "mean ± sd"
     scale: float = 1.0
     decimals: int | None = Field(None, ge=0, le=8)
     mark_best: bool = True

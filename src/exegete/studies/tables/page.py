@@ -2,16 +2,16 @@
 
 A part is Markdown behind a head between two lines of `---`: `title`, `scale`, and `studies`, a name for each study
 file. In the text `{{facts}}` is a table of when, where and on what all was run; `{{NAME:TABLE}}` a table of a study,
-`{{NAME}}` all of its tables; `{{NAME:TABLE | ROW | COLUMN}}` a cell, of the first table where none is named, and
-`{{NAME:TABLE | ROW minus OTHER | COLUMN}}` the difference of two, seed by seed. A fourth field asks for the `center`
-alone, for the `spread` of differences, for the number of `runs`, for the `wins` of a row over the other, or states what
-must hold: `> 0.5`, `< 0`.
+`{{NAME}}` all of its tables, `{{NAME:FIGURE}}` the numbers of a figure of agreement; `{{NAME:TABLE | ROW | COLUMN}}` a
+cell, of the first table where none is named, `{{NAME:TABLE | ROW minus OTHER | COLUMN}}` the difference of two, seed by
+seed. A fourth field asks for the `center` alone, for the `spread` of differences, for the number of `runs`, for the
+`wins` of a row over the other, or states what must hold: `> 0.5`, `< 0`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import yaml
 
 from exegete.errors import ExegeteError, unknown
 from exegete.reports.tables.table import markdown
+from exegete.studies.spec.schema import FigurePart
 from exegete.studies.spec.study_file import SCALES
 from exegete.studies.tables.facts import facts
 from exegete.studies.tables.figure_in_text import TableFigures
@@ -141,6 +142,8 @@ class _Filler:
         if name not in self.results:
             raise unknown("study of the page", name, self.results)
         declared = self.results[name].grid.study.file.tables
+        if len(fields) == 1 and table in (figures := self.results[name].grid.study.file.figures):
+            return "\n\n".join(_agreements(self.results[name], figures[table])) or None
         if len(fields) == 1:
             made = [self._table(name, each) for each in ([table] if table else declared)]
             return "\n\n".join(markdown(each.table).strip() for each in made if each.table.rows) or None
@@ -152,3 +155,16 @@ class _Filler:
         if (name, table) not in self.made:
             self.made[name, table] = TableFigures.of(self.results[name], table)
         return self.made[name, table]
+
+
+def _agreements(results: Results, part: FigurePart) -> Iterator[str]:
+    """The matrices of a figure as pipe tables under their titles."""
+    from exegete.studies.tables.figures import agreements
+
+    for matrix in agreements(results, part):
+        rows = [
+            [name, *(f"{value:.2f}" for value in line)]
+            for name, line in zip(matrix.rows, matrix.values.tolist(), strict=True)
+        ]
+        lines = [["", *matrix.columns], ["---", *["---:"] * len(matrix.columns)], *rows]
+        yield "\n".join([f"**{matrix.title}**", "", *(f"| {' | '.join(line)} |" for line in lines)])

@@ -14,7 +14,7 @@ from exegete.data.cards import MetricCard
 from exegete.errors import unknown
 from exegete.reports.tables.leaderboard import Counts, Floats
 from exegete.reports.tables.significance import Summands, corrected, of_metric, of_predictions, paired
-from exegete.reports.tables.table import Form, PaperTable
+from exegete.reports.tables.table import EXAMPLES, Form, PaperTable
 from exegete.studies.spec.schema import Significance, TablePart
 from exegete.studies.tables.relative import averaged, gains
 from exegete.studies.tables.results import Results
@@ -30,7 +30,12 @@ def study_table(results: Results, name: str) -> PaperTable:
     Raises:
         ExegeteError: an unknown table, or figures that several judgements give differently.
     """
-    part, chosen, rows, columns, values = laid_out(results, name)
+    laid = laid_out(results, name)
+    if laid.part.show == EXAMPLES:
+        from exegete.studies.tables.over_examples import over_examples
+
+        return over_examples(results, name, laid)
+    part, chosen, rows, columns, values = laid
     numbers = np.full((3, len(rows), len(columns)), np.nan)
     count = np.zeros((len(rows), len(columns)), dtype=np.int64)
     for (row, column), own in values.items():
@@ -41,8 +46,8 @@ def study_table(results: Results, name: str) -> PaperTable:
     return PaperTable(
         title=part.caption or name,
         head=" / ".join(part.rows),
-        rows=[_title(results, part, part.rows, row) for row in rows],
-        columns=[_title(results, part, part.columns, column) for column in columns],
+        rows=[title(results, part, part.rows, row) for row in rows],
+        columns=[title(results, part, part.columns, column) for column in columns],
         center=numbers[0],
         low=numbers[1],
         high=numbers[2],
@@ -151,7 +156,8 @@ def _require_one(results: Results, name: str, part: TablePart, chosen: pd.DataFr
         raise results.grid.study.error(("tables", name), message)
 
 
-def _title(results: Results, part: TablePart, fields: Sequence[str], entry: Entry) -> str:
+def title(results: Results, part: TablePart, fields: Sequence[str], entry: Entry) -> str:
+    """What stands at a row or column."""
     shown = []
     for field, value in zip(fields, entry, strict=True):
         if field == "metric" and value not in part.labels:

@@ -151,7 +151,11 @@ def _asked(request: Request, form: guard.Form | None = None) -> tuple[Explorer, 
 
 def _levelled(asked: Question, item: Attribution) -> Attribution:
     """The attribution by words, or by tokens."""
-    return item if asked.level == "word" else replace(item, words=(), word_scores=item.word_scores[:0], word_spans=())
+    return (
+        item
+        if asked.level == "word"
+        else replace(item, words=(), word_scores=item.word_scores[:0], word_spans=(), pairs=())
+    )
 
 
 def _card(explorer: Explorer, asked: Question, answered: Answered) -> str:

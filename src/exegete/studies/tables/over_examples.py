@@ -1,0 +1,50 @@
+"""A table of explainers by metrics over the same examples: intervals, and which are tied with the best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from exegete.reports.tables.leaderboard import leaderboard
+from exegete.reports.tables.table import EXAMPLES, PaperTable
+from exegete.studies.tables.results import Results
+from exegete.studies.tables.tables import Laid, card_of, title
+
+
+def over_examples(results: Results, name: str, laid: Laid) -> PaperTable:
+    """The table: by the first metric, the best first; rank 1 is the best of a column and all that are tied with it.
+
+    Raises:
+        ExegeteError: rows that are no explainers, columns that are no metrics, or several datasets or models.
+    """
+    part, chosen = laid.part, laid.chosen
+    fields = ["training", "model", "recipe", "dataset", "judgement"]
+    groups = chosen[fields].drop_duplicates()
+    if part.rows != ["explainer"] or part.columns != ["metric"] or len(groups) > 1:
+        message = f"'{EXAMPLES}' is of explainers by metrics, for one training, model, recipe, dataset and judgement"
+        raise results.grid.study.error(("tables", name), message)
+    where = {str(name): values[0] for name, values in groups.to_dict("list").items() if values}
+    found = [results.examples(run) for run in results.runs(**where)] if where else []
+    columns = [column for (column,) in laid.columns]
+    rows = [explainer for (explainer,) in laid.rows]
+    frame = pd.concat(found) if found else pd.DataFrame(columns=["explainer", "example", *columns])
+    means = frame.groupby(["explainer", "example"], sort=False)[columns].mean().reset_index()
+    means = means[means["explainer"].isin(rows)].rename(columns={"explainer": "method"})
+    cards = [replace(card_of(results, part, laid.rows[0], (column,)), name=column) for column in columns]
+    board = leaderboard(means, cards)
+    return PaperTable(
+        title=part.caption or name,
+        head="explainer",
+        rows=[title(results, part, part.rows, (row,)) for row in board.rows],
+        columns=[title(results, part, part.columns, (column,)) for column in columns],
+        center=board.mean * part.scale,
+        low=board.low * part.scale,
+        high=board.high * part.scale,
+        count=board.count,
+        rank=board.best.astype(np.int64) * part.mark_best,
+        marked=np.zeros(board.mean.shape, dtype=np.bool_),
+        form=part.show,
+        digits=part.decimals,
+    )

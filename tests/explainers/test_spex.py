@@ -1,0 +1,106 @@
+"""Interactions of pairs: exact for few units by definition, planted ones found among many, stored and drawn."""
+
+from __future__ import annotations
+
+import sys
+from itertools import combinations
+from math import factorial
+
+import numpy as np
+import pytest
+import torch
+
+import exegete
+from exegete import Attributions, ExegeteError, explainer
+from exegete.explainers.perturbation.coalitions import coalition_values
+from exegete.explainers.perturbation.spex import moebius, shapley, sparse, subsets
+from exegete.explainers.units import units
+from exegete.reports import storage
+from small import shared
+
+TEXT = "a moving film about nothing"
+
+
+def by_definition(value, count):
+    """Shapley interactions of pairs: mean second differences over sets of the others, by their sizes' weights."""
+    found = np.zeros((count, count))
+    for i, j in combinations(range(count), 2):
+        others = [k for k in range(count) if k not in (i, j)]
+        for size in range(len(others) + 1):
+            weight = factorial(size) * factorial(count - size - 2) / factorial(count - 1)
+            for chosen in combinations(others, size):
+                s = frozenset(chosen)
+                found[i, j] += weight * (value[s | {i, j}] - value[s | {i}] - value[s | {j}] + value[s])
+    return found + found.T
+
+
+def test_transform_and_interactions_by_definition():
+    values = np.random.default_rng(0).random(32)
+    found, sets = moebius(values), subsets(5)
+    for own, value in zip(sets, values, strict=True):
+        there = set(np.flatnonzero(own).tolist())
+        assert sum(m for part, m in found.items() if there.issuperset(part)) == pytest.approx(value)
+    alone, together = shapley(found, 5)
+    value = {frozenset(np.flatnonzero(own).tolist()): v for own, v in zip(sets, values, strict=True)}
+    np.testing.assert_allclose(together, by_definition(value, 5), atol=1e-12)
+    assert alone.sum() == pytest.approx(values[-1] - values[0])
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_few_words_are_exact(family):
+    model = shared(family)
+    batch = model.encode([TEXT, "dull"])
+    target, unit = model.predict(batch), units(batch, "word")
+    found = explainer("spex?n_samples=32").explain(model, batch, target)
+    exact = explainer("kernel_shap?n_samples=64").attribute(model, batch, target)
+    torch.testing.assert_close(found.scores, exact, rtol=1e-8, atol=1e-12)
+    sets = subsets(5)
+    answers = coalition_values(model, batch, target, torch.from_numpy(sets)[:, None].repeat(1, 2, 1), unit, "remove")
+    value = {frozenset(np.flatnonzero(own).tolist()): float(v) for own, v in zip(sets, answers[:, 0], strict=True)}
+    member = (unit[0][None] == torch.arange(5)[:, None]).double()
+    torch.testing.assert_close(member @ found.pairs[0] @ member.T, torch.from_numpy(by_definition(value, 5)))
+    assert not found.pairs[1].any()
+
+
+def test_planted_pairs_are_found_among_many():
+    def value(sets):
+        there = sets.astype(float)
+        return 2 * there[:, 1] * there[:, 7] - 1.5 * there[:, 3] * there[:, 10] + 0.8 * there[:, 2]
+
+    alone, together = shapley(sparse(value, 12, 160, 0), 12)
+    strongest = sorted(combinations(range(12), 2), key=lambda pair: -abs(together[pair]))
+    assert strongest[:2] == [(1, 7), (3, 10)]
+    assert together[1, 7] == pytest.approx(2, abs=0.1)
+    assert together[3, 10] == pytest.approx(-1.5, abs=0.1)
+    assert alone[[1, 7]] == pytest.approx([1, 1], abs=0.1)
+    assert abs(together[strongest[2]]) < 0.1
+    assert shapley(sparse(lambda sets: np.ones(len(sets)), 12, 64, 0), 12)[0].sum() == 0
+
+
+def test_pairs_are_kept_and_drawn(tmp_path, monkeypatch):
+    result = exegete.attribute(shared("bert"), [TEXT], method="spex", n_samples=32)
+    (item,) = result
+    assert 0 < len(item.pairs) <= 10
+    assert [abs(value) for *_, value in item.pairs] == sorted((abs(value) for *_, value in item.pairs), reverse=True)
+    result.save(tmp_path / "new")
+    assert Attributions.load(tmp_path / "new") == result
+    page = result.to_html()
+    assert page.count("<path class") == len(item.pairs)
+    one, other, _ = item.pairs[0]
+    assert f"{item.words[one]} – {item.words[other]}: " in page
+    assert "<path class" not in exegete.attribute(shared("bert"), [TEXT], method="random").to_html()
+    older = storage.ATTRIBUTIONS.schema.remove(storage.ATTRIBUTIONS.schema.get_field_index("pairs"))
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "ATTRIBUTIONS", storage.Kind(storage.ATTRIBUTIONS.name, older))
+        storage.save(tmp_path / "old", [item.to_row()], {}, storage.ATTRIBUTIONS)
+    assert Attributions.load(tmp_path / "old")[0].pairs == ()
+
+
+def test_what_cannot_be_found_is_said(monkeypatch):
+    with pytest.raises(ExegeteError, match="at least 4"):
+        explainer("spex?n_samples=2")
+    with pytest.raises(ExegeteError, match="at least 64 for 12 units"):
+        sparse(lambda sets: sets.sum(1), 12, 32, 0)
+    monkeypatch.setitem(sys.modules, "shapiq", None)
+    with pytest.raises(ExegeteError, match=r"exegete\[interactions\]"):
+        sparse(lambda sets: sets.sum(1), 12, 64, 0)
