@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from exegete.cli import main
 
-STUDIES = sorted((Path(__file__).parents[2] / "studies").rglob("*.yaml"))
+STUDIES = sorted(path for path in (Path(__file__).parents[2] / "studies").rglob("*.yaml") if path.stem != "papers")
 
 
 @pytest.fixture(scope="module")
