@@ -6,13 +6,12 @@ import random
 import shutil
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
-import families
 import stored
 from attacked import LONG, noted, times
+from commands import SEARCH, STUDY, saved, words
 from exegete.recipes import RECIPES
 from exegete.studies.runs.grid import grid
 from exegete.studies.runs.run_cell import run_cell
@@ -20,33 +19,13 @@ from exegete.studies.runs.store import Store
 from exegete.studies.spec.study_file import load_study
 from forks import command, finished, forge, seconds_of
 
-FILE = Path(__file__).with_name("attacked_study.yaml")
-TRAIN = ["--data", "generated?size=32", "--epochs", "2", "--batch-size", "8", "--device", "cpu", "--quiet"]
-COMPARE = ["--data", "generated?size=40", "--split", "dev", "--methods", "saliency,occlusion,random", "--quiet"]
-COMPARE += ["--metrics", "auc,aopc_comprehensiveness", "--batch-size", "4"]
-WEIGHTS = ["--preservation-weight", "1", "--sparsity-weight", "1", "--inverse-weight", "1", "--max-length", "24"]
-KILLS = {"compare": 40, "study": 12, "aml, with a search": 12} | dict.fromkeys(RECIPES, 7)
+KILLS = {"compare": 40, "study": 12, SEARCH: 12} | dict.fromkeys(RECIPES, 7)
 USUAL = [*KILLS] if LONG else ["compare", "baseline", "smat"]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    families.tiny("bert", num_labels=2, id2label={0: "negative", 1: "positive"}).save_pretrained(folder)
-    families.tokenizer("bert").save_pretrained(folder)
-    return folder
-
-
-def words(name, model):
-    """The command's words, but for the folder."""
-    if name == "compare":
-        return ["compare", "--model", model, *COMPARE]
-    if name == "study":
-        return ["study", "run", FILE, "--workers", "1", "--threads", "1", "--quiet"]
-    if name.startswith("aml"):
-        given = ["--trials", "2", "--max-length", "24"] if "search" in name else WEIGHTS
-        return ["train", "aml", "--model", model, *given, *TRAIN]
-    return ["train", name, "--config", "tiny", *TRAIN]
+    return saved(tmp_path_factory.mktemp("model"))
 
 
 def killed(again, found, begin, kills, whole, same, chance):
@@ -70,10 +49,9 @@ def killed(again, found, begin, kills, whole, same, chance):
 
 @pytest.mark.parametrize("name", USUAL)
 def test_a_killed_command_ends_as_an_undisturbed_one(name, model, tmp_path):
-    argv, said = words(name, model), tmp_path / "said"
-    whole, run = tmp_path / "whole" / "run", tmp_path / "killed" / "run"
+    said, whole, run = tmp_path / "said", tmp_path / "whole" / "run", tmp_path / "killed" / "run"
     with noted("SIGKILL", name) as seen, forge() as found:
-        took, (code, output) = seconds_of(lambda: finished(found, [*argv, "--output-dir", whole], said))
+        took, (code, output) = seconds_of(lambda: finished(found, words(name, model, whole), said))
         assert code == 0, output
         expected = stored.of(whole.parent)
 
@@ -84,7 +62,7 @@ def test_a_killed_command_ends_as_an_undisturbed_one(name, model, tmp_path):
         ended = killed(
             lambda: shutil.rmtree(run.parent),
             found,
-            lambda: found.start(command, [*argv, "--output-dir", run], said),
+            lambda: found.start(command, words(name, model, run), said),
             kills,
             took,
             same,
@@ -94,7 +72,7 @@ def test_a_killed_command_ends_as_an_undisturbed_one(name, model, tmp_path):
 
 
 def all_cells(root):
-    for cell in grid(load_study(FILE)).cells:
+    for cell in grid(load_study(STUDY)).cells:
         while not run_cell(cell, root, beat=0.2, stale=1):
             time.sleep(0.1)
 
