@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from databases import cluster, url
+
+__all__ = ["cluster", "url"]
 HERE = Path(__file__).parent
 
 
