@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import exegete
 from attacked import cases, noted
+from corpora import CORPORA
 from exegete import ExegeteError
 from exegete.data.readers import READERS
 from exegete.testing.readers import COLUMNS, require_canonical
@@ -106,19 +107,29 @@ def variants(content):
     return st.one_of(kinds)
 
 
-@pytest.mark.parametrize("name", list(SAMPLES))
+def corpus(name, folder):
+    """A dataset's path, and what each of its files holds; the attacked files; the split that reads them."""
+    if name in SAMPLES:
+        files = SAMPLES[name](FEW)
+        path = written(folder, files)
+        chosen = sorted(files, key=lambda file: (not file.startswith(("train", "en-de-post", "en-de-train")), file))[:2]
+        return path, files, chosen, "train" if path.is_dir() else "all"
+    path = Path(CORPORA[name](folder))
+    files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return path, files, sorted(files), None
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, *(name for name in CORPORA if name not in (*SAMPLES, "hub"))])
 def test_damaged_files_are_read_as_rows_or_refused(name, tmp_path):
-    files = SAMPLES[name](FEW)
-    path = written(tmp_path, files)
-    chosen = sorted(files, key=lambda file: (not file.startswith(("train", "en-de-post", "en-de-train")), file))[:2]
+    path, files, chosen, split = corpus(name, tmp_path)
     with noted("damaged files through readers", name) as seen:
 
-        @cases(3000)
+        @cases(2000)
         @given(st.sampled_from(chosen).flatmap(lambda file: st.tuples(st.just(file), variants(files[file]))))
         def attack(change):
             file, content = change
             (tmp_path / file).write_bytes(content)
-            data = load(name, path, "train" if path.is_dir() else "all")
+            data = load(name, path, split)
             seen["refused" if data is None else "read"] += 1
             seen["cases"] += 1
             (tmp_path / file).write_bytes(files[file])
