@@ -24,7 +24,13 @@ def table(lines, day):
         on = ", ".join(dict.fromkeys(line["what"] for line in found))
         rows.append(f"| {attack} | {on} | {cases:,} | {came} | {seconds:,.0f} |")
     total = sum(line["cases"] for line in lines)
-    return "\n".join([f"{total:,} cases, the last of them on {day}; nothing failed.", "", *rows])
+    return "\n".join(
+        [
+            f"{total:,} cases, the last of them on {day}; only attacks that were whole, without a failure, are counted.",
+            "",
+            *rows,
+        ]
+    )
 
 
 def put(page, text):

@@ -19,7 +19,7 @@ from exegete.studies.runs.store import Store
 from exegete.studies.spec.study_file import load_study
 from forks import command, finished, forge, seconds_of
 
-KILLS = {"compare": 40, "study": 12, SEARCH: 12} | dict.fromkeys(RECIPES, 7)
+KILLS = {"compare": 40, SEARCH: 12} | dict.fromkeys(RECIPES, 7)
 USUAL = [*KILLS] if LONG else ["compare", "baseline", "smat"]
 
 

@@ -15,7 +15,7 @@ from commands import saved, words
 from forks import command, finished, forge, seconds_of
 from test_attack_kills import all_cells
 
-USUAL = ["compare", "baseline", "smat", "ivra", "study"] if LONG else ["compare", "baseline"]
+USUAL = ["compare", "baseline", "smat", "ivra"] if LONG else ["compare", "baseline"]
 STOPS = {"SIGTERM": [signal.SIGTERM], "one Ctrl-C": [signal.SIGINT], "two Ctrl-C": [signal.SIGINT, signal.SIGINT]}
 BACK = 40 * 24 * 3600
 
