@@ -24,13 +24,8 @@ def table(lines, day):
         on = ", ".join(dict.fromkeys(line["what"] for line in found))
         rows.append(f"| {attack} | {on} | {cases:,} | {came} | {seconds:,.0f} |")
     total = sum(line["cases"] for line in lines)
-    return "\n".join(
-        [
-            f"{total:,} cases, the last of them on {day}; only attacks that were whole, without a failure, are counted.",
-            "",
-            *rows,
-        ]
-    )
+    said = f"{total:,} cases, the last of them on {day}. Counted are attacks that ended without a failure."
+    return "\n".join([said, "", *rows])
 
 
 def put(page, text):
