@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo test check lowest docs docs-all serve-docs bench clean
+.PHONY: install demo test attack check lowest docs docs-all serve-docs bench clean
 install: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -16,6 +16,12 @@ demo: $(READY)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 2 --dist worksteal
+
+attack: $(READY) # the whole attack suite, of which make test does a tenth; writes the table of docs/reliability.md
+	rm -f attacked.jsonl
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false EXEGETE_ATTACK=long EXEGETE_ATTACK_FIGURES=$(CURDIR)/attacked.jsonl \
+		$(BIN)/pytest -n 2 --dist worksteal -m attack
+	$(BIN)/python tests/attack/table.py attacked.jsonl docs/reliability.md
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -88,3 +88,13 @@ def test_a_path_with_line_ends_is_told_in_one_line(tmp_path):
     with pytest.raises(ExegeteError) as error:
         exegete.load_data(f"csv:{tmp_path}/a\nb\r\nc.csv")
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/hostname", "a/../../secret"])
+def test_a_review_outside_of_its_folder_is_not_read(tmp_path, name):
+    (tmp_path / "data" / "docs").mkdir(parents=True)
+    (tmp_path / "secret").write_text("nobody shall read this")
+    row = {"annotation_id": name, "classification": "NEG", "evidences": []}
+    (tmp_path / "data" / "train.jsonl").write_text(json.dumps(row))
+    with pytest.raises(ExegeteError, match="name of a document in"):
+        exegete.load_data(f"eraser:{tmp_path / 'data'}")

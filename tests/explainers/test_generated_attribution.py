@@ -16,7 +16,7 @@ from exegete.data.exchange import Exchange
 from exegete.explainers.generated import for_units, plan
 from exegete.reports.highlighted.generated_view import levels, lit, stretches
 from exegete.reports.terminal import render
-from left_behind import mixed_modes, state
+from exegete.testing.preserving import in_use, state_of
 from small import NATIVE
 
 METHODS = [name for name in NATIVE if name not in ("decompx_classifier", "solvex")]
@@ -146,14 +146,14 @@ def test_plans_of_what_was_not_said_yet(model):
 
 def test_nothing_is_left_behind():
     model = chatting()
-    mixed_modes(model)
-    before = state(model)
+    in_use(model)
+    before = state_of(model)
     for method in ("input_x_gradient", "occlusion", "attention_all"):
         exegete.attribute(model, [CHAT], method, "words", unit="source")
-        assert state(model) == before
+        assert state_of(model) == before
     with pytest.raises(ExegeteError):
         exegete.attribute(model, [CHAT], "decompx_classifier")
-    assert state(model) == before
+    assert state_of(model) == before
 
 
 def test_what_is_not_answered_is_answered_first(model):

@@ -7,7 +7,7 @@ import torch
 import families
 from exegete import ExegeteError, explainer
 from exegete.models.generation.model import GeneratingModel
-from left_behind import mixed_modes, state
+from exegete.testing.preserving import in_use, state_of
 from models.test_generation import PROMPTS, RESPONSES, generating, padded_right
 from small import NATIVE, made
 
@@ -108,14 +108,14 @@ def test_units_given_with_the_ids_are_removed_as_one(granularity):
 @pytest.mark.parametrize("method", METHODS)
 def test_the_model_is_left_as_it_came(method):
     model = generating("gpt2", torch.float32)
-    mixed_modes(model)
+    in_use(model)
     batch = model.batch(PROMPTS, RESPONSES)
-    before = state(model)
+    before = state_of(model)
     made(method).attribute(model, batch, TARGET)
-    assert state(model) == before
+    assert state_of(model) == before
     with pytest.raises(ExegeteError, match="start < end"):
         made(method).attribute(model, batch, (1, 1))
-    assert state(model) == before
+    assert state_of(model) == before
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if made(name).differentiable])

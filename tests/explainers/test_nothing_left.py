@@ -8,10 +8,24 @@ import torch
 from exegete import Batch, ExegeteError, attribute
 from exegete.models import Capture
 from exegete.models.passes.preserve import full_attention
-from left_behind import failing, mixed_modes, state
+from exegete.testing.preserving import in_use, state_of
 from small import FAMILIES, NATIVE, PAIRS, made, small, uneven
 
 METHODS = NATIVE
+
+
+def failing(model, at):
+    """A hook on the whole model that raises at the given forward pass."""
+    passes = []
+
+    def fail(*_):
+        passes.append(None)
+        if len(passes) == at:
+            raise RuntimeError("the model broke")
+
+    return model.model.base_model.register_forward_hook(fail)
+
+
 KINDS = ["bert", "big_bird", "deberta-v2", "gpt2", "mistral", "vit"]
 
 
@@ -19,44 +33,44 @@ KINDS = ["bert", "big_bird", "deberta-v2", "gpt2", "mistral", "vit"]
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
 def test_after_success(family, method, grad):
-    model = mixed_modes(small(family))
-    before = state(model)
+    model = in_use(small(family))
+    before = state_of(model)
     with torch.set_grad_enabled(grad):
         made(method).attribute(model, model.encode(uneven(family, 2)))
-    assert state(model) == before
+    assert state_of(model) == before
 
 
 @pytest.mark.parametrize("family", KINDS)
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "random"])
 def test_after_a_model_that_raises(family, method):
-    model = mixed_modes(small(family))
+    model = in_use(small(family))
     batch = model.encode(uneven(family, 2))
     for at in (1, 2, 3):
         hook = failing(model, at)
-        before = state(model)
+        before = state_of(model)
         expected = pytest.raises(RuntimeError, match="the model broke") if at == 1 else suppress(RuntimeError)
         with expected:
             made(method).attribute(model, batch)
-        assert state(model) == before
+        assert state_of(model) == before
         hook.remove()
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_after_a_wrong_target(method):
-    model = mixed_modes(small("bert"))
-    before = state(model)
+    model = in_use(small("bert"))
+    before = state_of(model)
     for target in (7, "nobody knows", torch.tensor([0, 9]), torch.tensor([0]), [0, 1, 2], "label"):
         with pytest.raises(ExegeteError):
             made(method).attribute(model, model.encode(uneven("bert", 2)), target)
         with pytest.raises(ExegeteError):
             attribute(model, uneven("bert", 2), method, target)
-    assert state(model) == before
+    assert state_of(model) == before
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_after_attribute_and_everything_the_model_offers(family):
-    model = mixed_modes(small(family))
-    before = state(model)
+    model = in_use(small(family))
+    before = state_of(model)
     attribute(model, uneven(family), "input_x_gradient")
     batch = model.encode(uneven(family))
     keep = torch.rand((3, *batch.content.shape), generator=torch.Generator().manual_seed(0)) < 0.5
@@ -65,19 +79,19 @@ def test_after_attribute_and_everything_the_model_offers(family):
         model.perturbed(batch, keep, how)
     with model.remember():
         model.perturbed(batch, keep)
-    assert state(model) == before
+    assert state_of(model) == before
 
 
 @pytest.mark.parametrize("how", ["remove", "mask"])
 @pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
 def test_after_a_perturbed_pass_that_raises(family, how):
-    model = mixed_modes(small(family))
+    model = in_use(small(family))
     batch = model.encode(uneven(family))
     hook = failing(model, 1)
-    before = state(model)
+    before = state_of(model)
     with pytest.raises(RuntimeError, match="broke"), model.remember():
         model.perturbed(batch, torch.zeros((1, *batch.content.shape), dtype=torch.bool), how)
-    assert state(model) == before
+    assert state_of(model) == before
     hook.remove()
 
 
@@ -89,14 +103,14 @@ def test_after_a_perturbed_pass_that_raises(family, how):
 def test_after_a_captured_pass(family, capture):
     model = small(family)
     batch = model.encode(uneven(family))
-    before = state(model)
+    before = state_of(model)
     model(batch, model.embed(batch), capture)
-    assert state(model) == before
+    assert state_of(model) == before
     hook = failing(model, 1)
-    before = state(model)
+    before = state_of(model)
     with pytest.raises(RuntimeError, match="broke"):
         model(batch, model.embed(batch), capture)
-    assert state(model) == before
+    assert state_of(model) == before
     hook.remove()
 
 
@@ -108,23 +122,23 @@ def test_block_sparse_attention_stays_itself(method, lengths):
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     ids = torch.randint(5, 200, mask.shape, generator=torch.Generator().manual_seed(0))
     batch = Batch.from_ids(ids, mask)
-    before = state(model)
+    before = state_of(model)
     assert set(before["attention types"].values()) == {None, "block_sparse"}
     if method == "attention_last" and max(lengths) > 28:
         with pytest.raises(ExegeteError, match="block-sparse"):
             made(method).attribute(model, batch)
     else:
         made(method).attribute(model, batch)
-    assert state(model) == before
+    assert state_of(model) == before
 
 
 def test_long_texts_are_explained_with_full_attention_and_block_sparse_attention_is_back():
     model, ids = small("big_bird"), torch.randint(5, 200, (1, 36), generator=torch.Generator().manual_seed(0))
-    batch, before = Batch.from_ids(ids), state(model)
+    batch, before = Batch.from_ids(ids), state_of(model)
     with full_attention(model.model):
         found = made("attention_last").attribute(model, batch)
         inside = model(batch).logits
-    assert state(model) == before
+    assert state_of(model) == before
     model.config.attention_type = "original_full"
     model.model.base_model.set_attention_type("original_full")
     assert torch.equal(model(batch).logits, inside)
@@ -134,22 +148,22 @@ def test_long_texts_are_explained_with_full_attention_and_block_sparse_attention
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_after_explaining_spans(family):
-    model = mixed_modes(small(family, "QuestionAnswering"))
-    before = state(model)
+    model = in_use(small(family, "QuestionAnswering"))
+    before = state_of(model)
     for method in METHODS:
         attribute(model, PAIRS, method)
-    assert state(model) == before
+    assert state_of(model) == before
 
 
 def test_what_is_compared_does_see_changes():
     model = small("big_bird")
-    before = state(model)
+    before = state_of(model)
     model.model(torch.tensor([[5, 6, 7]]))
-    after = state(model)
+    after = state_of(model)
     assert {name for name in before if before[name] != after[name]} >= {"modules", "attention types"}
     model = small("bert")
-    before = state(model)
+    before = state_of(model)
     model.model.train()
     model.config.pad_token_id = 9
     torch.rand(1)
-    assert {name for name, value in state(model).items() if value != before[name]} == {"training", "config", "torch"}
+    assert {name for name, value in state_of(model).items() if value != before[name]} == {"training", "config", "torch"}

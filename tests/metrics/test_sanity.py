@@ -8,7 +8,7 @@ from scipy.stats import spearmanr
 import exegete
 import families
 from exegete.metrics.sanity import cascade, cascade_figure, forgetting
-from left_behind import state
+from exegete.testing.preserving import state_of
 from small import alone, small
 
 
@@ -31,9 +31,9 @@ def test_every_weight_becomes_random_once_from_the_answer_down(family, count):
 
 def test_the_model_stays_as_it_came():
     model = small("bert")
-    before = state(model)
+    before = state_of(model)
     cascade(model, families.SENTENCES[:2], "saliency")
-    assert state(model) == before
+    assert state_of(model) == before
 
 
 def test_similarity_is_that_of_explanations_of_the_same_class():

@@ -12,7 +12,7 @@ import torch
 from exegete.explainers import EXPLAINERS
 from exegete.models import Capture, ExplainedModel
 from exegete.models.passes.exclusive import lock_of
-from left_behind import mixed_modes, state
+from exegete.testing.preserving import in_use, state_of
 from small import PAIRS, made, small, uneven
 
 PAIRINGS = [
@@ -44,17 +44,17 @@ def repeated(method, model, batch, calls=CALLS):
 
 @pytest.mark.parametrize("pairing", PAIRINGS, ids="+".join)
 def test_two_methods_at_a_time_say_what_each_says_alone(pairing):
-    model = mixed_modes(small("bert"))
+    model = in_use(small("bert"))
     other = ExplainedModel(model.model, model.processing_class)
     batch = model.encode(uneven("bert", 2))
     alone = [made(method).attribute(model, batch).detach() for method in pairing]
-    before = state(model)
+    before = state_of(model)
     found = together(
         *(lambda m=m, on=on: repeated(m, on, batch) for m, on in zip(pairing, (model, other), strict=True))
     )
     for scores, expected in zip(found, alone, strict=True):
         assert all(torch.equal(each, expected) for each in scores)
-    assert state(model) == before
+    assert state_of(model) == before
 
 
 def test_texts_are_encoded_while_a_decoder_is_read():
@@ -89,21 +89,21 @@ def test_two_models_that_seed_or_switch_for_the_process(family):
     methods = ("gradient_shap", "saliency")
     alone = [made(name).attribute(m, b).detach() for name, m, b in zip(methods, models, batches, strict=True)]
     flags = torch.backends.cuda.flash_sdp_enabled()
-    before = [state(model) for model in models]
+    before = [state_of(model) for model in models]
     jobs = [
         lambda name=name, m=m, b=b: repeated(name, m, b, 15)
         for name, m, b in zip(methods, models, batches, strict=True)
     ]
     for scores, expected in zip(together(*jobs), alone, strict=True):
         assert all(torch.equal(each, expected) for each in scores)
-    assert [state(model) for model in models] == before
+    assert [state_of(model) for model in models] == before
     assert torch.backends.cuda.flash_sdp_enabled() == flags
 
 
 def test_random_states_come_back_when_blocks_overlap():
     models = [small("bert"), small("bert")]
     torch.manual_seed(1), np.random.seed(1)  # noqa: NPY002
-    before = state(models[0])
+    before = state_of(models[0])
     inside, leave = threading.Event(), threading.Event()
 
     def long():
@@ -121,7 +121,7 @@ def test_random_states_come_back_when_blocks_overlap():
             torch.rand(1)
 
     together(long, late)
-    after = state(models[0])
+    after = state_of(models[0])
     assert (after["torch"], after["numpy"]) == (before["torch"], before["numpy"])
 
 

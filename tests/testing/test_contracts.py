@@ -9,12 +9,17 @@ import pytest
 import torch
 
 import exegete
+import families
 from exegete.data.cards import MethodCard
 from exegete.explainers import EXPLAINERS, Explainer
+from exegete.explainers.attributive_masking import AttributiveMasking
+from exegete.explainers.learned.attention_to_source import AttentionToSource
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
+from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.metrics import METRICS
 from exegete.metrics.faithfulness.naopc import Naopc
-from exegete.testing import ExplainerContract, MetricContract
-from exegete.testing.models import random_model
+from exegete.testing import ExplainerContract, MetricContract, PreservingContract, random_model, texts
+from small import made
 
 QUICK = [
     name
@@ -42,6 +47,40 @@ class TestNativeMetrics(MetricContract):
         return exegete.metric(name, **FEWER.get(name, {}))
 
 
+LEARNED = {
+    "attention_to_source": lambda model: AttentionToSource(*heads(model)),
+    "parameterised_attention": ParameterisedAttention.untrained,
+    "interpretable_attention": InterpretableAttention.untrained,
+    "attributive_masking": AttributiveMasking.for_model,
+}
+
+
+def heads(model):
+    return model.config.num_hidden_layers, model.config.num_attention_heads
+
+
+@pytest.fixture(scope="module")
+def ranker(tmp_path_factory):
+    """The folder of a chat model."""
+    folder = tmp_path_factory.mktemp("ranker")
+    families.tiny("gpt2", "CausalLM", n_positions=2000).save_pretrained(folder)
+    tokenizer = families.tokenizer("gpt2")
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", [name for name in EXPLAINERS if name not in QUICK])
+class TestOtherNativeExplainers(PreservingContract):
+    """Methods that search, learn or ask another model: what they leave."""
+
+    @pytest.fixture
+    def explainer(self, name, model, request):
+        if name == "llm_ranking":
+            return exegete.explainer(name, ranker=str(request.getfixturevalue("ranker")))
+        return LEARNED[name](model).double() if name in LEARNED else made(name)
+
+
 @dataclass(frozen=True)
 class Careless(Explainer):
     """Leaves a hook behind, and looks at its neighbours."""
@@ -56,6 +95,6 @@ class Careless(Explainer):
 def test_a_careless_method_is_caught():
     contract = ExplainerContract()
     with pytest.raises(AssertionError):
-        contract.test_the_model_leaves_as_it_came(Careless(), random_model())
+        contract.test_the_model_leaves_as_it_came(Careless(), random_model(), texts(2))
     with pytest.raises(AssertionError):
         contract.test_an_example_is_explained_alike_alone_and_in_a_batch(Careless(), random_model())

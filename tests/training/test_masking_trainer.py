@@ -28,6 +28,7 @@ from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, StepContext
 from exegete.objectives.masking import PredictionPreservation
 from exegete.recipes import RECIPES
+from exegete.testing.preserving import in_use, state_of
 from exegete.training import RunOptions
 from exegete.training.bilevel.students import Teaching
 from exegete.training.loop.batches import Collator
@@ -36,7 +37,6 @@ from exegete.training.masking.data import stratified
 from exegete.training.masking.run import masking_arguments, train_masking, usual
 from exegete.training.masking.search import WeightSearch, drawn, opened
 from exegete.training.masking.trainer import MaskingTrainer
-from left_behind import mixed_modes, state
 
 QUICK = {"disable_tqdm": True, "use_cpu": True, "per_device_train_batch_size": 4, "logging_steps": 1}
 METRIC = "aopc_comprehensiveness?budgets=0.2,0.5&how=mask"
@@ -74,8 +74,8 @@ def train(folder, model=None, trainer=None, **options):
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken")
-    model = mixed_modes(bert(hidden_dropout_prob=0.2))
-    before = state(model)
+    model = in_use(bert(hidden_dropout_prob=0.2))
+    before = state_of(model)
     bits = {name: value.clone() for name, value in model.state_dict().items()}
     result = train(folder, model)
     return folder, model, before, bits, result
@@ -85,7 +85,7 @@ def test_the_explained_model_is_bit_identical_and_as_it_was(unbroken):
     _, model, before, bits, result = unbroken
     assert result.model is model
     assert all(torch.equal(value, bits[name]) for name, value in model.state_dict().items())
-    assert state(model) == before
+    assert state_of(model) == before
 
 
 def test_all_of_the_masking_model_moved_but_its_input_embeddings(unbroken):

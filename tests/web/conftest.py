@@ -6,9 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from browsing import chromium, served, visitor
+from databases import cluster, url
 from exegete.cli import app as commands
-from serving import new_database, postgres
 from sites import admin, compared, site
+
+__all__ = ["cluster", "url"]
 
 
 @pytest.fixture(scope="session")
@@ -51,21 +53,6 @@ def started(tmp_path, monkeypatch):
         return begun | {"printed": result.stderr}
 
     return start
-
-
-@pytest.fixture(scope="session")
-def cluster(programs):
-    """A PostgreSQL server: the URL of a database of it."""
-    with postgres(programs["postgres"]) as found:
-        yield found
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def url(request, tmp_path):
-    """An empty database's URL."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/studies.db"
-    return new_database(request.getfixturevalue("cluster"))
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from sqlalchemy import create_engine, make_url, text
 from exegete.web.human_study.storage import Storage
 from exegete.web.server import configuration
 from exegete.web.site import Site
+from forks import Forge
 from sites import TOKEN
 
 
@@ -27,32 +29,16 @@ def _serve(url, port):
     uvicorn.Server(config).run()
 
 
-def _fork_servers(url, port, orders):
-    """For each order a fork that serves; tells its id. This process has one thread, so that its forks are whole."""
-    while orders.recv() == "start":
-        child = os.fork()
-        if not child:
-            _serve(url, port)
-            os._exit(0)
-        orders.send(child)
-        os.waitpid(child, 0)
-        orders.send("gone")
-
-
 class Killable:
     """A server of the studies at a database URL; after `kill -9` it can be started again at its address."""
 
     def __init__(self, url, port):
-        self.address = f"http://127.0.0.1:{port}"
-        context = multiprocessing.get_context("fork")
-        self.orders, theirs = context.Pipe()
-        self.parent = context.Process(target=_fork_servers, args=(url, port, theirs), daemon=True)
-        self.parent.start()
+        self.url, self.port, self.address = url, port, f"http://127.0.0.1:{port}"
+        self.forge = Forge()
         self.start()
 
     def start(self):
-        self.orders.send("start")
-        self.pid = self.orders.recv()
+        self.forge.start(_serve, self.url, self.port)
         for _ in range(600):
             try:
                 httpx.get(f"{self.address}/favicon.ico")
@@ -63,13 +49,30 @@ class Killable:
         raise AssertionError("the server does not answer")
 
     def kill(self):
-        os.kill(self.pid, signal.SIGKILL)
-        assert self.orders.recv() == "gone"
+        self.forge.kill()
+        assert self.forge.wait() == -signal.SIGKILL
 
     def end(self):
-        self.kill()
-        self.orders.send("end")
-        self.parent.join()
+        self.forge.end()
+
+
+@contextmanager
+def listening(made):
+    """The address of a server of the site, in a thread."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = uvicorn.Server(configuration(made, "127.0.0.1", port))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 @contextmanager

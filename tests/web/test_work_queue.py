@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,35 +9,15 @@ from threading import Event
 
 import httpx
 import pytest
-import uvicorn
 
 from exegete.web import Limits
 from exegete.web.busy import BusyError
 from exegete.web.explore.progress import StoppedError
 from exegete.web.explore.queue import WorkQueue
-from exegete.web.server import configuration
+from serving import listening
 from sites import TEXTS, TOKEN, admin, csrf, project, site
 
 WAITING = 50
-
-
-@contextmanager
-def listening(made):
-    """The address of a server of the site, in a thread."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = uvicorn.Server(configuration(made, "127.0.0.1", port))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive()
 
 
 @contextmanager

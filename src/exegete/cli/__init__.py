@@ -23,7 +23,7 @@ from exegete.cli.serve import serve
 from exegete.cli.stopping import left, signal_of, stoppable
 from exegete.cli.study import app as study
 from exegete.cli.train import app as train
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, brief
 
 app = typer.Typer(
     name="exegete",
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with stoppable():
             app(args=None if argv is None else list(argv))
     except (ExegeteError, OSError) as error:
-        say(f"exegete: {' '.join(str(error).split())}")
+        say(f"exegete: {' '.join(str(error).split()) if isinstance(error, ExegeteError) else brief(error)}")
         return 2
     except KeyboardInterrupt:
         say(left())

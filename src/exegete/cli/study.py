@@ -141,7 +141,7 @@ def run(
     for grid, _ in grids:
         hands = _workers(engine, output_dir, workers, threads, address)
         outcome = drive(grid.cells, output_dir, hands, Progress(grid, quiet), minutes=(end - time.monotonic()) / 60)
-        write(grid, store)
+        failed |= not write(grid, store)
         failed |= show_end(grid, outcome, output_dir)
     if failed:
         raise typer.Exit(1)
@@ -185,7 +185,8 @@ def report(file: File, output_dir: Runs = STORE, scale: ScaleOption = Scale.smal
     Example: exegete study report studies/er-table-2.yaml
     """
     results = results_of(file, scale, output_dir)
-    write(results.grid, results.store)
+    if not write(results.grid, results.store):
+        raise typer.Exit(1)
 
 
 @app.command()

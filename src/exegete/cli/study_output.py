@@ -67,8 +67,8 @@ def show_runs(grid: Grid, store: Store, quiet: bool) -> None:
         console().print(f"{'done' if store.done(each.cell.key) else '    '}  {each.title}", markup=False)
 
 
-def write(grid: Grid, store: Store) -> None:
-    """Writes a study's report; a full disk is said, not raised."""
+def write(grid: Grid, store: Store) -> bool:
+    """Writes a study's report; a full disk is said, not raised. Gives whether there was room."""
     from exegete.studies.runs.run_cell import no_space
     from exegete.studies.tables.report import write_report
     from exegete.studies.tables.results import collect
@@ -78,9 +78,10 @@ def write(grid: Grid, store: Store) -> None:
     except OSError as error:
         if not no_space(error):
             raise
-        say(f"the report could not be written: {error.strerror}")
-        return
+        say(f"the report could not be written: {error.strerror or error}")
+        return False
     say(f"report: {page}")
+    return True
 
 
 def show_end(grid: Grid, outcome: Outcome, root: Path) -> bool:

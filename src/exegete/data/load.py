@@ -45,6 +45,8 @@ def load_data(
         return _loaded(spec, split, limit, seed, options)
     except ExegeteError as error:
         raise ExegeteError(brief(error)) from error
+    except OSError as error:
+        raise ExegeteError(brief(f"{spec[:200]!r} cannot be read: {error.strerror or error}")) from error
 
 
 def _loaded(spec: str, split: str | None, limit: int | None, seed: int | None, options: dict[str, Any]) -> Dataset:

@@ -5,6 +5,7 @@ from exegete.testing.families import FamilyContract
 from exegete.testing.metrics import MetricContract
 from exegete.testing.models import random_model, texts
 from exegete.testing.objectives import ObjectiveContract
+from exegete.testing.preserving import PreservingContract
 from exegete.testing.readers import ReaderContract
 from exegete.testing.recipes import RecipeContract
 
@@ -13,6 +14,7 @@ __all__ = [
     "FamilyContract",
     "MetricContract",
     "ObjectiveContract",
+    "PreservingContract",
     "ReaderContract",
     "RecipeContract",
     "random_model",

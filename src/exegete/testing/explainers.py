@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from exegete.explainers import Explainer
 from exegete.models import ExplainedModel
-from exegete.testing.models import alone, random_model, state_of, texts
+from exegete.testing.models import alone, texts
+from exegete.testing.preserving import PreservingContract
 
 
-class ExplainerContract:
+class ExplainerContract(PreservingContract):
     """Contract tests of an attribution method.
 
     Example:
@@ -21,11 +21,6 @@ class ExplainerContract:
     """
 
     tolerance = 1e-6
-
-    @pytest.fixture
-    def model(self) -> ExplainedModel:
-        """A small random classifier; override it for methods that need another."""
-        return random_model()
 
     def test_its_facts_are_told(self, explainer: Explainer) -> None:
         """Id, cost and parameters are there for tables and help texts."""
@@ -53,15 +48,6 @@ class ExplainerContract:
             single = alone(batch, row)
             scores = explainer.attribute(model, single).detach()[0]
             torch.testing.assert_close(together[row, : single.length], scores, rtol=1e-5, atol=self.tolerance)
-
-    def test_the_model_leaves_as_it_came(self, explainer: Explainer, model: ExplainedModel) -> None:
-        """Modes, hooks, weights, attention implementation and random state are untouched."""
-        model.model.train()
-        model.model.get_submodule("classifier").eval()
-        before, state = state_of(model), torch.get_rng_state()
-        explainer.attribute(model, model.encode(texts()))
-        assert state_of(model) == before
-        assert torch.equal(torch.get_rng_state(), state)
 
     def test_a_graph_is_kept_when_promised_and_not_without_gradients(
         self, explainer: Explainer, model: ExplainedModel

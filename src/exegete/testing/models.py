@@ -34,13 +34,6 @@ def alone(batch: Batch, row: int) -> Batch:
     return batch.select([row]).trimmed()[0]
 
 
-def state_of(model: ExplainedModel) -> list[object]:
-    """Modes, hooks, weights and the kind of attention, to be compared before and after a call."""
-    modules = [(name, module.training, len(module._forward_hooks)) for name, module in model.named_modules()]
-    weights = [(weight.requires_grad, float(weight.detach().sum())) for weight in model.parameters()]
-    return [modules, weights, model.config._attn_implementation]
-
-
 class PlainNorm(nn.Module):
     """torch's own LayerNorm has a wrong third derivative, which the second one of a gradient's loss needs."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uvicorn
 
 from exegete.web.app import create_app
+from exegete.web.patience import PatientProtocol
 from exegete.web.settings import EVENTS
 from exegete.web.site import Site
 
@@ -19,6 +20,6 @@ def configuration(site: Site, host: str, port: int) -> uvicorn.Config:
         log_level="warning",
         server_header=False,
         h11_max_incomplete_event_size=EVENTS,
-        http="h11",
+        http=PatientProtocol,
         timeout_graceful_shutdown=3,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,12 +104,20 @@ def _documents(base: Path) -> Callable[[str, str], Document]:
         if name not in known:
             if listing.is_file() and name not in listed_there:
                 raise ExegeteError(f"{where}: the document {name!r} is not in {listing}")
-            content = listed_there[name] if name in listed_there else read(base / "docs" / name)
+            content = listed_there[name] if name in listed_there else read(_inside(base / "docs", name, where))
             text = need_text(content, name, where)
             known[name] = text, list(_tokens(text, empty=listing.is_file()))
         return known[name]
 
     return document
+
+
+def _inside(folder: Path, name: str, where: str) -> Path:
+    """A file of a folder. Raises ExegeteError for a name that leads out of it."""
+    path = folder / name
+    if not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder)):
+        raise ExegeteError(f"{where}: expected the name of a document in {folder}, got {name!r}")
+    return path
 
 
 def _tokens(text: str, *, empty: bool) -> Iterator[Span]:

@@ -87,12 +87,21 @@ def merge(other: Store, store: Store) -> int:
     for key in keys:
         store.sweep(key)
         with whole_folder(store.folder(key)) as fresh:
-            shutil.copytree(other.folder(key), fresh, dirs_exist_ok=True)
+            _copy(other.folder(key), fresh)
     for kind in (SOURCES, DERIVED):
         for path in sorted((other.root / kind).glob("*.json")):
             with whole_file(store.root / kind / path.name) as fresh:
                 shutil.copy(path, fresh)
     return len(keys)
+
+
+def _copy(folder: Path, fresh: Path) -> None:
+    """Copies what a folder holds into another one. Raises OSError for the first file that cannot be copied."""
+    try:
+        shutil.copytree(folder, fresh, dirs_exist_ok=True)
+    except shutil.Error as error:
+        source, _, reason = error.args[0][0]
+        raise OSError(f"{source} cannot be copied: {reason}") from error
 
 
 def _run(store: Store, key: str) -> Iterator[pd.DataFrame]:

@@ -99,7 +99,9 @@ def _trained(loop: ObjectiveTrainer, run: Run, checkpoint: Path | None, stop: St
     unnamed = run.unnamed
     loop.save_model(str(unnamed))
     if loop.args.should_save:
-        write_json(unnamed / HISTORY, {"history": loop.state.log_history})
+        # the Trainer's summary is about its last call, which began where a stopped one had come to
+        logged = [entry for entry in loop.state.log_history if "train_runtime" not in entry]
+        write_json(unnamed / HISTORY, {"history": logged})
         run.finish(unnamed, metrics)
     return TrainResult(run.folder, loop.explained, metrics, steps, seconds)
 

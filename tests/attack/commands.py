@@ -1,0 +1,34 @@
+"""The commands that are attacked, at a size of seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import families
+
+STUDY = Path(__file__).with_name("attacked_study.yaml")
+TRAIN = ["--data", "generated?size=32", "--epochs", "2", "--batch-size", "8", "--device", "cpu", "--quiet"]
+COMPARE = ["--data", "generated?size=40", "--split", "dev", "--methods", "saliency,occlusion,random", "--quiet"]
+COMPARE += ["--metrics", "auc,aopc_comprehensiveness", "--batch-size", "4"]
+WEIGHTS = ["--preservation-weight", "1", "--sparsity-weight", "1", "--inverse-weight", "1", "--max-length", "24"]
+SEARCH = "aml, with a search"
+
+
+def saved(folder):
+    """A tiny classifier's folder."""
+    families.tiny("bert", num_labels=2, id2label={0: "negative", 1: "positive"}).save_pretrained(folder)
+    families.tokenizer("bert").save_pretrained(folder)
+    return folder
+
+
+def words(name, model, folder):
+    """A command's words: compare, study, a recipe, or the search for aml's weights."""
+    out = ["--output-dir", folder]
+    if name == "compare":
+        return ["compare", "--model", model, *COMPARE, *out]
+    if name == "study":
+        return ["study", "run", STUDY, "--workers", "1", "--threads", "1", "--quiet", *out]
+    if name in ("aml", SEARCH):
+        given = ["--trials", "2", "--max-length", "24"] if name == SEARCH else WEIGHTS
+        return ["train", "aml", "--model", model, *given, *TRAIN, *out]
+    return ["train", name, "--config", "tiny", *TRAIN, *out]

@@ -1,0 +1,188 @@
+"""Strange texts come back from every reader as they were; damaged files are read as canonical rows or refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import exegete
+from attacked import cases, noted
+from corpora import CORPORA
+from exegete import ExegeteError
+from exegete.data.readers import READERS
+from exegete.testing.readers import COLUMNS, require_canonical
+from samples import READER, SAMPLES, TEXTS, written
+from strange import TEXTS as STRANGE
+from strange import damaged, with_other_values
+
+FEW = TEXTS[:4]
+
+
+def one_line(text):
+    """As a file has it that ends texts with tabs or line ends."""
+    return " ".join(text.replace("\t", " ").replace("\r", " ").split("\n")).strip()
+
+
+KEPT = {
+    "sst": lambda text: " ".join(text.replace("(", "").replace(")", "").split()),
+    "eraser": lambda text: text.removeprefix("\ufeff"),
+    "labelled": one_line,
+    "mlqe": one_line,
+}
+"""What of a text a format can hold; the others hold all of it."""
+
+
+def require_short(message):
+    assert 0 < len(message) <= 300
+    assert len(message.splitlines()) == 1
+
+
+def load(name, path, split):
+    """The rows, all canonical; or None where they are refused in one short line."""
+    try:
+        data = exegete.load_data(f"{READER.get(name, name)}:{path}", split)
+    except ExegeteError as error:
+        require_short(str(error))
+        return None
+    assert set(data.features) <= COLUMNS
+    for row in data:
+        require_canonical(row, data.features)
+    return data
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_strange_texts_come_back_as_they_were(name, tmp_path):
+    with noted("strange texts through readers", name) as seen:
+
+        @cases(600)
+        @given(st.lists(STRANGE, min_size=6, max_size=6))
+        def attack(texts):
+            texts = [KEPT.get(name, str)(text) for text in texts]
+            texts = [text for text in texts if text.strip()]
+            seen["cases"] += len(texts)
+            if texts:
+                path = written(tempfile.mkdtemp(dir=tmp_path), SAMPLES[name](texts))
+                data = load(name, path, "train" if path.is_dir() else "all")
+                column = {"squad": "text_pair", "exchanges": "prompt"}.get(name, "text")
+                assert data is not None
+                assert list(data[column]) == texts
+            if KEPT.get(name, str)(" ") == " ":
+                assert load(name, written(tempfile.mkdtemp(dir=tmp_path), SAMPLES[name]([" \n "])), None) is None
+
+        attack()
+
+
+def parsed(content):
+    """A file as JSON with a function that writes it again; None for other files."""
+    try:
+        return json.loads(content), lambda value: json.dumps(value).encode()
+    except ValueError:
+        pass
+    try:
+        return (
+            [json.loads(line) for line in content.splitlines()],
+            lambda rows: (
+                "\n".join(map(json.dumps, rows)).encode() if isinstance(rows, list) else json.dumps(rows).encode()
+            ),
+        )
+    except ValueError:
+        return None
+
+
+def variants(content):
+    """A strategy for a file: damaged bytes, also inside an archive, and other values where it is JSON."""
+    kinds = [damaged(content)]
+    if content.startswith(b"\x1f\x8b"):
+        kinds.append(damaged(gzip.decompress(content)).map(lambda inside: gzip.compress(inside, 1)))
+    if found := parsed(content):
+        kinds += [with_other_values(found[0]).map(found[1])] * 2
+    return st.one_of(kinds)
+
+
+def corpus(name, folder):
+    """A dataset's path, and what each of its files holds; the attacked files; the split that reads them."""
+    if name in SAMPLES:
+        files = SAMPLES[name](FEW)
+        path = written(folder, files)
+        chosen = sorted(files, key=lambda file: (not file.startswith(("train", "en-de-post", "en-de-train")), file))[:2]
+        return path, files, chosen, "train" if path.is_dir() else "all"
+    path = Path(CORPORA[name](folder))
+    files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return path, files, sorted(files), None
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, *(name for name in CORPORA if name not in (*SAMPLES, "hub"))])
+def test_damaged_files_are_read_as_rows_or_refused(name, tmp_path):
+    path, files, chosen, split = corpus(name, tmp_path)
+    with noted("damaged files through readers", name) as seen:
+
+        @cases(2000)
+        @given(st.sampled_from(chosen).flatmap(lambda file: st.tuples(st.just(file), variants(files[file]))))
+        def attack(change):
+            file, content = change
+            (tmp_path / file).write_bytes(content)
+            data = load(name, path, split)
+            seen["refused" if data is None else "read"] += 1
+            seen["cases"] += 1
+            (tmp_path / file).write_bytes(files[file])
+
+        attack()
+
+
+TYPED = {
+    pa.string(): ["a film", " "], pa.large_string(): ["a", ""], pa.binary(): [b"a", b"\xff"], pa.int8(): [0, -3],
+    pa.uint64(): [0, 2**64 - 1], pa.float16(): [np.float16(0.5), np.float16("nan")], pa.float64(): [1e308, np.inf],
+    pa.bool_(): [True, False], pa.date32(): [0, 1], pa.timestamp("ns"): [0, 1], pa.duration("s"): [0, 1],
+    pa.decimal128(5, 2): [Decimal("1.5"), Decimal(0)], pa.list_(pa.int64()): [[0, 1], []],
+    pa.list_(pa.list_(pa.int32())): [[[0, 1]], [[1]]], pa.list_(pa.string()): [["a"], [None]],
+    pa.struct([("name", pa.string())]): [{"name": "a"}, {"name": None}], pa.null(): [None, None],
+    pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())])): [[{"role": "user", "content": "a"}], []],
+    pa.dictionary(pa.int8(), pa.string()): ["a", "b"],
+}  # fmt: skip
+
+
+def test_parquet_of_other_types_is_read_as_rows_or_refused(tmp_path):
+    names = ["text", "label", "rationale", "text_pair", "prompt", "sources", "answer", "messages"]
+    columns = st.dictionaries(st.sampled_from(names), st.sampled_from(list(TYPED)), min_size=1, max_size=4)
+    with noted("damaged files through readers", "parquet of other types") as seen:
+
+        @cases(1500)
+        @given(columns, st.lists(st.sampled_from([0, 1, None]), min_size=1, max_size=3))
+        def attack(types, rows):
+            made = {
+                name: pa.array([None if row is None else TYPED[kind][row] for row in rows], kind)
+                for name, kind in types.items()
+            }
+            pq.write_table(pa.table(made), tmp_path / "data")
+            seen["refused" if load("parquet", tmp_path / "data", "all") is None else "read"] += 1
+            seen["cases"] += 1
+
+        attack()
+
+
+def test_strange_specs_are_refused_or_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("here.csv").write_bytes(SAMPLES["csv"](FEW)["data"])
+    local = [name for name in READERS if name not in ("hub", "generated", "digits")]  # others: the net, or made anew
+    fields = [f for name in local for f in READERS[name].__dataclass_fields__]
+    options = st.lists(st.tuples(st.sampled_from([*fields, "x"]), STRANGE).map("=".join), max_size=2).map("&".join)
+    paths = st.one_of(STRANGE, st.sampled_from(["here.csv", ".", "/", "/dev/null", "here.csv/x", "\0", "a" * 5000]))
+    with noted("strange specs", "kind, path and options") as seen:
+
+        @cases(10_000)
+        @given(st.sampled_from(local), paths, options, st.one_of(st.none(), STRANGE))
+        def attack(name, path, options, split):
+            seen["refused" if load(name, f"{path}?{options}", split) is None else "read"] += 1
+            seen["cases"] += 1
+
+        attack()

@@ -1,0 +1,156 @@
+"""A disk that is full, or may only be read: one clear line, nothing torn, and the same end once there is room."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+from contextlib import contextmanager
+
+import pytest
+
+import stored
+from attacked import LONG, noted, times
+from commands import STUDY, saved, words
+from exegete.cli import main
+from forks import command, finished, forge
+
+USUAL = ["explain", "page", "compare", "baseline", "study table", "study page", "study import", "study"]
+USUAL += ["smat", "ivra", "fresh"] if LONG else []
+LINE = "a moving film about a small town"
+SIZE, PAGE = 1 << 25, 1 << 12
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A finished study."""
+    folder = tmp_path_factory.mktemp("finished") / "runs"
+    assert main([str(word) for word in words("study", None, folder)]) == 0
+    return folder
+
+
+class Disk:
+    """A folder with so much room as is said: a file system in memory where one may be mounted, else limits on files.
+
+    Limits on files are only like a full disk: each file may have so many bytes, however many there are.
+    """
+
+    def __init__(self, folder):
+        self.folder, self.limit = folder, None
+        folder.mkdir()
+        self.mounted = self._mount("-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs")
+        self.filler = folder / "filler"
+
+    def _mount(self, *options):
+        run = subprocess.run(["mount", *options, self.folder], capture_output=True, check=False)
+        return run.returncode == 0
+
+    def room(self, size):
+        """Has so many bytes left from now on; None: enough of them."""
+        self.filler.unlink(missing_ok=True)
+        self.limit = None if self.mounted else size
+        if self.mounted and size is not None:
+            with self.filler.open("wb") as file:
+                file.write(bytes(shutil.disk_usage(self.folder).free - size))
+
+    def read_only(self):
+        """Can only be read from now on; says whether that could be had."""
+        if self.mounted:
+            return self._mount("-o", "remount,ro")
+        for folder in [self.folder, *self.folder.rglob("*/")]:
+            folder.chmod(0o555)
+        return os.geteuid() != 0
+
+    def limited(self):
+        """In the process of a command."""
+        if self.limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+@contextmanager
+def disk(folder):
+    found = Disk(folder)
+    try:
+        yield found
+    finally:
+        if found.mounted:
+            subprocess.run(["umount", "-l", folder], check=True)
+        else:
+            for path in [folder, *folder.rglob("*/")]:
+                path.chmod(0o755)
+
+
+def written(name, model, runs, folder):
+    """A command's words that write into a folder."""
+    if name in ("explain", "page"):
+        where = ["--output-dir", folder / "run"] if name == "explain" else ["--html", folder / "page.html"]
+        return ["explain", LINE, "--model", model, "--methods", "saliency,occlusion", *where]
+    if name == "study table":
+        return ["study", "report", STUDY, "--output-dir", folder]
+    if name == "study page":
+        return ["study", "page", STUDY, "--output-dir", runs, "--output", folder / "page.md"]
+    if name == "study import":
+        return ["study", "import", runs, "--output-dir", folder]
+    return words(name, model, folder / "run")
+
+
+def require_one_line(code, output):
+    assert "Traceback" not in output
+    if code == 1:  # a study goes on to runs that can still be done
+        assert re.search(
+            "^the disk of .* is full: make room and run the same command|could not be written", output, re.M
+        )
+        return
+    assert code == 2, output
+    (line,) = [line for line in output.splitlines() if line.startswith("exegete:")]
+    assert len(line) < 500
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, model, runs, tmp_path):
+    said, whole = tmp_path / "said", tmp_path / "whole"
+    whole.mkdir()
+    with disk(tmp_path / "disk") as place, noted("full disk", name) as seen, forge() as found:
+        if name == "study table":
+            shutil.copytree(runs, whole, dirs_exist_ok=True)
+            shutil.copytree(runs, place.folder, dirs_exist_ok=True)
+        code, output = finished(found, written(name, model, runs, whole), said)
+        assert code == 0, output
+        expected = stored.of(whole)
+        size = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
+        for number in range(times(8) + 2):
+            place.room(number * size // (times(8) + 2) // PAGE * PAGE)
+            found.start(command, written(name, model, runs, place.folder), said, place.limited)
+            code, output = found.wait(), said.read_text(errors="replace")
+            seen["cases"] += 1
+            seen["refused"] += code != 0
+            if code:
+                require_one_line(code, output)
+            left = [path for path in place.folder.rglob(".*") if path.is_file() and path.name != ".lock"]
+            assert not [path for path in left if path.name.count(".") > 3], left
+        place.room(None)
+        code, output = finished(found, written(name, model, runs, place.folder), said)
+        assert code == 0, output
+        assert stored.difference(place.folder, expected) == {}
+        assert seen["refused"] > 0
+        seen["on a file system of its own" if place.mounted else "by a limit on files"] = seen["cases"]
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_a_folder_that_may_only_be_read_is_told_in_one_line(name, model, runs, tmp_path):
+    with disk(tmp_path / "disk") as place, noted("read-only folder", name) as seen, forge() as found:
+        if name == "study table":
+            shutil.copytree(runs, place.folder, dirs_exist_ok=True)
+        if not place.read_only():
+            return
+        before = stored.of(place.folder)
+        require_one_line(*finished(found, written(name, model, runs, place.folder), tmp_path / "said"))
+        assert stored.difference(place.folder, before) == {}
+        seen["cases"] += 1

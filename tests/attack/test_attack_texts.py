@@ -1,0 +1,104 @@
+"""Strange texts are explained with their own words, or refused in one line: by the library and the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import exegete
+from attacked import cases, noted
+from commands import saved
+from exegete import ExegeteError
+from exegete.cli import main
+from small import shared
+from strange import TEXTS
+
+OPTIONS = ["methods", "target", "unit", "dtype", "device", "max-length", "seed", "pair", "html", "output-dir"]
+OPTIONS += ["template", "labels", "task", "prompt", "messages", "source", "response", "temperature", "max-new-tokens"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("model"))
+
+
+def require_explained(item, text):
+    """Finite scores; words that stand in the text, one after the other; JSON and a page without markup of its own."""
+    assert item.word_scores is not None
+    assert len(item.words) == len(item.word_scores)
+    assert np.isfinite(item.scores).all()
+    place = 0
+    for word in item.words:
+        place = text.index(word, place) + len(word)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_strange_texts_are_explained_with_their_own_words(family):
+    model = shared(family, dtype=torch.float32)
+    with noted("strange texts explained", family) as seen:
+
+        @cases(1200)
+        @given(st.lists(TEXTS, min_size=4, max_size=4))
+        def attack(texts):
+            texts = [text for text in texts if text.strip()] or ["a"]
+            seen["cases"] += len(texts)
+            try:
+                found = exegete.attribute(model, texts, "saliency")
+            except ExegeteError as error:
+                seen["refused"] += len(texts)
+                require_one_line(str(error))
+                return
+            for item, text in zip(found, texts, strict=True):
+                require_explained(item, text)
+            json.loads(found.to_json())
+            assert "<script>" not in found.to_html().replace("<script>", "", found.to_html().count("</script>"))
+
+        attack()
+
+
+def require_one_line(message):
+    assert len(message.splitlines()) == 1
+
+
+def run(*argv):
+    """A command in this process: its exit code and what it printed."""
+    out, said = io.StringIO(), io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+            code = main([str(word) for word in argv])
+    finally:
+        logging.disable(logging.NOTSET)
+    return code, out.getvalue(), said.getvalue()
+
+
+def test_strange_words_on_the_command_line(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = st.one_of(TEXTS, TEXTS.map(lambda text: f"{text}\udcff"))
+    options = st.dictionaries(st.sampled_from(OPTIONS), st.one_of(texts, st.integers(-2, 9).map(str)), max_size=1)
+    with noted("strange words on the command line", "explain") as seen:
+
+        @cases(1000)
+        @given(texts, options)
+        def attack(text, given):
+            words = [word for name, value in given.items() for word in (f"--{name}", value)]
+            asked = ["explain", "--model", folder, "--methods", "saliency", "--json", *words, "--", text]
+            code, out, said = run(*asked)
+            seen["cases"] += 1
+            seen["refused" if code else "explained"] += 1
+            assert code in (0, 2)
+            assert "Traceback" not in said
+            if code == 0:
+                json.loads(out)
+            else:
+                assert said.strip()
+
+        attack()
