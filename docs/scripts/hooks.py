@@ -12,7 +12,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import commands
 import drawing
 import links
 import llms
@@ -20,6 +19,8 @@ import notebooks
 import parts
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
+
+import commands
 
 ROOT = Path(__file__).parents[2]
 MADE = ROOT / ".docs"
