@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import captum.attr as published
@@ -21,6 +19,7 @@ from exegete import explainer
 from exegete.explainers.gradients.by_parts import by_parts
 from exegete.models import Batch
 from exegete.models.generation.model import GeneratingModel
+from timing import given, keep
 
 PROMPT, ANSWER, SOURCES, VOCABULARY, MASKS = 256, 32, 8, 8000, 64
 LONG = 1.0
@@ -28,11 +27,7 @@ LONG = 1.0
 
 def main() -> None:
     """Measures, prints, and keeps the numbers as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--memory", type=int, help="only the memory of a gradient matrix, for a prompt of this length")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    options = given(__doc__, memory=0)
     if options.memory:
         print(json.dumps(memory(options.memory)))
         return
@@ -42,10 +37,7 @@ def main() -> None:
         )
         for length in (1024, 2500)
     }
-    text = json.dumps(found, indent=2)
-    print(text)
-    if options.output:
-        options.output.write_text(text + "\n")
+    keep(found, options.output)
 
 
 def made(length: int) -> tuple[GeneratingModel, Batch]:
