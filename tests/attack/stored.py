@@ -13,7 +13,7 @@ TIMES = re.compile(
     r"seconds|runtime|per_second|memory|created|timestamp|date|finished|since|started|_dir$|^folder$|path"
 )
 """Fields that tell how long something took, when, or where."""
-LOGS = ("training_args.bin", "events.out")
+LOGS = ("training_args.bin", "events.out", "speed.json")
 
 
 def of(folder):
@@ -32,6 +32,8 @@ def _content(path, folder):
         return [_timeless(json.loads(line.replace(str(folder), "FOLDER"))) for line in lines]
     if path.suffix == ".parquet":
         table = pd.read_parquet(path)
+        for kind in {"metric", "name"} & set(table):
+            table = table[~table[kind].astype(str).str.contains(TIMES)].reset_index(drop=True)
         return table[[name for name in table if not TIMES.search(name)]].to_json()
     if path.suffix in (".html", ".csv", ".tex", ".md", ".svg", ".db"):
         return "made of the others"

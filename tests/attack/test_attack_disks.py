@@ -113,7 +113,7 @@ def require_one_line(code, output):
     assert len(line) < 500
 
 
-@pytest.mark.parametrize("name", [name for name in USUAL if name != "study"])
+@pytest.mark.parametrize("name", USUAL)
 def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, model, runs, tmp_path):
     said, whole = tmp_path / "said", tmp_path / "whole"
     whole.mkdir()

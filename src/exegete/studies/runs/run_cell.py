@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 import traceback
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from exegete.studies.runs.store import Cell, Store, describe
 from exegete.studies.workers.locks import BEAT, STALE, claim
 
 logger = logging.getLogger(__name__)
+
+NO_SPACE = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "unexpected pos", "failed writing file")
+"""Words of a full disk: the system's, and torch's for a file of which it could not write all."""
 
 Status = Literal["done", "busy", "failed", "refused", "killed", "stopped", "full"]
 
@@ -85,7 +89,7 @@ def no_space(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
-        if "No space left on device" in str(error) or "Disk quota exceeded" in str(error):
+        if any(words in str(error) for words in NO_SPACE):
             return True
         error = error.__cause__ or error.__context__
     return False
