@@ -76,6 +76,6 @@ def test_a_wrong_study_is_refused(tmp_path):
     text = (STUDIES / "er-table-2.yaml").read_text()
     (tmp_path / "shared").symlink_to(STUDIES / "shared")
     (tmp_path / "wrong.yaml").write_text(text + "\nexplainers: [saliency?norn=l2]\n")
-    done = imported_nothing("2 study run wrong.yaml --dry-run", tmp_path)
+    done = imported_nothing("2 study run wrong.yaml --dry-run\n2 study run wrong.yaml", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "wrong.yaml" in done.stderr

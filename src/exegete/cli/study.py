@@ -115,11 +115,12 @@ def run(
 
     exegete study run studies/er-table-2.yaml --scale paper --engine ray --address auto
     """
-    grids = [(opened if dry_run else built)(file, scale, output_dir, only) for file in files]
+    grids = [opened(file, scale, output_dir, only) for file in files]  # what is wrong is refused at once
     store = grids[0][1]
     if not dry_run:
         from exegete.studies.runs.timed_steps import measured
 
+        grids = [built(file, scale, output_dir, only) for file in files]
         hush()
         _require_startable([grid for grid, _ in grids], store, resume)
         options.writable(output_dir)
