@@ -1,4 +1,4 @@
-"""Runs the blocks of the README in the order in which they stand, in an empty folder: python tests/readme_blocks.py.
+"""Runs the blocks of a page in the order in which they stand, in an empty folder: python tests/readme_blocks.py [PAGE].
 
 Lines of `exegete` run in this process, which reads the model once for all; `make` and `pip` lines are rehearsed
 (`make -n`, the extras of pyproject.toml). EXEGETE_SCALE makes the demo smaller.
@@ -85,4 +85,4 @@ if __name__ == "__main__":
     os.environ.setdefault("EXEGETE_SCALE", "0.05")
     with tempfile.TemporaryDirectory() as empty:
         small_chat_model(Path(empty) / "my-chat-model")
-        run(ROOT / "README.md", Path(empty))
+        run(Path(*sys.argv[1:2]).absolute() if sys.argv[1:] else ROOT / "README.md", Path(empty))

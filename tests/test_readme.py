@@ -1,18 +1,57 @@
-"""Every block of the README runs, in the order in which they stand, in an empty folder."""
+"""Every block of the README and of the pages for a start runs, in the order in which they stand, in an empty folder."""
 
 from __future__ import annotations
 
+import csv
+import json
+import re
+import shutil
+
 import pytest
 
+import exegete
 from readme_blocks import ROOT, blocks, commands, run, run_command, small_chat_model
 
 
-def test_the_readme_runs_as_it_stands(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What the README's blocks left in an empty folder."""
+    folder = tmp_path_factory.mktemp("readme")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("EXEGETE_SCALE", "0.05")
+        small_chat_model(folder / "my-chat-model")
+        run(ROOT / "README.md", folder)
+    return folder
+
+
+def test_the_readme_runs_as_it_stands(folder):
+    assert (folder / "comparison" / "report.html").is_file()
+    assert (folder / "explained.html").is_file()
+
+
+def test_the_first_page_runs_as_it_stands(folder, monkeypatch):
     monkeypatch.setenv("EXEGETE_SCALE", "0.05")
-    small_chat_model(tmp_path / "my-chat-model")
-    run(ROOT / "README.md", tmp_path)
-    assert (tmp_path / "comparison" / "report.html").is_file()
-    assert (tmp_path / "explained.html").is_file()
+    (folder / "explained.html").unlink()
+    run(ROOT / "docs" / "index.md", folder)
+    assert (folder / "explained.html").is_file()
+
+
+def test_the_page_on_own_data_runs_as_it_stands(folder, tmp_path):
+    text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    (table,), (chat,) = (
+        re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE) for kind in ("csv", "json")
+    )
+    data = exegete.load_data("generated", "train", limit=80, seed=1)
+    names = data.features["label"].names
+    with (tmp_path / "tickets.csv").open("w", newline="") as file:
+        file.write(table)
+        csv.writer(file).writerows([row["text"], names[row["label"]], json.dumps(row["rationale"])] for row in data)
+    (tmp_path / "chats.jsonl").write_text(chat * 3)
+    shutil.copytree(folder / "demo" / "model", tmp_path / "my-model")
+    shutil.copytree(folder / "my-chat-model", tmp_path / "my-chat-model")
+    run(ROOT / "docs" / "data.md", tmp_path)
+    assert (tmp_path / "judged" / "report.html").is_file()
+    assert (tmp_path / "cited" / "report.html").is_file()
 
 
 def test_commands_for_contributors_are_there():
