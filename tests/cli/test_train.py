@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import exegete
 from exegete.cli import main
+
+SRC = Path(__file__).parents[2] / "src"
 
 SMALL = ["--data", "generated?size=48", "--device", "cpu", "--epochs", "1", "--batch-size", "16", "--quiet"]
 
@@ -57,6 +63,7 @@ def test_help_has_an_example(capsys):
 def test_a_tracker_gets_what_is_logged(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "logs"))
     settings = ["--config", "tiny", "--max-length", "32", "--output-dir", str(tmp_path / "run")]
-    assert main(["train", "baseline", *SMALL, *settings, "--report-to", "tensorboard"]) == 0
+    command = ["train", "baseline", *map(str, SMALL), *settings, "--report-to", "tensorboard"]
+    subprocess.run([sys.executable, "-m", "exegete", *command], check=True, env=os.environ | {"PYTHONPATH": str(SRC)})
     events = (tmp_path / "logs").rglob("events.out.tfevents.*")
     assert any(b"eval/accuracy" in each.read_bytes() for each in events)

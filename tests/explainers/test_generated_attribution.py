@@ -302,7 +302,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
         (("--prompt", "prompt.txt", "--source", "one.txt"), "unknown source 'second'. Valid choices: one"),
         (("--prompt", "prompt.txt", "--messages", "chat.json"), "one of a text, --prompt FILE and --messages FILE"),
         (("--messages", "one.txt"), "is no JSON"),
-        (("--prompt", "none.txt"), "cannot be read"),
+        (("--prompt", "none.txt"), "there is no none.txt"),
         (
             ("--prompt", "prompt.txt", *sources, "--unit", "page"),
             "granularity 'page'. Valid choices: sentence, source",

@@ -15,6 +15,7 @@ import torch
 
 import exegete
 import families
+from exegete import ExegeteError
 from exegete.data.owners import unfinished
 from exegete.explainers import EXPLAINERS
 from exegete.explainers.attribute_examples import batches
@@ -248,7 +249,10 @@ def test_the_finishing_run_sweeps_what_killed_ones_left(tmp_path):
 
 
 def test_a_comparison_shows_itself(saved, data):
-    found = exegete.compare(exegete.load(saved), data.select(range(6)), ["random", "saliency"], ["sufficiency"])
+    model, rows = exegete.load(saved), data.select(range(6))
+    with pytest.raises(ExegeteError, match="no curves"):
+        exegete.compare(model, rows, ["random"], ["sufficiency"]).plot()
+    found = exegete.compare(model, rows, ["random", "saliency"], ["aopc_sufficiency"])
     sentence = verdict(found.leaderboard)
     assert repr(found).startswith(f"{sentence}\n")
     assert "Saliency" in repr(found)

@@ -56,6 +56,10 @@ class Soft(Metric):
             raise ExegeteError(f"{self.name} needs a share between 0 and 1, got {self.share}")
         at_least_one(self.name, draws=self.draws)
 
+    def chances(self, scaled: Tensor) -> Tensor:
+        """[B, L] The probability that an element stays, from scores in [0, 1]."""
+        return scaled if self.alone else 1 - scaled
+
     def value(self, moved: Tensor, farthest: Tensor) -> Tensor:
         """[B] The metric, from D and D₀."""
         if self.alone:
@@ -76,8 +80,7 @@ class Soft(Metric):
         batch = replace(batch, content=batch.removable)
         ends = torch.stack([torch.ones_like(batch.content), torch.zeros_like(batch.content)])
         whole, nothing = model.perturbed(batch, ends, "zero").double()
-        likely = scaled(attribution, batch.content, self.share)
-        chances = likely if self.alone else 1 - likely
+        chances = self.chances(scaled(attribution, batch.content, self.share))
         moved = torch.cat(
             [
                 self._moved(model, batch.select(rows), chances[rows], whole[rows], target[rows])

@@ -73,15 +73,15 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def weights_fixed(model: nn.Module) -> Iterator[None]:
-    """Inside the block no weight of the model asks for a gradient; after it each does as before."""
-    asking = [weight for weight in model.parameters() if weight.requires_grad]
-    for weight in asking:
+    """Inside the block no weight of the model asks for a gradient; after it each does, and has its own, as before."""
+    before = [(weight, weight.requires_grad, weight.grad) for weight in model.parameters()]
+    for weight, _, _ in before:
         weight.requires_grad = False
     try:
         yield
     finally:
-        for weight in asking:
-            weight.requires_grad = True
+        for weight, asks, gradient in before:
+            weight.requires_grad, weight.grad = asks, gradient
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from exegete.data.cards import MetricCard
 from exegete.data.provenance import whole_file
+from exegete.errors import ExegeteError
 from exegete.explainers.registry import titles
 from exegete.metrics import cards as metric_cards
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
@@ -91,7 +92,15 @@ class Comparison:
         return latex(board, caption or verdict(board), label)
 
     def plot(self) -> Figure:
-        """The faithfulness curves as a matplotlib figure, a panel a metric; it is returned, not shown."""
+        """The faithfulness curves as a matplotlib figure, a panel a metric; it is returned, not shown.
+
+        Raises:
+            ExegeteError: no metric of the comparison has a curve.
+        """
+        if not self._curves():
+            raise ExegeteError(
+                "there are no curves: compare by a metric over several budgets, as aopc_comprehensiveness"
+            )
         curves = [curve._replace(method=self.titles[curve.method]) for curve in self._curves()]
         return curve_figure(curves)
 
