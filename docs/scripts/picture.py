@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-WIDTH, HEIGHT, COLOURS = 1000, 1080, 48
+WIDTH, HEIGHT, COLOURS = 1000, 1080, 256
 LEFT_OUT = "#curves, fieldset { display: none }"
 PICTURE = Path(__file__).parents[1] / "pictures" / "report.png"
 

@@ -45,11 +45,14 @@ def test_one_is_best():
     assert summary(board) == "best by Comprehensiveness: slow (0.12 s an example)"
 
 
-def test_the_cheapest_is_set_beside_the_first():
+def test_the_cheapest_is_set_beside_the_dearest():
     board = _board(_others(slow=NOISE, fast=NOISE[::-1]), COSTS | {"fast": 0.001})
     assert "fast costs 1/120 of slow, 0.001 s an example" in verdict(board)
     same = _board(_others(slow=NOISE, fast=NOISE[::-1]), COSTS | {"fast": 0.12})
     assert "they cost about the same, 0.12 s an example" in verdict(same)
+    third = _others(fast=NOISE, quick=np.roll(NOISE, 1), slow=NOISE[::-1])
+    three = _board(third, COSTS | {"quick": 0.019})
+    assert "quick costs a sixth of slow, 0.019 s an example" in verdict(three)
 
 
 def test_nothing_is_claimed_that_is_within_noise():

@@ -66,12 +66,12 @@ def _takes(seconds: float) -> str:
 
 
 def _cost(board: Leaderboard, leaders: Sequence[int]) -> str:
-    """What the cheapest of the best costs, beside the first or the dearest of them."""
+    """What the cheapest of the best costs, beside the dearest of them."""
     seconds = _seconds(board)
     known = sorted((row for row in leaders if seconds[row] > 0), key=lambda row: seconds[row])
     if not known:
         return ""
-    cheap, dear = known[0], known[-1] if known[0] == leaders[0] else leaders[0]
+    cheap, dear = known[0], known[-1]
     if len(leaders) == 1:
         return f"; it takes {seconds[cheap]:.2g} s an example"
     times = round(seconds[dear] / seconds[cheap]) if seconds[dear] > 0 else 0
