@@ -23,3 +23,9 @@ def test_methods_find_the_planted_evidence(tmp_path, capsys):
     titles = [card.title for name, card in EXPLAINERS.cards(MethodCard).items() if name in methods.split(",")]
     assert len(titles) == 6
     assert all(title in shown and title in page for title in [*titles, cards()["auc"].heading])
+
+
+def test_a_scale_that_is_no_number_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("EXEGETE_SCALE", "small")
+    assert main(["demo", "--output-dir", str(tmp_path / "demo"), "--quiet"]) == 2
+    assert "EXEGETE_SCALE is 'small'" in capsys.readouterr().err

@@ -96,8 +96,6 @@ def test_inference_mode_is_answered_or_refused_by_name(method):
 @pytest.mark.parametrize("method", NATIVE)
 @pytest.mark.parametrize("head", ["regression", "multi_label", "bfloat16", "mean pooling"])
 def test_other_heads_and_types(head, method):
-    if head == "bfloat16" and method == "solvex":
-        pytest.skip("where single answers are so coarse, ranks are not stable")
     if head == "bfloat16":
         model = shared("bert", dtype=torch.bfloat16)
     elif head == "mean pooling":
@@ -106,6 +104,12 @@ def test_other_heads_and_types(head, method):
         changes = {"regression": {"num_labels": 1}, "multi_label": {"problem_type": "multi_label_classification"}}
         model = small("bert", **changes[head])
     family = "modernbert" if head == "mean pooling" else "bert"
+    if head == "bfloat16" and method == "solvex":  # answers so coarse tie, and ties fall as the batch is padded
+        batch = model.encode(uneven(family, 3))
+        for scores, content in zip(made(method).attribute(model, batch), batch.content, strict=True):
+            steps = scores[content].float().sort().values.diff()
+            torch.testing.assert_close(steps, torch.ones_like(steps))
+        return
     same_alone(method, model, model.encode(uneven(family, 3)), 0.1 if head == "bfloat16" else 1e-7)
 
 

@@ -92,5 +92,7 @@ def test_what_would_change_the_model_is_refused(tmp_path):
         RECIPES["at2"]().train("tiny", rows, rows, tmp_path)
     with pytest.raises(ExegeteError, match="masked_share"):
         RECIPES["at2"]().train(small("bert"), rows, rows, tmp_path, masked_share=0.5)
+    with pytest.raises(ExegeteError, match="head_dropout"):
+        RECIPES["at2"]().train(small("bert"), rows, rows, tmp_path, head_dropout=0.1)
     with pytest.raises(ExegeteError, match="max_steps"):
         RECIPES["at2"]().train(small("bert"), rows, rows, tmp_path, arguments={"num_train_epochs": 2})

@@ -248,6 +248,8 @@ def test_a_weight_that_is_given_stays_while_the_others_are_searched(tmp_path):
     recipe = RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, trials=30)
     assert (recipe.weights, recipe.search.fixed) == (None, {"preservation": 0.5, "sparsity": 0.2})
     assert RECIPES["aml"](preservation_weight=0.5, sparsity_weight=0.2, inverse_weight=0).weights.inverse == 0
+    with pytest.raises(ExegeteError, match="storage is for the search"):
+        RECIPES["aml"](storage="sqlite:///search.db")
 
 
 def test_a_trial_far_behind_the_others_is_pruned(tmp_path):

@@ -83,12 +83,20 @@ def test_stopped_by_a_signal_and_resumed_is_unbroken(unbroken, tmp_path, step, s
     assert resumed.finished
     assert difference(weights(whole), weights(tmp_path / "run")) == 0.0
     assert _evaluations(tmp_path / "run") == _evaluations(whole)
+    if strategy == "epoch":
+        assert _controls(tmp_path / "run") == _controls(whole)
 
 
 def _evaluations(folder):
     newest = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     history = json.loads((newest / "trainer_state.json").read_text())["log_history"]
     return [(entry["step"], entry["eval_loss"]) for entry in history if "eval_loss" in entry]
+
+
+def _controls(folder):
+    """What the checkpoint of each whole epoch says of going on."""
+    states = [folder / f"checkpoint-{step}" / "trainer_state.json" for step in range(STEPS_AN_EPOCH, STEPS + 1, 5)]
+    return [json.loads(path.read_text())["stateful_callbacks"]["TrainerControl"] for path in states]
 
 
 def _truncated(path):

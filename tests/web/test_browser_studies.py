@@ -40,6 +40,7 @@ def test_a_ranking_study_by_two_people_at_once_from_invitation_to_export(opened,
     form.get_by_role("button").click()
     chief.get_by_label("Names, one a line").fill("Ada\nBen")
     chief.get_by_role("button", name="Make links").click()
+    expect(chief.locator("dd.mono")).to_have_count(2)
     links = chief.locator("dd.mono").all_inner_texts()
     people = {"Ada": opened(links[0], size=PHONE), "Ben": opened(links[1])}
     for page in people.values():
@@ -62,6 +63,7 @@ def test_a_ranking_study_by_two_people_at_once_from_invitation_to_export(opened,
     chief.wait_for_url("**/results")
     expect(chief.get_by_text("Rank explanations: 6 answers so far.")).to_be_visible()
     table = chief.get_by_role("region", name="Ratings")
+    expect(table.get_by_role("rowheader")).to_have_count(len(METHODS))
     assert sorted(table.get_by_role("rowheader").all_inner_texts()) == sorted(METHODS)
     expect(chief.get_by_text("over 3 examples that several people ranked")).to_be_visible()
     chief.goto("/studies/films")

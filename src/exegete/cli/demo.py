@@ -14,6 +14,7 @@ from exegete.cli.console import hush, show
 from exegete.cli.stopping import keeping
 from exegete.cli.threads import Threads, choose, hidden_size
 from exegete.cli.train_options import require_finished
+from exegete.errors import ExegeteError
 
 SIZE = 8000
 SCALE = "EXEGETE_SCALE"
@@ -41,7 +42,7 @@ def demo(
     from exegete.training import train_baseline
 
     hush()
-    scale = float(os.environ.get(SCALE, "1"))
+    scale = _scale()
     choose(threads, hidden_size("tiny"), device)
     keeping(f"what is finished is kept in {output_dir}: the same command goes on")
     train, dev = (
@@ -67,3 +68,11 @@ def demo(
         show_progress=False if quiet else None,
     )
     show(comparison.leaderboard, output_dir / "comparison")
+
+
+def _scale() -> float:
+    given = os.environ.get(SCALE, "1")
+    try:
+        return float(given)
+    except ValueError as error:
+        raise ExegeteError(f"{SCALE} is {given!r}: expected a number, 1 is the usual size") from error

@@ -290,8 +290,8 @@ def _positions(batch: Batch, row: int, explanation: Explanation) -> dict[str, An
     pairs = None if explanation.pairs is None else explanation.pairs[row].double().cpu()[real][:, real].numpy()
     shared = {"scores": scores, "special": (~content).tolist(), "layers": layers}
     if batch.alignments is None:
-        shared |= {"tokens": _unnamed(batch, row, real), "image_shape": batch.image_shape}
         return shared | {
+            "tokens": _unnamed(batch, row, real),
             "words": (),
             "word_scores": (),
             "word_spans": (),

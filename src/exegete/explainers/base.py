@@ -168,7 +168,7 @@ class Explainer(ABC):
         """The method's formula: [B, L], anything outside content."""
         kind = type(self)
         if kind.explanation is Explainer.explanation and kind.explanation_of is Explainer.explanation_of:
-            raise NotImplementedError(f"{kind.__name__} implements neither scores nor explanation")
+            raise TypeError(f"{kind.__name__} defines neither scores nor explanation")
         return self.explanation_of(model, batch, given(target)).scores
 
     @classmethod

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from datasets import Dataset
-from transformers import AutoTokenizer
 
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking.losses import Inverse, Sparsity, Weights
@@ -18,10 +16,10 @@ from exegete.explainers.attributive_masking.retokenization import Aggregation
 from exegete.metrics import METRICS, PRESETS
 from exegete.metrics import metric as metric_of
 from exegete.metrics.presets import FLOORED
-from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
+from exegete.recipes.explained import explained_model
 from exegete.training import RunOptions, TrainResult
-from exegete.training.loop.starting_model import Source, is_new
+from exegete.training.loop.starting_model import Source
 from exegete.training.masking.data import stratified
 from exegete.training.masking.run import train_masking
 from exegete.training.masking.search import WeightSearch
@@ -72,29 +70,6 @@ class Aml(Recipe):
         return train_masking(explained, *rows, folder, selection=self.selection, weights=weights, **shared)
 
 
-def explained_model(
-    name: str, model: Source | ExplainedModel, options: RunOptions, task: str | None = None
-) -> ExplainedModel:
-    """The model that a recipe explains, where training happens.
-
-    Raises:
-        ExegeteError: a model from scratch, or a tokenizer beside a model that has its own.
-    """
-    tokenizer, max_length = options.processing_class, options.max_length
-    if isinstance(model, ExplainedModel):
-        if tokenizer not in (None, model.processing_class):
-            raise ExegeteError("the explained model has its tokenizer already: processing_class does not apply")
-        return model if max_length is None else model.with_max_length(max_length)
-    if is_new(model):
-        raise ExegeteError(f"{name} explains a model that is fine-tuned already: give its folder as the model")
-    if isinstance(tokenizer, str | Path):
-        tokenizer = AutoTokenizer.from_pretrained(str(tokenizer))
-    if not isinstance(model, str | Path):
-        return load(model, tokenizer, task=task, max_length=max_length)
-    device = "cpu" if options.named.get("use_cpu") or not torch.cuda.is_available() else "cuda"
-    return load(model, tokenizer, device, task=task, max_length=max_length)
-
-
 def aml(
     metric: Annotated[
         str, "What explanations shall be good by: any id of `exegete metrics`; with the paper's rounding unless given."
@@ -130,6 +105,8 @@ def aml(
     forms = Weights(inverse_form=inverse_form, sparsity_form=sparsity_form)
     given = {"preservation": preservation_weight, "sparsity": sparsity_weight, "inverse": inverse_weight}
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if storage is not None and trials is None:
+        raise ExegeteError("storage is for the search of the weights: say how many trials, for instance --trials 30")
     weights = replace(forms, **known) if trials is None or len(known) == len(given) else None
     return Aml(
         name="aml",

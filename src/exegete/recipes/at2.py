@@ -12,8 +12,8 @@ from exegete.errors import ExegeteError, unknown
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.explainers.units import Granularity
 from exegete.models.perturbation.perturbed import How
-from exegete.recipes.aml import explained_model
 from exegete.recipes.base import Recipe
+from exegete.recipes.explained import explained_model
 from exegete.training import RunOptions, TrainResult
 from exegete.training.ablation_effects import Fit, train_source_attention
 from exegete.training.loop.starting_model import Source
@@ -42,8 +42,9 @@ class At2(Recipe):
         wrong = next((name for name in given if name not in ARGUMENTS), None)
         if wrong is not None:
             raise unknown("argument of at2", wrong, ARGUMENTS)
-        if options.masked_share or options.head_rate not in (None, 1) or options.early_stopping_patience:
-            raise ExegeteError("the explained model stays as it is: no masked_share, head_rate or early stopping")
+        options.require_fixed_model()
+        if options.early_stopping_patience:
+            raise ExegeteError("at2 fits in so many steps as it is told: early stopping does not apply")
         fit = Fit(given["max_steps"], given["learning_rate"], given["per_device_train_batch_size"])
         explained = explained_model(self.name, model, options, self.task)
         return train_source_attention(explained, train, dev, folder, self.ablated, fit, options)

@@ -37,7 +37,7 @@ def measured(model: ExplainedModel, batch: Batch, ablated: ContextCite, targets:
     """The effects of ablations on each target of a batch; without targets on its predictions (whole responses)."""
     with model.evaluating(), model.remember():
         unit = units(batch, ablated.granularity or usual_units(batch))
-        present = masks(ablated, unit)
+        present = ablated.present(unit)
         signs = (2 * present.double() - 1).transpose(0, 1)
         outputs = model(batch, capture=AttentionToSource(1, 1).capture)
         asked, parts = replace(ablated, output=None), []
@@ -47,15 +47,6 @@ def measured(model: ExplainedModel, batch: Batch, ablated: ContextCite, targets:
             answers = asked.answers(model, batch, target, present, unit)
             parts.append(Effects(signs.to(shares) @ shares, answers.T.to(shares)))
     return Effects.together(parts)
-
-
-def masks(ablated: ContextCite, unit: Tensor) -> Tensor:
-    """[M, B, U] Who is present in each ablation of the units [B, L]."""
-    counts = (unit.max(1).values + 1).tolist()
-    present = torch.zeros(ablated.n_samples, len(unit), max(1, *counts), dtype=torch.bool)
-    for row, count in enumerate(counts):
-        present[:, row, :count] = torch.from_numpy(ablated.masks(count))
-    return present.to(unit.device)
 
 
 def fitted(model: ExplainedModel, effects: Effects, found: Tensor) -> AttentionToSource:

@@ -77,22 +77,20 @@ class ContextCite(OfOutput):
         """Asks for the answer under every mask, and fits example by example."""
         unit = units(batch, self.granularity or usual_units(batch))
         counts = (unit.max(1).values + 1).tolist()
-        present = torch.zeros(self.n_samples, len(batch), max(1, *counts), dtype=torch.bool)
-        for row, count in enumerate(counts):
-            present[:, row, :count] = torch.from_numpy(self.masks(count))
-        values = self.answers(model, batch, target, present.to(batch.device), unit).double().cpu().numpy()
+        present = self.present(unit)
+        values = self.answers(model, batch, target, present, unit).double().cpu().numpy()
         sizes = (target[:, 1] - target[:, 0]).tolist() if model.task.name == "generation" else [1] * len(batch)
         weights, biases = torch.zeros(len(batch), present.shape[2], dtype=torch.float64), []
         for row, count in enumerate(counts):
-            found, bias = sparse_weights(present[:, row, :count].numpy(), values[:, row], sizes[row], self.alpha)
+            found, bias = sparse_weights(present[:, row, :count].cpu().numpy(), values[:, row], sizes[row], self.alpha)
             weights[row, :count] = torch.from_numpy(found)
             biases.append(bias)
         scores = weights.to(batch.device, model.dtype)
         return Explanation(spread(scores, unit), bias=torch.tensor(biases).to(scores))
 
-    def masks(self, units: int) -> NDArray[np.bool_]:
-        """[M, units] Who is present in each ablation of so many units."""
-        return numbered_masks(self.n_samples, units, self.keep, self.seed * self.n_samples)
+    def present(self, unit: Tensor) -> Tensor:
+        """[M, B, U] Which units [B, L] are there in each ablation."""
+        return numbered_sets(self.n_samples, unit.amax(1) + 1, self.keep, self.seed * self.n_samples)
 
     def answers(self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor, unit: Tensor) -> Tensor:
         """[M, B] f with only the `present` [M, B, U] units."""
@@ -111,6 +109,14 @@ def numbered_masks(count: int, units: int, keep: float = 0.5, seed: int = 0) -> 
     """[count, units] Who is present: mask i is drawn by the seed + i alone."""
     drawn = [np.random.RandomState(seed + i).choice([False, True], units, p=[1 - keep, keep]) for i in range(count)]
     return np.array(drawn, dtype=np.bool_).reshape(count, units)
+
+
+def numbered_sets(samples: int, counts: Tensor, keep: float = 0.5, seed: int = 0) -> Tensor:
+    """[samples, B, U] Masks of examples that have `counts` [B] units each; what an example does not have is absent."""
+    found = torch.zeros(samples, len(counts), max(1, int(counts.max())), dtype=torch.bool)
+    for row, count in enumerate(counts.tolist()):
+        found[:, row, :count] = torch.from_numpy(numbered_masks(samples, count, keep, seed))
+    return found.to(counts.device)
 
 
 def log_odds(task: Task, answers: Tensor, target: Tensor) -> Tensor:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
-from exegete.explainers.perturbation.context_cite import numbered_masks
+from exegete.explainers.perturbation.context_cite import numbered_sets
 from exegete.metrics.faithfulness.unit_order import AlongOrder, ByUnits
 from exegete.models import Batch, ExplainedModel
 from exegete.models.ranks import spearman
@@ -55,10 +54,7 @@ class Lds(ByUnits):
     ) -> dict[str, Tensor]:
         """See `Metric`; NaN where all answers or all sums are equal."""
         ordered = self.ordered(batch, attribution)
-        present = np.zeros((self.n_masks, *ordered.scores.shape), np.bool_)
-        for row, count in enumerate(ordered.counts.tolist()):
-            present[:, row, :count] = numbered_masks(self.n_masks, count, self.keep, self.seed)
-        there = torch.from_numpy(present).to(batch.device)
+        there = numbered_sets(self.n_masks, ordered.counts, self.keep, self.seed)
         answers = finite(self.probability(on_the_log_scale(model), batch, target, there))
         return {self.name: lds(ordered.scores, there, answers).float()}
 

@@ -25,7 +25,8 @@ def measured(store: Store) -> Speed:
 def _timed() -> Speed:
     with torch.random.fork_rng():
         model: Any = BertForSequenceClassification(BertConfig(**SIZES))
-    ids, step = torch.randint(5, 30000, (ROWS, TOKENS)), torch.optim.AdamW(model.parameters(), fused=True)
+        ids = torch.randint(5, 30000, (ROWS, TOKENS))
+    step = torch.optim.AdamW(model.parameters(), fused=True)
     labels = torch.zeros(ROWS, dtype=torch.long)
     passed = 2.0 * ids.numel() * sum(weight.numel() for weight in model.bert.encoder.parameters())
 

@@ -74,6 +74,11 @@ class RunOptions:
         """The Trainer's arguments by name, with what the device means for them."""
         return {**self.arguments} | ({} if self.device is None else {"use_cpu": self.device == "cpu"})
 
+    def require_fixed_model(self) -> None:
+        """Raises ExegeteError for options that are about training a model which is only explained."""
+        if self.masked_share or self.head_rate not in (None, 1) or self.head_dropout is not None:
+            raise ExegeteError("the explained model stays as it is: masked_share, head_rate, head_dropout do not apply")
+
     def filled(self, arguments: Mapping[str, Any], **usual: Any) -> RunOptions:
         """With usual values for what is None, and these arguments below its own."""
         missing = {name: value for name, value in usual.items() if getattr(self, name) is None}

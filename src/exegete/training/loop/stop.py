@@ -59,8 +59,14 @@ class StopAfterStep(TrainerCallback):
         if not self.stopped:
             return
         control.should_save = _whole(state.epoch)
-        if not control.should_save:
+        if control.should_save:
+            control.should_training_stop = state.global_step >= state.max_steps
+        else:
             control.should_evaluate = control.should_log = False
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """A checkpoint of a whole epoch says nothing of the stop, which comes after it."""
+        control.should_training_stop |= self.stopped
 
     def _agreed(self, device: torch.device) -> bool:
         asked = self.signal is not None

@@ -125,8 +125,7 @@ def masking_arguments(options: RunOptions, judges: Sequence[Metric], rows: int, 
     Raises:
         ExegeteError: options that change the explained model; else as `training_arguments`.
     """
-    if options.masked_share or options.head_rate not in (None, 1) or options.head_dropout is not None:
-        raise ExegeteError("the explained model stays as it is: masked_share, head_rate, head_dropout do not apply")
+    options.require_fixed_model()
     chosen = {**USUAL, **options.arguments}
     together = chosen["per_device_train_batch_size"] * chosen.get("gradient_accumulation_steps", 1)
     steps = max(1, round(EVALUATIONS * -(-rows // together)))

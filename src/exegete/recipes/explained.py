@@ -1,0 +1,36 @@
+"""The model that a recipe explains and leaves as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer
+
+from exegete.errors import ExegeteError
+from exegete.models import ExplainedModel, load
+from exegete.training import RunOptions
+from exegete.training.loop.starting_model import Source, is_new
+
+
+def explained_model(
+    name: str, model: Source | ExplainedModel, options: RunOptions, task: str | None = None
+) -> ExplainedModel:
+    """The model that a recipe explains, where training happens.
+
+    Raises:
+        ExegeteError: a model from scratch, or a tokenizer beside a model that has its own.
+    """
+    tokenizer, max_length = options.processing_class, options.max_length
+    if isinstance(model, ExplainedModel):
+        if tokenizer not in (None, model.processing_class):
+            raise ExegeteError("the explained model has its tokenizer already: processing_class does not apply")
+        return model if max_length is None else model.with_max_length(max_length)
+    if is_new(model):
+        raise ExegeteError(f"{name} explains a model that is fine-tuned already: give its folder as the model")
+    if isinstance(tokenizer, str | Path):
+        tokenizer = AutoTokenizer.from_pretrained(str(tokenizer))
+    if not isinstance(model, str | Path):
+        return load(model, tokenizer, task=task, max_length=max_length)
+    device = "cpu" if options.named.get("use_cpu") or not torch.cuda.is_available() else "cuda"
+    return load(model, tokenizer, device, task=task, max_length=max_length)
