@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from exegete.reports.generated import GeneratedAttribution
     from exegete.studies.compare.compare import compare
     from exegete.studies.compare.comparison import Comparison
+    from exegete.studies.corpus.engines import explain_corpus
+    from exegete.studies.corpus.job import Job
+    from exegete.studies.corpus.summary import summarise
 else:
     __getattr__, __dir__ = lazy(__name__)
 
@@ -28,12 +31,15 @@ __all__ = [
     "ExplainedModel",
     "Explainer",
     "GeneratedAttribution",
+    "Job",
     "Metric",
     "attribute",
     "compare",
+    "explain_corpus",
     "explainer",
     "load",
     "load_data",
     "methods",
     "metric",
+    "summarise",
 ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import exegete
 from exegete import ExegeteError, attribute, explainer
-from exegete.explainers.attribute_examples import TOKENS_PER_BATCH, batches
+from exegete.explainers.attribute_examples import ON_A_CPU, batches
 from small import PAIRS, shared, small, uneven
 
 TEXTS = [
@@ -295,6 +295,6 @@ def test_batches_hold_every_row_once_and_keep_the_budget(lengths, size):
     for part in parts:
         if size is None:
             tokens = len(part) * min(max(lengths[index] for index in part) // 4 + 2, model.max_length)
-            assert len(part) == 1 or tokens <= TOKENS_PER_BATCH
+            assert len(part) == 1 or tokens <= ON_A_CPU
         else:
             assert len(part) <= size

@@ -22,6 +22,7 @@ from exegete.cli.push import push
 from exegete.cli.serve import serve
 from exegete.cli.stopping import left, signal_of, stoppable
 from exegete.cli.study import app as study
+from exegete.cli.summary import summary
 from exegete.cli.train import app as train
 from exegete.errors import ExegeteError, brief
 
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (compare, explain, serve, attack, demo, push, methods, metrics, objectives, datasets, doctor):
+for command in (compare, explain, summary, serve, attack, demo, push, methods, metrics, objectives, datasets, doctor):
     app.command()(command)
 app.add_typer(train, name="train")
 app.add_typer(study, name="study")

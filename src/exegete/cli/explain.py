@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from exegete.cli import explain_corpus as corpus
 from exegete.cli import options
 from exegete.cli.checks import check
 from exegete.cli.console import console, hush, say
@@ -22,6 +23,10 @@ def explain(
     text: Annotated[
         str | None, typer.Argument(help="The text to explain, or the prompt; - reads it from standard input.")
     ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", help="Explain a corpus instead, of any size; see --output-dir.")
+    ] = None,
+    split: options.SplitOrAll = None,
     pair: Annotated[str | None, typer.Option("--pair", help="The second text, as a hypothesis or a context.")] = None,
     methods: Annotated[
         str | None,
@@ -43,8 +48,19 @@ def explain(
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of coloured text.")] = False,
     output_dir: Annotated[
         Path | None,
-        typer.Option("--output-dir", "-o", callback=options.writable, help="Keep the attributions here, as Parquet."),
+        typer.Option(
+            "--output-dir",
+            "-o",
+            callback=options.writable,
+            help="Keep the attributions here, as Parquet. A corpus that was stopped here goes on.",
+        ),
     ] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="A corpus: by so many processes.")] = 1,
+    ray: Annotated[
+        str | None, typer.Option("--ray", help="A corpus: on the Ray cluster of this address; auto: the one here.")
+    ] = None,
+    rows_a_part: Annotated[int, typer.Option("--rows-a-part", min=1, help="A corpus: examples in a file.")] = 1000,
+    batch_size: options.BatchSize = None,
     seed: options.Seed = 0,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -80,10 +96,16 @@ def explain(
     allow_nan: options.AllowNan = False,
     incomplete: options.Incomplete = False,
     threads: Threads = None,
+    text_column: options.TextColumn = None,
+    text_pair_column: options.PairColumn = None,
+    label_column: options.LabelColumn = None,
+    rationale_column: options.RationaleColumn = None,
 ) -> None:
-    """Explain one text (or pair), or what a model says to a prompt, by one or several methods.
+    """Explain one text (or pair), a corpus, or what a model says to a prompt, by one or several methods.
 
     Example: exegete explain "A moving film about nothing." --model my-model --methods integrated_gradients,occlusion
+
+    Example: exegete explain --data csv:reviews.csv --model my-model --output-dir explained --workers 4
 
     Example: exegete explain --task generation --prompt prompt.txt --source doc1.txt --source doc2.txt --model my-model
     """
@@ -92,7 +114,9 @@ def explain(
     loaded: dict[str, Any] = {"device": device, "dtype": dtype, "max_length": max_length, "incomplete": incomplete}
     loaded |= options.prompt(template, labels)
     files = [prompt, messages, *(each.rpartition("=")[2] for each in source or ())]
-    check(models=[model], methods=methods, device=device, dtype=dtype, files=files)
+    check(models=[model], data=data, methods=methods, device=device, dtype=dtype, files=files)
+    if data is not None:
+        corpus.refuse(text or pair or html or json or task == "generation", output_dir, methods)
     import sys
 
     import exegete
@@ -102,6 +126,14 @@ def explain(
     from exegete.reports.attributions import Attributions
 
     hush()
+    if data is not None:
+        loaded |= {} if task is None else {"task": task}
+        choose(threads, hidden_size(model), device)
+        named = options.columns(text_column, text_pair_column, label_column, rationale_column)
+        given = {"split": split, "target": target, "loading": loaded, "columns": named, "rows_a_part": rows_a_part}
+        given |= {"seed": seed, "batch_size": batch_size, "allow_nan": allow_nan, "method": methods}
+        corpus.run({"model": model, "data": data, "folder": output_dir, **given}, workers, threads, ray)
+        return
     text = sys.stdin.read() if text == "-" else text
     explained = exegete.load(model, **loaded | ({} if task is None else {"task": task}))
     choose(threads, hidden_size(explained), device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ from exegete.errors import ExegeteError, brief, unknown
 if TYPE_CHECKING:
     from datasets import Dataset, Features
 
-    from exegete.data.readers.base import Reader
+    from exegete.data.readers.base import Reader, Row
 
 
 def load_data(
@@ -41,8 +43,39 @@ def load_data(
         ExegeteError: unknown name, option or split; no rows; what is missing, unreadable, or malformed, and where: in
             one line of at most 300 characters.
     """
-    try:
+    with _told(spec):
         return _loaded(spec, split, limit, seed, options)
+
+
+class Stream:
+    """A split of a dataset a row at a time, read anew whenever it is gone through; see `load_data`.
+
+    `features` are the columns' types, `spec` is the spec with all that is not at its default, `split` its split. Tables
+    and datasets of the hub take no memory; published layouts are read a file at a time.
+    """
+
+    def __init__(self, spec: str, split: str | None = None, **options: Any) -> None:
+        with _told(spec):
+            self._reader = open_spec(spec, **options)
+            self.spec = resolved(self._reader)
+            self.split = choose(split or self._reader.judged, self._reader.splits())
+            self.features = self._reader.stream(self.split).features
+
+    def __iter__(self) -> Iterator[Row]:
+        with _told(self.spec):
+            yield from self._reader.stream(self.split).rows
+
+    def decoded(self, row: Row) -> Row:
+        """The row with its pictures opened."""
+        decoded: Row = self.features.decode_example(row)
+        return decoded
+
+
+@contextmanager
+def _told(spec: str) -> Iterator[None]:
+    """What goes wrong in reading, in one line."""
+    try:
+        yield
     except ExegeteError as error:
         raise ExegeteError(brief(error)) from error
     except OSError as error:

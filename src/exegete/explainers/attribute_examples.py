@@ -31,6 +31,8 @@ from exegete.reports.waiting import waiting
 logger = logging.getLogger(__name__)
 
 TOKENS_PER_BATCH = 4096
+ON_A_CPU = 1024
+"""Tokens a batch there: more are slower, and take memory in proportion."""
 AVERAGE_LENGTH = 32
 """Content positions of an example, where only the sizes of methods' work are compared."""
 TIMED = 16
@@ -215,11 +217,10 @@ def batches(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None =
     sizes = np.array([_size(as_row(row)) for row in rows])
     order = np.argsort(sizes, kind="stable")
     estimate = np.minimum(sizes[order] // 4 + 2, model.max_length)
+    budget = ON_A_CPU if model.device.type == "cpu" else TOKENS_PER_BATCH
     start = 0
     while start < len(rows):
-        fits = 1 + np.searchsorted(
-            estimate[start + 1 :] * np.arange(2, len(rows) - start + 1), TOKENS_PER_BATCH, "right"
-        )
+        fits = 1 + np.searchsorted(estimate[start + 1 :] * np.arange(2, len(rows) - start + 1), budget, "right")
         stop = min(start + (batch_size or int(fits)), len(rows))
         yield order[start:stop].tolist()
         start = stop

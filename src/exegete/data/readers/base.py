@@ -6,7 +6,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ Row = dict[str, Any]
 Names = Sequence[str]
 Side = tuple[str, list[list[int]] | None]
 """A text and its rationale, None where nobody looked."""
+Record = tuple[str, Row]
+"""A row with its place, for errors."""
 NUMBER: Final = "float32"
 LabelType: TypeAlias = Names | Literal["float32"]
 
@@ -34,6 +36,16 @@ class Table(NamedTuple):
 
     features: Features
     rows: Iterable[Row]
+
+
+@dataclass(frozen=True)
+class Again:
+    """Records that are read anew whenever they are gone through, so that a file of any size takes no memory."""
+
+    read: Callable[[], Iterator[Record]]
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.read()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +74,10 @@ class Reader(ABC):
     @abstractmethod
     def table(self, split: str) -> Table:
         """One of `splits()`. Raises ExegeteError, naming the place, for what cannot be read."""
+
+    def stream(self, split: str) -> Table:
+        """The same; where the format allows it, without ever holding more than a row."""
+        return self.table(split)
 
 
 def text_features(label: LabelType | None, *, pair: bool = False, answer: bool = False) -> Features:
@@ -95,9 +111,28 @@ def folder(path: str) -> Path:
 
 def read(path: Path, encoding: str = "utf-8-sig") -> str:
     """The text of a file, UTF-8, line ends as they are. Raises ExegeteError when missing, empty or not UTF-8."""
+    return decode(file(path).read_bytes(), str(path), encoding)
+
+
+def file(path: Path) -> Path:
+    """The path. Raises ExegeteError where no file is."""
     if not path.is_file():
         raise ExegeteError(f"expected a file at {str(path)!r}, found {'a folder' if path.exists() else 'nothing'}")
-    return decode(path.read_bytes(), str(path), encoding)
+    return path
+
+
+def text_lines(path: Path, newline: str) -> Iterator[str]:
+    """The lines of a file with their ends, one at a time; `newline` as in `open`. Raises as `read` does."""
+    blank = True
+    try:
+        with file(path).open(encoding="utf-8-sig", newline=newline) as text:
+            for line in text:
+                blank = blank and not line.strip()
+                yield line
+    except UnicodeDecodeError:
+        read(path)  # names the line
+    if blank:
+        raise ExegeteError(f"{path} is empty")
 
 
 def decode(data: bytes, where: str, encoding: str = "utf-8-sig") -> str:
@@ -114,9 +149,14 @@ def decode(data: bytes, where: str, encoding: str = "utf-8-sig") -> str:
 
 def lines(text: str, where: str) -> Iterator[tuple[str, str]]:
     """(place for errors, line) of the lines that are not blank. Only line feeds end lines, never U+0085 or U+2028."""
-    for number, line in enumerate(text.split("\n"), start=1):
+    yield from numbered(text.split("\n"), where)
+
+
+def numbered(text: Iterable[str], where: str) -> Iterator[tuple[str, str]]:
+    """(place for errors, line) of the lines that are not blank, without their ends."""
+    for number, line in enumerate(text, start=1):
         if line.strip():
-            yield f"{where}, line {number}", line.removesuffix("\r")
+            yield f"{where}, line {number}", line.removesuffix("\n").removesuffix("\r")
 
 
 def tab_separated(text: str, where: str) -> Iterator[tuple[str, Row]]:
@@ -131,7 +171,7 @@ def tab_separated(text: str, where: str) -> Iterator[tuple[str, Row]]:
 
 def json_lines(path: Path) -> Iterator[tuple[str, Row]]:
     """(place for errors, object) of a jsonl file. Raises ExegeteError for a line that is no JSON object."""
-    for where, line in lines(read(path), str(path)):
+    for where, line in numbered(text_lines(path, "\n"), str(path)):
         row = from_json(line, where)
         if not isinstance(row, dict):
             raise ExegeteError(f"{where}: expected a JSON object, got {type(row).__name__}")

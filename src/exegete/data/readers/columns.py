@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from exegete.data.readers.base import (
     NUMBER,
     LabelType,
+    Record,
     Row,
     Table,
     field,
@@ -23,7 +24,8 @@ from exegete.data.readers.base import (
 )
 from exegete.errors import ExegeteError, unknown
 
-Records = list[tuple[str, Row]]
+Records = Iterable[Record]
+"""Rows with their places, which can be gone through several times."""
 
 PAIRS = (
     ("text", "text_pair"),
@@ -109,7 +111,7 @@ def tabulate(options: ColumnOptions, everything: Records, chosen: Records, where
     features = text_features(
         labels.feature if labels else None, pair=columns.text_pair is not None, answer=columns.answer is not None
     )
-    kept = [record for record in chosen if not (options.skip_empty and _is_empty(record[1], columns))]
+    kept = (record for record in chosen if not (options.skip_empty and _is_empty(record[1], columns)))
     return Table(features, _rows(kept, columns, labels))
 
 
@@ -121,10 +123,15 @@ class Labels(NamedTuple):
     @classmethod
     def of(cls, records: Records, column: str, task: str) -> Labels:
         """The labels of these records: a regression if the task says so, or one is a fraction."""
-        values = [_label(row, column, where) for where, row in records]
-        if task == "regression" or (not task and any(_is_fraction(value) for value in values)):
+        if task == "regression":
             return cls(None)
-        return cls(sorted({_class_name(value) for value in values}, key=_order))
+        found = set()
+        for where, row in records:
+            value = _label(row, column, where)
+            if not task and _is_fraction(value):
+                return cls(None)
+            found.add(_class_name(value))
+        return cls(sorted(found, key=_order))
 
     @property
     def feature(self) -> LabelType:

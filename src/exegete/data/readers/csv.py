@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Row, read
-from exegete.data.readers.columns import Records
-from exegete.data.readers.tabular import Tabular, some
+from exegete.data.readers.base import Record, file, text_lines
+from exegete.data.readers.tabular import Tabular
 from exegete.errors import ExegeteError
 
 
@@ -29,14 +27,14 @@ class Csv(Tabular):
     )  # fmt: skip
     delimiter: str = ","
 
-    def records(self, path: Path) -> Records:
+    def each(self, path: Path) -> Iterator[Record]:
         """The rows under the head line; all cells are strings."""
         if len(self.delimiter) != 1:
             raise ExegeteError(f"expected one character as delimiter, got {self.delimiter!r}")
-        return some(list(headed(path, self.delimiter)), path)
+        return headed(path, self.delimiter)
 
 
-def headed(path: Path, delimiter: str = ",") -> Iterator[tuple[str, Row]]:
+def headed(path: Path, delimiter: str = ",") -> Iterator[Record]:
     """(place for errors, cells by the names in the head line). Raises ExegeteError for what is not such a table."""
     rows = cells(path, delimiter)
     _, head = next(rows)
@@ -51,9 +49,8 @@ def headed(path: Path, delimiter: str = ",") -> Iterator[tuple[str, Row]]:
 
 def cells(path: Path, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
     """(place for errors, cells) of the lines that are not blank. Raises ExegeteError for what is not csv."""
-    text = read(path)
-    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    csv.field_size_limit(max(csv.field_size_limit(), file(path).stat().st_size))
+    rows = csv.reader(text_lines(path, ""), delimiter=delimiter, strict=True)
     try:
         yield from ((f"{path}, line {rows.line_num}", row) for row in rows if row)
     except csv.Error as error:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Reader, Table
+from exegete.data.readers.base import Again, Reader, Record, Table
 from exegete.data.readers.columns import LABELS, USUAL, ColumnOptions, Records, tabulate
 from exegete.data.readers.images import image_table
 from exegete.data.splits import choose
@@ -36,14 +39,20 @@ class Hub(ColumnOptions, Reader):
 
     def table(self, split: str) -> Table:
         """The labelled examples of a split, one row each."""
+        return self._table(split, list)
+
+    def stream(self, split: str) -> Table:
+        """The same, a row at a time from the library's files."""
+        return self._table(split, lambda records: records)
+
+    def _table(self, split: str, kept: Callable[[Records], Records]) -> Table:
         from datasets import Image
 
         parts, where = self._load(), f"hub:{self.path}"
         column, name = self._images(parts), choose(split, parts)
-        everything = [
-            record for key, part in parts.items() for record in self._records(part.remove_columns(column or []), key)
-        ]
-        if not everything:
+        each = [self._records(part.remove_columns(column or []), key) for key, part in parts.items()]
+        everything = kept(Again(lambda: chain.from_iterable(each)))
+        if next(iter(everything), None) is None:
             raise ExegeteError(f"{where} is empty: it has no labelled rows")
         if column is None:
             return tabulate(self, everything, self._records(parts[name], split), where)
@@ -75,11 +84,12 @@ class Hub(ColumnOptions, Reader):
 
         classes = {name: kind for name, kind in part.features.items() if isinstance(kind, ClassLabel)}
         column = self.label_column or next((name for name in LABELS if name in classes), "")
-        return [
-            (f"hub:{self.path}, {split} row {number}", row | _named(row, classes))
-            for number, row in enumerate(part, start=1)
-            if row.get(column) != -1 or column not in classes
-        ]
+        return Again(partial(self._each, part, split, classes, column if column in classes else None))
+
+    def _each(self, part: Any, split: str, classes: dict[str, Any], column: str | None) -> Iterator[Record]:
+        for number, row in enumerate(part, start=1):
+            if column is None or row[column] != -1:
+                yield f"hub:{self.path}, {split} row {number}", row | _named(row, classes)
 
 
 def _named(row: dict[str, Any], classes: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def image_table(options: ColumnOptions, everything: Records, chosen: Records, co
     """
     from datasets import ClassLabel, Features, Image, Value
 
-    there = everything[0][1]
+    there = next(iter(everything))[1]
     name = options.label_column or next((name for name in LABELS if name in there), None)
     if name and name not in there:
         raise ExegeteError(f"{where} has no column {name!r} (label_column); it has: {', '.join(there)}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import json_lines
-from exegete.data.readers.columns import Records
-from exegete.data.readers.tabular import Tabular, some
+from exegete.data.readers.base import Record, json_lines
+from exegete.data.readers.tabular import Tabular
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,6 @@ class Jsonl(Tabular):
         source="yours", licence="the file's", example="jsonl:reviews.jsonl?rationale_column=evidence",
     )  # fmt: skip
 
-    def records(self, path: Path) -> Records:
+    def each(self, path: Path) -> Iterator[Record]:
         """The JSON objects of the file's lines."""
-        return some(list(json_lines(path)), path)
+        return json_lines(path)

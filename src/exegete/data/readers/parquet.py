@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -10,9 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.columns import Records
-from exegete.data.readers.tabular import Tabular, some
+from exegete.data.readers.base import Record, Row, file
+from exegete.data.readers.tabular import Tabular
 from exegete.errors import ExegeteError, brief
+
+ROWS_AT_A_TIME = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,26 +29,35 @@ class Parquet(Tabular):
         source="yours", licence="the file's", example="parquet:reviews.parquet",
     )  # fmt: skip
 
-    def records(self, path: Path) -> Records:
+    def each(self, path: Path) -> Iterator[Record]:
         """The rows, numbered from 1."""
-        if not path.is_file():
-            raise ExegeteError(f"expected a file at {str(path)!r}, found {'a folder' if path.exists() else 'nothing'}")
+        number = 0
         try:
-            table = pq.read_table(path)
-            rows = table.to_pylist()
-        except UnicodeDecodeError:
-            raise ExegeteError(f"{path}, {_not_text(table)} is not UTF-8") from None
+            with pq.ParquetFile(file(path)) as content:
+                for batch in content.iter_batches(batch_size=ROWS_AT_A_TIME):
+                    for row in _rows(batch, path, number):
+                        number += 1
+                        yield f"{path}, row {number}", row
+        except ExegeteError:
+            raise
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             raise ExegeteError(f"{path} cannot be read as Parquet: {brief(error, 200)}") from None
-        return some([(f"{path}, row {number}", row) for number, row in enumerate(rows, start=1)], path)
 
 
-def _not_text(table: pa.Table) -> str:
-    """Row and column of the first value that is not UTF-8."""
-    for number in range(table.num_rows):
-        for name in table.column_names:
+def _rows(batch: pa.RecordBatch, path: Path, before: int) -> list[Row]:
+    try:
+        rows: list[Row] = batch.to_pylist()
+    except UnicodeDecodeError:
+        raise ExegeteError(f"{path}, {_not_text(batch, before)} is not UTF-8") from None
+    return rows
+
+
+def _not_text(batch: pa.RecordBatch, before: int) -> str:
+    """Row and column of the first value that is not UTF-8, behind so many rows."""
+    for number in range(batch.num_rows):
+        for name in batch.schema.names:
             try:
-                table[name][number].as_py()
+                batch[name][number].as_py()
             except UnicodeDecodeError:
-                return f"row {number + 1}: {name}"
+                return f"row {before + number + 1}: {name}"
     return "a value"

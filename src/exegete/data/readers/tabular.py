@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
-from exegete.data.readers.base import Reader, Table, field
+from exegete.data.readers.base import Again, Reader, Record, Row, Table, field
 from exegete.data.readers.columns import ColumnOptions, Records, resolve, tabulate
 from exegete.data.readers.exchanges import are_exchanges, exchange_table, identity
 from exegete.data.readers.layouts import files
@@ -28,8 +31,8 @@ class Tabular(ColumnOptions, Reader):
     split_column: str = ""
 
     @abstractmethod
-    def records(self, path: Path) -> Records:
-        """The rows of a file with their places, at least one."""
+    def each(self, path: Path) -> Iterator[Record]:
+        """The rows of a file with their places, read one after the other."""
 
     @property
     def judged(self) -> str:
@@ -42,16 +45,30 @@ class Tabular(ColumnOptions, Reader):
             return tuple(self._files())
         if not self.split_column:
             return DIVIDED
-        values = (str(field(row, self.split_column, where)) for where, row in self.records(Path(self.path)))
+        values = (str(field(row, self.split_column, where)) for where, row in self._anew(Path(self.path)))
         return (*dict.fromkeys(canonical(value) for value in values), "all")
 
     def table(self, split: str) -> Table:
         """The records of a split, one row each."""
+        return self._table(split, lambda path: list(self._anew(path)))
+
+    def stream(self, split: str) -> Table:
+        """The same, a row at a time; what labels there are is found by going through the file before."""
+        return self._table(split, self._anew)
+
+    def _table(self, split: str, records: Callable[[Path], Records]) -> Table:
         if Path(self.path).is_dir():
-            parts = {name: self.records(path) for name, path in self._files().items()}
-            return self._tabulated([record for part in parts.values() for record in part], parts[split])
-        everything = self.records(Path(self.path))
+            parts = {name: records(path) for name, path in self._files().items()}
+            return self._tabulated(Again(lambda: chain.from_iterable(parts.values())), parts[split])
+        everything = records(Path(self.path))
         return self._tabulated(everything, self._chosen(everything, split))
+
+    def _anew(self, path: Path) -> Records:
+        """A file's rows. Raises ExegeteError when there is none."""
+        records = Again(partial(self.each, path))
+        if next(iter(records), None) is None:
+            raise ExegeteError(f"{path} is empty: it has no rows")
+        return records
 
     def _tabulated(self, everything: Records, chosen: Records) -> Table:
         if not self.text_column and are_exchanges(everything):
@@ -62,19 +79,15 @@ class Tabular(ColumnOptions, Reader):
         if split == "all":
             return records
         if self.split_column:
-            return [(where, row) for where, row in records if canonical(str(row[self.split_column])) == split]
+            return self._only(records, lambda row: canonical(str(row[self.split_column])) == split)
         if not self.text_column and are_exchanges(records):
-            return [(where, row) for where, row in records if belongs(identity(row), split, self.seed)]
+            return self._only(records, lambda row: belongs(identity(row), split, self.seed))
         text = resolve(self, records, self.path).text
-        return [(where, row) for where, row in records if belongs(str(row.get(text)), split, self.seed)]
+        return self._only(records, lambda row: belongs(str(row.get(text)), split, self.seed))
+
+    def _only(self, records: Records, wanted: Callable[[Row], bool]) -> Records:
+        return Again(lambda: ((where, row) for where, row in records if wanted(row)))
 
     def _files(self) -> dict[str, Path]:
         named = {"train": ("train",), "dev": ("dev", "validation", "val"), "test": ("test",)}
         return files(self.path, {split: [name + self.suffix for name in names] for split, names in named.items()})
-
-
-def some(records: Records, path: Path) -> Records:
-    """The records. Raises ExegeteError when there is none."""
-    if not records:
-        raise ExegeteError(f"{path} is empty: it has no rows")
-    return records

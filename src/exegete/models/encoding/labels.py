@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from exegete.errors import ExegeteError
@@ -26,18 +26,26 @@ def in_model_labels(model: ExplainedModel, data: Dataset) -> list[dict[str, Any]
     Raises:
         ExegeteError: a label that the model does not know.
     """
-    names = getattr(data.features.get("label"), "names", None)
-    rows: list[dict[str, Any]] = [dict(row) for row in data]
+    return list(map(renumbering(model, data.features), data))
+
+
+def renumbering(model: ExplainedModel, features: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """What gives a row of a dataset with these columns its label as the model numbers it, see `in_model_labels`."""
+    names = getattr(features.get("label"), "names", None)
     if names is None or model.task.name in ("regression", "span"):
-        return rows
+        return dict
     numbers = label_map(names, model.labels)
-    used = {row["label"] for row in rows if row["label"] is not None}
-    unknown = sorted(names[number] for number in used if number not in numbers)
-    if unknown:
-        raise ExegeteError(
-            f"the data has the label {unknown[0]!r}, which the model does not know; it knows: {', '.join(model.labels)}"
-        )
-    return [row if row["label"] is None else row | {"label": numbers[row["label"]]} for row in rows]
+
+    def renumbered(row: Mapping[str, Any]) -> dict[str, Any]:
+        label = row["label"]
+        if label is not None and label not in numbers:
+            raise ExegeteError(
+                f"the data has the label {names[label]!r}, which the model does not know; "
+                f"it knows: {', '.join(model.labels)}"
+            )
+        return dict(row) if label is None else {**row, "label": numbers[label]}
+
+    return renumbered
 
 
 def label_map(names: Sequence[str], known: Sequence[str]) -> Mapping[int, int]:

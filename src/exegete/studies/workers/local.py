@@ -46,7 +46,7 @@ class LocalWorkers:
 
     def __init__(self, root: Path, count: int = 1, threads: int | None = None, gpus: int | None = None) -> None:
         self.root = root
-        self.threads = threads or max(1, _cores() // count)
+        self.threads = threads or max(1, available_cores() // count)
         self.gpus = _gpus() if gpus is None else gpus
         self.workers = [self._new(number) for number in range(count)]
 
@@ -160,7 +160,8 @@ def _cause(code: int | None) -> str:
     return f"exit code {code}"
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -43,7 +43,7 @@ class RayWorkers:
         self.root, self.mark = root.absolute(), _marked(root)
         self.ours, self.on_sigterm = not ray.is_initialized(), signal.getsignal(signal.SIGTERM)
         if self.ours:
-            _join(ray, address)
+            join(ray, address)
         resources = ray.cluster_resources()
         self.count = count or max(1, int(resources.get("CPU", 1)) // threads)
         gpus = resources.get("GPU", 0) / self.count
@@ -109,7 +109,7 @@ def _marked(root: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _join(ray: Any, address: str | None) -> None:
+def join(ray: Any, address: str | None) -> None:
     """Connects to a cluster, or starts one of this machine where none was named and none is running.
 
     Raises:

@@ -1,0 +1,1 @@
+"""A corpus of any size: explained part by part, and summed up."""

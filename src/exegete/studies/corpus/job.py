@@ -1,0 +1,130 @@
+"""A corpus to explain, and the explaining of its parts; several processes may each take every so-manieth part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from exegete.data.load import Stream
+from exegete.errors import ExegeteError
+from exegete.explainers import Explainer, attribute, explainer
+from exegete.explainers.base import recorded
+from exegete.explainers.registry import usual_method, with_seed
+from exegete.models import ExplainedModel, load
+from exegete.models.encoding.labels import renumbering
+from exegete.models.loading.digest import weights_digest
+from exegete.reports.waiting import watched
+from exegete.studies.corpus.parts import Parts, explained_row
+
+ROWS_A_PART = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is explained, and where the explanations go; plain values, so that other processes can do some of it.
+
+    Args:
+        model: a folder or a hub name.
+        data: a spec, see `exegete.load_data`.
+        folder: where the parts go.
+        split: of the data; default: as `exegete compare` chooses it.
+        method: an id; default: see `usual_method`.
+        target: what is explained, see `exegete.attribute`.
+        loading: options of `exegete.load`.
+        columns: options of the data.
+        rows_a_part: examples in a file; what is killed loses so many at most.
+        seed: of methods that have one.
+        batch_size: examples a batch; default: a budget of tokens.
+        allow_nan: go on where scores are no finite numbers.
+    """
+
+    model: str
+    data: str
+    folder: Path
+    split: str | None = None
+    method: str | None = None
+    target: Any = "predicted"
+    loading: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    rows_a_part: int = ROWS_A_PART
+    seed: int = 0
+    batch_size: int | None = None
+    allow_nan: bool = False
+
+    def stream(self) -> Stream:
+        """The data, a row at a time."""
+        return Stream(self.data, self.split, **self.columns)
+
+    def load(self, device: str | None = None) -> ExplainedModel:
+        """The model, on this device if one is given."""
+        return load(self.model, **{**self.loading, **({} if device is None else {"device": device})})
+
+
+def explain_stripe(job: Job, model: ExplainedModel, stripe: int = 0, stripes: int = 1) -> Parts:
+    """Explains the parts number `stripe`, `stripe` + `stripes`, ... that are not there yet; memory holds one of them.
+
+    Raises:
+        ExegeteError: what cannot be read or explained, in which rows; a folder of another corpus; generated text.
+    """
+    if model.task.name == "generation":
+        raise ExegeteError("a corpus of generated text is explained by `exegete compare`: choose one method there")
+    stream = job.stream()
+    method = explainer(with_seed(job.method or usual_method(model), job.seed))
+    parts = Parts(job.folder, _config(job, model, method, stream))
+    to_model = renumbering(model, stream.features)
+    shown = watched() and not stripe
+    number = -1
+    with tqdm(desc="explaining", unit=" rows", disable=not shown, delay=1, leave=False) as bar:
+        for number, rows in enumerate(_cut(stream, job.rows_a_part)):
+            if number % stripes == stripe and not parts.has(number, rows):
+                first = number * job.rows_a_part
+                try:
+                    found = _explained(job, model, method, [to_model(stream.decoded(row)) for row in rows], first)
+                except ExegeteError as error:
+                    where = f"rows {first} to {first + len(rows) - 1} of {stream.spec}"
+                    raise ExegeteError(f"{where} (counted from 0): {error}") from error
+                parts.write(number, rows, found)
+            bar.update(len(rows))
+    if parts.path(number + 1).exists():
+        raise ExegeteError(f"{job.folder} explains more rows than there are: the data changed; choose another folder")
+    return parts
+
+
+def _explained(
+    job: Job, model: ExplainedModel, method: Explainer, rows: list[dict[str, Any]], first: int
+) -> list[dict[str, Any]]:
+    limits: dict[str, Any] = {"batch_size": job.batch_size, "allow_nan": job.allow_nan}
+    found = attribute(model, rows, method, job.target, show_progress=False, **limits)
+    labels = (_label(model, row.get("label")) for row in rows)
+    each = (explained_row(*given) for given in zip(found, rows, labels, strict=True))
+    return [row | {"index": first + row["index"]} for row in each]
+
+
+def _label(model: ExplainedModel, label: Any) -> str | None:
+    return model.labels[label] if isinstance(label, int) else None if label is None else str(label)
+
+
+def _cut(rows: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+    each = iter(rows)
+    while part := list(islice(each, size)):
+        yield part
+
+
+def _config(job: Job, model: ExplainedModel, method: Explainer, stream: Stream) -> dict[str, Any]:
+    """All that the explanations depend on but the rows, of which each part has a digest."""
+    return {
+        "model": model.config._name_or_path,
+        "weights": weights_digest(model.model),
+        "settings": model.settings,
+        "labels": list(model.labels),
+        "data": stream.spec,
+        "split": stream.split,
+        "method": recorded(method),
+        "target": str(job.target),
+        "rows_a_part": job.rows_a_part,
+    }

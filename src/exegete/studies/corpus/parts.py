@@ -1,0 +1,149 @@
+"""Explanations of a corpus on disk: Parquet files of so many rows each, and a card that says what they hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from exegete.data.provenance import digest, versions, whole_file, write_json
+from exegete.errors import ExegeteError
+from exegete.reports.attributions import Attribution
+from exegete.reports.storage import ATTRIBUTIONS, SPANS, Kind, table
+
+HEAD, CARD, PART = "corpus.json", "README.md", re.compile(r"part-(\d{6})\.parquet")
+ROWS = b"exegete_rows"
+KIND = Kind(
+    "exegete-corpus",
+    pa.schema([*ATTRIBUTIONS.schema, pa.field("label", pa.string()), pa.field("rationale", SPANS)]),
+)
+COLUMNS = {
+    "index": "the example's number in the corpus, from 0",
+    "method": "what explained it",
+    "texts": "its text, or its two texts",
+    "tokens": "the model's tokens, special ones included",
+    "scores": "a score for each token; 0 for special ones",
+    "special": "whether each token is special",
+    "words": "its words",
+    "word_scores": "a score for each word: the sum over its tokens",
+    "word_spans": "where each word is: text (0 or 1), start and end in characters",
+    "target": "the output that is explained, as JSON: a class's number, or a span's first and last token",
+    "target_label": "its name",
+    "prediction": "what the model answers, as JSON",
+    "prediction_label": "its name",
+    "probability": "of the target (of a regression: the value)",
+    "delta": "by how much the scores miss the sum that they should have, for methods that say so",
+    "signed": "whether negative scores are evidence against the target",
+    "truncated": "whether the text was cut off",
+    "layers": "the scores of each layer, for methods that have them",
+    "image_shape": "rows and columns of an image's patches",
+    "params": "the method's parameters, as JSON",
+    "pairs": "the strongest pairs of words and what they add together, for methods that say so",
+    "label": "the corpus's own label, by its name (of a regression: the number), if it has any",
+    "rationale": "what people marked: text (0 or 1), start and end in characters; null where nobody looked",
+}
+
+
+class Parts:
+    """The parts of a corpus in a folder, which belongs to one configuration.
+
+    Args:
+        folder: where they are.
+        config: all that the explanations depend on; None: whatever is there.
+
+    Raises:
+        ExegeteError: the folder holds another configuration's, or nothing where no configuration is given.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any] | None = None) -> None:
+        self.folder, head = folder, folder / HEAD
+        if config is not None and not head.exists():
+            write_json(head, {"digest": digest(config), "config": config, "versions": versions(), "rows": None})
+            with whole_file(folder / CARD) as fresh:
+                fresh.write_text(_card(config), encoding="utf-8")
+        try:
+            self.head = json.loads(head.read_text(encoding="utf-8"))
+            self.config: dict[str, Any] = self.head["config"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ExegeteError(f"{folder} holds no corpus of `exegete explain --data`: {HEAD}: {error}") from error
+        if config is not None and self.head["digest"] != digest(config):
+            raise ExegeteError(
+                f"{folder} holds a corpus explained otherwise: choose another folder, or the same model, data, "
+                "method and options"
+            )
+
+    def path(self, number: int) -> Path:
+        """Where a part is, or will be."""
+        return self.folder / f"part-{number:06d}.parquet"
+
+    def has(self, number: int, rows: list[dict[str, Any]]) -> bool:
+        """Whether the part of these rows is there. Raises ExegeteError where one of other rows is."""
+        path = self.path(number)
+        if not path.exists():
+            return False
+        if (_opened(path).schema_arrow.metadata or {}).get(ROWS) != rows_digest(rows):
+            raise ExegeteError(f"{path} explains other rows: the data changed since; choose another folder")
+        return True
+
+    def write(self, number: int, rows: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
+        """Writes a part, whole or not at all: explanations, and a digest of the rows that they explain."""
+        with whole_file(self.path(number)) as fresh:
+            content = table(found, KIND).replace_schema_metadata({ROWS: rows_digest(rows)})
+            pq.write_table(content, fresh, compression="zstd")
+
+    def finish(self) -> int:
+        """Notes that all parts are there; returns the number of rows."""
+        rows: int = sum(_opened(path).metadata.num_rows for path in self.paths())
+        write_json(self.folder / HEAD, self.head | {"rows": rows})
+        return rows
+
+    def paths(self) -> list[Path]:
+        """The parts that are there, in order."""
+        return sorted(path for path in self.folder.glob("part-*") if PART.fullmatch(path.name))
+
+    def rows(self, columns: list[str]) -> Iterator[dict[str, Any]]:
+        """Some columns of all rows, in order, a few at a time.
+
+        Raises:
+            ExegeteError: the corpus is not explained to its end, or a part cannot be read.
+        """
+        if self.head["rows"] is None:
+            raise ExegeteError(f"{self.folder} is not explained to its end: run `exegete explain` again")
+        for path in self.paths():
+            for batch in _opened(path).iter_batches(columns=columns):
+                yield from batch.to_pylist()
+
+
+def explained_row(item: Attribution, row: Mapping[str, Any], label: str | None) -> dict[str, Any]:
+    """An explanation and what the corpus says of its example, by column."""
+    sides = [row.get(name) for name in ("rationale", "rationale_pair")]
+    looked = any(spans is not None for spans in sides)
+    marked = [[side, *span] for side, spans in enumerate(sides) for span in spans or ()]
+    return item.to_row() | {"label": label, "rationale": marked if looked else None}
+
+
+def rows_digest(rows: list[dict[str, Any]]) -> bytes:
+    """A digest of rows as they were read."""
+    return blake2b(repr(rows).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest().encode()
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        raise ExegeteError(f"{path} cannot be read as Parquet ({error}): remove it, and explain again") from error
+
+
+def _card(config: Mapping[str, Any]) -> str:
+    """A card that `datasets` reads: which files hold rows, and what their columns are."""
+    lines = [f"| `{name}` | {KIND.schema.field(name).type} | {what} |" for name, what in COLUMNS.items()]
+    files = "---\nconfigs:\n- config_name: default\n  data_files: part-*.parquet\n---\n"
+    made = f"{config['data']} ({config['split']}), explained by {config['method']['method']} for {config['model']}"
+    table_head = "| column | type | what it is |\n| --- | --- | --- |"
+    return "\n".join([files, f"# {made}\n\nOne row an example, in the corpus's order.\n\n{table_head}", *lines, ""])

@@ -1,0 +1,250 @@
+"""A corpus explained part by part is what explaining all of it at once is, whoever does it and whatever gets killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+import exegete
+import families
+from exegete import ExegeteError, Job, explain_corpus, summarise
+from exegete.cli import main
+from exegete.data.load import Stream
+from exegete.studies.corpus.parts import COLUMNS, KIND, Parts, explained_row
+from exegete.studies.corpus.summary import agreement
+from exegete.studies.corpus.words import Words, distance, drift, shares
+
+WORDS = ["a", "moving", "film", "about", "town", "river", "the", "plot", "is", "dull", "but", "laughs"]
+COUNT = 53
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    names = {0: "negative", 1: "positive"}
+    import torch
+
+    families.tiny("bert", dtype=torch.float64, num_labels=2, id2label=names).save_pretrained(folder)
+    families.tokenizer("bert").save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A file of 53 texts of 2 to 9 words, each with a label and some with a rationale."""
+    path, drawn = tmp_path_factory.mktemp("data") / "corpus.jsonl", np.random.default_rng(0)
+    with path.open("w") as file:
+        for number in range(COUNT):
+            text = " ".join(drawn.choice(WORDS, 2 + number % 8))
+            marked = [[0, text.index(" ")]] if number % 3 else None
+            file.write(json.dumps({"text": text, "label": ["neg", "pos"][number % 2], "rationale": marked}) + "\n")
+    return path
+
+
+def job(model, corpus, folder, **changes):
+    given = {"method": "decompx_linear", "rows_a_part": 10, "loading": {"device": "cpu"}} | changes
+    return Job(model=model, data=f"jsonl:{corpus}", folder=folder, **given)
+
+
+def stored(folder):
+    return [row for path in sorted(folder.glob("part-*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+@pytest.fixture(scope="module")
+def whole(model, corpus, tmp_path_factory):
+    """The corpus explained at one go."""
+    folder = tmp_path_factory.mktemp("out") / "whole"
+    assert explain_corpus(job(model, corpus, folder)) == COUNT
+    return folder
+
+
+def test_it_is_what_explaining_everything_at_once_gives(model, corpus, whole):
+    data = exegete.load_data(f"jsonl:{corpus}", "all")
+    loaded = exegete.load(model, device="cpu")
+    rows = stored(whole)
+    assert [row["index"] for row in rows] == list(range(COUNT))
+    for row, item, example in zip(rows, exegete.attribute(loaded, data, "decompx_linear"), data, strict=True):
+        np.testing.assert_allclose(row["word_scores"], item.word_scores, rtol=1e-5, atol=1e-7)
+        assert (row["words"], row["prediction_label"]) == (list(item.words), item.prediction_label)
+        assert row["label"] == ("negative", "positive")[example["label"]]
+        assert row["rationale"] == (example["rationale"] and [[0, *span] for span in example["rationale"]])
+
+
+def test_datasets_reads_the_folder_and_its_card_tells_every_column(whole, tmp_path):
+    from datasets import load_dataset
+
+    table = load_dataset(str(whole), split="train", cache_dir=str(tmp_path))
+    assert (len(table), table.column_names, set(COLUMNS)) == (COUNT, KIND.schema.names, set(KIND.schema.names))
+    assert all(f"| `{name}` |" in (whole / "README.md").read_text() for name in COLUMNS)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_stream_gives_what_load_data_gives(corpus, tmp_path, suffix):
+    import pandas as pd
+
+    frame = pd.read_json(corpus, lines=True)[["text", "label"]].assign(part=["train", "test", "val"][0])
+    frame.loc[::5, "part"] = "val"
+    path = tmp_path / f"rows.{suffix}"
+    write = {"csv": "to_csv", "jsonl": "to_json", "parquet": "to_parquet"}[suffix]
+    getattr(frame, write)(path, **({"orient": "records", "lines": True} if suffix == "jsonl" else {"index": False}))
+    for options in ({}, {"split_column": "part"}):
+        for split in ("dev", "train", "all"):
+            stream, data = Stream(str(path), split, **options), exegete.load_data(str(path), split, **options)
+            assert list(stream) == list(stream) == data.to_list()
+            assert stream.features == data.features
+
+
+def test_killed_twice_it_goes_on_without_a_lost_or_doubled_row(model, corpus, whole, tmp_path):
+    folder = tmp_path / "out"
+    command = [sys.executable, "-m", "exegete", "explain", "--model", model, "--data", f"jsonl:{corpus}"]
+    command += ["--methods", "decompx_linear", "-o", str(folder), "--rows-a-part", "1", "--device", "cpu"]
+    environment = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1])}
+    for parts in (1, 4):
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as process:
+            while len(list(folder.glob("part-*"))) < parts:
+                assert process.poll() is None
+                time.sleep(0.002)
+            process.send_signal(signal.SIGKILL)
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("part-*")}
+    with pytest.raises(ExegeteError, match="not explained to its end"):
+        list(Parts(folder).rows(["index"]))
+    assert explain_corpus(job(model, corpus, folder, rows_a_part=1)) == COUNT
+    assert [path for path in before if path.stat().st_mtime_ns != before[path]] == []
+    again, once = stored(folder), stored(whole)
+    assert [row["index"] for row in again] == list(range(COUNT))
+    for one, other in zip(again, once, strict=True):
+        np.testing.assert_allclose(one.pop("scores"), other.pop("scores"), rtol=1e-5, atol=1e-7)
+        assert one["texts"] == other["texts"]
+
+
+def test_two_processes_give_the_same_rows(model, corpus, whole, tmp_path):
+    assert explain_corpus(job(model, corpus, tmp_path / "out"), workers=2, threads=1) == COUNT
+    assert stored(tmp_path / "out") == stored(whole)
+
+
+@pytest.mark.cluster
+def test_ray_data_gives_the_same_rows(cluster, model, corpus, whole, tmp_path):
+    assert explain_corpus(job(model, corpus, tmp_path / "out"), workers=2, ray=cluster) == COUNT
+    assert stored(tmp_path / "out") == stored(whole)
+
+
+def test_another_corpus_or_changed_data_is_refused(model, corpus, tmp_path):
+    mine, folder = tmp_path / "corpus.jsonl", tmp_path / "out"
+    mine.write_text("".join(corpus.read_text().splitlines(keepends=True)[:25]))
+    explain_corpus(job(model, mine, folder))
+    with pytest.raises(ExegeteError, match="explained otherwise"):
+        explain_corpus(job(model, mine, folder, method="saliency"))
+    lines = mine.read_text().splitlines(keepends=True)
+    mine.write_text("".join(lines[:20]))
+    with pytest.raises(ExegeteError, match="more rows than there are"):
+        explain_corpus(job(model, mine, folder))
+    mine.write_text("".join(lines[::-1]))
+    with pytest.raises(ExegeteError, match="explains other rows"):
+        explain_corpus(job(model, mine, folder))
+
+
+def test_a_bad_row_is_named_and_what_was_finished_is_kept(model, corpus, tmp_path):
+    lines = corpus.read_text().splitlines(keepends=True)
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("".join([*lines[:25], json.dumps({"text": " ", "label": "neg"}) + "\n"]))
+    with pytest.raises(ExegeteError, match="line 26: the text in 'text' is empty"):
+        explain_corpus(job(model, bad, tmp_path / "out"))
+    assert len(stored(tmp_path / "out")) == 20
+
+
+def test_the_command_and_its_refusals(model, corpus, whole, tmp_path, capsys):
+    given = ["explain", "--model", model, "--data", f"jsonl:{corpus}"]
+    assert main(given) == 2
+    assert "--data needs --output-dir" in capsys.readouterr().err
+    assert main([*given, "-o", str(tmp_path / "x"), "--methods", "saliency,occlusion"]) == 2
+    assert "one method" in capsys.readouterr().err
+    assert (
+        main([*given, "-o", str(whole), "--methods", "decompx_linear", "--rows-a-part", "10", "--device", "cpu"]) == 0
+    )
+    assert f"{COUNT} rows are explained" in capsys.readouterr().err
+    assert main(["summary", str(whole), "--top", "3", "--least", "2"]) == 0
+    assert "Words that matter most for" in capsys.readouterr().out
+    assert main(["summary", str(whole), "--json", "--against", str(whole)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["rows"], told["distance"], sum(one["size"] for one in told["clusters"])) == (COUNT, 0, COUNT)
+    assert main(["summary", str(tmp_path)]) == 2
+
+
+def row(words, scores, label="yes", **more):
+    ends = np.cumsum([len(word) + 1 for word in words])
+    spans = [[0, int(end - len(word) - 1), int(end - 1)] for word, end in zip(words, ends, strict=True)]
+    shown = {"words": words, "word_scores": scores, "word_spans": spans, "target_label": label, "rationale": None}
+    return shown | more
+
+
+def test_shares_and_intervals_are_those_of_a_t_test():
+    rows = [row(["Good", "film", "good"], [one, 1.0, 1.0]) for one in (1.0, 2.0, -2.0, 6.0)]
+    expected = [2 / 3, 3 / 4, -1 / 4, 7 / 8]
+    assert [shares(each)["good"] for each in rows] == pytest.approx(expected)
+    table = Words(rows).table(least=2).set_index("word")
+    low, high = stats.t.interval(0.95, 3, np.mean(expected), stats.sem(expected))
+    assert table.loc["good", ["share", "low", "high"]].tolist() == pytest.approx([np.mean(expected), low, high])
+    assert table.index[0] == "film"
+
+
+def test_drift_is_welchs_test_adjusted_for_many_words():
+    drawn = np.random.default_rng(1)
+
+    def several(middle, count):
+        values = np.clip(drawn.normal(middle, 0.1, count), 0.01, 0.99)
+        return values, Words(row(["moved", "stayed"], [one, 1 - one]) for one in values)
+
+    (first, before), (second, after) = several(0.2, 12), several(0.6, 9)
+    table = drift(before, after).set_index("word")
+    test = stats.ttest_ind(second, first, equal_var=False)
+    assert table.loc["moved", "p"] == pytest.approx(test.pvalue)
+    interval = test.confidence_interval()
+    assert table.loc["moved", ["low", "high"]].tolist() == pytest.approx([interval.low, interval.high])
+    assert distance(before, before) == pytest.approx(0)
+    assert distance(before, Words([row(["other"], [1.0])])) == pytest.approx(1)
+
+
+def test_agreement_is_the_area_under_the_curve():
+    from sklearn.metrics import roc_auc_score
+
+    words, scores = ["a", "b", "c", "d"], [0.3, 0.3, -1.0, 0.9]
+    example = row(words, scores, rationale=[[0, 2, 5]])
+    assert agreement(example) == pytest.approx(roc_auc_score([0, 1, 1, 0], scores))
+    assert agreement(row(words, scores)) is agreement(row(words, scores, rationale=[])) is None
+
+
+def test_clusters_find_planted_groups_and_the_worst_come_first(tmp_path):
+    from exegete.reports.attributions import Attribution
+
+    parts, drawn, rows = Parts(tmp_path, {"data": "d", "split": "s", "model": "m", "method": {"method": "x"}}), [], []
+    for number in range(40):
+        words = (("sun", "sky"), ("rain", "mud"))[number % 2]
+        scores = [0.9, 0.1 + number / 1000]
+        item = Attribution(
+            tokens=words, scores=scores, words=words, word_scores=scores, word_spans=((0, 0, 3), (0, 4, 7)),
+            texts=(" ".join(words),), target=0, target_label="yes", prediction=0, prediction_label="yes",
+            probability=0.5, method="x", index=number,
+        )  # fmt: skip
+        rows.append({"text": number})
+        drawn.append(explained_row(item, {"rationale": [[4, 7]] if number == 7 else [[0, 3]]}, None))
+    parts.write(0, rows, drawn)
+    parts.finish()
+    found = summarise(tmp_path, clusters=2, top=4)
+    assert [(one.size, {word for word, _ in one.words[:2]}) for one in found.clusters] in (
+        [(20, {"sun", "rain"}), (20, {"sun", "rain"})],
+        [(20, {one.words[0][0], one.words[1][0]}) for one in found.clusters],
+    )
+    assert {text for one in found.clusters for _, _, text in one.nearest} == {"sun sky", "rain mud"}
+    assert all(len({text for _, _, text in one.nearest}) == 1 for one in found.clusters)
+    assert found.disagreeing[0] == (0.0, 7, "rain mud")
+    assert found.agreement == pytest.approx(39 / 40)
