@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import exegete
+from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.metrics.sanity import cascade
 from exegete.metrics.simulatability import simulatability_gain
 from exegete.recipes import rationales
@@ -65,3 +66,21 @@ def test_a_student_gains_on_one_that_had_no_explanations(folders, data):
     assert found["simulatability"] == 1
     assert found["simulatability_gain"] == pytest.approx(simulatability_gain(1.0, alike), nan_ok=True)
     assert set(follow("simulatability", one, data, {"teacher": str(folders[0])}, seed=0)) == {"simulatability"}
+
+
+def test_the_best_head_is_the_best_of_all_explainers_with_one_head(folders, data):
+    model, metric = exegete.load(folders[0], device="cpu"), "auc?absolute=false"
+    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
+    explainers = {}
+    for layer in range(layers):
+        for head in [None, *range(heads)]:
+            explainer = ParameterisedAttention.untrained(model, normaliser="none")
+            explainer.coefficients.data.zero_()
+            explainer.coefficients.data[layer, slice(None) if head is None else head] = 1 / (heads if head is None else 1)
+            explainers[f"{layer}/{head}"] = explainer
+    said = exegete.compare(model, data, explainers, [metric]).results.groupby("method")["auc"].mean()
+    check_protocol("best_attention", {"metric": metric})
+    found = follow("best_attention", model, data, {"metric": metric}, seed=0)
+    whole = said.index.str.endswith("None")
+    assert found == pytest.approx({"best_layer": said[whole].max(), "best_head": said[~whole].max()}, abs=1e-6)
+    assert said[~whole].min() < said[~whole].max()

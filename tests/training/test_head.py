@@ -11,10 +11,11 @@ import torch
 import exegete
 import families
 from exegete import ExegeteError
+from exegete.models.layers.layer_parts import head_parts
 from exegete.objectives import CrossEntropy
 from exegete.recipes import RECIPES
 from exegete.training import ObjectiveTrainer, RunOptions, fine_tune
-from exegete.training.loop.head import head_dropout, split_head
+from exegete.training.loop.head import head_activation, head_dropout, split_head
 from exegete.training.loop.lora import with_lora
 from runs import ARGUMENTS, difference, generated, trainer, weights
 from test_resume import interrupted
@@ -132,3 +133,35 @@ def test_explanation_regularisation_trains_without_dropout_in_the_head(tmp_path)
     assert set(seen) == {0.0}
     assert json.loads((tmp_path / "exegete_run.json").read_text())["config"]["head_dropout"] == 0.0
     assert {RECIPES[name]().head_dropout for name in ("er_joint", "er_constrained", "er_bound")} == {0.0}
+
+
+def answer(model, activation):
+    """A BigBird head by hand: dense, activation, output on the first position."""
+    head, ids = model.classifier, torch.arange(5, 13)[None]
+    hidden = model.base_model(input_ids=ids).last_hidden_state[:, 0]
+    return model(input_ids=ids).logits, head.out_proj(activation(head.dense(hidden)))
+
+
+def test_a_big_bird_has_a_tanh_in_its_head_alone_and_keeps_it_on_disk(tmp_path):
+    model = families.tiny("big_bird").eval()
+    usual, by_hand = answer(model, lambda x: torch.nn.functional.gelu(x, approximate="tanh"))
+    torch.testing.assert_close(usual, by_hand)
+    with pytest.raises(KeyboardInterrupt), head_activation(model, "tanh"):
+        inside, by_hand = answer(model, torch.tanh)
+        model.save_pretrained(tmp_path)
+        families.processor("big_bird").save_pretrained(tmp_path)
+        raise KeyboardInterrupt
+    torch.testing.assert_close(inside, by_hand)
+    assert (inside - usual).abs().max() > 1e-4
+    torch.testing.assert_close(answer(model, torch.tanh)[0], usual)
+    assert model.config.to_dict().get("head_activation") is None
+    loaded = exegete.load(tmp_path)
+    torch.testing.assert_close(answer(loaded.model, torch.tanh)[0], inside)
+    assert head_parts(loaded.model).activation == "tanh"
+
+
+def test_a_head_with_an_activation_of_its_own_is_left_alone():
+    with pytest.raises(ExegeteError, match="leave head_activation out"), head_activation(families.tiny("bert"), "tanh"):
+        pass
+    with pytest.raises(ExegeteError, match="activation"), head_activation(families.tiny("big_bird"), "cosine"):
+        pass

@@ -248,6 +248,21 @@ def attacked(
     return {f"attack_{name}": value for name, value in report.figures.items()}
 
 
+def supervised(model: ExplainedModel, data: Dataset, *, metric: str = "auc?absolute=false") -> dict[str, float]:
+    """How plausible the attention of the layer, and of the head, is that people's rationales of this data choose.
+
+    Args:
+        model: the one whose attention is looked at.
+        data: texts with rationales; the best is chosen on what it is judged on.
+        metric: of plausibility.
+    """
+    from exegete.metrics import metric as made
+    from exegete.studies.runs.best_attention import best_attention
+
+    layer, head = best_attention(model, data, made(metric))
+    return {"best_layer": layer, "best_head": head}
+
+
 def _quiet(model: ExplainedModel) -> dict[str, Any]:
     """Arguments of the Trainer for students that nothing is chosen or kept of."""
     return {
@@ -272,6 +287,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "attack_queries": True,
         },
     ),
+    "best_attention": Protocol(supervised, {"best_layer": True, "best_head": True}),
     "headroom": Protocol(
         headroom,
         dict.fromkeys(("simulatability", "headroom", "headroom_low", "headroom_high", "headroom_chosen"), True),

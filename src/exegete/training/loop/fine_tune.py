@@ -17,7 +17,7 @@ from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop.arguments import DEFAULTS, FROM_SCRATCH, changed_arguments, training_arguments
 from exegete.training.loop.evaluation import HIGHER_IS_BETTER
 from exegete.training.loop.execute import TrainResult, execute
-from exegete.training.loop.head import head_dropout
+from exegete.training.loop.head import head_activation, head_dropout
 from exegete.training.loop.options import RunOptions
 from exegete.training.loop.run import Run
 from exegete.training.loop.starting_model import (
@@ -87,7 +87,7 @@ def fine_tune(
         data = {"train_dataset": train, "eval_dataset": dev}
         return trainer(start, args, terms, options=options, callbacks=[stop], **data)
 
-    with head_dropout(start.model, options.head_dropout):
+    with head_dropout(start.model, options.head_dropout), head_activation(start.model, options.head_activation):
         return execute(run, args, options, loop, lambda: load(run.folder, **kept))
 
 
@@ -97,6 +97,7 @@ def _settings(options: RunOptions) -> dict[str, Any]:
     settings |= {"masked_share": options.masked_share} if options.masked_share else {}
     settings |= {"head_rate": options.head_rate} if options.head_rate not in (None, 1) else {}
     settings |= {} if options.head_dropout is None else {"head_dropout": options.head_dropout}
+    settings |= {} if options.head_activation is None else {"head_activation": options.head_activation}
     threshold = options.early_stopping_threshold
     return settings | ({"early_stopping_threshold": threshold} if threshold else {})
 
