@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import f1_score
 
 import exegete
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
@@ -84,3 +85,18 @@ def test_the_best_head_is_the_best_of_all_explainers_with_one_head(folders, data
     whole = said.index.str.endswith("None")
     assert found == pytest.approx({"best_layer": said[whole].max(), "best_head": said[~whole].max()}, abs=1e-6)
     assert said[~whole].min() < said[~whole].max()
+
+
+def test_micro_f1_is_sklearns_over_the_tokens_of_all_texts(folders, data):
+    model, method = exegete.load(folders[0], device="cpu"), "input_x_gradient"
+    gold, chosen = [], []
+    for row, item in zip(data, exegete.attribute(model, data, method=method), strict=True):
+        content = ~np.array(item.special)
+        first = np.argsort(-np.abs(item.scores[content]), kind="stable")[:3]
+        chosen.append(np.isin(np.arange(content.sum()), first))
+        gold.append(model.encode([row]).rationale[0].numpy()[content])
+    options = {"k": 3}
+    check_protocol("micro_f1", options)
+    found = follow("micro_f1", model, data, options, seed=0, explainers=[method, "random"])
+    assert list(found["method"]) == [method, "random"]
+    assert found["micro_f1"][0] == pytest.approx(f1_score(np.concatenate(gold), np.concatenate(chosen)))

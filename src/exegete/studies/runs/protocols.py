@@ -263,6 +263,38 @@ def supervised(model: ExplainedModel, data: Dataset, *, metric: str = "auc?absol
     return {"best_layer": layer, "best_head": head}
 
 
+def micro_f1(
+    model: ExplainedModel, data: Dataset, *, explainers: Sequence[str], k: float | None = None, seed: int
+) -> pd.DataFrame:
+    """F1 of the first tokens of all texts together against the marked ones: a row a method.
+
+    Args:
+        model: what is explained, in its predictions.
+        data: texts with rationales; those that nobody looked at do not count.
+        explainers: methods.
+        k: how many tokens of a text, as in `token_f1`.
+        seed: of the run.
+    """
+    import pandas as pd
+
+    from exegete.explainers.attribute_examples import batches
+    from exegete.explainers.registry import seeded
+    from exegete.metrics.plausibility import TokenF1
+    from exegete.models.encoding.labels import in_model_labels
+
+    metric = TokenF1(level="token", k=k)
+    rows = [row for row in in_model_labels(model, data) if row["rationale"] is not None]
+    counts = dict.fromkeys(explainers, (0.0, 0.0))
+    for indices in batches(model, rows):
+        batch = model.encode([rows[index] for index in indices])
+        for spec, (hits, size) in counts.items():
+            scores = seeded(spec, seed).attribute(model, batch).detach()
+            right, all_of_both = metric.counts(metric.ranked(batch, batch.rationale, scores))
+            counts[spec] = (hits + right.sum().item(), size + all_of_both.sum().item())
+    found = [{"example": 0, "method": spec, "micro_f1": 2 * hits / size} for spec, (hits, size) in counts.items()]
+    return pd.DataFrame(found)
+
+
 def _quiet(model: ExplainedModel) -> dict[str, Any]:
     """Arguments of the Trainer for students that nothing is chosen or kept of."""
     return {
@@ -295,6 +327,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "select_then_predict": Protocol(
         select_then_predict, {"rationale_accuracy": True, "rationale_f1_macro": True, "rationale_pearson": True}
     ),
+    "micro_f1": Protocol(micro_f1, {"micro_f1": True}),
     "roar": Protocol(remove_and_retrain, {"roar_accuracy": False, "roar_f1_macro": False, "roar_pearson": False}),
     "sanity": Protocol(sanity, dict.fromkeys(("sanity_head", "sanity_half", "sanity_all", "sanity_labels"), False)),
     "simulatability": Protocol(simulates, {"simulatability": True, "simulatability_gain": True}),
