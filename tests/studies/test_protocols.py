@@ -77,7 +77,9 @@ def test_the_best_head_is_the_best_of_all_explainers_with_one_head(folders, data
         for head in [None, *range(heads)]:
             explainer = ParameterisedAttention.untrained(model, normaliser="none")
             explainer.coefficients.data.zero_()
-            explainer.coefficients.data[layer, slice(None) if head is None else head] = 1 / (heads if head is None else 1)
+            explainer.coefficients.data[layer, slice(None) if head is None else head] = 1 / (
+                heads if head is None else 1
+            )
             explainers[f"{layer}/{head}"] = explainer
     said = exegete.compare(model, data, explainers, [metric]).results.groupby("method")["auc"].mean()
     check_protocol("best_attention", {"metric": metric})

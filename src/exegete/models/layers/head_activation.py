@@ -29,8 +29,7 @@ def set_head_activation(model: PreTrainedModel, name: str | None) -> None:
     Raises:
         ExegeteError: an activation without a known slope, or a head that does not share its encoder's.
     """
-    family = FAMILIES.get(model.config.model_type)
-    if family is None or family.head.activation != SHARED:
+    if not shares_activation(model):
         raise ExegeteError(f"{type(model).__name__} has a head whose activation is its own: leave head_activation out")
     vars(model.config).pop(NOTED, None)
     config = model.config
@@ -40,6 +39,12 @@ def set_head_activation(model: PreTrainedModel, name: str | None) -> None:
         setattr(config, SHARED, name)
         setattr(model.config, NOTED, name)
     _head(model).config = config
+
+
+def shares_activation(model: PreTrainedModel) -> bool:
+    """Whether the head takes its activation from the encoder's entry of the configuration."""
+    family = FAMILIES.get(model.config.model_type)
+    return family is not None and family.head.activation == SHARED and hasattr(model, "classifier")
 
 
 def as_noted(model: PreTrainedModel) -> PreTrainedModel:

@@ -276,6 +276,7 @@ def micro_f1(
         seed: of the run.
     """
     import pandas as pd
+    import torch
 
     from exegete.explainers.attribute_examples import batches
     from exegete.explainers.registry import seeded
@@ -284,12 +285,15 @@ def micro_f1(
 
     metric = TokenF1(level="token", k=k)
     rows = [row for row in in_model_labels(model, data) if row["rationale"] is not None]
+    if not rows:
+        raise ExegeteError("micro_f1 needs texts with rationales, and there are none")
     counts = dict.fromkeys(explainers, (0.0, 0.0))
     for indices in batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
+        gold = torch.zeros_like(batch.content) if batch.rationale is None else batch.rationale
         for spec, (hits, size) in counts.items():
             scores = seeded(spec, seed).attribute(model, batch).detach()
-            right, all_of_both = metric.counts(metric.ranked(batch, batch.rationale, scores))
+            right, all_of_both = metric.counts(metric.ranked(batch, gold, scores))
             counts[spec] = (hits + right.sum().item(), size + all_of_both.sum().item())
     found = [{"example": 0, "method": spec, "micro_f1": 2 * hits / size} for spec, (hits, size) in counts.items()]
     return pd.DataFrame(found)

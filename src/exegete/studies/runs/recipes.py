@@ -19,14 +19,7 @@ if TYPE_CHECKING:
     from exegete.recipes import Recipe
 
 NONE = "none"
-OPTIONS_OF_RUNS = (
-    "masked_share",
-    "head_rate",
-    "head_dropout",
-    "head_activation",
-    "early_stopping_threshold",
-    "log_gradient_norms",
-)
+OPTIONS_OF_RUNS = ("masked_share", "head_rate", "head_dropout", "early_stopping_threshold", "log_gradient_norms")
 FROM, OPTIONS = "from", {"from", "metric", "of", "times"}
 
 

@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 from exegete.data.provenance import data_digest
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
+from exegete.models.layers.head_activation import shares_activation
 from exegete.models.loading.digest import processor_digest, weights_digest
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop.arguments import DEFAULTS, FROM_SCRATCH, changed_arguments, training_arguments
@@ -80,6 +81,8 @@ def fine_tune(
     args = training_arguments(options, usual, Path(output_dir), trainer.directions(start.task.name, terms))
     source = str(model) if isinstance(model, str | Path) else type(model).__name__
     settings = {"trainer": trainer.__name__, **_settings(options)}
+    activation = options.head_activation if shares_activation(start.model) else None
+    settings |= {} if activation is None else {"head_activation": activation}
     run = Run(Path(output_dir), settings | _resolved(start, source, train, dev, args, terms))
     kept: dict[str, Any] = {"device": args.device, "max_length": options.max_length}
 
@@ -87,7 +90,7 @@ def fine_tune(
         data = {"train_dataset": train, "eval_dataset": dev}
         return trainer(start, args, terms, options=options, callbacks=[stop], **data)
 
-    with head_dropout(start.model, options.head_dropout), head_activation(start.model, options.head_activation):
+    with head_dropout(start.model, options.head_dropout), head_activation(start.model, activation):
         return execute(run, args, options, loop, lambda: load(run.folder, **kept))
 
 
@@ -97,7 +100,6 @@ def _settings(options: RunOptions) -> dict[str, Any]:
     settings |= {"masked_share": options.masked_share} if options.masked_share else {}
     settings |= {"head_rate": options.head_rate} if options.head_rate not in (None, 1) else {}
     settings |= {} if options.head_dropout is None else {"head_dropout": options.head_dropout}
-    settings |= {} if options.head_activation is None else {"head_activation": options.head_activation}
     threshold = options.early_stopping_threshold
     return settings | ({"early_stopping_threshold": threshold} if threshold else {})
 

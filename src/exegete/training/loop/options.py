@@ -38,7 +38,7 @@ class RunOptions:
     ] = None
     head_activation: Annotated[
         str | None,
-        "Activation of a head that has its encoder's (BigBird's), as tanh. Default: the model's own.",
+        "Activation of a head that would have its encoder's (BigBird's); others keep their own. Default: the method's.",
     ] = None
     early_stopping_patience: Annotated[
         int | None, "Stop after so many evaluations without improvement.", {"min": 1}
