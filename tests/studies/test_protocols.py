@@ -3,8 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import f1_score
 
 import exegete
+from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.metrics.sanity import cascade
 from exegete.metrics.simulatability import simulatability_gain
 from exegete.recipes import rationales
@@ -65,3 +67,38 @@ def test_a_student_gains_on_one_that_had_no_explanations(folders, data):
     assert found["simulatability"] == 1
     assert found["simulatability_gain"] == pytest.approx(simulatability_gain(1.0, alike), nan_ok=True)
     assert set(follow("simulatability", one, data, {"teacher": str(folders[0])}, seed=0)) == {"simulatability"}
+
+
+def test_the_best_head_is_the_best_of_all_explainers_with_one_head(folders, data):
+    model, metric = exegete.load(folders[0], device="cpu"), "auc?absolute=false"
+    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
+    explainers = {}
+    for layer in range(layers):
+        for head in [None, *range(heads)]:
+            explainer = ParameterisedAttention.untrained(model, normaliser="none")
+            explainer.coefficients.data.zero_()
+            explainer.coefficients.data[layer, slice(None) if head is None else head] = 1 / (
+                heads if head is None else 1
+            )
+            explainers[f"{layer}/{head}"] = explainer
+    said = exegete.compare(model, data, explainers, [metric]).results.groupby("method")["auc"].mean()
+    check_protocol("best_attention", {"metric": metric})
+    found = follow("best_attention", model, data, {"metric": metric}, seed=0)
+    whole = said.index.str.endswith("None")
+    assert found == pytest.approx({"best_layer": said[whole].max(), "best_head": said[~whole].max()}, abs=1e-6)
+    assert said[~whole].min() < said[~whole].max()
+
+
+def test_micro_f1_is_sklearns_over_the_tokens_of_all_texts(folders, data):
+    model, method = exegete.load(folders[0], device="cpu"), "input_x_gradient"
+    gold, chosen = [], []
+    for row, item in zip(data, exegete.attribute(model, data, method=method), strict=True):
+        content = ~np.array(item.special)
+        first = np.argsort(-np.abs(item.scores[content]), kind="stable")[:3]
+        chosen.append(np.isin(np.arange(content.sum()), first))
+        gold.append(model.encode([row]).rationale[0].numpy()[content])
+    options = {"k": 3}
+    check_protocol("micro_f1", options)
+    found = follow("micro_f1", model, data, options, seed=0, explainers=[method, "random"])
+    assert list(found["method"]) == [method, "random"]
+    assert found["micro_f1"][0] == pytest.approx(f1_score(np.concatenate(gold), np.concatenate(chosen)))

@@ -11,10 +11,11 @@ import torch
 import exegete
 import families
 from exegete import ExegeteError
+from exegete.models.layers.layer_parts import head_parts
 from exegete.objectives import CrossEntropy
 from exegete.recipes import RECIPES
 from exegete.training import ObjectiveTrainer, RunOptions, fine_tune
-from exegete.training.loop.head import head_dropout, split_head
+from exegete.training.loop.head import head_activation, head_dropout, split_head
 from exegete.training.loop.lora import with_lora
 from runs import ARGUMENTS, difference, generated, trainer, weights
 from test_resume import interrupted
@@ -75,11 +76,11 @@ def test_a_step_moves_the_head_so_many_times_as_far(tmp_path):
     assert moved["bert.encoder.layer.0.output.dense.weight"] == pytest.approx(1e-3, rel=1e-2)
 
 
-def run(folder, kind=ObjectiveTrainer, **options):
-    tiny = families.tiny("bert", num_labels=2)
+def run(folder, kind=ObjectiveTrainer, family="bert", **options):
+    tiny = families.tiny(family, num_labels=2)
     return fine_tune(
         tiny, generated(size=48), generated(split="dev", size=16), folder, objectives=[CrossEntropy()], trainer=kind,
-        processing_class=families.tokenizer("bert"),
+        processing_class=families.processor(family),
         arguments=ARGUMENTS | {"num_train_epochs": 2, "learning_rate": 1e-3, "eval_steps": 2}, **options,
     )  # fmt: skip
 
@@ -131,4 +132,53 @@ def test_explanation_regularisation_trains_without_dropout_in_the_head(tmp_path)
     run(tmp_path, Watching, head_dropout=RECIPES["er_joint"]().head_dropout)
     assert set(seen) == {0.0}
     assert json.loads((tmp_path / "exegete_run.json").read_text())["config"]["head_dropout"] == 0.0
-    assert {RECIPES[name]().head_dropout for name in ("er_joint", "er_constrained", "er_bound")} == {0.0}
+    recipes = [RECIPES[name]() for name in ("er_joint", "er_constrained", "er_bound")]
+    assert {(recipe.head_dropout, recipe.head_activation) for recipe in recipes} == {(0.0, "tanh")}
+
+
+def answer(model, activation):
+    """A BigBird head by hand: dense, activation, output on the first position."""
+    head, ids = model.classifier, torch.arange(5, 13)[None]
+    hidden = model.base_model(input_ids=ids).last_hidden_state[:, 0]
+    return model(input_ids=ids).logits, head.out_proj(activation(head.dense(hidden)))
+
+
+def test_a_big_bird_has_a_tanh_in_its_head_alone_and_keeps_it_on_disk(tmp_path):
+    model = families.tiny("big_bird").eval()
+    usual, by_hand = answer(model, lambda x: torch.nn.functional.gelu(x, approximate="tanh"))
+    torch.testing.assert_close(usual, by_hand)
+    with head_activation(model, "tanh"):
+        inside, by_hand = answer(model, torch.tanh)
+        model.save_pretrained(tmp_path)
+        families.processor("big_bird").save_pretrained(tmp_path)
+    torch.testing.assert_close(inside, by_hand)
+    assert (inside - usual).abs().max() > 1e-4
+    torch.testing.assert_close(answer(model, torch.tanh)[0], usual)
+    assert model.config.to_dict().get("head_activation") is None
+    loaded = exegete.load(tmp_path)
+    torch.testing.assert_close(answer(loaded.model, torch.tanh)[0], inside)
+    assert head_parts(loaded.model).activation == "tanh"
+
+
+def test_what_was_trained_with_a_tanh_in_the_head_is_loaded_with_it(tmp_path):
+    for family, expected in (("big_bird", "tanh"), ("bert", None)):
+        folder = tmp_path / family
+        run(folder, family=family, head_activation="tanh")
+        record = json.loads((folder / "exegete_run.json").read_text())["config"]
+        assert record.get("head_activation") == expected
+        assert getattr(exegete.load(folder).config, "head_activation", None) == expected
+
+
+def test_a_stop_gives_the_head_its_activation_back():
+    model = families.tiny("big_bird")
+    with pytest.raises(KeyboardInterrupt), head_activation(model, "tanh"):
+        raise KeyboardInterrupt
+    assert model.classifier.config is model.config
+
+
+@pytest.mark.parametrize(("family", "name", "why"), [("bert", "tanh", "leave"), ("big_bird", "cosine", "activation")])
+def test_a_head_with_an_activation_of_its_own_and_an_unknown_one_are_refused(family, name, why):
+    model = families.tiny(family)
+    with pytest.raises(ExegeteError, match=why), head_activation(model, name):
+        pass
+    assert getattr(model.config, "head_activation", None) is None

@@ -164,9 +164,14 @@ class TokenF1(Plausibility):
 
     def value(self, ranked: Ranked) -> Tensor:
         """2 · hits / (chosen + marked)."""
+        hits, size = self.counts(ranked)
+        return 2 * hits / size
+
+    def counts(self, ranked: Ranked) -> tuple[Tensor, Tensor]:
+        """Hits [B], and units that were chosen or marked [B], those that were both twice."""
         marked, count = ranked.gold.sum(1), ranked.candidates.sum(1)
         size = marked if self.k is None else self._size(count, self.k)
-        return 2 * _hits(ranked.gold, size) / (size + marked)
+        return _hits(ranked.gold, size), size + marked
 
     @staticmethod
     def _size(count: Tensor, k: float) -> Tensor:

@@ -28,8 +28,9 @@ class Recipe:
     `arguments`: of transformers' Trainer; `from_scratch`: those of a model from scratch, on top; `patience` and
     `threshold`: of early stopping; `max_length`: tokens a text may have (None: what the model takes); `head_rate`: the
     head's learning rate as a multiple of the encoder's, for a pretrained one; `head_dropout`: before the output (None:
-    the model's own); `departures`: what is done in another way than in the paper, a sentence each. Where the data has
-    no classes, a figure of classes chooses nothing: the task's usual one does.
+    the model's own); `head_activation`: of a head that would have its encoder's; `departures`: what is done in another
+    way than in the paper, a sentence each. Where the data has no classes, a figure of classes chooses nothing: the
+    task's usual one does.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Recipe:
     max_length: int | None = None
     head_rate: float = 1.0
     head_dropout: float | None = None
+    head_activation: str | None = None
     departures: tuple[str, ...] = ()
 
     def train(
@@ -94,6 +96,7 @@ class Recipe:
             max_length=self.max_length,
             head_rate=1.0 if new else self.head_rate,
             head_dropout=self.head_dropout,
+            head_activation=self.head_activation,
         )
 
     def terms(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from exegete.recipes.base import Recipe
-from exegete.recipes.guidance import DEPARTURES, HEAD_DROPOUT, MAX_LENGTH, PAPER, arguments, explanation_loss
+from exegete.recipes.guidance import (
+    DEPARTURES,
+    HEAD_ACTIVATION,
+    HEAD_DROPOUT,
+    MAX_LENGTH,
+    PAPER,
+    arguments,
+    explanation_loss,
+)
 
 
 def er_bound(
@@ -28,5 +36,6 @@ def er_bound(
         patience=10 if loss.explainer.name == "input_x_gradient" else 5,
         max_length=MAX_LENGTH,
         head_dropout=HEAD_DROPOUT,
+        head_activation=HEAD_ACTIVATION,
         departures=DEPARTURES,
     )

@@ -7,7 +7,15 @@ from typing import Annotated
 from exegete.errors import ExegeteError
 from exegete.objectives import CrossEntropy
 from exegete.recipes.base import Recipe
-from exegete.recipes.guidance import DEPARTURES, HEAD_DROPOUT, MAX_LENGTH, PAPER, arguments, explanation_loss
+from exegete.recipes.guidance import (
+    DEPARTURES,
+    HEAD_ACTIVATION,
+    HEAD_DROPOUT,
+    MAX_LENGTH,
+    PAPER,
+    arguments,
+    explanation_loss,
+)
 from exegete.training import Constrained, ConstrainedTrainer
 
 
@@ -51,6 +59,7 @@ def er_constrained(
         patience=10,
         max_length=MAX_LENGTH,
         head_dropout=HEAD_DROPOUT,
+        head_activation=HEAD_ACTIVATION,
         departures=(
             *DEPARTURES,
             "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.",

@@ -6,7 +6,15 @@ from typing import Annotated
 
 from exegete.objectives import CrossEntropy
 from exegete.recipes.base import Recipe
-from exegete.recipes.guidance import DEPARTURES, HEAD_DROPOUT, MAX_LENGTH, PAPER, arguments, explanation_loss
+from exegete.recipes.guidance import (
+    DEPARTURES,
+    HEAD_ACTIVATION,
+    HEAD_DROPOUT,
+    MAX_LENGTH,
+    PAPER,
+    arguments,
+    explanation_loss,
+)
 
 
 def er_joint(
@@ -32,5 +40,6 @@ def er_joint(
         threshold=1e-5,
         max_length=MAX_LENGTH,
         head_dropout=HEAD_DROPOUT,
+        head_activation=HEAD_ACTIVATION,
         departures=DEPARTURES,
     )

@@ -21,9 +21,9 @@ ARGUMENTS: Mapping[str, Any] = {
     "metric_for_best_model": "loss",
 }
 MAX_LENGTH = 1024
-HEAD_DROPOUT = 0.0
+HEAD_DROPOUT, HEAD_ACTIVATION = 0.0, "tanh"
 DEPARTURES = (
-    "Any encoder or decoder with a classification head, without its dropout; the paper's has a tanh (BigBird's: GELU).",
+    "Any encoder or decoder with a classification head, without its dropout, and in BigBird's the paper's tanh.",
     "Guided attention is taken before its dropout; the authors' code takes it after.",
     "Word embeddings enter the model once; the authors' code adds positions and normalises twice.",
     "Batches are of like length; a dev figure is the mean over the whole split, not over batch means.",

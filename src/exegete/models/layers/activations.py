@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,8 +76,3 @@ def tangent(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
         value = slope(name)(point) * point
         (steepness,) = torch.autograd.grad(value.sum(), point)
     return steepness, value.detach() - steepness * x
-
-
-def head_activation(config: Any, name: str) -> str:
-    """The name of a head's activation, which a family's record gives, or says where the configuration has it."""
-    return name if name in SLOPES else str(getattr(config, name))

@@ -16,6 +16,7 @@ from exegete.errors import ExegeteError, unknown
 from exegete.models.families import FeedForward
 from exegete.models.layers import activations
 from exegete.models.layers.architecture import architecture_of, head_part, layers, part
+from exegete.models.layers.head_activation import head_activation
 from exegete.models.layers.layer_parts import is_norm, norm
 
 SOFTMAX = frozenset({torch.softmax, Tensor.softmax, nn.functional.softmax})
@@ -206,7 +207,7 @@ def _head(model: PreTrainedModel, factors: Factors, scope: ExitStack) -> None:
     head = architecture_of(model).head
     if head.dense is None:
         return
-    slope = activations.slope(activations.head_activation(model.config, head.activation))
+    slope = activations.slope(head_activation(model))
     dense: list[Tensor] = []
 
     def after(module: nn.Module, inputs: Any, output: Tensor) -> None:

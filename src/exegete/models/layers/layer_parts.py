@@ -14,6 +14,7 @@ from exegete.errors import ExegeteError
 from exegete.models.families import Attention
 from exegete.models.layers import activations
 from exegete.models.layers.architecture import architecture_of, head_part, part
+from exegete.models.layers.head_activation import head_activation
 
 
 def wide(x: Tensor) -> Tensor:
@@ -180,6 +181,6 @@ def head_parts(model: PreTrainedModel) -> HeadParts:
     return HeadParts(
         output=affine(head_part(model, head.output)),
         dense=affine(head_part(model, head.dense)) if head.dense else None,
-        activation=activations.head_activation(model.config, head.activation) if head.dense else "",
+        activation=head_activation(model) if head.dense else "",
         norm=norm(head_part(model, head.norm)) if head.norm else None,
     )

@@ -24,6 +24,7 @@ from exegete.data.local import looks_local, require_there
 from exegete.errors import ExegeteError, unknown
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation.model import GeneratingModel
+from exegete.models.layers.head_activation import as_noted
 from exegete.models.loading.adapters import adapted, with_adapter
 from exegete.models.loading.checkpoint import check_config, check_files, check_finite, check_weights, reading
 from exegete.models.loading.vocabulary import check_vocabulary
@@ -189,6 +190,7 @@ def _pretrained(
         model, brought = with_adapter(model, folder)
         info["missing_keys"] = [key for key in info["missing_keys"] if not set(brought) & set(key.split("."))]
     check_weights(name, base, info, incomplete=incomplete)
+    as_noted(base)
     return model
 
 

@@ -248,6 +248,57 @@ def attacked(
     return {f"attack_{name}": value for name, value in report.figures.items()}
 
 
+def supervised(model: ExplainedModel, data: Dataset, *, metric: str = "auc?absolute=false") -> dict[str, float]:
+    """How plausible the attention of the layer, and of the head, is that people's rationales of this data choose.
+
+    Args:
+        model: the one whose attention is looked at.
+        data: texts with rationales; the best is chosen on what it is judged on.
+        metric: of plausibility.
+    """
+    from exegete.metrics import metric as made
+    from exegete.studies.runs.best_attention import best_attention
+
+    layer, head = best_attention(model, data, made(metric))
+    return {"best_layer": layer, "best_head": head}
+
+
+def micro_f1(
+    model: ExplainedModel, data: Dataset, *, explainers: Sequence[str], k: float | None = None, seed: int
+) -> pd.DataFrame:
+    """F1 of the first tokens of all texts together against the marked ones: a row a method.
+
+    Args:
+        model: what is explained, in its predictions.
+        data: texts with rationales; those that nobody looked at do not count.
+        explainers: methods.
+        k: how many tokens of a text, as in `token_f1`.
+        seed: of the run.
+    """
+    import pandas as pd
+    import torch
+
+    from exegete.explainers.attribute_examples import batches
+    from exegete.explainers.registry import seeded
+    from exegete.metrics.plausibility import TokenF1
+    from exegete.models.encoding.labels import in_model_labels
+
+    metric = TokenF1(level="token", k=k)
+    rows = [row for row in in_model_labels(model, data) if row["rationale"] is not None]
+    if not rows:
+        raise ExegeteError("micro_f1 needs texts with rationales, and there are none")
+    counts = dict.fromkeys(explainers, (0.0, 0.0))
+    for indices in batches(model, rows):
+        batch = model.encode([rows[index] for index in indices])
+        gold = torch.zeros_like(batch.content) if batch.rationale is None else batch.rationale
+        for spec, (hits, size) in counts.items():
+            scores = seeded(spec, seed).attribute(model, batch).detach()
+            right, all_of_both = metric.counts(metric.ranked(batch, gold, scores))
+            counts[spec] = (hits + right.sum().item(), size + all_of_both.sum().item())
+    found = [{"example": 0, "method": spec, "micro_f1": 2 * hits / size} for spec, (hits, size) in counts.items()]
+    return pd.DataFrame(found)
+
+
 def _quiet(model: ExplainedModel) -> dict[str, Any]:
     """Arguments of the Trainer for students that nothing is chosen or kept of."""
     return {
@@ -272,6 +323,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "attack_queries": True,
         },
     ),
+    "best_attention": Protocol(supervised, {"best_layer": True, "best_head": True}),
     "headroom": Protocol(
         headroom,
         dict.fromkeys(("simulatability", "headroom", "headroom_low", "headroom_high", "headroom_chosen"), True),
@@ -279,6 +331,7 @@ PROTOCOLS: dict[str, Protocol] = {
     "select_then_predict": Protocol(
         select_then_predict, {"rationale_accuracy": True, "rationale_f1_macro": True, "rationale_pearson": True}
     ),
+    "micro_f1": Protocol(micro_f1, {"micro_f1": True}),
     "roar": Protocol(remove_and_retrain, {"roar_accuracy": False, "roar_f1_macro": False, "roar_pearson": False}),
     "sanity": Protocol(sanity, dict.fromkeys(("sanity_head", "sanity_half", "sanity_all", "sanity_labels"), False)),
     "simulatability": Protocol(simulates, {"simulatability": True, "simulatability_gain": True}),

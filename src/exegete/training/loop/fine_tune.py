@@ -12,12 +12,13 @@ from transformers import TrainingArguments
 from exegete.data.provenance import data_digest
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
+from exegete.models.layers.head_activation import shares_activation
 from exegete.models.loading.digest import processor_digest, weights_digest
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop.arguments import DEFAULTS, FROM_SCRATCH, changed_arguments, training_arguments
 from exegete.training.loop.evaluation import HIGHER_IS_BETTER
 from exegete.training.loop.execute import TrainResult, execute
-from exegete.training.loop.head import head_dropout
+from exegete.training.loop.head import head_activation, head_dropout
 from exegete.training.loop.options import RunOptions
 from exegete.training.loop.run import Run
 from exegete.training.loop.starting_model import (
@@ -80,6 +81,8 @@ def fine_tune(
     args = training_arguments(options, usual, Path(output_dir), trainer.directions(start.task.name, terms))
     source = str(model) if isinstance(model, str | Path) else type(model).__name__
     settings = {"trainer": trainer.__name__, **_settings(options)}
+    activation = options.head_activation if shares_activation(start.model) else None
+    settings |= {} if activation is None else {"head_activation": activation}
     run = Run(Path(output_dir), settings | _resolved(start, source, train, dev, args, terms))
     kept: dict[str, Any] = {"device": args.device, "max_length": options.max_length}
 
@@ -87,7 +90,7 @@ def fine_tune(
         data = {"train_dataset": train, "eval_dataset": dev}
         return trainer(start, args, terms, options=options, callbacks=[stop], **data)
 
-    with head_dropout(start.model, options.head_dropout):
+    with head_dropout(start.model, options.head_dropout), head_activation(start.model, activation):
         return execute(run, args, options, loop, lambda: load(run.folder, **kept))
 
 

@@ -1,4 +1,4 @@
-"""What training changes about the head alone: its learning rate, its dropout."""
+"""What training changes about the head alone: its learning rate, its dropout, its activation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
+from exegete.models.layers.head_activation import NOTED, set_head_activation
 from exegete.models.loading.adapters import unwrapped
 
 
@@ -48,3 +49,17 @@ def head_dropout(model: PreTrainedModel, share: float | None) -> Iterator[None]:
     finally:
         for module, usual in zip(own, before, strict=True):
             module.p = usual
+
+
+@contextmanager
+def head_activation(model: PreTrainedModel, name: str | None) -> Iterator[None]:
+    """Another activation in the head inside the block, which what is saved there keeps; None changes nothing."""
+    model = unwrapped(model)
+    before = getattr(model.config, NOTED, None)
+    if name is not None:
+        set_head_activation(model, name)
+    try:
+        yield
+    finally:
+        if name is not None:
+            set_head_activation(model, before)

@@ -36,6 +36,10 @@ class RunOptions:
         "Dropout between encoder and output. Default: the method's, or the model's own.",
         {"min": 0, "max": 1},
     ] = None
+    head_activation: Annotated[
+        str | None,
+        "Activation of a head that would have its encoder's (BigBird's); others keep their own. Default: the method's.",
+    ] = None
     early_stopping_patience: Annotated[
         int | None, "Stop after so many evaluations without improvement.", {"min": 1}
     ] = None
@@ -76,7 +80,8 @@ class RunOptions:
 
     def require_fixed_model(self) -> None:
         """Raises ExegeteError for options that are about training a model which is only explained."""
-        if self.masked_share or self.head_rate not in (None, 1) or self.head_dropout is not None:
+        of_head = self.head_rate not in (None, 1) or self.head_dropout is not None or self.head_activation is not None
+        if self.masked_share or of_head:
             raise ExegeteError("the explained model stays as it is: masked_share, head_rate, head_dropout do not apply")
 
     def filled(self, arguments: Mapping[str, Any], **usual: Any) -> RunOptions:

@@ -21,6 +21,7 @@ from exegete.data import generated_tokenizer
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
 from exegete.models.encoding.labels import label_map
+from exegete.models.layers.head_activation import as_noted
 from exegete.models.loading.checkpoint import check_config, check_files, reading
 from exegete.models.loading.load import HEADS
 from exegete.training.loop.from_scratch import image_processor, sized, words_tokenizer
@@ -129,7 +130,7 @@ def _pretrained(name: str, data: Dataset, processing_class: Any, max_length: int
         check_config(name, config)
         _label(config, data)
         options = {"config": config, "ignore_mismatched_sizes": True, "use_safetensors": True}
-        model = _head(data).from_pretrained(name, **options)
+        model = as_noted(_head(data).from_pretrained(name, **options))
         processor = _given(processing_class or name, data)
     return ExplainedModel(model, processor, max_length=max_length)
 

@@ -1,0 +1,41 @@
+"""The layer and the head whose attention agrees best with people, chosen on the very data that it is judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from exegete.explainers.attribute_examples import batches
+from exegete.explainers.learned.learned_attention import mixable, over_positions
+from exegete.metrics import Metric
+from exegete.models import Batch, Capture, ExplainedModel
+from exegete.models.encoding.labels import in_model_labels
+
+
+@torch.no_grad()
+def best_attention(model: ExplainedModel, data: Dataset, judge: Metric) -> tuple[float, float]:
+    """The highest mean of a metric on rationales that a layer's mean attention logits have, and a head's.
+
+    They are weighed as `ParameterisedAttention` weighs them, all but one by 0 (Fernandes et al. 2022, Table 2: rows
+    that are supervised, as people's rationales chose among them).
+    """
+    rows, layers, heads = in_model_labels(model, data), list[Tensor](), list[Tensor]()
+    for indices in batches(model, rows):
+        batch = model.encode([rows[index] for index in indices])
+        outputs = model(batch, capture=Capture(heads=True))
+        logits, target = mixable(model, batch, outputs), model.target(batch, None, outputs.logits)
+        value = partial(judge.judge, model, batch, target=target)
+        for found, each in ((layers, logits.mean(2)), (heads, logits.flatten(1, 2))):
+            found.append(torch.stack([value(scores)[judge.name] for scores in _maps(batch, each)]))
+    best_layer, best_head = (torch.cat(each, 1).nanmean(1).max().item() for each in (layers, heads))
+    return best_layer, best_head
+
+
+def _maps(batch: Batch, logits: Tensor) -> Iterator[Tensor]:
+    """The distribution over positions that each of K logits [B, K, L] makes, without special tokens' share."""
+    for each in logits.unbind(1):
+        yield over_positions(each, batch.attended).masked_fill(~batch.content, 0)
