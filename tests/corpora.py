@@ -214,6 +214,14 @@ def rotten_tomatoes(folder):
     return folder
 
 
+def conll(folder):
+    rows = "-DOCSTART- -X- -X- O\n\nJohn NNP B-NP B-PER\nSmith NNP I-NP I-PER\nsees VBZ B-VP O\nRome NNP B-NP B-LOC\n"
+    rows += ". . O O\n\nNo DT B-NP O\nriver NN I-NP O\n\nMary NNP B-NP B-PER\nJohn NNP B-NP B-PER\n"
+    for part in PARTS:
+        (folder / f"{part}.txt").write_text(rows)
+    return folder
+
+
 def emotion(folder):
     for part in ("train", "val", "test"):
         (folder / f"{part}.txt").write_text("i feel low; very low;sadness\ni feel fine;joy\n")
@@ -286,6 +294,7 @@ CORPORA = {
     "sst": sst,
     "rotten_tomatoes": rotten_tomatoes,
     "emotion": emotion,
+    "conll": conll,
     "text_folders": text_folders,
     "zhang": zhang,
     "hatexplain": hatexplain,

@@ -79,7 +79,7 @@ def test_every_field_takes_part_in_equality():
         "word_spans": ((0, 0, 1),) * 3, "texts": ("other",), "target": 0, "target_label": "x", "prediction": 1,
         "prediction_label": "x", "probability": 0.2, "method": "x", "params": {}, "delta": None, "truncated": True,
         "layers": np.ones((1, 6)), "index": 4, "special": (False,) * 6, "image_shape": (2, 2), "signed": False,
-        "pairs": ((0, 1, 0.5),),
+        "pairs": ((0, 1, 0.5),), "about": (0, 0, 3),
     }  # fmt: skip
     assert set(changes) == {each.name for each in dataclasses.fields(Attribution)}
     for name, value in changes.items():

@@ -44,6 +44,12 @@ class Word:
     start: int
     end: int
 
+    @property
+    def bare(self) -> tuple[int, int]:
+        """Its first character and the one behind its last, without the punctuation around it."""
+        inner = [self.start + at for at, each in enumerate(self.text) if each.isalnum()]
+        return (inner[0], inner[-1] + 1) if inner else (self.start, self.end)
+
 
 @dataclass(frozen=True, slots=True)
 class Alignment:

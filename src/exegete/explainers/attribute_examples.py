@@ -105,7 +105,7 @@ def attribute(
         ExegeteError: an unknown method or parameter, an empty text, a model that answers NaN, scores
             that are not finite.
     """
-    rows = listed(examples)
+    rows = model.expanded(listed(examples))
     given = method if isinstance(method, list) else [usual_method(model) if method is None else method]
     if not given:
         raise ExegeteError("there is nothing to explain by: no method was given")
@@ -264,6 +264,7 @@ def describe(
             delta=None if explanation.delta is None else float(explanation.delta[row]),
             index=index,
             signed=method.signed,
+            about=_about(batch, row),
         )
         for row, index in enumerate(indices)
     ]
@@ -344,6 +345,16 @@ def _label(model: ExplainedModel, batch: Batch, row: int, target: Tensor) -> str
     alignment = batch.alignments[row]
     first, last = alignment.spans[start - offset], alignment.spans[end - offset]
     return "no answer" if first is None or last is None else alignment.texts[first[0]][first[1] : last[2]]
+
+
+def _about(batch: Batch, row: int) -> tuple[int, int, int] | None:
+    """The stretch of text at which a head over tokens is read: side, first character, the one behind the last."""
+    if batch.read is None or batch.alignments is None:
+        return None
+    alignment = batch.alignments[row]
+    places = batch.read[row][batch.attended[row]].nonzero().flatten().tolist()
+    words = [alignment.words[alignment.word_of[place]] for place in places if alignment.word_of[place] >= 0]
+    return (words[0].side, words[0].bare[0], words[-1].bare[1]) if words else None
 
 
 def _output(target: Tensor, start: Tensor) -> int | tuple[int, int]:

@@ -24,9 +24,10 @@ TENSORS = (
     "response",
     "unit_of",
     "foil",
+    "read",
 )
 PER_POSITION = frozenset(
-    {"attended", "content", "word_of", "rationale", "answerable", "response", "unit_of"}
+    {"attended", "content", "word_of", "rationale", "answerable", "response", "unit_of", "read"}
     | {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
 )
 
@@ -43,7 +44,7 @@ class Batch:
     may lie. `image_shape`: the grid of patches. `response` [B, L] bool: tokens of generated text, which
     are explained and never removed; `foil` [B, R]: a token in the place of each, to explain the difference. `unit_of`
     [B, L] long: each position's source (or sentence), where that was decided elsewhere, -1 for none. `exchanges`:
-    prompts and responses as text.
+    prompts and responses as text. `read` [B, L] bool: where a head over tokens is read.
     """
 
     inputs: dict[str, Tensor]
@@ -60,6 +61,7 @@ class Batch:
     unit_of: Tensor | None = None
     foil: Tensor | None = None
     exchanges: tuple[Exchange, ...] | None = None
+    read: Tensor | None = None
 
     @classmethod
     def from_ids(

@@ -162,7 +162,7 @@ class ExplainedModel(nn.Module):
 
     @property
     def _reads_last_token(self) -> bool:
-        return self.is_decoder and self.task.name != "span"
+        return self.is_decoder and not self.task.at_positions
 
     def with_max_length(self, max_length: int) -> Self:
         """The same model, sharing all that it holds, for texts of so many tokens."""
@@ -196,6 +196,10 @@ class ExplainedModel(nn.Module):
             ExegeteError: an empty text, a text without content tokens, a missing column, no tokenizer.
         """
         return encoding.encode(self, examples, device=device)
+
+    def expanded(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """The examples, one for each thing that is explained; most models explain one thing of an example."""
+        return rows
 
     def with_positions(self, batch: Batch) -> Batch:
         """The batch with explicit positions where left padding would shift the model's own."""
@@ -342,9 +346,12 @@ class ExplainedModel(nn.Module):
         """Weights [B, L] of the positions at which the answer is read: attention maps are looked at from there.
 
         Encoders: the first position (or the mean over all, if that is how the head pools); decoders: the last one;
-        spans: half at the start and half at the end.
+        spans: half at the start and half at the end; heads over tokens: where they are read.
         """
         weights = torch.zeros(batch.attended.shape, device=batch.device, dtype=self.dtype)
+        if batch.read is not None:
+            places = batch.read.to(self.dtype)
+            return places / places.sum(1, keepdim=True)
         if self.task.name == "span":
             halves = torch.full_like(target, 0.5, dtype=weights.dtype)
             return weights.scatter_add(1, target, halves)
@@ -370,10 +377,10 @@ class ExplainedModel(nn.Module):
         if isinstance(target, str) and target == "label":
             if batch.labels is None:
                 raise ExegeteError("target='label' needs labelled examples")
-            return self.task.checked(self.task.labelled(batch.labels), batch, self.config.num_labels)
+            return self.task.checked(self.task.labelled(batch.labels), batch, len(self.labels))
         if not isinstance(target, Tensor) or not target.ndim:
             target = self.task.named(target, batch, self.label_id)
-        return self.task.checked(target.to(batch.device), batch, self.config.num_labels)
+        return self.task.checked(target.to(batch.device), batch, len(self.labels))
 
     def label_id(self, label: SupportsIndex | str) -> int:
         """The index of a label given by index or by name (any case)."""

@@ -22,6 +22,7 @@ Output = Literal["logit", "log_prob", "prob"]
 class Task(ABC):
     """Reads logits from a Hugging Face output and turns a target into a score.
 
+    `at_positions`: it is read at positions of the text, not where a head for the whole text reads.
     `output`: which number of the target gradients are taken of, and which one removal methods watch; None: the logit,
     and the probability.
     """
@@ -29,6 +30,7 @@ class Task(ABC):
     name: ClassVar[str]
     target_dimensions: ClassVar[int] = 1
     has_contrasts: ClassVar[bool] = False
+    at_positions: ClassVar[bool] = False
     output: Output | None = None
 
     def with_output(self, output: Output | None) -> Self:
@@ -183,6 +185,7 @@ class Span(Task):
 
     name = "span"
     target_dimensions = 2
+    at_positions = True
     longest = 30
 
     def logits(self, output: Any, batch: Batch) -> Tensor:

@@ -37,7 +37,8 @@ class Attribution:
     `texts[side]`. An image has no texts: `image_shape` is its grid of patches (rows, columns), and its patches are the
     positions that are not special. `probability` is that of the target, `delta` the convergence delta of methods that
     have one, `pairs` the strongest (unit, unit, value) of what two words (positions where there are none) add together,
-    for methods that say so, `layers` [layers, T] the scores of each layer, `index` the position in the input. `signed`
+    for methods that say so, `about` the (side, start, end) of what the target is about where that is a stretch of the
+    text, `layers` [layers, T] the scores of each layer, `index` the position in the input. `signed`
     says whether negative scores mean evidence against the target. `params` hold JSON values only.
 
     Raises `ExegeteError` when lengths disagree or `params` are not JSON.
@@ -65,6 +66,7 @@ class Attribution:
     image_shape: tuple[int, int] | None = None
     signed: bool = True
     pairs: tuple[tuple[int, int, float], ...] = ()
+    about: tuple[int, int, int] | None = None
 
     def __post_init__(self) -> None:
         plain = {
@@ -86,6 +88,7 @@ class Attribution:
             "image_shape": None if self.image_shape is None else tuple(int(side) for side in self.image_shape),
             "signed": bool(self.signed),
             "pairs": tuple((int(one), int(other), float(value)) for one, other, value in self.pairs or ()),
+            "about": None if self.about is None else tuple(int(number) for number in self.about),
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)

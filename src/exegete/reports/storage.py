@@ -59,10 +59,11 @@ ATTRIBUTIONS = Kind(
             "image_shape": pa.list_(pa.int64()),
             "params": pa.string(),
             "pairs": pa.list_(pa.list_(pa.float64())),
+            "about": pa.list_(pa.int64()),
         }
     ),
-    frozenset({"delta", "layers", "image_shape", "pairs"}),
-    frozenset({"pairs"}),
+    frozenset({"delta", "layers", "image_shape", "pairs", "about"}),
+    frozenset({"pairs", "about"}),
 )
 GENERATED = Kind(
     "exegete-generated-attributions",

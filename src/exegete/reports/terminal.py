@@ -38,9 +38,10 @@ def render(
 
 
 def _head(item: Attribution) -> Text:
+    about = "" if item.about is None else f" of “{item.texts[item.about[0]][slice(*item.about[1:])]}”"
     parts = [
         ("", item.method),
-        ("explains ", f"{item.target_label} ({item.probability:.2f})"),
+        ("explains ", f"{item.target_label} ({item.probability:.2f}){about}"),
         ("prediction ", item.prediction_label),
     ]
     if item.truncated:

@@ -18,7 +18,7 @@ from exegete.testing.damage import damages
 
 TEXTS = {"rationale": "text", "rationale_pair": "text_pair", "answer": "text_pair"}
 """Columns of spans, and the text that they are spans of."""
-COLUMNS = {"text", "text_pair", "image", "label", *TEXTS, *EXCHANGE}
+COLUMNS = {"text", "text_pair", "image", "label", "span", *TEXTS, *EXCHANGE}
 SPLITS = {"train", "dev", "test", "all", "validation", "val", "valid"}
 
 
@@ -118,6 +118,8 @@ def require_canonical(row: Mapping[str, Any], features: Mapping[str, Any]) -> No
     for name in TEXTS.keys() & set(row):
         spans, text = row[name], row[TEXTS[name]]
         assert spans is None or all(0 <= start < end <= len(text) for start, end in spans)
+    if "span" in row:
+        assert 0 <= row["span"][0] < row["span"][1] <= len(row["text"])
     if isinstance(features.get("label"), ClassLabel):
         assert 0 <= row["label"] < features["label"].num_classes
     elif "label" in features:

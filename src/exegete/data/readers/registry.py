@@ -27,6 +27,7 @@ READERS: Registry[type[Reader]] = Registry(
         "hotpotqa": "hotpotqa:Hotpotqa",
         "mlqe": "mlqe:Mlqe",
         "wmt_qe": "wmt_qe:WmtQe",
+        "conll": "conll:Conll",
         "csv": "csv:Csv",
         "jsonl": "jsonl:Jsonl",
         "parquet": "parquet:Parquet",

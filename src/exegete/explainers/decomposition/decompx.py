@@ -19,6 +19,7 @@ from exegete.explainers.decomposition.heads import through_head
 from exegete.explainers.decomposition.trace import Trace, by_readout, traces
 from exegete.models import Batch, ExplainedModel
 from exegete.models.layers.layer_parts import head_parts
+from exegete.models.token_heads import Tagging
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class DecompXClassifier(DecompX):
         scores, biases_own, deltas = [], [], []
         for number, trace in enumerate(found):
             classes = self.contributions(model, trace, rows[number][:, trace.positions])
-            own = self._of_target(model, classes, target[number])
+            own = self._of_target(model, classes, target[number], batch, number)
             count = len(trace.positions)
             true = model.task.score(trace.logits[None], target[number : number + 1])[0]
             scores.append(trace.spread(own[:count], batch.length))
@@ -128,15 +129,25 @@ class DecompXClassifier(DecompX):
         pooled = torch.einsum("qr,rkd->qkd", weights, state)
         return through_head(head_parts(model.model), pooled, weights @ point, self.bias, self.head_activation)
 
-    def _of_target(self, model: ExplainedModel, classes: Tensor, target: Tensor) -> Tensor:
-        """Contributions [K] to the target's logit; of a span, to its start and end together."""
+    def _of_target(self, model: ExplainedModel, classes: Tensor, target: Tensor, batch: Batch, number: int) -> Tensor:
+        """Contributions [K] to the target's logit; of a span to its start and end, of tags to each word's, together."""
+        if isinstance(model.task, Tagging):
+            assert batch.read is not None
+            return model.task.total(classes[: int(batch.read[number].sum())], target)
         if model.task.name == "span":
             return classes[0, :, 0] + classes[1, :, 1]
         return model.task.pick(classes[0], target.expand(classes.shape[1], *target.shape))
 
 
 def readouts(model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-    """Weights [B, Q, L] of the positions that the head pools: one row, or for spans the start and the end."""
+    """Weights [B, Q, L] of the positions that the head pools: one row, or several.
+
+    For spans the start and the end; for tags each word, with zeros behind the last.
+    """
+    if isinstance(model.task, Tagging) and batch.read is not None:
+        read = batch.read.long()
+        rows = torch.nn.functional.one_hot((read.cumsum(1) - 1).masked_fill(read == 0, int(read.sum(1).max())))
+        return rows[..., : int(read.sum(1).max())].transpose(1, 2).to(model.dtype)
     if model.task.name == "span":
         return torch.nn.functional.one_hot(target, batch.length).to(model.dtype)
     return model.readout(batch, target)[:, None]

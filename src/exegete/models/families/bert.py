@@ -9,6 +9,12 @@ FAMILY = Family(
         "intermediate.dense", "intermediate.intermediate_act_fn", "output.dense", norm="output.LayerNorm"
     ),
     head=Head("classifier", dense="@.pooler.dense", activation="tanh"),
+    masked=Head(
+        "cls.predictions.decoder",
+        dense="cls.predictions.transform.dense",
+        activation="hidden_act",
+        norm="cls.predictions.transform.LayerNorm",
+    ),
     after_attention="attention.output",
     weighs_positions=True,
     small=SMALL,

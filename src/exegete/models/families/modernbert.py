@@ -8,6 +8,7 @@ FAMILY = Family(
     attention=Attention("attn.Wqkv", "attn.Wo", norm="attn_norm", part=(2, 3)),
     feed_forward=FeedForward("mlp.Wi", "mlp.act", "mlp.Wo", norm="mlp_norm", gate_fused=True),
     head=Head("classifier", dense="head.dense", activation="classifier_activation", norm="head.norm"),
+    masked=Head("decoder", dense="head.dense", activation="classifier_activation", norm="head.norm"),
     norm_first=True,
     final_norm="final_norm",
     in_float32="rotations",

@@ -87,7 +87,7 @@ class Family:
         feed_forward: the second half of a layer.
         norm_first: norms stand before what they belong to, not behind its residual.
         final_norm: the base model's norm behind all layers.
-        head: the head for classes.
+        head: the head for classes; `masked`: the one for masked words.
         after_attention: the part of a layer that takes the attention's output and the residual, if the head reads the
             first position alone; all after it can then be left out elsewhere.
         weighs_positions: attention adds a mask [B, 1, L, L] of numbers as it is, so that positions can fade.
@@ -100,6 +100,7 @@ class Family:
     attention: Attention
     feed_forward: FeedForward
     head: Head
+    masked: Head | None = None
     norm_first: bool = False
     final_norm: str | None = None
     shared: str | None = None

@@ -13,7 +13,7 @@ from exegete.models.families import FAMILIES, Family, Head
 
 
 def architecture_of(model: PreTrainedModel) -> Family:
-    """The family's record; for a question answering model with the head that all families share.
+    """The family's record, with the head that the model has: for classes, tags, spans or masked words.
 
     Raises:
         ExegeteError: a family without a record.
@@ -25,8 +25,16 @@ def architecture_of(model: PreTrainedModel) -> Family:
             "A record for it goes into exegete/models/families"
         )
     found = FAMILIES[family]
-    spans = hasattr(model, "qa_outputs")
-    return replace(found, head=Head("qa_outputs")) if spans else found
+    name = type(model).__name__
+    if hasattr(model, "qa_outputs"):
+        return replace(found, head=Head("qa_outputs"))
+    if name.endswith("ForTokenClassification") and not found.head.norm:
+        return replace(found, head=Head("classifier" if hasattr(model, "classifier") else "score"))
+    if name.endswith("ForMaskedLM"):
+        if found.masked is None:
+            raise ExegeteError(f"nothing is known of the masked head of model type {family!r}: use gradients")
+        return replace(found, head=found.masked)
+    return found
 
 
 def part(root: nn.Module, path: str) -> nn.Module:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from exegete.errors import ExegeteError
 from exegete.models.families import FAMILIES
 from exegete.models.layers import activations
-from exegete.models.layers.architecture import part
+from exegete.models.layers.architecture import architecture_of, part
 
 SHARED = "hidden_act"  # the configuration's entry for the encoder
 NOTED = "head_activation"  # the entry that is saved with a model whose head has another one
@@ -18,8 +18,8 @@ NOTED = "head_activation"  # the entry that is saved with a model whose head has
 
 def head_activation(model: PreTrainedModel) -> str:
     """The name of the head's activation: the family's record gives it, or says where the configuration has it."""
-    name = FAMILIES[model.config.model_type].head.activation
-    config = model.config if name != SHARED else _head(model).config
+    name = architecture_of(model).head.activation
+    config = _head(model).config if shares_activation(model) else model.config
     return name if name in activations.SLOPES else str(getattr(config, name))
 
 

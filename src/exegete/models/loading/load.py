@@ -13,8 +13,10 @@ from transformers import (
     AutoImageProcessor,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
+    AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
     Pipeline,
     PreTrainedModel,
@@ -25,18 +27,31 @@ from exegete.errors import ExegeteError, unknown
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers.head_activation import as_noted
-from exegete.models.loading.adapters import adapted, with_adapter
+from exegete.models.loading.adapters import adapted, unwrapped, with_adapter
 from exegete.models.loading.checkpoint import check_config, check_files, check_finite, check_weights, reading
 from exegete.models.loading.vocabulary import check_vocabulary
 from exegete.models.prompted import PromptedModel
 from exegete.models.tasks import TASKS
+from exegete.models.token_heads import MaskedModel, TaggingModel
 
 CAUSAL = ("prompt", "generation")
 HEADS: dict[str, Any] = {
     "ForSequenceClassification": AutoModelForSequenceClassification,
     "ForQuestionAnswering": AutoModelForQuestionAnswering,
     "ForImageClassification": AutoModelForImageClassification,
+    "ForTokenClassification": AutoModelForTokenClassification,
+    "ForMaskedLM": AutoModelForMaskedLM,
 }
+OF_TOKENS = {"ForTokenClassification": TaggingModel, "ForMaskedLM": MaskedModel}
+INSTEAD = {
+    "ForMultipleChoice": "score each choice by a classifier of pairs (…ForSequenceClassification with one output)",
+    "ForConditionalGeneration": "encoder-decoders are not explained: take a decoder alone (task='generation')",
+    "ForCTC": "audio is not explained: transcribe it, and explain the text",
+    "ForAudioClassification": "audio is not explained: transcribe it, and explain the text",
+    "ForPreTraining": "save its masked head alone, as AutoModelForMaskedLM does",
+    "ForNextSentencePrediction": "fine-tune a classifier of pairs: exegete train baseline",
+}
+"""What to use in the place of heads that are not explained."""
 
 PROCESSOR_FILES = {
     True: ("preprocessor_config.json",),
@@ -118,6 +133,9 @@ def load(
         return GeneratingModel(loaded, processing_class, max_length)
     if template is not None and labels is not None:
         return PromptedModel(loaded, processing_class, template, labels, max_length)
+    kind = next((kind for head, kind in OF_TOKENS.items() if type(unwrapped(loaded)).__name__.endswith(head)), None)
+    if kind is not None and task is None:
+        return kind(loaded, processing_class, max_length)
     return ExplainedModel(loaded, processing_class, task, max_length)
 
 
@@ -200,6 +218,9 @@ def _head(name: str, config: Any, *, anything: bool) -> Any:
     head = next((head for suffix, head in HEADS.items() if architecture.endswith(suffix)), None)
     if head is None and anything:
         return AutoModelForSequenceClassification
+    instead = next((hint for suffix, hint in INSTEAD.items() if architecture.endswith(suffix)), None)
+    if head is None and instead is not None:
+        raise ExegeteError(f"{name} holds {architecture}, whose head is not explained: {instead}")
     if head is None:
         raise ExegeteError(
             f"{name} holds {architecture}, which has no classification head; expected "

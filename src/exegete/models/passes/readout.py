@@ -23,7 +23,7 @@ def answer_only(model: ExplainedModel) -> Iterator[None]:
     `after_attention` this saves most of a layer; in others nothing happens.
     """
     family = FAMILIES.get(model.config.model_type)
-    if family is None or family.after_attention is None or model.task.name == "span":
+    if family is None or family.after_attention is None or model.task.at_positions:
         yield
         return
     with part(layers(model.model)[-1], family.after_attention).register_forward_pre_hook(_first):

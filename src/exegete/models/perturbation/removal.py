@@ -35,12 +35,17 @@ class Removal(Protocol):
 
 
 class Deletion:
-    """Positions are taken out and the rest moves together; positions are counted anew."""
+    """Positions are taken out and the rest moves together; positions are counted anew.
+
+    Where a head over tokens is read, the mask token stays.
+    """
 
     def __init__(self, model: ExplainedModel, batch: Batch, keep: Tensor) -> None:
         self.model, self.batch = model, batch
         flat = keep.flatten(0, 1)
         self.example = torch.arange(len(batch), device=batch.device).repeat(len(keep))
+        self.masked = torch.zeros_like(flat) if batch.read is None else ~flat & batch.read[self.example]
+        flat |= self.masked
         self.emptied = ~(flat if batch.response is None else flat & ~batch.response[self.example]).any(1)
         flat[self.emptied, batch.attended.long().argmax(1)[self.example[self.emptied]]] = True
         self.places, self.lengths = flat, flat.sum(1)
@@ -68,11 +73,11 @@ class Deletion:
                 return _answers(self.model, chosen)
         real = self.real[rows, columns]
         inputs = {name: self._gathered(name, rows)[:, columns] for name in self._per_position()}
-        response = inputs.pop("response", None)
+        response, read = inputs.pop("response", None), inputs.pop("read", None)
         inputs["attention_mask"] = real.long()
         nowhere = torch.full_like(self.columns[rows, columns], -1)
         foil = None if self.batch.foil is None else self.batch.foil[self.example[rows]]
-        return _answers(self.model, Batch(inputs, real, real, nowhere, response=response, foil=foil))
+        return _answers(self.model, Batch(inputs, real, real, nowhere, response=response, foil=foil, read=read))
 
     def texts(self, rows: Tensor) -> list[Version] | None:
         """Ids of what stays."""
@@ -80,8 +85,8 @@ class Deletion:
         return _texts(self.batch, self.example[rows], ids, self.real[rows], response)
 
     def _per_position(self) -> list[str]:
-        response = [] if self.batch.response is None else ["response"]
-        return [name for name in ("input_ids", "token_type_ids") if name in self.batch.inputs] + response
+        more = [name for name in ("response", "read") if getattr(self.batch, name) is not None]
+        return [name for name in ("input_ids", "token_type_ids") if name in self.batch.inputs] + more
 
     def _gathered(self, name: str, rows: Tensor | slice) -> Tensor:
         """[m, width] An input at the positions that stay; where nothing stays but a response, one mask token."""
@@ -89,9 +94,15 @@ class Deletion:
         if name == "response":
             assert self.batch.response is not None
             return self.batch.response[place] & self.real[rows]
+        if name == "read":
+            assert self.batch.read is not None
+            return self.batch.read[place] & self.real[rows]
         values = self.batch.inputs[name][place]
         if name == "input_ids":
             values = values.masked_fill(~self.real[rows], self.model.pad_id)
+            if self.batch.read is not None:
+                hidden = self.masked[rows].gather(1, self.columns[rows])
+                values = values.masked_fill(hidden, self.model.mask_id) if hidden.any() else values
             if self.emptied.any():
                 empty = self.emptied[rows, None] & self.real[rows]
                 if self.batch.response is not None:
@@ -121,7 +132,8 @@ class Replacement:
         else:
             names = [n for n in ("input_ids", "token_type_ids", "position_ids") if n in self.batch.inputs]
             found = [self.batch.inputs[name].masked_fill(~attended, -1) for name in names]
-            found += [] if self.batch.response is None else [self.batch.response.long().masked_fill(~attended, -1)]
+            marks = [each for each in (self.batch.response, self.batch.read) if each is not None]
+            found += [each.long().masked_fill(~attended, -1) for each in marks]
             identity = torch.cat([*found, *([] if self.batch.foil is None else [self.batch.foil])], 1)
         kept = self.keep.long().masked_fill(~attended[self.example], -1)
         return torch.cat([identity[self.example], kept], 1).to(torch.int32).cpu().numpy()

@@ -45,6 +45,7 @@ COLUMNS = {
     "image_shape": "rows and columns of an image's patches",
     "params": "the method's parameters, as JSON",
     "pairs": "the strongest pairs of words and what they add together, for methods that say so",
+    "about": "what the target is about, where that is a stretch of the text: text, start and end in characters",
     "label": "the corpus's own label, by its name (of a regression: the number), if it has any",
     "rationale": "what people marked: text (0 or 1), start and end in characters; null where nobody looked",
 }
