@@ -1,5 +1,7 @@
 """A published run with its draws; what importance by replacement must do."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -8,9 +10,12 @@ import exegete
 import families
 from exegete import explainer
 from exegete.errors import ExegeteError
+from exegete.explainers.perturbation import reagent
+from exegete.explainers.perturbation.likelier import Likelier
 from exegete.explainers.perturbation.reagent import importance, probability_drops, replacements
 from exegete.models.generation.model import GeneratingModel
-from small import shared, small, uneven
+from models.test_generation import PROMPTS, RESPONSES, generating
+from small import alone, shared, small, uneven
 
 
 @pytest.mark.real
@@ -81,3 +86,92 @@ def test_refusals():
     model = GeneratingModel(families.tiny("llama", "CausalLM", dtype=torch.float64, seed=1))
     with pytest.raises(ExegeteError, match="no difference from a foil"):
         explainer("reagent").attribute(model, model.batch([5, 6], [7], foil_ids=[8]))
+
+
+def step_by_step(ids, kept, batches, chance, suffices):
+    """softmax(ζ) of one example: one step at a time over recorded draws, until its best positions suffice."""
+    start, blocks = batches
+    zeta, steps, clean = start.clone(), 0, chance(ids)
+    for (changed, replaced), (others, _) in blocks:
+        for one, where, filled in zip(changed, replaced, others, strict=True):
+            steps += 1
+            fall = clean - chance(one)
+            zeta = zeta + math.log((1 + fall) / (1 - fall)) * torch.where(where, 1, -1)
+            best = set(zeta.masked_fill(~kept, -9e9).topk(5).indices.tolist())
+            mixed = [
+                old if j in best or not kept[j] else new for j, (old, new) in enumerate(zip(ids, filled, strict=True))
+            ]
+            if suffices(torch.stack(mixed)):
+                return zeta[kept].softmax(0), steps
+    return zeta[kept].softmax(0), steps
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+@torch.no_grad()
+def test_it_stops_once_the_best_positions_suffice(family, monkeypatch):
+    drawn, blocks = reagent.drawn, []
+    monkeypatch.setattr(reagent, "drawn", lambda *given: blocks.append(drawn(*given)) or blocks[-1])
+    stopped = []
+    for seed in range(6):
+        blocks.clear()
+        if family == "bert":
+            model, ids = shared("bert"), None
+            batch, target = model.encode([uneven("bert", 1)[0]]), torch.tensor([1])
+
+            def chance(ids, model=model):
+                return float(model.model(ids[None]).logits[0].softmax(-1)[1])
+
+            def enough(ids, model=model):
+                return int(model.model(ids[None]).logits[0].argmax()) == 1
+        else:
+            model = generating("llama")
+            batch, target = model.batch(PROMPTS[1] * 3, RESPONSES[1]), torch.tensor([[1, 3]])
+            first = 3 * len(PROMPTS[1])
+
+            def tokens(ids, model=model, first=first):
+                logits = model.model(ids[None]).logits[0, first : first + 2]
+                return logits, ids[first + 1 : first + 3]
+
+            def chance(ids, tokens=tokens):
+                logits, said = tokens(ids)
+                return float(logits.log_softmax(-1).gather(1, said[:, None]).mean().exp())
+
+            def enough(ids, tokens=tokens):
+                logits, said = tokens(ids)
+                return all(int(own) in row.topk(3).indices for row, own in zip(logits, said, strict=True))
+
+        monkeypatch.setattr(reagent, "MOST", 20)
+        found = explainer("reagent", steps="auto", seed=seed).attribute(model, batch, target)[0]
+        ids, inside = batch.inputs["input_ids"][0], batch.removable[0]
+        start = torch.zeros(len(ids), dtype=torch.float64)
+        start[inside] = torch.from_numpy(reagent.generators(batch, seed)[0].random(int(inside.sum())))
+        pairs = [tuple((x[:, 0], y[:, 0]) for x, y in pair) for pair in zip(blocks[::2], blocks[1::2], strict=True)]
+        expected, steps = step_by_step(ids, inside, (start, pairs), chance, enough)
+        stopped.append(steps)
+        torch.testing.assert_close(found[inside], expected, rtol=1e-8, atol=1e-10)
+        assert len(pairs) == -(-steps // reagent.BLOCK)
+    assert min(stopped) < 20
+
+
+def test_stopping_does_not_depend_on_the_batch(monkeypatch):
+    monkeypatch.setattr(reagent, "MOST", 40)
+    for family in ("bert", "gpt2", "vit"):
+        model = shared(family)
+        batch = model.encode(uneven(family, 3))
+        scores = explainer("reagent?steps=auto").attribute(model, batch, [0, 1, 2])
+        for row in range(3):
+            own, columns = alone(model, batch, row)
+            single = explainer("reagent?steps=auto").attribute(model, own, [row])[0]
+            torch.testing.assert_close(scores[row, columns], single)
+    with pytest.raises(ExegeteError, match="no likeliest answer"):
+        model = small("bert", num_labels=1)
+        explainer("reagent?steps=auto").attribute(model, model.encode(uneven("bert", 1)))
+
+
+def test_how_many_are_likelier():
+    model = shared("bert", "QuestionAnswering")
+    batch = model.encode([("what is small", "a moving film")])
+    logits = model(batch).logits
+    for start, end in ((5, 6), (6, 7)):
+        ranks = [int((row > row[place]).sum()) for row, place in zip(logits[0], (start, end), strict=True)]
+        assert int(Likelier(model.task).score(logits, torch.tensor([[start, end]]))[0]) == max(ranks)
