@@ -22,7 +22,7 @@ ACTIVATIONS = {
 
 @dataclass
 class Layer:
-    """A layer at one text: input x [L, d], A [H, L, L], heads' vectors W_O v [H, L, d], x + Σ A W_O v (+ b_O) [L, d]."""
+    """A layer: input x [L, d], A [H, L, L], heads' vectors W_O v [H, L, d], x + Σ A W_O v (+ b_O) [L, d]."""
 
     x: Tensor
     attention: Tensor
@@ -144,7 +144,9 @@ class Written:
     def gpt2(self, embeddings: Tensor, rule: Rule) -> Run:
         """GPT-2: LayerNorm first, learned positions; weights stored [in, out]."""
         c, found = self.config, []
-        numbers = {name: value.T if ".c_" in name and value.ndim == 2 else value for name, value in self.numbers.items()}
+        numbers = {
+            name: value.T if ".c_" in name and value.ndim == 2 else value for name, value in self.numbers.items()
+        }
         self.numbers, kept = numbers, self.numbers
         x = embeddings + numbers["transformer.wpe.weight"][: len(embeddings)]
         for number in range(c.n_layer):
@@ -183,7 +185,9 @@ class Written:
             wide = activated(self.linear(seen, f"{part}.intermediate.dense"), c.hidden_act, rule)
             x = seen + self.linear(wide, f"{part}.output.dense")
             x = norm(x, self.numbers, f"{part}.output.LayerNorm", c.layer_norm_eps, rule, centred=True)
-        dense, out = ("bert.pooler.dense", "classifier") if base == "bert" else ("classifier.dense", "classifier.out_proj")
+        dense, out = (
+            ("bert.pooler.dense", "classifier") if base == "bert" else ("classifier.dense", "classifier.out_proj")
+        )
         return Run(embeddings, self.linear(activated(self.linear(x[0], dense), "tanh", rule), out), found)
 
 

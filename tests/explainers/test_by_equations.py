@@ -272,7 +272,7 @@ def test_replacements_one_by_one(family, monkeypatch):
     monkeypatch.setattr(reagent, "probability_drops", lambda *given: seen.append(given[3]) or drops(*given))
     method = explainer("reagent?steps=5")
     if family in DECODERS:
-        (model, written), row = decoder(family), 0
+        model, written = decoder(family)
         batch = model.batch(PROMPTS[0], RESPONSES[0])
         scores = method.attribute(model, batch, SPAN)[0]
         place, token = len(PROMPTS[0]) - 1 + SPAN[0], RESPONSES[0][SPAN[0]]

@@ -253,7 +253,7 @@ class Generation(Task):
 
     @staticmethod
     def read(output: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [B, R, V] where each response token is predicted, its id [B, R, 1], and which tokens are real [B, R]."""
+        """Logits [B, R, V] where each response token is predicted, its id [B, R, 1], and which are real [B, R]."""
         assert batch.response is not None
         positions, real = response_places(batch.response)
         columns, full = predicting_columns(batch.response), output.logits

@@ -117,7 +117,7 @@ def drawn(
 
 
 def suffices(model: ExplainedModel, batch: Batch, target: Tensor, path: Tensor, others: Tensor) -> Tensor:
-    """[M, B] Whether the `KEPT` best positions of ζ [M, B, L] keep the answer, `others` [M, B, L] in all other places."""
+    """[M, B] Whether the `KEPT` best positions of ζ [M, B, L] keep the answer, `others` [M, B, L] in the rest."""
     hidden = path.masked_fill(~batch.removable, -torch.inf)
     best = hidden.topk(min(KEPT, batch.length), -1).indices
     kept = torch.zeros_like(others, dtype=torch.bool).scatter_(2, best, True) | ~batch.removable
