@@ -16,7 +16,7 @@ from exegete.explainers.perturbation.coalitions import coalition_values
 from exegete.explainers.perturbation.spex import moebius, shapley, sparse, subsets
 from exegete.explainers.units import units
 from exegete.reports import storage
-from small import shared
+from small import alone, shared
 
 TEXT = "a moving film about nothing"
 
@@ -60,6 +60,17 @@ def test_few_words_are_exact(family):
     member = (unit[0][None] == torch.arange(5)[:, None]).double()
     torch.testing.assert_close(member @ found.pairs[0] @ member.T, torch.from_numpy(by_definition(value, 5)))
     assert not found.pairs[1].any()
+
+
+def test_many_words_are_explained_alike_alone_and_in_a_batch():
+    model, method = shared("bert"), explainer("spex?n_samples=64")
+    batch = model.encode(["the plot is dull , but nobody laughs here", "a film"])
+    together = method.explain(model, batch, torch.tensor([0, 1]))
+    own, columns = alone(model, batch, 0)
+    single = method.explain(model, own, torch.tensor([0]))
+    torch.testing.assert_close(together.scores[0, columns], single.scores[0])
+    torch.testing.assert_close(together.pairs[0, columns, columns], single.pairs[0])
+    assert single.scores.any()
 
 
 def test_planted_pairs_are_found_among_many():

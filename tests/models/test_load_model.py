@@ -184,6 +184,16 @@ def test_an_unknown_task_names_the_known_ones():
         ExplainedModel(families.tiny("bert"), task="classify")
 
 
+@pytest.mark.parametrize("task", [None, "generation"])
+@pytest.mark.parametrize("head", ["SequenceClassification", "Seq2SeqLM"])
+def test_encoders_with_decoders_are_refused_by_name_before_their_weights_are_read(head, task, tmp_path):
+    config = hf.T5Config(vocab_size=60, d_model=8, num_layers=1, num_heads=2, d_ff=8, d_kv=4)
+    made = getattr(hf, f"AutoModelFor{head}").from_config(config)
+    made.save_pretrained(tmp_path)
+    with pytest.raises(ExegeteError, match=f"{type(made).__name__}, an encoder with a decoder"):
+        exegete.load(tmp_path, task=task)
+
+
 def test_xlnet_is_refused():
     config = hf.XLNetConfig(vocab_size=60, d_model=8, n_layer=1, n_head=2, d_inner=8)
     with pytest.raises(ExegeteError, match="got XLNetForSequenceClassification"):

@@ -24,12 +24,11 @@ from small import made
 QUICK = [
     name
     for name, kind in EXPLAINERS.items()
-    if not kind.card.learned
-    and kind.card.family not in ("prompted", "search", "interactions")
-    and name != "shapley_sampling"
+    if not kind.card.learned and kind.card.family not in ("prompted", "search") and name != "shapley_sampling"
 ]
 FEWER = {"integrated_gradients": {"n_steps": 4}, "smooth_grad": {"n_samples": 3}, "gradient_shap": {"n_samples": 3}}
 FEWER |= {name: {"n_samples": 40} for name in ("lime", "kernel_shap")}
+FEWER["spex"] = {"granularity": "sentence"}
 FEWER |= {name: {"beam": 2, "max_units": 12} for name, kind in METRICS.items() if issubclass(kind, Naopc)}
 
 

@@ -248,6 +248,15 @@ class Generation(Task):
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
         """[B, R, 2 or 3], in float32 at least."""
+        full, ids, real = self.read(output, batch)
+        found = [full.log_softmax(-1).gather(-1, ids), full.gather(-1, ids)]
+        if batch.foil is not None:
+            found.append(full.gather(-1, batch.foil[:, : ids.shape[1], None]))
+        return torch.cat(found, -1) * real[..., None]
+
+    @staticmethod
+    def read(output: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [B, R, V] where each response token is predicted, its id [B, R, 1], and which are real [B, R]."""
         assert batch.response is not None
         positions, real = response_places(batch.response)
         columns, full = predicting_columns(batch.response), output.logits
@@ -255,12 +264,7 @@ class Generation(Task):
         index = torch.searchsorted(columns, read) if full.shape[1] == len(columns) else read
         if full.shape[1] != index.shape[1] or not real.all():
             full = full[torch.arange(len(batch), device=batch.device)[:, None], index]
-        ids = batch.inputs["input_ids"].gather(1, positions)[..., None]
-        full = _precise(full)
-        found = [full.log_softmax(-1).gather(-1, ids), full.gather(-1, ids)]
-        if batch.foil is not None:
-            found.append(full.gather(-1, batch.foil[:, : ids.shape[1], None]))
-        return torch.cat(found, -1) * real[..., None]
+        return _precise(full), batch.inputs["input_ids"].gather(1, positions)[..., None], real
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The table itself."""

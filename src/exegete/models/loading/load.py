@@ -199,6 +199,11 @@ def _pretrained(
     with reading(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
         check_config(name, config)
+    if config.is_encoder_decoder:
+        raise ExegeteError(
+            f"{name} holds {(config.architectures or [config.model_type])[0]}, an encoder with a decoder: expected an "
+            "encoder or a decoder alone, and not XLNet"
+        )
     with reading(name, "weights"):
         head = AutoModelForCausalLM if causal else _head(name, config, anything=bool(adapter))
         options = {"trust_remote_code": trust_remote_code, "use_safetensors": True, "ignore_mismatched_sizes": True}
