@@ -77,7 +77,13 @@ Labels = Annotated[
         help="With --template: how each label continues the prompt, as 'bad= No,good= Yes' (spaces count).",
     ),
 ]
-Task = Annotated[str | None, typer.Option("--task", help="generation: explain what a causal language model says.")]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        help="generation: explain what a causal language model says; similarity: how alike an encoder finds two texts.",
+    ),
+]
 Target = Annotated[
     str,
     typer.Option(

@@ -25,7 +25,9 @@ def architecture_of(model: PreTrainedModel) -> Family:
             "A record for it goes into exegete/models/families"
         )
     found = FAMILIES[family]
-    name = type(model).__name__
+    name, own = type(model).__name__, getattr(model, "own_head", None)
+    if own is not None:
+        return replace(found, head=own)
     if hasattr(model, "qa_outputs"):
         return replace(found, head=Head("qa_outputs"))
     if name.endswith("ForTokenClassification") and not found.head.norm:

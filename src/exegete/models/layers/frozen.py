@@ -18,6 +18,7 @@ from exegete.models.layers import activations
 from exegete.models.layers.architecture import architecture_of, head_part, layers, part
 from exegete.models.layers.head_activation import head_activation
 from exegete.models.layers.layer_parts import is_norm, norm
+from exegete.models.layers.similarity import Product
 
 SOFTMAX = frozenset({torch.softmax, Tensor.softmax, nn.functional.softmax})
 Gate = Literal["value", "both", "free"]
@@ -159,6 +160,9 @@ def frozen(model: PreTrainedModel, factors: Factors, rules: Rules = HELD) -> Ite
         for module in model.modules() if rules.norms else ():
             if is_norm(module):
                 scope.enter_context(module.register_forward_hook(_norm_hook(factors)))
+        for module in model.modules():
+            if isinstance(module, Product):
+                scope.enter_context(module.register_forward_pre_hook(_halving_hook(factors)))
         for layer in dict.fromkeys(layers(model)):
             _activation(found.feed_forward, layer, factors, rules, scope)
             products = [found.attention.output] if rules.attention == "shared" else []

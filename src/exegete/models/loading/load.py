@@ -11,6 +11,7 @@ import torch
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
@@ -22,8 +23,10 @@ from transformers import (
     PreTrainedModel,
 )
 
+from exegete.data.hub import local_folder
 from exegete.data.local import looks_local, require_there
 from exegete.errors import ExegeteError, unknown
+from exegete.models.bi_encoder import BiEncoder, pooling_of
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers.head_activation import as_noted
@@ -35,6 +38,7 @@ from exegete.models.tasks import TASKS
 from exegete.models.token_heads import MaskedModel, TaggingModel
 
 CAUSAL = ("prompt", "generation")
+SIMILARITY = "similarity"
 HEADS: dict[str, Any] = {
     "ForSequenceClassification": AutoModelForSequenceClassification,
     "ForQuestionAnswering": AutoModelForQuestionAnswering,
@@ -85,7 +89,9 @@ def load(
         dtype: the floating point type to load it in, as "bfloat16"; default: the checkpoint's own.
         task: what the model's answer is, where its configuration does not say; `prompt`: a causal language model
             classifies by continuing `template`, in which `{text}` stands for the text, with one of `labels`; see
-            `PromptedModel`; `generation`: a causal language model is explained in what it says, see `GeneratingModel`.
+            `PromptedModel`; `generation`: a causal language model is explained in what it says, see `GeneratingModel`;
+            `similarity`: an encoder is explained in how similar it finds two texts, see `BiEncoder` (folders of
+            sentence-transformers need not be told).
         template: the prompt.
         labels: how each label continues the prompt, as a list or by name.
         max_length: tokens that a text may have, where that shall be fewer than the model takes.
@@ -104,6 +110,7 @@ def load(
     model, beside = _taken_apart(model)
     processing_class = _only(processing_class, tokenizer, image_processor) or beside
     names: tuple[str, ...]
+    pooling = None
     if not isinstance(model, str | Path):
         if device is not None or dtype is not None:
             raise ExegeteError(
@@ -117,11 +124,11 @@ def load(
             raise ExegeteError(f"there is no model at {name}")
         place = _device(device)
         _check_dtype(dtype)
+        pooling = pooling_of(local_folder(name) if task == SIMILARITY else Path(name))
+        task = task if pooling is None else SIMILARITY
         base = adapted(name)
         names = (name,) if base is None else (name, base)
-        loaded = _pretrained(
-            names[-1], dtype, trust_remote_code, task in CAUSAL, adapter=names[:-1], incomplete=incomplete
-        )
+        loaded = _pretrained(names[-1], dtype, trust_remote_code, task, adapter=names[:-1], incomplete=incomplete)
         loaded.to(place).eval()
     for name in names:
         processing_class = processing_class or _beside(name, loaded, trust_remote_code)
@@ -129,10 +136,19 @@ def load(
     if rows is not None:
         with reading(names[0], "tokenizer"):
             check_vocabulary(names[0], processing_class, rows)
-    if task == "generation":
-        return GeneratingModel(loaded, processing_class, max_length)
     if template is not None and labels is not None:
         return PromptedModel(loaded, processing_class, template, labels, max_length)
+    if task == SIMILARITY:
+        return BiEncoder(loaded, processing_class, pooling or "mean", max_length)
+    return _with_its_task(loaded, processing_class, task, max_length)
+
+
+def _with_its_task(
+    loaded: PreTrainedModel, processing_class: Any, task: str | None, max_length: int | None
+) -> ExplainedModel:
+    """The model as its head or the task says."""
+    if task == "generation":
+        return GeneratingModel(loaded, processing_class, max_length)
     kind = next((kind for head, kind in OF_TOKENS.items() if type(unwrapped(loaded)).__name__.endswith(head)), None)
     if kind is not None and task is None:
         return kind(loaded, processing_class, max_length)
@@ -163,7 +179,7 @@ def _only(*given: Any) -> Any:
 
 
 def _check_task(task: str | None, template: str | None, labels: Sequence[str] | Mapping[str, str] | None) -> None:
-    choices = {*TASKS, *CAUSAL}
+    choices = {*TASKS, *CAUSAL, SIMILARITY}
     if task is not None and task not in choices:
         raise unknown("task", task, choices)
     if (task == "prompt") != (template is not None) or (task == "prompt") != (labels is not None):
@@ -188,7 +204,7 @@ def _pretrained(
     name: str,
     dtype: str | torch.dtype | None,
     trust_remote_code: bool,
-    causal: bool,
+    task: str | None,
     *,
     adapter: tuple[str, ...],
     incomplete: bool,
@@ -205,7 +221,8 @@ def _pretrained(
             "encoder or a decoder alone, and not XLNet"
         )
     with reading(name, "weights"):
-        head = AutoModelForCausalLM if causal else _head(name, config, anything=bool(adapter))
+        bare = {SIMILARITY: AutoModel} | dict.fromkeys(CAUSAL, AutoModelForCausalLM)
+        head = bare[task] if task in bare else _head(name, config, anything=bool(adapter))
         options = {"trust_remote_code": trust_remote_code, "use_safetensors": True, "ignore_mismatched_sizes": True}
         model, info = head.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True, **options)
     base = model

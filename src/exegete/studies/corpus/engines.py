@@ -96,8 +96,9 @@ def _on_ray(job: Job, workers: int, address: str) -> None:
     try:
         gpus = 1 if ray.cluster_resources().get("GPU", 0) >= workers else 0
         ray.data.DataContext.get_current().enable_progress_bars = False
-        numbers = ray.data.range(stripes, override_num_blocks=stripes)
-        options = {"batch_size": 1, "concurrency": workers, "num_cpus": 1, "num_gpus": gpus}
+        numbers = ray.data.from_items([{"id": stripe} for stripe in range(stripes)], override_num_blocks=stripes)
+        pool = ray.data.ActorPoolStrategy(size=workers)
+        options = {"batch_size": 1, "compute": pool, "num_cpus": 1, "num_gpus": gpus}
         numbers.map_batches(_Stripes, fn_constructor_args=(job, stripes), **options).materialize()
     except ray.exceptions.RayTaskError as error:
         cause = error.cause if isinstance(error.cause, ExegeteError) else str(error).strip().splitlines()[-1]

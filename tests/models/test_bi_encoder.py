@@ -1,0 +1,124 @@
+"""The similarity of two texts is that of two passes by hand, also its derivatives, without words, and in parts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import exegete
+import families
+from exegete import ExegeteError
+from exegete.models.bi_encoder import BiEncoder
+from small import made
+
+PAIRS = [("a moving film about a small town", "the plot is dull, but nobody laughs"), ("a river", "the rain in a town")]
+KINDS = [(family, pooling) for family in ("bert", "roberta", "distilbert") for pooling in ("mean", "cls")]
+
+
+def made_of(family="bert", pooling="mean"):
+    encoder = families.tiny(family, dtype=torch.float64).base_model
+    return BiEncoder(encoder, families.processor(family), pooling)
+
+
+def vector(model, ids, embeddings=None):
+    """The vector of one text by the encoder alone."""
+    given = {"input_ids": ids} if embeddings is None else {"inputs_embeds": embeddings}
+    states = model.model.encoder(**given)[0]
+    return states.mean(1) if model.model.pooling == "mean" else states[:, 0]
+
+
+def ids_of(model, text):
+    return model.tokenizer(text, return_tensors="pt")["input_ids"]
+
+
+@pytest.mark.parametrize(("family", "pooling"), KINDS)
+def test_value_derivatives_and_decomposition_are_those_of_two_passes(family, pooling):
+    model = made_of(family, pooling)
+    batch = model.encode(PAIRS)
+    values = model.probabilities(batch)[:, 0]
+    gradients = exegete.explainer("input_x_gradient").explain_all_positions(model, batch).scores
+    for row, pair in enumerate(PAIRS):
+        embedded = [model.embedding(ids_of(model, text)).detach().requires_grad_() for text in pair]
+        value = torch.cosine_similarity(*(vector(model, None, each) for each in embedded))
+        torch.testing.assert_close(values[row : row + 1], value.detach())
+        slopes = torch.autograd.grad(value.sum(), embedded)
+        expected = torch.cat([(slope * each).sum(-1)[0] for slope, each in zip(slopes, embedded, strict=True)])
+        torch.testing.assert_close(gradients[row][batch.attended[row]], expected.detach(), rtol=1e-6, atol=1e-10)
+    whole = exegete.explainer("decompx_linear").explain_all_positions(model, batch)
+    torch.testing.assert_close(whole.scores.sum(1) + whole.bias, values, rtol=1e-9, atol=1e-12)
+    for side in (0, 1):
+        here = batch.inputs["token_type_ids"] == side
+        assert (whole.scores * (here & batch.attended)).abs().sum(1).min() > 1e-6
+
+
+def test_integrated_gradients_sum_to_the_difference_from_the_reference():
+    model = made_of()
+    batch = model.encode(PAIRS)
+    found = exegete.explainer("integrated_gradients", n_steps=300).explain_all_positions(model, batch)
+    with torch.no_grad(), model.evaluating():
+        before = model(batch, embeddings=model.reference(batch, "mask")).logits[:, 0]
+    torch.testing.assert_close(found.scores.sum(1), model.probabilities(batch)[:, 0] - before, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["remove", "mask"])
+def test_occlusion_is_two_passes_without_the_word(how):
+    model = made_of()
+    found = exegete.attribute(model, PAIRS[:1], "occlusion", perturbation=how)[0]
+    batch = model.encode(PAIRS[:1])
+    whole, sizes = float(model.probabilities(batch)), [ids_of(model, text).shape[1] for text in PAIRS[0]]
+    sides = batch.inputs["input_ids"][0].split(sizes), batch.word_of[0].split(sizes)
+    for word, score in enumerate(found.word_scores):
+        each = []
+        for ids, word_of in zip(*sides, strict=True):
+            left = ids[word_of != word] if how == "remove" else ids.masked_fill(word_of == word, model.mask_id)
+            each.append(vector(model, left[None]))
+        assert score == pytest.approx(whole - float(torch.cosine_similarity(*each).detach()), rel=1e-5, abs=1e-8)
+    assert {side for side, _, _ in found.word_spans} == {0, 1}
+
+
+@pytest.mark.parametrize("method", ["alti", "attention_rollout", "lime", "saliency", "gim", "attn_lrp"])
+def test_other_methods_give_finite_scores(method):
+    model = made_of()
+    batch = model.encode(PAIRS)
+    scores = made(method).attribute(model, batch)
+    assert torch.isfinite(scores).all()
+    assert scores[batch.content].abs().sum() > 0
+
+
+def saved(folder, **pooling):
+    """A folder as sentence-transformers saves it."""
+    families.tiny("bert").base_model.save_pretrained(folder)
+    families.tokenizer("bert").save_pretrained(folder)
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
+    modules = [{"idx": at, "path": path, "type": f"sentence_transformers.models.{kind}"}
+               for at, (kind, path) in enumerate(kinds)]  # fmt: skip
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    chosen = {f"pooling_mode_{name}": False for name in ("cls_token", "mean_tokens", "max_tokens")} | pooling
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(chosen | {"word_embedding_dimension": 16}))
+    return folder
+
+
+def test_a_folder_of_sentence_transformers_is_known_by_itself(tmp_path):
+    model = exegete.load(saved(tmp_path, pooling_mode_cls_token=True), device="cpu")
+    assert isinstance(model, BiEncoder)
+    assert model.settings["pooling"] == "cls"
+    item = exegete.attribute(model, PAIRS[0])[0]
+    assert (item.method, item.target_label) == ("decompx_linear", "similarity")
+    with torch.no_grad():
+        value = torch.cosine_similarity(*(vector(model, ids_of(model, text)) for text in PAIRS[0]))
+    np.testing.assert_allclose(item.probability, float(value), rtol=1e-5)
+    (tmp_path / "modules.json").unlink()
+    assert exegete.load(tmp_path, device="cpu", task="similarity").settings["pooling"] == "mean"
+
+
+def test_what_is_not_explained_is_told(tmp_path):
+    with pytest.raises(ExegeteError, match="unknown pooling 'pooling_mode_max_tokens'"):
+        exegete.load(saved(tmp_path, pooling_mode_max_tokens=True), device="cpu")
+    with pytest.raises(ExegeteError, match="similarity is of two texts"):
+        made_of().encode(["one text"])
+    with pytest.raises(ExegeteError, match="for encoders that take a mask"):
+        BiEncoder(families.tiny("gpt2").base_model)
