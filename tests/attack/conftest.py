@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
+from uuid import uuid4
 
+import datasets.arrow_dataset
 import pytest
 
 from databases import cluster, url
@@ -17,3 +20,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.attack)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cheap():
+    """Spares what thousands of cases would spend on garbage that is none, and on datasets' names in caches."""
+    gc.freeze()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.arrow_dataset, "generate_fingerprint", lambda _: uuid4().hex)
+        yield
+    gc.unfreeze()

@@ -15,7 +15,7 @@ from collections import Counter
 import pytest
 
 from exegete.studies.runs import store as cell_module
-from exegete.studies.runs.run_cell import attempt, no_space, run_cell
+from exegete.studies.runs.run_cell import attempt, no_space, run_cell, sweep
 from exegete.studies.runs.store import RECORD, Cell, Store
 from exegete.studies.workers.locks import claim
 from small_cells import cells, note, ordinary
@@ -66,7 +66,7 @@ def test_eight_workers_do_160_runs_exactly_once(tmp_path):
     assert logged(tmp_path) == {str(number): 1 for number in range(160)}
     for cell in these:
         whole(Store(tmp_path / "store"), cell)
-    assert not any(path.is_file() and path.name != ".lock" for path in (tmp_path / "store" / ".claims").iterdir())
+    assert not any((tmp_path / "store" / ".claims").iterdir())
 
 
 def test_kills_lose_no_finished_run_and_do_none_twice(tmp_path):
@@ -148,6 +148,26 @@ def test_what_a_killed_attempt_left_is_used_or_swept(tmp_path):
     assert seen == ["8 steps"]
     assert not left.exists()
     whole(store, cell)
+
+
+def test_what_was_left_of_a_finished_run_is_swept_unless_somebody_is_at_it(tmp_path):
+    store, (cell, other) = Store(tmp_path / "store"), cells(2)
+    for each in (cell, other):
+        run_cell(each, store.root)
+        store.work(each.key).mkdir()
+        store.failure(each.key).parent.mkdir(exist_ok=True)
+        store.failure(each.key).write_text("raised once")
+        (store.root / "cells" / f".{each.key}.abc").mkdir()
+    (store.root / ".claims" / cell.key).write_text("{}")
+    os.utime(store.root / ".claims" / cell.key, (1, 1))
+    with claim(store.root / ".claims" / other.key):
+        sweep((cell, other), store.root)
+        assert store.touched() == {other.key}
+        assert not store.failure(cell.key).exists()
+        assert store.failure(other.key).exists()
+    sweep((cell, other), store.root)
+    assert store.touched() == set()
+    assert {path.name for path in store.root.rglob("*") if path.is_file() and path.name.startswith(".")} == set()
 
 
 def test_a_living_owner_keeps_its_claim_and_a_dead_or_silent_one_loses_it(tmp_path):

@@ -137,6 +137,11 @@ def test_the_patience_of_early_stopping_outlives_a_stop(tmp_path):
     assert train(tmp_path / "whole", patience=2, **still).steps == 15
     assert not train(tmp_path / "run", interrupted(signal.SIGTERM, 12), patience=2, **still).finished
     assert train(tmp_path / "run", patience=2, **still).steps == 15
+    assert not train(tmp_path / "end", interrupted(signal.SIGTERM, 15), patience=2, **still).finished
+    ended = train(tmp_path / "end", patience=2, **still)
+    assert (ended.steps, ended.finished) == (15, True)
+    assert _evaluations(tmp_path / "end") == _evaluations(tmp_path / "whole")
+    assert difference(weights(tmp_path / "end"), weights(tmp_path / "whole")) == 0.0
 
 
 def test_terms_that_are_logged_once_an_epoch_do_not_depend_on_where_it_was_broken_off(tmp_path):

@@ -65,8 +65,8 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield fresh
         with fresh.open("rb+") as written:
             os.fsync(written.fileno())
-        os.replace(fresh, path)
         sweep(path)
+        os.replace(fresh, path)
     finally:
         fresh.unlink(missing_ok=True)
 
@@ -83,8 +83,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
             if file.is_file():
                 with file.open("rb+") as written:
                     os.fsync(written.fileno())
-        fresh.rename(path)
         sweep(path)
+        fresh.rename(path)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 

@@ -59,6 +59,7 @@ def train_source_attention(
     done = run.finished() if options.resume and not options.overwrite else None
     if done is not None:
         logger.warning("%s holds the finished run of this configuration: nothing to do", run.folder)
+        _kept(run, resume=False)
         return TrainResult(run.folder, model, done, reused=True)
     begun, stop, quiet = time.monotonic(), StopAfterStep(), bool(options.arguments.get("disable_tqdm"))
     with run.writing():
@@ -77,7 +78,7 @@ def train_source_attention(
         fitted(model, seen, found).save_pretrained(unnamed)
         write_json(unnamed / HISTORY, {"history": [{"train_correlation": _correlation(seen, found)}]})
         run.finish(unnamed, metrics)
-        shutil.rmtree(kept)
+        _kept(run, resume=False)
     return TrainResult(run.folder, model, metrics, fit.steps, time.monotonic() - begun)
 
 
@@ -86,7 +87,7 @@ def _kept(run: Run, *, resume: bool) -> Path:
     kept = run.folder / f".effects-{digest(run.config)}"
     for other in run.folder.glob(".effects-*"):
         if other != kept or not resume:
-            shutil.rmtree(other)
+            shutil.rmtree(other, ignore_errors=True)
     return kept
 
 

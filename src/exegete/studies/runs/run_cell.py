@@ -7,6 +7,7 @@ import logging
 import os
 import time
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -68,6 +69,16 @@ def run_cell(cell: Cell, root: Path, *, threads: int = 1, beat: float = BEAT, st
                 raise
             logger.warning("%s was finished by another process meanwhile", cell.title)
     return True
+
+
+def sweep(cells: Iterable[Cell], root: Path) -> None:
+    """Removes what killed processes left of finished runs, but for those that somebody is at."""
+    store = Store(root)
+    touched = store.touched()
+    for key in (cell.key for cell in cells if cell.key in touched and store.whole(cell.key)):
+        with claim(root / ".claims" / key) as mine:
+            if mine:
+                store.sweep(key)
 
 
 def attempt(cell: Cell, root: Path, *, threads: int = 1) -> Ended:

@@ -124,6 +124,11 @@ class Store:
             raise ExegeteError(f"the run {key} is not finished in {self.root}")
         return self.folder(key)
 
+    def touched(self) -> set[str]:
+        """The addresses of runs that somebody is at, or was when he was killed."""
+        names = {path.name.partition(".")[0] for room in (".work", ".claims") for path in self.root.glob(f"{room}/*")}
+        return names | {path.name.split(".")[1] for path in self.root.glob("cells/.*")}
+
     def sweep(self, key: str) -> None:
         """Removes what killed attempts left, imported figures of a run that is done now, and puts a torn run aside.
 
@@ -131,6 +136,8 @@ class Store:
         """
         for left in self.root.glob(f"cells/.{key}.*"):
             shutil.rmtree(left, ignore_errors=True)
+        if self.whole(key):
+            self._tidy(key)
         if self.done(key) and not self.whole(key):
             shutil.rmtree(self.folder(key))
         if self.folder(key).exists() and not self.done(key):
@@ -144,8 +151,12 @@ class Store:
         self.work(cell.key).mkdir(parents=True, exist_ok=True)
         with whole_folder(self.folder(cell.key)) as fresh:
             yield Workspace(self.work(cell.key), fresh, self)
-        self.failure(cell.key).unlink(missing_ok=True)
-        shutil.rmtree(self.work(cell.key), ignore_errors=True)
+        self._tidy(cell.key)
+
+    def _tidy(self, key: str) -> None:
+        """Removes what a finished run does not need any more."""
+        self.failure(key).unlink(missing_ok=True)
+        shutil.rmtree(self.work(key), ignore_errors=True)
 
 
 def describe(folder: Path, cell: Cell, threads: int, *, seconds: float, cpu_seconds: float) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from exegete.studies.runs.run_cell import Ended
+from exegete.studies.runs.run_cell import Ended, sweep
 from exegete.studies.runs.store import Cell, Store
 
 logger = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ def drive(
     Raises:
         KeyboardInterrupt: SIGINT or SIGTERM came; running ones were given the time to save.
     """
+    sweep(cells, root)
     queue = _Queue(cells, Store(root), attempts, math.inf if minutes is None else time.monotonic() + 60 * minutes)
     try:
         with _interruptible():

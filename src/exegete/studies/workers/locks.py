@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from exegete.data.owners import born, here
+from exegete.data.owners import born, here, sweep, unfinished
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ def claim(
     finally:
         ended.set()
         heart.join()
+        sweep(path)
         if _owner(path).get("token") == token:
             path.unlink(missing_ok=True)
 
@@ -56,19 +57,20 @@ def _taken(path: Path, token: str, stale: float) -> bool:
     with _alone(path.parent / ".lock"):
         if not _open(path, stale):
             return False
+        aside = unfinished(path)
         try:
-            os.rename(path, path.with_name(f".{path.name}.{token}"))
+            os.rename(path, aside)
         except FileNotFoundError:
             pass
         else:
             logger.warning("%s was silent: taken over", path.name)
-            path.with_name(f".{path.name}.{token}").unlink(missing_ok=True)
+            aside.unlink(missing_ok=True)
         return _made(path, token)
 
 
 def _made(path: Path, token: str) -> bool:
     """Puts a whole claim under its name, or finds the name taken."""
-    fresh = path.with_name(f".{path.name}.{token}.new")
+    fresh = unfinished(path)
     fresh.write_text(json.dumps({"token": token, "where": here(), "process": os.getpid(), "born": born(os.getpid())}))
     try:
         os.link(fresh, path)
@@ -81,9 +83,20 @@ def _made(path: Path, token: str) -> bool:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    """Inside the block nobody else is here; the file goes with it, and who waited for it waits for the next one."""
+    while True:
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                if os.fstat(file.fileno()).st_ino != path.stat().st_ino:
+                    continue
+            except FileNotFoundError:
+                continue
+            try:
+                yield
+            finally:
+                path.unlink()
+            return
 
 
 def _open(path: Path, stale: float) -> bool:
@@ -107,7 +120,7 @@ def _owner(path: Path) -> dict[str, Any]:
 
 def _now(path: Path) -> float:
     """The time by the clock of the file system that the claim is on."""
-    probe = path.with_name(f".{path.name}.{uuid.uuid4().hex}.now")
+    probe = unfinished(path)
     try:
         probe.touch()
         return probe.stat().st_mtime

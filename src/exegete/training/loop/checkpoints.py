@@ -32,6 +32,13 @@ def newest_whole(folder: Path) -> Path | None:
     return None
 
 
+def last_step(checkpoint: Path) -> int | None:
+    """The step at which the training of a checkpoint was over by itself, as by early stopping; None: it goes on."""
+    state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    over = state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"]
+    return int(state["global_step"]) if over else None
+
+
 def flaws(checkpoint: Path) -> Iterator[str]:
     """Names the files of a checkpoint that are missing or torn; the Trainer writes its state file last."""
     try:

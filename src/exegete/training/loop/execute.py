@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from exegete.models import ExplainedModel
 from exegete.models.encoding import encode as encoding
 from exegete.reports.hub_card import hub_card
 from exegete.training.loop.batches import log_once
+from exegete.training.loop.checkpoints import last_step
 from exegete.training.loop.options import RunOptions
 from exegete.training.loop.run import HISTORY, Run
 from exegete.training.loop.stop import StopAfterStep
@@ -85,7 +87,7 @@ def _trained(loop: ObjectiveTrainer, run: Run, checkpoint: Path | None, stop: St
     begun = time.monotonic()
     with log_once(encoding.__name__):
         with stop.listening():
-            loop.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            _train(loop, checkpoint)
         loop.explained.eval()
         steps = loop.state.global_step
         if stop.stopped and steps < loop.state.max_steps:
@@ -104,6 +106,19 @@ def _trained(loop: ObjectiveTrainer, run: Run, checkpoint: Path | None, stop: St
         write_json(unnamed / HISTORY, {"history": logged})
         run.finish(unnamed, metrics)
     return TrainResult(run.folder, loop.explained, metrics, steps, seconds)
+
+
+def _train(loop: ObjectiveTrainer, checkpoint: Path | None) -> None:
+    """To the end; no step follows a checkpoint with which early stopping ended the training."""
+    if checkpoint is None:
+        loop.train()
+        return
+    whole, end = loop.args, last_step(checkpoint)
+    if end is not None:
+        loop.args = copy(whole)
+        loop.args.max_steps = end
+    loop.train(resume_from_checkpoint=str(checkpoint))
+    loop.args = whole
 
 
 def _lasting(name: str) -> bool:

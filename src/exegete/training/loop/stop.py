@@ -26,6 +26,7 @@ class StopAfterStep(TrainerCallback):
     def __init__(self) -> None:
         self.signal: int | None = None
         self.stopped = False
+        self._over: bool | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -50,7 +51,7 @@ class StopAfterStep(TrainerCallback):
         """Stops here if any process was asked to."""
         if not self._agreed(args.device):
             return
-        self.stopped = control.should_training_stop = True
+        self.stopped = True
         if not _whole(state.epoch):
             control.should_save = True
 
@@ -59,14 +60,15 @@ class StopAfterStep(TrainerCallback):
         if not self.stopped:
             return
         control.should_save = _whole(state.epoch)
-        if control.should_save:
-            control.should_training_stop = state.global_step >= state.max_steps
-        else:
+        if not control.should_save:
             control.should_evaluate = control.should_log = False
+        elif self._over is not None:
+            control.should_training_stop = self._over
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """A checkpoint of a whole epoch says nothing of the stop, which comes after it."""
-        control.should_training_stop |= self.stopped
+        """The stop comes after its checkpoint, which says no more than whether the training was over by itself."""
+        if self.stopped:
+            self._over, control.should_training_stop = control.should_training_stop, True
 
     def _agreed(self, device: torch.device) -> bool:
         asked = self.signal is not None
