@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import exegete
 import families
@@ -27,7 +28,7 @@ def data(size=48):
     return exegete.load_data(f"generated?size={size}", "train"), exegete.load_data(f"generated?size={size}", "dev")
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name not in ("aml", "at2")])  # explainers of a model
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in ("aml", "at2", "lora")])  # need a model
 def test_every_recipe_is_a_command_that_trains_a_model(name, tmp_path, capsys):
     settings = ["--data", "generated?size=48", "--config", "tiny", "--device", "cpu", "--epochs", "1", "--batch-size"]
     assert main(["train", name, *settings, "16", "--quiet", "--output-dir", str(tmp_path / "run")]) == 0
@@ -36,6 +37,23 @@ def test_every_recipe_is_a_command_that_trains_a_model(name, tmp_path, capsys):
     assert len(exegete.load(tmp_path / "run", device="cpu").labels) == 2
     assert main(["train", name, "--help"]) == 0
     assert f"exegete train {name} " in " ".join(capsys.readouterr().out.split())
+
+
+def test_adapters_learn_beside_held_weights_and_are_found_with_their_model(tmp_path):
+    start = families.tiny("gpt2", num_labels=2)
+    start.save_pretrained(tmp_path / "start")
+    families.tokenizer("gpt2").save_pretrained(tmp_path / "start")
+    arguments = QUICK | {"learning_rate": 1e-2}
+    RECIPES["lora"](rank=2).train(tmp_path / "start", *data(), tmp_path / "run", arguments=arguments)
+    assert (tmp_path / "run" / "adapter_config.json").is_file()
+    loaded = exegete.load(tmp_path / "run", device="cpu")
+    layers = {name.replace("base_layer.", ""): value for name, value in loaded.model.state_dict().items()}
+    held = [name for name in start.state_dict() if "score" not in name]
+    found = {name: next(value for key, value in layers.items() if key.endswith(name)) for name in held}
+    assert all(torch.equal(found[name], start.state_dict()[name]) for name in held)
+    assert any("lora_B" in name and value.any() for name, value in layers.items())
+    with pytest.raises(ExegeteError, match="give lora a model"):
+        RECIPES["lora"]().train("tiny", *data(), tmp_path / "new", arguments=arguments)
 
 
 def test_the_group_lists_the_registry(capsys):

@@ -30,7 +30,7 @@ from exegete.objectives.sufficiency import Form
 from exegete.recipes.base import Recipe
 from exegete.training import CriterionTrainer, RunOptions, TrainResult
 from exegete.training.bilevel.simulatability import Inner, Simulatability, SimulatingStudent
-from exegete.training.loop.lora import with_lora, without_lora
+from exegete.training.loop.lora import adapters_inside, with_lora
 from exegete.training.loop.starting_model import Source, starting_model
 
 CALIBRATION_ROWS = 64
@@ -106,15 +106,8 @@ class Ivra(Recipe):
         """
         if "lr_scheduler_type" in options.arguments:
             options = options.filled({"lr_scheduler_kwargs": {}})
-        if not isinstance(model, nn.Module):
+        with adapters_inside(model if isinstance(model, nn.Module) else None):
             return super().run(model, train, dev, folder, options)
-        trainable = [weight for weight in model.parameters() if weight.requires_grad]
-        try:
-            return super().run(model, train, dev, folder, options)
-        finally:
-            without_lora(model)
-            for weight in trainable:
-                weight.requires_grad_(True)
 
     def terms(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
         """Cross-entropy, where the model is trained, and the criteria, all on one explainer.

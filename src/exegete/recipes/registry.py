@@ -14,6 +14,7 @@ RECIPES: Registry[Factory] = Registry(
     "exegete.recipes",
     {
         "baseline": "baseline:baseline",
+        "lora": "lora:lora",
         "er_joint": "er_joint:er_joint",
         "er_constrained": "er_constrained:er_constrained",
         "er_bound": "er_bound:er_bound",

@@ -125,6 +125,7 @@ class _Builder:
         self.trained: dict[RunRef, Cell | None] = {}
         self.begun: set[RunRef] = set()
         self.found: list[Run] = []
+        self._places = frozenset(run_refs(self.file))
 
     def missing(self) -> list[str]:
         """Datasets and models that cannot be found on this machine, each with the line that asks for it."""
@@ -154,7 +155,7 @@ class _Builder:
     def _trained(self, place: RunRef) -> Cell | None:
         part, start = self.file.recipes[place.recipe], self.file.models[place.model]
         line = ("recipes", place.recipe)
-        other = None if part.model is None else self._other(part.model, place, (*line, "model"))
+        other = None if part.model is None else self._model(part.model, place, (*line, "model"))
         if part.recipe == methods.NONE:
             return other
         data = self.file.training[place.training]
@@ -171,6 +172,13 @@ class _Builder:
             "seed": place.seed,
         }
         config |= {"options": part.options} if part.options else {}
+        if other is None and start.prompt is not None:
+            config["prompt"] = start.prompt.model_dump()
+            if part.recipe not in methods.EXPLAINING:
+                message = (
+                    f"a prompted model stays as it is: {part.recipe} trains it ({', '.join(methods.EXPLAINING)} do not)"
+                )
+                raise self.study.error(line, message)
         found = {name: self.study.dataset(getattr(data, name)) for name in ("train", "dev")}
         others = {key: value for key, value in arguments.items() if key not in config["arguments"]}
         cell = Cell(
@@ -226,10 +234,16 @@ class _Builder:
             raise self.study.error(line, f"{part.run} trains nothing, so it has no folder")
         return cell
 
+    def _model(self, part: RunPart, place: RunRef, line: Line) -> Cell | None:
+        """The run that a part means; None where its recipe takes the grid's model as it is."""
+        own = RunRef(place.training, place.model, part.run, place.seed)
+        taken = part == RunPart(run=part.run) and own in self._places and self._train(own) is None
+        return None if taken else self._other(part, place, line)
+
     def _judge(self, name: str, judgement: JudgementPart, place: RunRef, trained: Cell | None) -> None:
         """Adds the runs of a judgement of one place in the grid: one for each dataset and limit of its explainers."""
         line: Line = ("judgements", name)
-        judged = trained if judgement.model is None else self._other(judgement.model, place, (*line, "model"))
+        judged = trained if judgement.model is None else self._model(judgement.model, place, (*line, "model"))
         chosen, learned = self._explainers(judgement, place, trained)
         options, needed, parts = self._values(judgement.options, place, (*line, "options"))
         metrics, copies = self._metrics(judgement, place)
@@ -241,6 +255,9 @@ class _Builder:
                     "model": self.models[place.model].address if judged is None else _inside(judged, judgement.model),
                     "dataset": data.address,
                 }
+                prompt = self.file.models[place.model].prompt
+                if judged is None and prompt is not None:
+                    config["prompt"] = prompt.model_dump()
                 if limit:
                     config["limit"] = limit
                 if chosen and self.file.models[place.model].full_attention:

@@ -18,7 +18,7 @@ from exegete.training.loop.sizes import from_scratch
 if TYPE_CHECKING:
     from exegete.recipes import Recipe
 
-NONE = "none"
+NONE, EXPLAINING = "none", ("aml",)  # the latter leave the model that they begin with as it is
 OPTIONS_OF_RUNS = ("masked_share", "head_rate", "head_dropout", "early_stopping_threshold", "log_gradient_norms")
 FROM, OPTIONS = "from", {"from", "metric", "of", "times"}
 

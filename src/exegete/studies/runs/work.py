@@ -53,7 +53,7 @@ def train_model(cell: Cell, space: Workspace) -> None:
     _require_readable(folder)
     recipe = methods.recipe(config["recipe"], _filled(config["parameters"], cell, space.store))
     result = recipe.train(
-        _start(cell, space.store),
+        _model(cell, space.store),
         sources.load(given["train"]),
         sources.load(given["dev"]),
         folder,
@@ -74,7 +74,7 @@ def train_model(cell: Cell, space: Workspace) -> None:
 def judge_model(cell: Cell, space: Workspace) -> None:
     """Judges a model on a dataset: its figures and predictions, and its explanations where any are asked for."""
     config = cell.config
-    model, data = load(_start(cell, space.store)), sources.load(cell.sources["dataset"])
+    model, data = load(_model(cell, space.store)), sources.load(cell.sources["dataset"])
     chosen = drawn(len(data), config.get("limit"))
     data = data.select(chosen)
     figures, predictions = performance(model, data)
@@ -157,6 +157,12 @@ def _start(cell: Cell, store: Store) -> str | Path:
     """The model that a run begins with: the grid's, or another run's."""
     model = cell.config["model"]
     return _folder(model, store) if TRAINED in model else str(cell.sources["model"])
+
+
+def _model(cell: Cell, store: Store) -> Any:
+    """What a run begins with: a folder or name, or a causal model in its prompt."""
+    start, prompt = _start(cell, store), cell.config.get("prompt")
+    return start if prompt is None else load(start, task="prompt", **prompt)
 
 
 def _folder(value: Mapping[str, Any], store: Store) -> Path:

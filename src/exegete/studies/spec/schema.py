@@ -116,15 +116,24 @@ class TrainingPart(Part):
     arguments: dict[str, Any] = {}
 
 
+class PromptPart(Part):
+    """How a causal model classifies: by continuing `template`, in which `{text}` stands for the text, with a label."""
+
+    template: str
+    labels: dict[str, str] | list[str]
+
+
 class ModelPart(Part):
     """Where training starts: a folder, a hub name, or a size from scratch; see `exegete.training.starting_model`.
 
+    `prompt`: a causal model that stays as it is, for the recipes `none` and those that explain a model.
     `full_attention`: a model whose attention is sparse on long texts (BigBird) is explained with all of it.
     """
 
     source: str
     max_length: int | None = Field(None, ge=8)
     full_attention: bool = False
+    prompt: PromptPart | None = None
 
 
 class RunPart(Part):

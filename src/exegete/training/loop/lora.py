@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from torch import nn
 
 from exegete.errors import ExegeteError
@@ -34,6 +37,19 @@ def with_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: fl
         lora_dropout=dropout,
     )
     model.model = get_peft_model(model.model, config)
+
+
+@contextmanager
+def adapters_inside(model: nn.Module | None) -> Iterator[None]:
+    """After the block a model has no adapters, and gradients for the weights that had them; None: no model."""
+    trainable = [] if model is None else [weight for weight in model.parameters() if weight.requires_grad]
+    try:
+        yield
+    finally:
+        if model is not None:
+            without_lora(model)
+        for weight in trainable:
+            weight.requires_grad_(True)
 
 
 def without_lora(model: nn.Module) -> None:

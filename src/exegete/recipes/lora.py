@@ -1,0 +1,52 @@
+"""Fine-tuning by adapters, for models too large to train whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from datasets import Dataset
+from torch import nn
+
+from exegete.errors import ExegeteError
+from exegete.models import ExplainedModel
+from exegete.objectives import Objective
+from exegete.recipes.base import Recipe
+from exegete.training import RunOptions, TrainResult
+from exegete.training.loop.lora import adapters_inside, with_lora
+from exegete.training.loop.starting_model import Source, is_new
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora(Recipe):
+    """Adapters of a `rank` and the head learn, the model's own weights are held."""
+
+    rank: int = 8
+
+    def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
+        """A handed-over model keeps what of it has gradients, and no adapters.
+
+        Raises:
+            ExegeteError: a model from scratch.
+        """
+        if is_new(model):
+            raise ExegeteError("adapters stand beside weights that were trained: give lora a model, not a size")
+        with adapters_inside(model if isinstance(model, nn.Module) else None):
+            return super().run(model, train, dev, folder, options)
+
+    def terms(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
+        """Cross-entropy, of a model that has adapters from here on."""
+        with_lora(model, self.rank, 2 * self.rank)
+        return super().terms(model, train, seed)
+
+
+def lora(rank: Annotated[int, "Of each matrix, their scale is 2."] = 8) -> Recipe:
+    """Fine-tune small matrices beside a model's weights, and its head, in the ordinary way (LoRA).
+
+    The folder is an adapter's: `exegete.load` finds the model that it was trained on.
+
+    Example: exegete train lora --model openai-community/gpt2 --data sst:data/sst --epochs 2 --output-dir runs/adapter
+    """
+    return Lora(name="lora", paper="Hu et al. 2022", rank=rank)

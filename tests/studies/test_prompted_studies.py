@@ -1,0 +1,89 @@
+"""Studies of causal models that are prompted and stay as they are."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import transformers as hf
+import yaml
+
+import exegete
+import families
+from exegete import ExegeteError
+from exegete.studies.runs.grid import grid
+from exegete.studies.runs.kinds import FIGURES
+from exegete.studies.runs.performance import performance
+from exegete.studies.runs.run_cell import run_cell
+from exegete.studies.runs.store import Store
+from exegete.studies.spec import sources
+from exegete.studies.spec.study_file import load_study
+from exegete.studies.tables.results import collect
+
+PROMPT = {"template": "Is it good ?\n\nText:{text}\nLabel:", "labels": {"negative": "N", "positive": "P"}}
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A file of a prompted decoder that an encoder explains, and how to change it."""
+    torch.manual_seed(1)
+    causal = hf.AutoModelForCausalLM.from_config(hf.AutoConfig.for_model("llama", **families.TEXT["llama"]))
+    for name, model, kind in (("causal", causal, "gpt2"), ("encoder", families.tiny("bert").base_model, "bert")):
+        model.save_pretrained(tmp_path / name)
+        families.tokenizer(kind).save_pretrained(tmp_path / name)
+    aml = {"metric": "comprehensiveness", "backbone": str(tmp_path / "encoder"), "train_rows": 8, "dev_rows": 4}
+    weights = {"preservation_weight": 0.5, "sparsity_weight": 0.1, "inverse_weight": 0.5}
+    content = {
+        "datasets": {
+            "films": {"spec": "generated?size=48", "split": "train", "limit": 16},
+            "test": {"spec": "generated?size=48", "split": "test", "limit": 4},
+        },
+        "training": {"films": {"train": "films", "dev": "films"}},
+        "models": {"causal": {"source": str(tmp_path / "causal"), "prompt": PROMPT}},
+        "seeds": [0],
+        "recipes": {
+            "F": {"recipe": "none"},
+            "AML": {"recipe": "aml", "model": {"run": "F"}, "parameters": aml | weights, "arguments": {"max_steps": 1}},
+        },
+        "explainers": {"random": "random", "pAML": "attributive_masking:{run}"},
+        "metrics": {"Comp": "comprehensiveness"},
+        "judgements": {
+            "plain": {"datasets": ["test"], "recipes": ["F"], "explainers": ["random"], "metrics": ["Comp"]},
+            "masking": {
+                "datasets": ["test"], "recipes": ["AML"], "model": {"run": "F"}, "explainers": ["pAML"],
+                "metrics": ["Comp"],
+            },
+        },
+    }  # fmt: skip
+
+    def made(**changes):
+        path = tmp_path / "study.yaml"
+        path.write_text(yaml.safe_dump(content | changes))
+        return grid(load_study(path))
+
+    return made
+
+
+def test_a_prompted_model_is_judged_and_explained_as_it_is(study, tmp_path):
+    made, root = study(), tmp_path / "store"
+    for cell in made.cells:
+        assert run_cell(cell, root)
+    results = collect(made, Store(root))
+    model = exegete.load(tmp_path / "causal", task="prompt", device="cpu", **PROMPT)
+    expected, _ = performance(model, sources.load(made.study.dataset("test")))
+    judged = [run for run in made.runs if run.dataset]
+    assert {run.judgement for run in judged} == {"plain", "masking"}
+    for run in judged:
+        figures = json.loads((results.store.folder(run.cell.key) / FIGURES).read_text())
+        assert figures == pytest.approx(expected)
+    assert results.figures[results.figures["explainer"] == "pAML"]["value"].notna().all()
+
+
+def test_the_prompt_is_part_of_a_runs_address_and_nobody_trains_the_model(study):
+    keys = {run.judgement: run.cell.key for run in study().runs}
+    other = {"source": study().study.file.models["causal"].source, "prompt": PROMPT | {"template": "{text} Good?"}}
+    changed = {run.judgement: run.cell.key for run in study(models={"causal": other}).runs}
+    assert not set(keys.values()) & set(changed.values())
+    with pytest.raises(ExegeteError, match="a prompted model stays as it is: baseline trains it"):
+        study(recipes={"F": {"recipe": "baseline"}}, judgements={})
