@@ -137,7 +137,9 @@ def test_shares_add_up_to_one_over_content_and_are_even_without_a_teacher():
     [
         "decompx_linear",
         "attn_lrp",
+        "cp_lrp",
         "gim",
+        "generic_attention",
         "input_x_gradient",
         "saliency",
         "deep_lift",

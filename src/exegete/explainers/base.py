@@ -233,12 +233,17 @@ class OverDimensions(OfOutput):
 
     def together(self, contributions: Tensor) -> Tensor:
         """[..., d] over the dimensions: [...]."""
-        if self.aggregate == "sum":
-            return contributions.sum(-1)
-        if self.aggregate not in get_args(Aggregate):
-            raise unknown("aggregate", self.aggregate, get_args(Aggregate))
-        norms: Tensor = torch.linalg.vector_norm(contributions, ord=2 if self.aggregate == "l2" else 1, dim=-1)
-        return norms
+        return summarised(contributions, self.aggregate)
+
+
+def summarised(contributions: Tensor, aggregate: Aggregate) -> Tensor:
+    """The sum, norm or sum of magnitudes of contributions [..., d] over the dimensions: [...]."""
+    if aggregate == "sum":
+        return contributions.sum(-1)
+    if aggregate not in get_args(Aggregate):
+        raise unknown("aggregate", aggregate, get_args(Aggregate))
+    norms: Tensor = torch.linalg.vector_norm(contributions, ord=2 if aggregate == "l2" else 1, dim=-1)
+    return norms
 
 
 class SinglePass(Explainer):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
+from exegete.explainers.base import Aggregate, summarised
 from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient
 
 Norm = Literal["l2", "mean_absolute"]
@@ -18,10 +19,13 @@ Norm = Literal["l2", "mean_absolute"]
 class Saliency(EmbeddingGradient):
     """Norm of the gradient of the target's logit at each input embedding (Simonyan et al. 2014). Unsigned.
 
-    `norm`: `l2`, or `mean_absolute`, the mean of |∂f/∂E| over the embedding's dimensions.
+    Args:
+        norm: `l2`, or `mean_absolute`, the mean of |∂f/∂E| over the embedding's dimensions.
+        aggregate: `sum`, `l2` or `abs` of the dimensions, in place of `norm`; sums have a sign.
     """
 
     norm: Norm = "l2"
+    aggregate: Aggregate | None = field(default=None, kw_only=True)
     card: ClassVar = MethodCard(
         name="saliency", family="gradients", differentiable=True, cost="F + B", paper="Simonyan et al. 2014"
     )
@@ -29,7 +33,21 @@ class Saliency(EmbeddingGradient):
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):
             raise unknown("norm", self.norm, get_args(Norm))
+        if self.aggregate is not None and self.aggregate not in get_args(Aggregate):
+            raise unknown("aggregate", self.aggregate, get_args(Aggregate))
+
+    @property
+    def signed(self) -> bool:
+        """Sums have a sign, norms have none."""
+        return self.aggregate == "sum"
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """As of any method, but for an `aggregate` that was not asked for."""
+        return {name: value for name, value in super().params.items() if (name, value) != ("aggregate", None)}
 
     def of_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
         """‖∂f_c/∂E_i‖, or the mean of its absolute values."""
+        if self.aggregate is not None:
+            return summarised(slope, self.aggregate)
         return slope.norm(dim=-1) if self.norm == "l2" else slope.abs().mean(-1)
