@@ -4,7 +4,7 @@ import pytest
 
 import families
 from exegete.data.alignment import align
-from exegete.data.sentences import sentence_ends, sentence_of_tokens, text_of_tokens
+from exegete.data.sentences import part_of_tokens, sentence_ends, text_of_tokens
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_tokens_of_a_pair_have_sentences_and_texts_of_their_own():
     texts = ("a moving film. The plot is dull!", "it is long.")
     encoding = families.tokenizer("bert")(*texts).encodings[0]
     alignment = align(texts, encoding)
-    sentence, side = sentence_of_tokens(alignment), text_of_tokens(alignment)
+    sentence, side = part_of_tokens(alignment, sentence_ends), text_of_tokens(alignment)
     for span, number, text in zip(alignment.spans, sentence, side, strict=True):
         if span is None:
             assert (number, text) == (-1, -1)

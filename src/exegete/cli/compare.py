@@ -49,7 +49,8 @@ def compare(
     unit: Annotated[
         Any,
         typer.Option(
-            "--unit", help="Generation: token, word, sentence or source. Default: source where every example has some."
+            "--unit",
+            help="Generation: token, word, sentence, paragraph or source. Default: source where all have some.",
         ),
     ] = None,
     quiet: options.Quiet = False,

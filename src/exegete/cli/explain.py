@@ -86,7 +86,9 @@ def explain(
     ] = None,
     unit: Annotated[
         Any,
-        typer.Option("--unit", help="token, word, sentence or source. Default for generation: source where there are."),
+        typer.Option(
+            "--unit", help="token, word, sentence, paragraph or source. Default for generation: source where there are."
+        ),
     ] = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Generation: at most so many.")] = 64,
     temperature: Annotated[
@@ -95,6 +97,12 @@ def explain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Generation: print what would be done, and stop.")] = False,
     allow_nan: options.AllowNan = False,
     incomplete: options.Incomplete = False,
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            "--stride", min=0, help="Read texts longer than the model in windows that share so many tokens, not cut."
+        ),
+    ] = None,
     threads: Threads = None,
     text_column: options.TextColumn = None,
     text_pair_column: options.PairColumn = None,
@@ -131,7 +139,7 @@ def explain(
         choose(threads, hidden_size(model), device)
         named = options.columns(text_column, text_pair_column, label_column, rationale_column)
         given = {"split": split, "target": target, "loading": loaded, "columns": named, "rows_a_part": rows_a_part}
-        given |= {"seed": seed, "batch_size": batch_size, "allow_nan": allow_nan, "method": methods}
+        given |= {"seed": seed, "batch_size": batch_size, "allow_nan": allow_nan, "method": methods, "stride": stride}
         corpus.run({"model": model, "data": data, "folder": output_dir, **given}, workers, threads, ray)
         return
     text = sys.stdin.read() if text == "-" else text
@@ -150,7 +158,7 @@ def explain(
     else:
         wanted = target_of(target, explained.labels)
     specs = [with_seed(each, seed) for each in ids]
-    by_method = exegete.attribute(explained, example, specs, wanted, unit=unit, allow_nan=allow_nan)
+    by_method = exegete.attribute(explained, example, specs, wanted, unit=unit, allow_nan=allow_nan, stride=stride)
     _show(sum(by_method.values(), Attributions()), output_dir, html, json)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Callable
 
 from exegete.data.alignment import Alignment
 
 _END = re.compile(r"""[.!?…]+["'”’)\]]*(?=\s)|[。！？]+["'”’」』）]*|(?=\n)""")
+_BLANK = re.compile(r"\n[^\S\n]*\n\s*")
 _ABBREVIATION = re.compile(r"(?:\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|etc|e\.g|i\.e|cf|Fig|al))\.$")
 
 
@@ -27,9 +29,15 @@ def sentence_ends(text: str) -> list[int]:
     return [*ends, len(text)]
 
 
-def sentence_of_tokens(alignment: Alignment) -> list[int]:
-    """[L] The number of each token's sentence, through all texts; -1 for special tokens."""
-    ends = [sentence_ends(text) for text in alignment.texts]
+def paragraph_ends(text: str) -> list[int]:
+    """Where each paragraph of a text ends, in characters: at lines that are blank; the last one ends with the text."""
+    ends = [match.start() for match in _BLANK.finditer(text) if text[: match.start()].strip()]
+    return [*(end for end in ends if text[end:].strip()), len(text)]
+
+
+def part_of_tokens(alignment: Alignment, ends_of: Callable[[str], list[int]]) -> list[int]:
+    """[L] The number of each token's sentence, or other part, through all texts; -1 for special tokens."""
+    ends = [ends_of(text) for text in alignment.texts]
     first = [sum(map(len, ends[:side])) for side in range(len(ends))]
     return [
         -1 if span is None else first[span[0]] + min(bisect_right(ends[span[0]], span[1]), len(ends[span[0]]) - 1)

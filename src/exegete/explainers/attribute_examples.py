@@ -20,6 +20,7 @@ from exegete.explainers.base import Explainer, Explanation, not_finite, require_
 from exegete.explainers.generated import attribute_generated, for_units, with_unit
 from exegete.explainers.registry import explainer, usual_method
 from exegete.explainers.units import Granularity
+from exegete.explainers.windows import in_windows
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.encode import as_row
 from exegete.models.generation.model import GeneratingModel
@@ -52,6 +53,7 @@ def attribute(
     batch_size: int | None = None,
     show_progress: bool | None = None,
     allow_nan: bool = False,
+    stride: int | None = None,
     **params: Any,
 ) -> Attributions[Any]: ...
 
@@ -67,6 +69,7 @@ def attribute(
     batch_size: int | None = None,
     show_progress: bool | None = None,
     allow_nan: bool = False,
+    stride: int | None = None,
     **params: Any,
 ) -> dict[str, Attributions[Any]]: ...
 
@@ -81,6 +84,7 @@ def attribute(
     batch_size: int | None = None,
     show_progress: bool | None = None,
     allow_nan: bool = False,
+    stride: int | None = None,
     **params: Any,
 ) -> Attributions[Any] | dict[str, Attributions[Any]]:
     """Explains examples, in their order.
@@ -94,11 +98,13 @@ def attribute(
             (for, against) of two classes asks why the one rather than the other: for the difference of their outputs.
             Generated text: the response as a whole, its "sentences", "words" or "tokens", or spans (start, end) of its
             tokens.
-        unit: what gets a score, `token`, `word`, `sentence` or `source`; methods that remove it remove it as one.
-            Generated text only, and methods with a granularity.
+        unit: what gets a score, `token`, `word`, `sentence`, `paragraph` or `source`; methods that remove it remove
+            it as one. Generated text only, and methods with a granularity.
         batch_size: examples a batch; default: as many as fit a token budget. Similar lengths go together either way.
         show_progress: a progress bar on stderr; default: where a person waits longer than a second.
         allow_nan: go on where scores are no finite numbers; a warning says for how many examples.
+        stride: texts longer than the model takes are read in windows that share so many tokens, see `in_windows`;
+            default: they are cut.
         params: the method's parameters, as `n_steps=50`.
 
     Raises:
@@ -115,7 +121,7 @@ def attribute(
         "explaining", len(rows) * sum(each or 1.0 for each in passes), show_progress, _seconds(model, rows, passes)
     ) as done:
         found = [
-            _attributed(model, rows, *each, target, batch_size, allow_nan, partial(_tell, done, cost))
+            _attributed(model, rows, *each, target, batch_size, allow_nan, partial(_tell, done, cost), stride)
             for each, cost in zip(chosen, passes, strict=True)
         ]
     if not isinstance(method, list):
@@ -169,8 +175,20 @@ def _attributed(
     batch_size: int | None,
     allow_nan: bool,
     done: Callable[[int], None],
+    stride: int | None = None,
 ) -> Attributions[Any]:
     """The examples by one method; `done` is told how many more are."""
+    if stride is not None:
+        return Attributions(
+            in_windows(
+                model,
+                rows,
+                target,
+                stride,
+                lambda parts, each: _attributed(model, parts, chosen, unit, each, batch_size, allow_nan, done),
+            ),
+            _config(model, chosen) | {"stride": stride},
+        )
     if isinstance(model, GeneratingModel) and unit is not None:
         items = attribute_generated(model, rows, chosen, target, unit, done=done, allow_nan=allow_nan)
         return Attributions(items, _config(model, chosen))

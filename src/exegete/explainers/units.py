@@ -1,4 +1,4 @@
-"""Words, tokens, sentences or whole texts as the units that a perturbation takes away."""
+"""Words, tokens, sentences, paragraphs or whole texts as the units that a perturbation takes away."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from exegete.data.sentences import sentence_of_tokens, text_of_tokens
+from exegete.data.sentences import paragraph_ends, part_of_tokens, sentence_ends, text_of_tokens
 from exegete.errors import ExegeteError, unknown
 from exegete.models import Batch
 
-Granularity = Literal["word", "token", "sentence", "source"]
+Granularity = Literal["word", "token", "sentence", "paragraph", "source"]
+
+ENDS = {"sentence": sentence_ends, "paragraph": paragraph_ends}
 
 
 def units(batch: Batch, granularity: Granularity) -> Tensor:
@@ -36,15 +38,15 @@ def units(batch: Batch, granularity: Granularity) -> Tensor:
 
 
 def _larger(batch: Batch, granularity: Granularity) -> Tensor:
-    """[B, L] Numbers of sentences or texts."""
+    """[B, L] Numbers of sentences, paragraphs or texts."""
     if batch.unit_of is not None and (granularity == "source" or batch.alignments is None):
         return batch.unit_of
     if batch.alignments is None:
         raise ExegeteError(f"nothing says which {granularity} a position belongs to: give the batch unit_of")
-    number_of = sentence_of_tokens if granularity == "sentence" else text_of_tokens
     found = torch.full_like(batch.word_of, -1)
     for row, attended, alignment in zip(found, batch.attended, batch.alignments, strict=True):
-        row[attended] = torch.tensor(number_of(alignment), device=batch.device)
+        numbers = text_of_tokens(alignment) if granularity == "source" else part_of_tokens(alignment, ENDS[granularity])
+        row[attended] = torch.tensor(numbers, device=batch.device)
     return found
 
 

@@ -35,8 +35,8 @@ class Ranked(NamedTuple):
 class Plausibility(Metric):
     """Scores of words or other units against those that people marked.
 
-    `level`: `word`, `token`, `sentence` or `source`; a unit's score is the sum of its tokens', and it is marked if one
-    of them is.
+    `level`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens', and it is
+    marked if one of them is.
     `specials`: special tokens count as unmarked tokens, with the score 0 that attributions have there.
     `absolute`: compare magnitudes: evidence against the target is evidence people mark too. Unsigned methods have none.
     """

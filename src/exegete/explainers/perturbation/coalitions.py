@@ -37,7 +37,8 @@ class CoalitionMethod(OfOutput):
     Args:
         n_samples: perturbed inputs an example, at most; with 2^n ≤ n_samples every set of the n units is asked once,
             and nothing is left to chance. Equal inputs are run once.
-        granularity: `word`, `token`, `sentence` or `source`; a unit's score is shared equally by its tokens.
+        granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
+            tokens.
         perturbation: what happens to absent units: `remove`, `mask`, `pad` or `zero`.
         seed: with the example's own content it decides the draws; batching and order change nothing.
     """

@@ -35,8 +35,8 @@ class ContextCite(OfOutput):
 
     Args:
         n_samples: ablations M.
-        granularity: the units, `word`, `token`, `sentence` or `source`; default: sentences (or what `Batch.unit_of`
-            says) of a prompt, words elsewhere. A unit's weight is shared equally by its tokens.
+        granularity: the units, `word`, `token`, `sentence`, `paragraph` or `source`; default: sentences (or what
+            `Batch.unit_of` says) of a prompt, words elsewhere. A unit's weight is shared equally by its tokens.
         perturbation: what happens to absent units: `remove`, `mask`, `pad` or `zero`.
         keep: the probability that a unit is present.
         alpha: the penalty.

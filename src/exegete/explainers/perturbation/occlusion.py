@@ -20,7 +20,7 @@ class Occlusion(OfOutput):
 
     Generated text: drop of the log-probability, unless `output` says otherwise.
 
-    `granularity`: `word`, `token`, `sentence` or `source`; a unit's drop is shared equally by its
+    `granularity`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's drop is shared equally by its
     tokens. `perturbation`: `mask`, `remove`, `pad` or `zero`.
     """
 

@@ -37,7 +37,8 @@ class Solvex(Explainer):
     Args:
         objective: what an order is good for.
         beam: orders kept at every length, the best of each set of units.
-        granularity: `word`, `token`, `sentence` or `source`; a unit's score is shared equally by its tokens.
+        granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
+            tokens.
         perturbation: `remove`, `mask`, `pad` or `zero`; default: `mask` for `log_odds`, else `remove`.
     """
 

@@ -41,8 +41,8 @@ class Spex(OfOutput):
 
     Args:
         n_samples: perturbed inputs an example, at most; equal ones are run once.
-        granularity: `word`, `token`, `sentence` or `source`; a score is shared equally by a unit's tokens, and a pair's
-            by the pairs of theirs.
+        granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a score is shared equally by a unit's
+            tokens, and a pair's by the pairs of theirs.
         perturbation: what happens to absent units: `remove`, `mask`, `pad` or `zero`.
         seed: with the example's own content it decides the sets; batching and order change nothing.
 

@@ -102,7 +102,7 @@ def compare(
         metrics: ids or metrics; default: the usual ones that apply, those on rationales where the data has some.
         target: what is explained, see `exegete.attribute`.
         unit: of generated text, what methods score (remove, where they do) and metrics remove and compare: `token`,
-            `word`, `sentence` or `source`; default: sources where every example has some, else sentences.
+            `word`, `sentence`, `paragraph` or `source`; default: sources where every example has some, else sentences.
         batch_size: examples judged together; default: up to 32 of similar length. What was stopped may go on with
             another one, unless a metric compares the examples of a batch with each other.
         seed: of the bootstrap and of every method that has a seed.

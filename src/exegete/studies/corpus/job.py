@@ -41,6 +41,7 @@ class Job:
         seed: of methods that have one.
         batch_size: examples a batch; default: a budget of tokens.
         allow_nan: go on where scores are no finite numbers.
+        stride: see `exegete.attribute`.
     """
 
     model: str
@@ -55,6 +56,7 @@ class Job:
     seed: int = 0
     batch_size: int | None = None
     allow_nan: bool = False
+    stride: int | None = None
 
     def stream(self) -> Stream:
         """The data, a row at a time."""
@@ -98,7 +100,7 @@ def explain_stripe(job: Job, model: ExplainedModel, stripe: int = 0, stripes: in
 def _explained(
     job: Job, model: ExplainedModel, method: Explainer, rows: list[dict[str, Any]], first: int
 ) -> list[dict[str, Any]]:
-    limits: dict[str, Any] = {"batch_size": job.batch_size, "allow_nan": job.allow_nan}
+    limits: dict[str, Any] = {"batch_size": job.batch_size, "allow_nan": job.allow_nan, "stride": job.stride}
     found = attribute(model, rows, method, job.target, show_progress=False, **limits)
     labels = (_label(model, row.get("label")) for row in rows)
     each = (explained_row(*given) for given in zip(found, rows, labels, strict=True))
@@ -127,4 +129,5 @@ def _config(job: Job, model: ExplainedModel, method: Explainer, stream: Stream) 
         "method": recorded(method),
         "target": str(job.target),
         "rows_a_part": job.rows_a_part,
+        **({} if job.stride is None else {"stride": job.stride}),
     }
