@@ -65,15 +65,16 @@ def page(kind: Kind, name: str, facts: Mapping[str, str], said: Mapping[str, str
     lines = [f"# {name}", *_idea(kind, name)]
     if "equation" in said:
         lines.append(f'<p class="equation">{_equation(said["equation"])}</p>')
-    first, *rest = (f"| {key} | {value} |" for key, value in facts.items())
-    lines.append("\n".join([first, "| --- | --- |", *rest]))
+    if len(facts) > 1:
+        first, *rest = (f"| {key} | {value} |" for key, value in facts.items())
+        lines.append("\n".join([first, "| --- | --- |", *rest]))
     for key, heading in (("use", "When to use it"), ("avoid", "When not")):
         if key in said:
             lines += [f"## {heading}", said[key]]
     lines += ["## Example", f"```sh\n{command(kind, name)}\n```"]
     if picture:
         lines.append(f'<div class="picture">{picture}</div>')
-    lines += ["## On our results pages", results(name, kind.folder), "## Reference", _reference(kind, name)]
+    lines += ["## On our results pages", results(kind, name, said), "## Reference", _reference(kind, name)]
     return "\n\n".join(lines) + "\n"
 
 
@@ -155,14 +156,27 @@ def command(kind: Kind, name: str) -> str:
     return f'exegete explain "The plot is not dull at all." --model demo/model --methods "{spec}"'
 
 
-def results(name: str, folder: str) -> str:
-    """The sections of docs/results that name the part, with the table rows that begin with it."""
-    found = []
+def results(kind: Kind, name: str, said: Mapping[str, str]) -> str:
+    """The sections of docs/results that name the part, with the table row that begins with it.
+
+    A part is named by its id, its title, or what its notes say that tables call it (`called`); `page` is its paper's.
+    """
+    names = [name, *(each for each in (_title(kind, name), said.get("called")) if each)]
+    begins = re.compile(rf"\|[\s`*]*({'|'.join(map(re.escape, names))})(?![\w*])", re.IGNORECASE)
+    pages = {where.partition(".")[0]: title.partition(":")[0] for title, where, _ in sections()}
+    found = [f"- [{pages[said['page']]}](../results/{said['page']}.md)"] if "page" in said else []
     for title, where, body in sections():
-        rows = [line for line in body.splitlines() if re.match(rf"\|\s*`?{name}(?![\w])", line)]
-        if rows or (f"`{name}`" in body and folder != "datasets"):
+        rows = [line for line in body.splitlines() if begins.match(line)]
+        if rows or f"`{name}`" in body:
             found.append(f"- [{title}](../results/{where})" + "".join(f": {_cells(row)}" for row in rows[:1]))
     return "\n".join(found) or "Not measured there yet."
+
+
+def _title(kind: Kind, name: str) -> str:
+    """What tables call a method or a metric."""
+    if kind.folder == "methods":
+        return kind.registry.cards(MethodCard)[name].title
+    return cards()[name].heading if kind.folder == "metrics" else ""
 
 
 @cache
