@@ -1,9 +1,10 @@
 # The pages of `exegete serve`, without a GPU: docker run -p 8000:8000 -v "$PWD:/data" exegete --result comparison
 FROM python:3.12-slim
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY src src
-RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu ".[web]" \
+RUN pip install --no-cache-dir --constraint constraints.txt \
+    --extra-index-url https://download.pytorch.org/whl/cpu ".[web]" \
     && rm -rf /source && useradd --create-home exegete
 USER exegete
 WORKDIR /data

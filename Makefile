@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: install demo test attack check lowest docs docs-all serve-docs bench clean
+.PHONY: install demo test attack check lowest package docs docs-all serve-docs bench clean
 install: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -30,10 +30,15 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 lowest: $(READY) # the lowest versions that pyproject.toml names go together, on every Python that it names
+	mkdir -p build
 	for python in 3.11 3.12 3.13; do \
-		$(BIN)/uv pip compile pyproject.toml --extra web --extra postgres --extra lora --resolution lowest-direct \
-			--python-version $$python --quiet --output-file build/lowest-$$python.txt || exit 1; \
+		$(BIN)/uv pip compile pyproject.toml --extra web --extra postgres --extra cluster --extra lora \
+			--extra interactions --resolution lowest-direct --python-version $$python --quiet \
+			--output-file build/lowest-$$python.txt || exit 1; \
 	done
+
+package: $(READY) # wheel and source archive in clean environments: every extra alone, every Python that is there
+	.ci/package
 
 export NO_MKDOCS_2_WARNING := 1
 docs: $(READY)

@@ -20,6 +20,7 @@ EXTRAS = {
     "postgres": ("psycopg",),
     "cluster": ("ray",),
     "lora": ("peft",),
+    "interactions": ("shapiq", "lightgbm"),
     "dev": ("pytest", "hypothesis", "mkdocs", "jupytext", "nbclient", "playwright", "httpx"),
 }
 IMPORTS = """

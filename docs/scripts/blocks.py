@@ -10,21 +10,41 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
+from types import FunctionType
+
+import exegete
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def missing() -> Iterator[str]:
-    """A sentence for every public name of a package that its page does not show with an example, or the reverse."""
-    for file in sorted(REFERENCE.glob("*.md")):
-        text = file.read_text(encoding="utf-8")
-        package = text.splitlines()[0].lstrip("# ")
-        parts = re.split(rf"^::: {re.escape(package)}\.(\w+)$", text, flags=re.MULTILINE)[1:]
+def missing(folder: Path = REFERENCE) -> Iterator[str]:
+    """A sentence for every public name that no page shows, that one shows without an example, or that is not public."""
+    pages = {text.splitlines()[0].lstrip("# "): text for text in map(_text, sorted(folder.glob("*.md")))}
+    for package in sorted(_public() | pages.keys()):
+        parts = re.split(rf"^::: {re.escape(package)}\.(\w+)$", pages.get(package, ""), flags=re.MULTILINE)[1:]
         shown = dict(zip(parts[::2], parts[1::2], strict=True))
-        for name in set(import_module(package).__all__) ^ shown.keys():
-            yield f"{file.name}: {package}.{name} is public and not shown, or the reverse"
-        yield from (f"{file.name}: {name} has no example" for name, rest in shown.items() if not BLOCK.search(rest))
+        names = set(import_module(package).__all__)
+        yield from (f"{package}.{name} is public and on no page" for name in sorted(names - shown.keys()))
+        yield from (f"{package}.{name} is on a page and not public" for name in sorted(shown.keys() - names))
+        yield from (f"{package}.{name} has no example" for name, rest in shown.items() if not BLOCK.search(rest))
+        yield from (f"{package}.{name} has no text" for name in sorted(names) if not _said(package, name))
+
+
+def _public() -> set[str]:
+    """The library and its rooms that say which names are for everybody."""
+    rooms = (f"exegete.{room.name}" for room in iter_modules(exegete.__path__) if room.ispkg)
+    return {"exegete", *(room for room in rooms if getattr(import_module(room), "__all__", ()))}
+
+
+def _said(package: str, name: str) -> bool:
+    value = getattr(import_module(package), name)
+    return bool(value.__doc__) or not isinstance(value, type | FunctionType)
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
 
 
 def run(folder: Path) -> None:

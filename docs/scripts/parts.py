@@ -6,11 +6,11 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import scores
 import yaml
 from latex2mathml.converter import convert
 
@@ -65,15 +65,18 @@ def page(kind: Kind, name: str, facts: Mapping[str, str], said: Mapping[str, str
     lines = [f"# {name}", *_idea(kind, name)]
     if "equation" in said:
         lines.append(f'<p class="equation">{_equation(said["equation"])}</p>')
-    first, *rest = (f"| {key} | {value} |" for key, value in facts.items())
-    lines.append("\n".join([first, "| --- | --- |", *rest]))
+    if len(facts) > 1:
+        first, *rest = (f"| {key} | {value} |" for key, value in facts.items())
+        lines.append("\n".join([first, "| --- | --- |", *rest]))
     for key, heading in (("use", "When to use it"), ("avoid", "When not")):
         if key in said:
             lines += [f"## {heading}", said[key]]
     lines += ["## Example", f"```sh\n{command(kind, name)}\n```"]
     if picture:
         lines.append(f'<div class="picture">{picture}</div>')
-    lines += ["## On our results pages", results(name, kind.folder), "## Reference", _reference(kind, name)]
+    if scored := _scored(kind, name, said):
+        lines += ["## On our results pages", scored]
+    lines += ["## Reference", _reference(kind, name)]
     return "\n\n".join(lines) + "\n"
 
 
@@ -155,45 +158,23 @@ def command(kind: Kind, name: str) -> str:
     return f'exegete explain "The plot is not dull at all." --model demo/model --methods "{spec}"'
 
 
-def results(name: str, folder: str) -> str:
-    """The sections of docs/results that name the part, with the table rows that begin with it."""
-    found = []
-    for title, where, body in sections():
-        rows = [line for line in body.splitlines() if re.match(rf"\|\s*`?{name}(?![\w])", line)]
-        if rows or (f"`{name}`" in body and folder != "datasets"):
-            found.append(f"- [{title}](../results/{where})" + "".join(f": {_cells(row)}" for row in rows[:1]))
-    return "\n".join(found) or "Not measured there yet."
+def _scored(kind: Kind, name: str, said: Mapping[str, str]) -> str:
+    """What the part scored. Tables know it by its id, its title, or what its notes say that they call it (`called`)."""
+    names = {each.lower() for each in (name, _title(kind, name), said.get("called")) if each}
+    measured = kind.folder in ("methods", "metrics", "recipes")
+    return scores.told(names, said.get("page")) or "Not measured there yet." * measured
 
 
-@cache
-def sections() -> list[tuple[str, str, str]]:
-    """Every section of the results pages: title, page with anchor, text."""
-    from markdown.extensions.toc import slugify
-
-    made = []
-    for file in sorted((DOCS / "results").glob("*.md")):
-        name, *parts = re.split(r"^#+ ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-        used: dict[str, int] = {slugify(name.splitlines()[0], "-"): 0}
-        for part in parts:
-            heading, _, body = part.partition("\n")
-            anchor = slugify(_plain(heading), "-")
-            used[anchor] = used.get(anchor, -1) + 1
-            anchor += f"_{used[anchor]}" if used[anchor] else ""
-            made.append((f"{name.splitlines()[0]}: {_plain(heading)}", f"{file.name}#{anchor}", body))
-    return made
+def _title(kind: Kind, name: str) -> str:
+    """What tables call a method or a metric."""
+    if kind.folder == "methods":
+        return kind.registry.cards(MethodCard)[name].title
+    return cards()[name].heading if kind.folder == "metrics" else ""
 
 
 def _equation(latex: str) -> str:
     """MathML; the sign of a difference of sets is in few fonts as LaTeX has it."""
     return convert(latex, display="block").replace("&#x02216;", "∖").replace("&#x029F5;", "∖")
-
-
-def _plain(heading: str) -> str:
-    return heading.replace("`", "").strip()
-
-
-def _cells(row: str) -> str:
-    return " · ".join(cell.strip() for cell in row.strip().strip("|").split("|")[1:] if cell.strip())
 
 
 def _idea(kind: Kind, name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the pages of methods and metrics show: one text, explained and judged, by a small model trained here."""
+"""What the pages of parts show: a text explained and judged by a small model trained here, short runs, sample rows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import first_rows
 from torch import Tensor
 
 import exegete
+import runs
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
@@ -76,9 +78,16 @@ def _values(model: ExplainedModel, batch: Batch, scores: dict[str, Tensor], name
 
 def write(folder: Path) -> None:
     """Draws everything into `pictures.json` of the folder, and the gallery's pages into `gallery/`."""
-    model, gallery = trained(folder / "work" / "baseline"), folder / "gallery"
+    work, gallery = folder / "work", folder / "gallery"
+    model = trained(work / "baseline")
     gallery.mkdir(parents=True, exist_ok=True)
-    (folder / "pictures.json").write_text(json.dumps(drawn(model)), encoding="utf-8")
+    shown = {
+        **drawn(model),
+        "objectives": runs.objectives(work / "baseline", work / "objectives"),
+        "recipes": runs.recipes(work / "baseline", work / "recipes"),
+        "datasets": first_rows.drawn(work / "datasets"),
+    }
+    (folder / "pictures.json").write_text(json.dumps(shown), encoding="utf-8")
     rows = exegete.load_data("generated", "test", limit=40)
     comparison = exegete.compare(model, rows, COMPARED, ["aopc_comprehensiveness", "aopc_sufficiency", "auc"])
     (gallery / "report.html").write_text(comparison.to_html(), encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -46,13 +46,7 @@ def compare(
     allow_nan: options.AllowNan = False,
     incomplete: options.Incomplete = False,
     task: options.Task = None,
-    unit: Annotated[
-        Any,
-        typer.Option(
-            "--unit",
-            help="Generation: token, word, sentence, paragraph or source. Default: source where all have some.",
-        ),
-    ] = None,
+    unit: options.Unit = None,
     quiet: options.Quiet = False,
     threads: Threads = None,
     text_column: options.TextColumn = None,
@@ -95,7 +89,7 @@ def compare(
         split_ids(methods),
         chosen,
         target=target_of(target, explained.labels),
-        unit=unit,
+        unit=cast(Any, unit),
         batch_size=batch_size,
         seed=seed,
         output_dir=folder,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -84,12 +84,7 @@ def explain(
     response: Annotated[
         str | None, typer.Option("--response", help="Generation: what is explained. Default: what the model says.")
     ] = None,
-    unit: Annotated[
-        Any,
-        typer.Option(
-            "--unit", help="token, word, sentence, paragraph or source. Default for generation: source where there are."
-        ),
-    ] = None,
+    unit: options.Unit = None,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Generation: at most so many.")] = 64,
     temperature: Annotated[
         float, typer.Option("--temperature", min=0.0, help="Generation: 0 takes the likeliest token, others draw.")
@@ -158,7 +153,9 @@ def explain(
     else:
         wanted = target_of(target, explained.labels)
     specs = [with_seed(each, seed) for each in ids]
-    by_method = exegete.attribute(explained, example, specs, wanted, unit=unit, allow_nan=allow_nan, stride=stride)
+    by_method = exegete.attribute(
+        explained, example, specs, wanted, unit=cast(Any, unit), allow_nan=allow_nan, stride=stride
+    )
     _show(sum(by_method.values(), Attributions()), output_dir, html, json)
 
 

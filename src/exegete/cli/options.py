@@ -29,6 +29,13 @@ Model = Annotated[str, typer.Option("--model", "-m", help="Folder or hub name of
 Data = Annotated[
     str, typer.Option("--data", "-d", help="Dataset, as sst:DIR, csv:FILE or generated; `exegete datasets` lists them.")
 ]
+Unit = Annotated[
+    str | None,
+    typer.Option(
+        "--unit",
+        help="token, word, sentence, paragraph or source. Default for generation: source where examples have some.",
+    ),
+]
 Split = Annotated[str, typer.Option("--split", help="train, dev, test, or all where the data is one file.")]
 SplitOrAll = Annotated[
     str | None,

@@ -105,6 +105,7 @@ class Recipe:
 
 
 Factory: TypeAlias = Callable[..., Recipe]
+"""Makes a recipe of its parameters; registries hold these."""
 
 
 def _require_rationales(name: str, data: Dataset) -> None:

@@ -1,0 +1,35 @@
+"""Imports all modules of the installed package that an extra allows, and asks `exegete doctor`: imports.py [EXTRA]."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import exegete
+
+PAGES = ("web", "postgres", "docs")
+NEVER = ("exegete.__main__", "exegete.testing", "exegete.web.human_study.migrations")
+"""What runs, what needs pytest, and what Alembic imports."""
+BROUGHT = {"postgres": "psycopg", "cluster": "ray", "lora": "peft", "interactions": "shapiq", "docs": "mkdocs"}
+
+
+def main(extra: str) -> None:
+    """Imports; then the doctor calls this extra whole and the package complete."""
+    assert "site-packages" in exegete.__file__, exegete.__file__
+    left_out = NEVER if extra in PAGES else (*NEVER, "exegete.web")
+    for module in pkgutil.walk_packages(exegete.__path__, "exegete.", onerror=lambda _: None):
+        if not module.name.startswith(left_out):
+            importlib.import_module(module.name)
+    if extra in BROUGHT:
+        importlib.import_module(BROUGHT[extra])
+    doctor = Path(sys.executable).with_name("exegete")
+    said = subprocess.run([doctor, "doctor"], check=True, capture_output=True, text=True).stdout
+    states = {line.split()[1]: line.split()[2] for line in said.splitlines() if line.split()[:1] == ["extra"]}
+    assert not extra or states[extra] == "ok", said
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:] or [""])
