@@ -29,3 +29,17 @@ def test_a_scale_that_is_no_number_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("EXEGETE_SCALE", "small")
     assert main(["demo", "--output-dir", str(tmp_path / "demo"), "--quiet"]) == 2
     assert "EXEGETE_SCALE is 'small'" in capsys.readouterr().err
+
+
+def test_notes_are_cited_and_what_was_needed_is_told_by_kind(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("EXEGETE_SCALE", "0.003")
+    words = ["demo", "--task", "generation", "--output-dir", str(tmp_path), "--limit", "6", "--quiet", "--methods"]
+    assert main([*words, "occlusion,random"]) == 0
+    shown = capsys.readouterr()
+    assert "questions are answered right, word for word" in shown.err
+    assert all(kind in shown.out for kind in ("one hop", "redundant", "two hops"))
+    assert "needed: note " in shown.err
+    table = pd.read_csv(tmp_path / "citations" / "table.csv").set_index("method")
+    assert set(table.index) == {"occlusion", "random"}
+    assert main(["demo", "--task", "regression", "--output-dir", str(tmp_path)]) == 2
+    assert "generation" in capsys.readouterr().err

@@ -1,0 +1,74 @@
+"""`exegete demo --task generation`: which notes an answer is drawn from, by every method, where it is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from exegete.cli.console import console, say, show
+from exegete.cli.train_options import require_finished
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from exegete.models.generation.model import GeneratingModel
+    from exegete.studies.compare.comparison import Comparison
+
+ASKED, CITED = 300, 3
+"""Questions by which answers are judged, and those whose citations are shown."""
+
+
+def run(
+    folder: Path, methods: list[str] | None, limit: int, seed: int, device: str | None, scale: float, quiet: bool
+) -> None:
+    """Trains the model, or takes the one that is there; prints how often it is right, and what each method cites."""
+    import exegete
+    from exegete.training.answering import accuracy, train_answering
+
+    trained = train_answering(folder / "answering", seed=seed, device=device, scale=scale, show_progress=not quiet)
+    require_finished(trained)
+    model: Any = exegete.load(trained.folder, device=device, task="generation")
+    asked = exegete.load_data(
+        "generated", "dev", task="retrieval", seed=seed, limit=max(3, round(min(1, scale) * ASKED))
+    )
+    say(f"{100 * accuracy(model, list(asked)):.1f} % of {len(asked)} new questions are answered right, word for word")
+    comparison = exegete.compare(
+        model,
+        exegete.load_data("generated", "test", task="retrieval", seed=seed, limit=limit),
+        methods,
+        unit="source",
+        seed=seed,
+        output_dir=folder / "citations",
+        show_progress=False if quiet else None,
+    )
+    show(comparison.leaderboard, folder / "citations")
+    console().print(_by_kind(comparison))
+    _show_citations(model, comparison)
+
+
+def _by_kind(comparison: Comparison) -> Table:
+    """The share of the needed notes among as many that a method puts first, for each kind of question."""
+    from rich.table import Table
+
+    from exegete.data.generated.retrieval import KINDS
+
+    table = Table("method", *KINDS, title="Share of the needed notes that is found, 95 % interval", box=None)
+    boards = [comparison.leaderboard_of("kind", kind) for kind in KINDS]
+    column = [card.name for card in boards[0].cards].index("recall_at_k")
+    for method in comparison.leaderboard.rows:
+        places = [(board, board.rows.index(method)) for board in boards]
+        cells = ((board.mean[at, column], board.low[at, column], board.high[at, column]) for board, at in places)
+        table.add_row(comparison.titles[method], *(f"{mean:.2f}  {low:.2f}…{high:.2f}" for mean, low, high in cells))
+    return table
+
+
+def _show_citations(model: GeneratingModel, comparison: Comparison) -> None:
+    """Answers, sentence by sentence, with the notes that the best method cites and those that were needed."""
+    import exegete
+
+    best = comparison.leaderboard.rows[0]
+    rows = [{name: value for name, value in row.items() if name != "kind"} for row in comparison.examples[:CITED]]
+    say(f"{comparison.titles[best]} cites:")
+    for row, found in zip(rows, exegete.attribute(model, rows, best, "sentences", unit="source"), strict=True):
+        for text, sources in found.citations(k=1):
+            say(f"  {text.strip()} ← {sources[0][0]} (needed: {', '.join(row['evidence'])})")

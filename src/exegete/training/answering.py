@@ -1,0 +1,170 @@
+"""A small Llama that learns from nothing to answer questions on the generated notes, in a few minutes of one core.
+
+A model learns to find its answers in the notes once it has an induction head: a layer that tells each token what stood
+before it, and one that looks the last token up there. Questions alone do not lead to it for a long time, so the first
+third of the training is reciting: words by chance, and the same again in pieces of another order. Biases of queries and
+keys, drawn and not zero, and a low rotary base let a head look one token back whatever stands there.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch.utils.data import IterableDataset
+from transformers import (
+    DataCollatorForSeq2Seq,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+)
+
+from exegete.data.generated.retrieval import lessons, vocabulary
+from exegete.data.generated.tokenizer import generated_tokenizer
+from exegete.models import ExplainedModel, load
+from exegete.models.generation.model import GeneratingModel
+from exegete.models.passes.preserve import unchanged_random_state
+from exegete.training.loop.checkpoints import newest_whole
+from exegete.training.loop.execute import TrainResult
+from exegete.training.loop.stop import StopAfterStep
+
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+STEPS, RECITED, BATCH = 2000, 1200, 48
+SHORTEST, LONGEST, CUT = 6, 30, 0.25
+"""Words that are recited, and the chance that a piece ends behind one."""
+IGNORED = -100
+
+
+def train_answering(
+    output_dir: str | Path, *, seed: int = 0, device: str | None = None, scale: float = 1.0, show_progress: bool = False
+) -> TrainResult:
+    """Trains the model, with a loss on what is recited and answered alone; it lies in `model` of the folder.
+
+    A stopped or killed training goes on where it was; a finished one is taken as it is.
+
+    Args:
+        output_dir: the folder.
+        seed: of weights and lessons.
+        device: cpu or cuda; default: a GPU if there is one.
+        scale: of the number of steps; below 1 the answers will not be right.
+        show_progress: whether to show the Trainer's bar.
+    """
+    folder, stop = Path(output_dir), StopAfterStep()
+    whole, tokenizer = folder / "model", generated_tokenizer(vocabulary())
+    if whole.exists():
+        return TrainResult(whole, load(whole, device=device, task="generation"), {}, reused=True)
+    steps, recited = (max(1, round(scale * each)) for each in (STEPS, RECITED))
+    arguments = TrainingArguments(
+        str(folder / "checkpoints"),
+        max_steps=steps,
+        per_device_train_batch_size=BATCH,
+        learning_rate=3e-3,
+        adam_beta2=0.98,
+        weight_decay=0.01,
+        lr_scheduler_type="warmup_stable_decay",
+        lr_scheduler_kwargs={"num_decay_steps": steps // 3},
+        warmup_steps=steps // 40,
+        save_steps=max(1, steps // 10),
+        save_total_limit=2,
+        logging_steps=100,
+        report_to="none",
+        seed=seed,
+        use_cpu=device == "cpu",
+        disable_tqdm=not show_progress,
+        dataloader_pin_memory=False,
+    )
+    with unchanged_random_state():
+        torch.manual_seed(seed)
+        trainer = Trainer(
+            untrained(tokenizer),
+            arguments,
+            DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=IGNORED),
+            Taught(tokenizer, seed, recited * BATCH),
+            processing_class=tokenizer,
+            callbacks=[stop],
+        )
+        last = newest_whole(folder / "checkpoints")
+        with stop.listening():
+            trainer.train(resume_from_checkpoint=None if last is None else str(last))
+    done, finished = trainer.state.global_step, trainer.state.global_step >= steps
+    if finished:
+        trainer.save_model(str(folder / "unfinished"))
+        (folder / "unfinished").rename(whole)
+        shutil.rmtree(folder / "checkpoints")
+    model = load(trainer.model.eval(), tokenizer, task="generation")
+    return TrainResult(whole, model, {}, done, finished=finished, signal=stop.signal)
+
+
+def accuracy(model: ExplainedModel, rows: Sequence[Mapping[str, Any]]) -> float:
+    """The share of rows whose response a generating model gives word for word."""
+    questions = [{name: row[name] for name in ("prompt", "sources")} for row in rows]
+    said = [row["response"] for row in cast(GeneratingModel, model).respond(questions, LONGEST)]
+    wanted = [model.tokenizer(row["response"], add_special_tokens=False)["input_ids"] for row in rows]
+    ends = model.tokenizer.all_special_ids
+    right: list[bool] = [[id for id in one if id not in ends] == other for one, other in zip(said, wanted, strict=True)]
+    return sum(right) / len(right)
+
+
+def untrained(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """The model before training: stock layers, with biases of queries and keys that are drawn."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        initializer_range=0.05,
+        attention_bias=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
+        bos_token_id=tokenizer.cls_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **SIZES,
+    )
+    model = LlamaForCausalLM(config)
+    for layer in model.model.layers:
+        for part in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+            torch.nn.init.normal_(part.bias, 0.0, 0.8)
+    return model
+
+
+class Taught(IterableDataset[dict[str, list[int]]]):
+    """Ids and labels without end: first so many examples of reciting, then notes with questions and their answers."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int, recited: int) -> None:
+        self.tokenizer, self.seed, self.recited = tokenizer, seed, recited
+
+    def __iter__(self) -> Iterator[dict[str, list[int]]]:
+        yield from islice(self._recitals(), self.recited)
+        yield from self._lessons()
+
+    def _recitals(self) -> Iterator[dict[str, list[int]]]:
+        """Words by chance, none twice, and the same again in pieces of another order; a piece's first is not judged."""
+        words = torch.tensor(self.tokenizer.convert_tokens_to_ids(vocabulary()))
+        chance = torch.Generator().manual_seed(self.seed)
+        while True:
+            count = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=chance))
+            said = words[torch.randperm(len(words), generator=chance)[:count]]
+            piece = (torch.rand(count, generator=chance) < CUT).cumsum(0)
+            order = torch.rand(count + 1, generator=chance)[piece].argsort(stable=True)
+            begins = piece[order].diff(prepend=piece.new_tensor([-1])) != 0
+            again = said[order]
+            labels = again.masked_fill(begins, IGNORED)
+            yield {"input_ids": [*said.tolist(), *again.tolist()], "labels": [IGNORED] * count + labels.tolist()}
+
+    def _lessons(self) -> Iterator[dict[str, list[int]]]:
+        def ids(text: str) -> list[int]:
+            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+        for notes, questions in lessons(seed=self.seed):
+            read: list[Any] = [self.tokenizer.cls_token_id, *ids(notes)]
+            labels = [IGNORED] * len(read)
+            for question, answer in questions:
+                asked, said = ids(question), [*ids(answer), self.tokenizer.sep_token_id]
+                read += asked + said
+                labels += [IGNORED] * len(asked) + said
+            yield {"input_ids": read, "labels": labels}

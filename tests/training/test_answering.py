@@ -1,0 +1,87 @@
+"""The small Llama of the demo: what it is taught, and that a stopped training goes on."""
+
+from __future__ import annotations
+
+import signal
+from itertools import islice, pairwise
+
+import pytest
+import torch
+from transformers import Trainer
+
+import exegete
+from exegete.data.generated.retrieval import vocabulary
+from exegete.data.generated.tokenizer import generated_tokenizer
+from exegete.models.loading.digest import weights_digest
+from exegete.training import answering
+from exegete.training.answering import CUT, IGNORED, LONGEST, SHORTEST, Taught, accuracy, train_answering
+
+
+@pytest.fixture(scope="module")
+def taught():
+    return list(islice(Taught(generated_tokenizer(vocabulary()), 0, 200), 240))
+
+
+def test_words_are_said_again_in_pieces_and_judged_where_the_word_before_tells_the_next(taught):
+    judged = asked = 0
+    for row in taught[:200]:
+        said, again = row["input_ids"][: len(row["input_ids"]) // 2], row["input_ids"][len(row["input_ids"]) // 2 :]
+        assert SHORTEST <= len(said) <= LONGEST
+        assert sorted(said) == sorted(again)
+        assert len({*said}) == len(said)
+        follows = dict(pairwise(said))
+        assert row["labels"][: len(said)] == [IGNORED] * len(said)
+        for before, word, label in zip(again[:-1], again[1:], row["labels"][len(said) + 1 :], strict=True):
+            assert label in (word, IGNORED)
+            assert label == IGNORED or follows[before] == word
+            judged += label != IGNORED
+            asked += 1
+    assert abs(judged / asked - (1 - CUT)) < 0.05
+
+
+def test_lessons_come_after_it_and_judge_answers_alone(taught):
+    tokenizer = generated_tokenizer(vocabulary())
+    for row in taught[200:]:
+        said = tokenizer.decode([id for id in row["labels"] if id != IGNORED])
+        read = tokenizer.decode(row["input_ids"])
+        assert all(fact.strip() in read for fact in said.replace("[SEP]", ".").split(".") if fact.strip())
+        assert "what did" not in said
+
+
+def test_a_stopped_training_goes_on_to_the_same_weights_and_a_finished_one_is_taken(tmp_path, monkeypatch):
+    before = torch.random.get_rng_state()
+    whole = train_answering(tmp_path / "whole", device="cpu", scale=0.004)
+    assert (whole.steps, whole.finished) == (8, True)
+    step = Trainer.training_step
+
+    def stopping(self, *given, **named):
+        if self.state.global_step == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return step(self, *given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "training_step", stopping)
+        stopped = train_answering(tmp_path / "run", device="cpu", scale=0.004)
+    assert (stopped.steps, stopped.finished, stopped.signal) == (4, False, signal.SIGTERM)
+    assert not (tmp_path / "run" / "model").exists()
+    assert train_answering(tmp_path / "run", device="cpu", scale=0.004).finished
+    one, other = (exegete.load(tmp_path / name / "model", task="generation") for name in ("whole", "run"))
+    assert weights_digest(one.model) == weights_digest(other.model)
+    assert train_answering(tmp_path / "run").reused
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_answers_are_right_word_for_word_or_wrong(tmp_path, monkeypatch):
+    rows = list(exegete.load_data("generated", "dev", task="retrieval", limit=4))
+    model = train_answering(tmp_path, device="cpu", scale=0.001).model
+    ids = [model.tokenizer(row["response"], add_special_tokens=False)["input_ids"] for row in rows]
+    said = [[*ids[0], model.tokenizer.sep_token_id], ids[1][:-1], [*ids[2], 9], ids[3]]
+    monkeypatch.setattr(type(model), "respond", lambda *_: [{"response": one} for one in said])
+    assert accuracy(model, rows) == 0.5
+
+
+def test_the_model_is_of_stock_layers_whose_biases_are_drawn():
+    model = answering.untrained(generated_tokenizer(vocabulary()))
+    attention = model.model.layers[0].self_attn
+    assert float(attention.q_proj.bias.detach().std()) > 0.5
+    assert float(attention.v_proj.bias.detach().abs().max()) == 0
