@@ -103,7 +103,7 @@ def on_config(config: Any) -> Any:
     results = [f"results/{file.name}" for file in sorted((ROOT / "docs" / "results").glob("*.md"))]
     config.nav = [
         {"Start": ["index.md", "report.md", "data.md"]},
-        {"Choose": ["choose.md", "limits.md", "reliability.md"]},
+        {"Choose": ["choose.md", "limits.md", "precision.md", "reliability.md"]},
         {"Tutorials": under("tutorials")},
         {"Parts": [{kind.title: under(kind.folder)} for kind in parts.KINDS]},
         {"Papers": ["papers.md", *under("studies"), {"Results": ["results/index.md", *results]}]},

@@ -52,7 +52,10 @@ Methods = Annotated[
 Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many examples, drawn by the seed.")]
 OutputDir = Annotated[Path, typer.Option("--output-dir", "-o", callback=writable, help="Where results go.")]
 Seed = Annotated[int, typer.Option("--seed", help="Decides all that is left to chance.")]
-Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1. Default: the GPU if there is one.")]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", help="cpu, cuda, cuda:1; auto: over all there are, by Accelerate. Default: the GPU."),
+]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16. Default: the checkpoint's.")]
 BatchSize = Annotated[
     int | None, typer.Option("--batch-size", min=1, help="Examples a batch. Default: as many as fit a token budget.")

@@ -80,8 +80,9 @@ class ExplainedModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is; batches are put there."""
-        return next(self.embedding.parameters()).device
+        """Where the model is, or computes where its weights are kept elsewhere; batches are put there."""
+        place = getattr(getattr(self.embedding, "_hf_hook", None), "execution_device", None)
+        return next(self.embedding.parameters()).device if place is None else torch.device(place)
 
     @property
     def dtype(self) -> torch.dtype:

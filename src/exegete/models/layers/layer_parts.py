@@ -22,6 +22,15 @@ def wide(x: Tensor) -> Tensor:
     return x.float() if x.element_size() < 4 else x
 
 
+def stored(module: nn.Module, name: str) -> Tensor:
+    """A weight of a module, in float32 at least, also where Accelerate keeps it elsewhere until the module runs."""
+    weight: Tensor = getattr(module, name)
+    if weight.is_meta:
+        hook: Any = module._hf_hook
+        weight = hook.weights_map[name].to(hook.execution_device)
+    return wide(weight)
+
+
 @dataclass(frozen=True, slots=True)
 class Affine:
     """x ↦ W x + b, `weight` [out, in], `bias` [out]; however the family stores it."""
@@ -84,9 +93,9 @@ def affine(module: nn.Module) -> Affine:
         ExegeteError: it is neither a linear layer nor GPT-2's transposed one.
     """
     if isinstance(module, Conv1D):
-        return Affine(wide(module.weight).T, wide(module.bias))
+        return Affine(stored(module, "weight").T, stored(module, "bias"))
     if isinstance(module, nn.Linear):
-        return Affine(wide(module.weight), None if module.bias is None else wide(module.bias))
+        return Affine(stored(module, "weight"), None if module.bias is None else stored(module, "bias"))
     raise ExegeteError(
         f"expected a linear layer, got {type(module).__name__}; merge adapters into the model first (merge_and_unload)"
     )
@@ -104,7 +113,9 @@ def norm(module: nn.Module) -> Norm:
     if not is_norm(module):
         raise ExegeteError(f"expected a LayerNorm or RMSNorm, got {type(module).__name__}")
     values: Any = module
-    weight, bias = (None if x is None else wide(x) for x in (values.weight, getattr(values, "bias", None)))
+    weight, bias = (
+        None if getattr(values, name, None) is None else stored(values, name) for name in ("weight", "bias")
+    )
     if isinstance(module, nn.LayerNorm):
         return Norm(weight, bias, values.eps, centred=True)
     eps = values.variance_epsilon if hasattr(values, "variance_epsilon") else values.eps

@@ -75,6 +75,7 @@ def load(
     max_length: int | None = None,
     trust_remote_code: bool = False,
     incomplete: bool = False,
+    device_map: str | dict[str, Any] | None = None,
     tokenizer: Any = None,
     image_processor: Any = None,
 ) -> ExplainedModel:
@@ -85,7 +86,7 @@ def load(
             stays where it is and as it is. A folder or name of a LoRA adapter loads the model that it was trained on,
             and puts the adapter into it.
         processing_class: its tokenizer or image processor; default: the one saved beside the model.
-        device: where to put a model loaded by name; default: the GPU if there is one.
+        device: where to put a model loaded by name; default: the GPU if there is one; "auto": see `device_map`.
         dtype: the floating point type to load it in, as "bfloat16"; default: the checkpoint's own.
         task: what the model's answer is, where its configuration does not say; `prompt`: a causal language model
             classifies by continuing `template`, in which `{text}` stands for the text, with one of `labels`; see
@@ -97,6 +98,8 @@ def load(
         max_length: tokens that a text may have, where that shall be fewer than the model takes.
         trust_remote_code: run modelling code that comes with the checkpoint.
         incomplete: explain a checkpoint of which weights are missing, or that has some which the model does not use.
+        device_map: where the parts of a model loaded by name go, see Accelerate: "auto" fills the GPUs, then the
+            memory, then the disk; instead of `device`.
         tokenizer: another name of `processing_class`.
         image_processor: another name of `processing_class`.
 
@@ -112,9 +115,10 @@ def load(
     names: tuple[str, ...]
     pooling = None
     if not isinstance(model, str | Path):
-        if device is not None or dtype is not None:
+        if device is not None or dtype is not None or device_map is not None:
             raise ExegeteError(
-                "a model that is already loaded stays where it is: move it yourself, without device=, dtype="
+                "a model that is already loaded stays where it is: move it yourself, without device=, dtype= and "
+                "device_map="
             )
         loaded, names = model, (str(model.config._name_or_path),)
         check_finite(names[0], model)
@@ -122,14 +126,15 @@ def load(
         name = os.path.expanduser(model)
         if isinstance(model, Path) and not Path(name).exists():
             raise ExegeteError(f"there is no model at {name}")
-        place = _device(device)
+        place, parts = _placed(device, device_map)
         _check_dtype(dtype)
         pooling = pooling_of(local_folder(name) if task == SIMILARITY else Path(name))
         task = task if pooling is None else SIMILARITY
         base = adapted(name)
         names = (name,) if base is None else (name, base)
-        loaded = _pretrained(names[-1], dtype, trust_remote_code, task, adapter=names[:-1], incomplete=incomplete)
-        loaded.to(place).eval()
+        options = {"trust_remote_code": trust_remote_code} | parts
+        loaded = _pretrained(names[-1], dtype, options, task, adapter=names[:-1], incomplete=incomplete)
+        (loaded if place is None else loaded.to(place)).eval()
     for name in names:
         processing_class = processing_class or _beside(name, loaded, trust_remote_code)
     rows = getattr(loaded.get_input_embeddings(), "num_embeddings", None)
@@ -194,6 +199,15 @@ def _device(device: str | torch.device | None) -> torch.device:
         raise ExegeteError(f"expected a device that is here, as cpu, cuda or cuda:1, got {device}: {reason}") from error
 
 
+def _placed(device: str | torch.device | None, device_map: Any) -> tuple[torch.device | None, dict[str, Any]]:
+    """The device of the whole model and no options; or None, and those that say it part by part."""
+    if device is not None and device_map is not None:
+        raise ExegeteError("device= and device_map= both say where the model goes: give one")
+    if device == "auto" or device_map is not None:
+        return None, {"device_map": device_map or device}
+    return _device(device), {}
+
+
 def _check_dtype(dtype: str | torch.dtype | None) -> None:
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype not in (None, "auto") and not (isinstance(found, torch.dtype) and found.is_floating_point):
@@ -203,17 +217,17 @@ def _check_dtype(dtype: str | torch.dtype | None) -> None:
 def _pretrained(
     name: str,
     dtype: str | torch.dtype | None,
-    trust_remote_code: bool,
+    given: dict[str, Any],
     task: str | None,
     *,
     adapter: tuple[str, ...],
     incomplete: bool,
 ) -> PreTrainedModel:
-    """The model, with the adapter in it if there is one."""
+    """The model, loaded with these options, with the adapter in it if there is one."""
     require_there(name)
     check_files(name)
     with reading(name):
-        config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=given["trust_remote_code"])
         check_config(name, config)
     if config.is_encoder_decoder:
         raise ExegeteError(
@@ -223,7 +237,7 @@ def _pretrained(
     with reading(name, "weights"):
         bare = {SIMILARITY: AutoModel} | dict.fromkeys(CAUSAL, AutoModelForCausalLM)
         head = bare[task] if task in bare else _head(name, config, anything=bool(adapter))
-        options = {"trust_remote_code": trust_remote_code, "use_safetensors": True, "ignore_mismatched_sizes": True}
+        options = given | {"use_safetensors": True, "ignore_mismatched_sizes": True}
         model, info = head.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True, **options)
     base = model
     for folder in adapter:

@@ -1,0 +1,84 @@
+"""How far scores in half precision are from those in double precision: the table of docs/precision.md.
+
+EXEGETE_PRECISION=FILE writes the table there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kendalltau
+
+import families
+from exegete import ExegeteError
+from small import NATIVE, made, small
+
+PAGE = Path(__file__).parents[2] / "docs" / "precision.md"
+BOUNDS = {"1 %": 0.01, "5 %": 0.05, "20 %": 0.2, "more": np.inf}
+HALVES = (torch.bfloat16, torch.float16)
+
+
+@cache
+def models():
+    """One tiny model in double precision and in halves; its weights are numbers that all of these have."""
+    found = {dtype: small("bert", dtype=torch.float32) for dtype in (torch.float64, *HALVES)}
+    for dtype, model in found.items():
+        model.model.to(torch.bfloat16).to(torch.float16).to(dtype)
+    return found
+
+
+@torch.no_grad()
+def compared(method, dtype):
+    """Σ|difference| / Σ|score| and the mean of Kendall's τ over texts, or None where the method refuses."""
+    exact, half = models()[torch.float64], models()[dtype]
+    batch = exact.encode(families.SENTENCES[:3])
+    target = exact.target(batch)
+    expected = made(method).attribute(exact, batch, target).double()
+    try:
+        found = made(method).attribute(half, batch, target).double()
+    except ExegeteError:
+        return None
+    orders = [kendalltau(a[c], b[c]).statistic for a, b, c in zip(expected, found, batch.content, strict=True)]
+    return float((found - expected).abs().sum() / expected.abs().sum()), float(np.mean(orders))
+
+
+def category(error):
+    return next(name for name, bound in BOUNDS.items() if error <= bound)
+
+
+def row(method):
+    cells = []
+    for dtype in HALVES:
+        found = compared(method, dtype)
+        cells += ["refused", ""] if found is None else [category(found[0]), f"{found[1]:.1f}"]
+    return f"| `{method}` | {' | '.join(cells)} |"
+
+
+def told():
+    """The page's rows: method, and for either type the bound and τ."""
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", PAGE.read_text(), re.MULTILINE)
+    return {name: (cells[:2], cells[2:]) for name, *cells in rows}
+
+
+def test_the_page_lists_every_method():
+    if file := os.environ.get("EXEGETE_PRECISION"):
+        Path(file).write_text("\n".join(row(method) for method in NATIVE) + "\n")
+    assert list(told()) == NATIVE
+
+
+@pytest.mark.parametrize("method", NATIVE)
+def test_scores_are_as_near_as_the_page_says(method):
+    for dtype, (bound, order) in zip(HALVES, told()[method], strict=True):
+        found = compared(method, dtype)
+        if bound == "refused":
+            assert found is None
+        else:
+            assert found is not None
+            assert found[0] <= 2 * BOUNDS[bound]
+            assert abs(found[1] - float(order)) <= 0.35
