@@ -6,6 +6,7 @@ import dataclasses
 import re
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from captum.attr import InputXGradient, IntegratedGradients
@@ -202,7 +203,7 @@ def test_a_word_that_is_no_single_token_is_told(filler):
         filler.label_id("incomprehensibilities")
 
 
-@pytest.mark.parametrize("head", ["MultipleChoice", "NextSentencePrediction", "PreTraining"])
+@pytest.mark.parametrize("head", ["NextSentencePrediction", "PreTraining"])
 def test_heads_that_are_not_explained_say_what_to_take(head, tmp_path):
     families.tiny("bert", head).save_pretrained(tmp_path) if head != "PreTraining" else _pretraining(tmp_path)
     with pytest.raises(ExegeteError, match="whose head is not explained: "):
@@ -231,6 +232,13 @@ def test_conll_goes_through_explain_and_compare(tmp_path, capsys):
     corpus = ["--data", f"conll:{tmp_path / 'data'}"]
     assert main(["compare", *given, *corpus, "--methods", "saliency,random", "-o", str(tmp_path / "out"), "-q"]) == 0
     assert main(["explain", *given, *corpus, "-o", str(tmp_path / "corpus"), "--target", "label"]) == 0
+    (tmp_path / "texts.jsonl").write_text('{"text": "John Smith sees Rome"}\n{"text": "Mary"}\n')
+    texts = ["--data", f"jsonl:{tmp_path / 'texts.jsonl'}"]
+    assert main(["explain", *given, *texts, "-o", str(tmp_path / "tagged")]) == 0
+    found = exegete.attribute(exegete.load(tmp_path / "model", device="cpu"), ["John Smith sees Rome", "Mary"])
+    rows = pq.read_table(tmp_path / "tagged" / "part-000000.parquet").to_pylist()
+    assert [row["about"] for row in rows] == [list(item.about) for item in found]
+    assert {row["index"] for row in rows} <= {0, 1}
     stored = exegete.Attributions.load(tmp_path / "out" / "attributions")
     assert stored[0].texts[0][slice(*stored[0].about[1:])] == "John Smith"
     assert dataclasses.replace(stored[0]) == stored[0]

@@ -112,6 +112,8 @@ def attribute(
             that are not finite.
     """
     rows = model.expanded(listed(examples))
+    if not len(rows):
+        raise ExegeteError("the model tags nothing in these texts: say what by rows with 'text' and 'span'")
     given = method if isinstance(method, list) else [usual_method(model) if method is None else method]
     if not given:
         raise ExegeteError("there is nothing to explain by: no method was given")

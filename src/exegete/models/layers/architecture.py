@@ -32,6 +32,8 @@ def architecture_of(model: PreTrainedModel) -> Family:
         return replace(found, head=Head("qa_outputs"))
     if name.endswith("ForTokenClassification") and not found.head.norm:
         return replace(found, head=Head("classifier" if hasattr(model, "classifier") else "score"))
+    if name.endswith("ForMultipleChoice") and hasattr(model.base_model, "pooler"):
+        return replace(found, head=Head("classifier", dense="@.pooler.dense", activation="tanh"))
     if name.endswith("ForMaskedLM"):
         if found.masked is None:
             raise ExegeteError(f"nothing is known of the masked head of model type {family!r}: use gradients")

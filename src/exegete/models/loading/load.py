@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -27,6 +28,7 @@ from exegete.data.hub import local_folder
 from exegete.data.local import looks_local, require_there
 from exegete.errors import ExegeteError, unknown
 from exegete.models.bi_encoder import BiEncoder, pooling_of
+from exegete.models.choices import ChoosingModel
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers.head_activation import as_noted
@@ -45,10 +47,15 @@ HEADS: dict[str, Any] = {
     "ForImageClassification": AutoModelForImageClassification,
     "ForTokenClassification": AutoModelForTokenClassification,
     "ForMaskedLM": AutoModelForMaskedLM,
+    "ForMultipleChoice": AutoModelForMultipleChoice,
 }
-OF_TOKENS = {"ForTokenClassification": TaggingModel, "ForMaskedLM": MaskedModel}
+OWN: dict[str, type[TaggingModel] | type[MaskedModel] | type[ChoosingModel]] = {
+    "ForTokenClassification": TaggingModel,
+    "ForMaskedLM": MaskedModel,
+    "ForMultipleChoice": ChoosingModel,
+}
+"""Heads with a class of models of their own."""
 INSTEAD = {
-    "ForMultipleChoice": "score each choice by a classifier of pairs (…ForSequenceClassification with one output)",
     "ForConditionalGeneration": "encoder-decoders are not explained: take a decoder alone (task='generation')",
     "ForCTC": "audio is not explained: transcribe it, and explain the text",
     "ForAudioClassification": "audio is not explained: transcribe it, and explain the text",
@@ -154,7 +161,7 @@ def _with_its_task(
     """The model as its head or the task says."""
     if task == "generation":
         return GeneratingModel(loaded, processing_class, max_length)
-    kind = next((kind for head, kind in OF_TOKENS.items() if type(unwrapped(loaded)).__name__.endswith(head)), None)
+    kind = next((kind for head, kind in OWN.items() if type(unwrapped(loaded)).__name__.endswith(head)), None)
     if kind is not None and task is None:
         return kind(loaded, processing_class, max_length)
     return ExplainedModel(loaded, processing_class, task, max_length)

@@ -122,6 +122,7 @@ def compare(
         unit = unit or ("source" if all(row.get("sources") for row in rows) else "sentence")
     else:
         rows = in_model_labels(model, data) if hasattr(data, "features") else [dict(as_row(row)) for row in given]
+        rows = [dict(as_row(row)) for row in model.expanded(rows)]
         _check_no_unit(unit)
     examples = with_label_names(model, rows)
     chosen, judges = _methods(methods, seed, unit), _metrics(model, metrics, rows, unit)

@@ -100,11 +100,15 @@ def explain_stripe(job: Job, model: ExplainedModel, stripe: int = 0, stripes: in
 def _explained(
     job: Job, model: ExplainedModel, method: Explainer, rows: list[dict[str, Any]], first: int
 ) -> list[dict[str, Any]]:
+    each = [(first + number, one) for number, row in enumerate(rows) for one in model.expanded([row])]
+    if not each:
+        return []
     limits: dict[str, Any] = {"batch_size": job.batch_size, "allow_nan": job.allow_nan, "stride": job.stride}
-    found = attribute(model, rows, method, job.target, show_progress=False, **limits)
-    labels = (_label(model, row.get("label")) for row in rows)
-    each = (explained_row(*given) for given in zip(found, rows, labels, strict=True))
-    return [row | {"index": first + row["index"]} for row in each]
+    found = attribute(model, [row for _, row in each], method, job.target, show_progress=False, **limits)
+    return [
+        explained_row(item, row, _label(model, row.get("label"))) | {"index": index}
+        for item, (index, row) in zip(found, each, strict=True)
+    ]
 
 
 def _label(model: ExplainedModel, label: Any) -> str | None:
