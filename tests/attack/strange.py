@@ -32,14 +32,15 @@ PIECES = [
 ]  # fmt: skip
 
 
-@st.composite
-def damaged(draw, content):
+EDITS = ("cut", "left out", "doubled", "put in", "put in", "put in", "changed")
+
+
+def edited(content, chance):
     """The bytes with up to three edits: cut off, left out, doubled, put in, or one byte changed."""
-    for _ in range(draw(st.integers(1, 3))):
-        size = len(content)
-        start = draw(st.integers(0, size))
-        end = min(size, start + draw(st.integers(0, 40)))
-        edit = draw(st.sampled_from(["cut", "left out", "doubled", "put in", "put in", "put in", "changed"]))
+    for _ in range(chance.randint(1, 3)):
+        start = chance.randint(0, len(content))
+        end = min(len(content), start + chance.randint(0, 40))
+        edit = chance.choice(EDITS)
         if edit == "cut":
             content = content[:start]
         elif edit == "left out":
@@ -47,10 +48,15 @@ def damaged(draw, content):
         elif edit == "doubled":
             content = content[:end] + content[start:]
         elif edit == "put in":
-            content = content[:start] + draw(st.sampled_from(PIECES)) + content[draw(st.sampled_from([start, end])) :]
+            content = content[:start] + chance.choice(PIECES) + content[chance.choice([start, end]) :]
         else:
-            content = content[:start] + bytes([draw(st.integers(0, 255))]) + content[start + 1 :]
+            content = content[:start] + bytes([chance.randint(0, 255)]) + content[start + 1 :]
     return content
+
+
+def damaged(content):
+    """The bytes with edits; one draw, which is what thousands of cases cost."""
+    return st.randoms(use_true_random=True).map(lambda chance: edited(content, chance))
 
 
 def places(value, path=()):

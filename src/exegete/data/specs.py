@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import fields
+from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
@@ -49,7 +50,7 @@ def parameters(name: str, cls: type, given: dict[str, Any], fixed: Collection[st
     Raises:
         ExegeteError: a parameter that the class does not have, or a value that is none of its field's type.
     """
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     valid = [field.name for field in fields(cls) if field.init and field.name not in fixed]
     wrong = next((key for key in given if key not in valid), None)
     if wrong is not None and not valid:
@@ -57,6 +58,11 @@ def parameters(name: str, cls: type, given: dict[str, Any], fixed: Collection[st
     if wrong is not None:
         raise unknown(f"parameter of {name}", wrong, valid)
     return {key: _valued(f"{name}: {key}", value, hints[key]) for key, value in given.items()}
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def _valued(what: str, value: Any, hint: Any) -> Any:
