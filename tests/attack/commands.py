@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import families
+from exegete.studies.runs.speed import Speed, keep
+from exegete.studies.runs.store import Store
 
 STUDY = Path(__file__).with_name("attacked_study.yaml")
 TRAIN = ["--data", "generated?size=32", "--epochs", "2", "--batch-size", "8", "--device", "cpu", "--quiet"]
@@ -21,6 +23,14 @@ def saved(folder):
     return folder
 
 
+def begun(name, folder):
+    """What a command's folder has before it: of a study, the machine's speed, so that none is timed."""
+    if name == "study":
+        folder.mkdir(parents=True)
+        keep(Store(folder), Speed())
+    return folder
+
+
 def words(name, model, folder):
     """A command's words: compare, study, a recipe, or the search for aml's weights."""
     out = ["--output-dir", folder]
@@ -28,6 +38,23 @@ def words(name, model, folder):
         return ["compare", "--model", model, *COMPARE, *out]
     if name == "study":
         return ["study", "run", STUDY, "--workers", "1", "--threads", "1", "--quiet", *out]
+    if name == "at2":
+        return [
+            "train",
+            "at2",
+            "--model",
+            model,
+            "--ablations",
+            "4",
+            "--set",
+            "max_steps=20",
+            *TRAIN[:2],
+            *TRAIN[6:],
+            *out,
+        ]
+    if name == "custom":
+        terms = "cross_entropy,attribution_entropy?weight=0.1"
+        return ["train", "custom", "--objectives", terms, "--config", "tiny", *TRAIN, *out]
     if name in ("aml", SEARCH):
         given = ["--trials", "2", "--max-length", "24"] if name == SEARCH else WEIGHTS
         return ["train", "aml", "--model", model, *given, *TRAIN, *out]

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 import exegete
+from attacked import LONG, noted
 from exegete.web.human_study.cases import cases
 from exegete.web.human_study.projects import create, find, invite
 from exegete.web.human_study.results import answers_of
@@ -99,7 +100,7 @@ def test_fifty_people_at_once_lose_nothing_and_double_nothing(study, server):
 
 def test_a_server_that_is_killed_again_and_again_loses_no_answer_it_acknowledged(study, server):
     storage, tokens = study
-    everybody, over = [joined(server, tokens[name]) for name in PEOPLE[:6]], Event()
+    everybody, over = [joined(server, tokens[name]) for name in PEOPLE[: 24 if LONG else 6]], Event()
     acknowledged = []
 
     def annotate(person):
@@ -129,11 +130,12 @@ def test_a_server_that_is_killed_again_and_again_loses_no_answer_it_acknowledged
             server.start()
 
     counted, failed = [], []
-    with ThreadPoolExecutor(len(everybody) + 1) as people:
+    with noted("SIGKILL", f"serve on {storage.engine.name}") as seen, ThreadPoolExecutor(len(everybody) + 1) as people:
         killer = people.submit(kill)
         list(people.map(annotate, range(len(everybody))))
         over.set()
         killer.result()
+        seen["cases"] = len(counted)
     assert failed == []
     assert len(counted) >= 2
     found = [(name, tuple(ranks)) for name, _, ranks, _ in kept(storage)]

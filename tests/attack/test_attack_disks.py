@@ -7,18 +7,32 @@ import re
 import resource
 import shutil
 import subprocess
+import sys
 from contextlib import contextmanager
 
 import pytest
 
 import stored
 from attacked import LONG, noted, times
-from commands import STUDY, saved, words
-from exegete.cli import main
+from commands import SEARCH, STUDY, begun, saved, words
+from exegete.studies.runs.grid import grid
+from exegete.studies.runs.run_cell import run_cell
+from exegete.studies.spec.study_file import load_study
+from exegete.web.human_study.storage import Storage
 from forks import command, finished, forge
+from sites import admin, annotator, csrf, letters, project, site
 
-USUAL = ["explain", "page", "compare", "baseline", "study table", "study page", "study import", "study"]
-USUAL += ["smat", "ivra", "fresh"] if LONG else []
+USUAL = ["explain", "page", "compare", "study table", "study page", "study import", "study export"]
+USUAL += ["baseline", "smat", "ivra", "fresh", "at2", SEARCH, "study"] if LONG else []
+PRINTED = {
+    "methods": ["methods"],
+    "metrics": ["metrics"],
+    "objectives": ["objectives"],
+    "datasets": ["datasets"],
+    "doctor": ["doctor"],
+    "study schema": ["study", "schema"],
+    "study table": ["study", "table", STUDY, "--output-dir"],
+}
 LINE = "a moving film about a small town"
 SIZE, PAGE = 1 << 25, 1 << 12
 
@@ -32,7 +46,8 @@ def model(tmp_path_factory):
 def runs(tmp_path_factory):
     """A finished study."""
     folder = tmp_path_factory.mktemp("finished") / "runs"
-    assert main([str(word) for word in words("study", None, folder)]) == 0
+    for cell in grid(load_study(STUDY)).cells:
+        assert run_cell(cell, begun("study", folder) if not folder.exists() else folder)
     return folder
 
 
@@ -96,9 +111,20 @@ def written(name, model, runs, folder):
         return ["study", "report", STUDY, "--output-dir", folder]
     if name == "study page":
         return ["study", "page", STUDY, "--output-dir", runs, "--output", folder / "page.md"]
+    if name == "study export":
+        return ["study", "export", folder / STUDY.name, "--output-dir", runs]
     if name == "study import":
         return ["study", "import", runs, "--output-dir", folder]
     return words(name, model, folder / "run")
+
+
+def prepare(name, runs, folder):
+    """Puts into a folder what a command needs there."""
+    if name == "study table":
+        shutil.copytree(runs, folder, dirs_exist_ok=True)
+    if name == "study export":
+        shutil.copy(STUDY, folder)
+    begun(name, folder / "run")
 
 
 def require_one_line(code, output):
@@ -118,15 +144,15 @@ def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, mo
     said, whole = tmp_path / "said", tmp_path / "whole"
     whole.mkdir()
     with disk(tmp_path / "disk") as place, noted("full disk", name) as seen, forge() as found:
-        if name == "study table":
-            shutil.copytree(runs, whole, dirs_exist_ok=True)
-            shutil.copytree(runs, place.folder, dirs_exist_ok=True)
+        prepare(name, runs, whole)
+        prepare(name, runs, place.folder)
         code, output = finished(found, written(name, model, runs, whole), said)
         assert code == 0, output
         expected = stored.of(whole)
         size = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
-        for number in range(times(8) + 2):
-            place.room(number * size // (times(8) + 2) // PAGE * PAGE)
+        count = 4 if name == "study" else times(8) + 2
+        for number in range(count):
+            place.room(number * size // count // PAGE * PAGE)
             found.start(command, written(name, model, runs, place.folder), said, place.limited)
             code, output = found.wait(), said.read_text(errors="replace")
             seen["cases"] += 1
@@ -146,11 +172,67 @@ def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, mo
 @pytest.mark.parametrize("name", USUAL)
 def test_a_folder_that_may_only_be_read_is_told_in_one_line(name, model, runs, tmp_path):
     with disk(tmp_path / "disk") as place, noted("read-only folder", name) as seen, forge() as found:
-        if name == "study table":
-            shutil.copytree(runs, place.folder, dirs_exist_ok=True)
+        prepare(name, runs, place.folder)
         if not place.read_only():
             return
         before = stored.of(place.folder)
         require_one_line(*finished(found, written(name, model, runs, place.folder), tmp_path / "said"))
         assert stored.difference(place.folder, before) == {}
         seen["cases"] += 1
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_what_is_printed_onto_a_full_disk_is_told_in_one_line(name, runs, tmp_path):
+    words = [*PRINTED[name], runs] if PRINTED[name][-1] == "--output-dir" else PRINTED[name]
+    with noted("full disk", f"{name}, printed") as seen, forge() as found:
+        found.start(onto_a_full_disk, words, tmp_path / "said")
+        require_one_line(found.wait(), (tmp_path / "said").read_text())
+        seen |= {"cases": 1, "refused": 1}
+
+
+def onto_a_full_disk(words, said):
+    """A command whose output nobody can take."""
+
+    def full():
+        sys.stdout = open("/dev/full", "w")  # noqa: SIM115
+
+    try:
+        return command(words, said, full)
+    finally:
+        sys.stdout = sys.stderr
+
+
+def test_an_answer_that_finds_the_disk_full_is_refused_and_taken_once_there_is_room(tmp_path):
+    with disk(tmp_path / "disk") as place, noted("full disk", "serve") as seen:
+        if not place.mounted:
+            return
+        made = site(tmp_path, with_model=False, storage=Storage(f"sqlite:///{place.folder}/studies.db"))
+        ada = annotator(made, project(made)["Ada"])
+        form = {"csrf": csrf(ada.get("/annotate/1")), "phase": ""}
+        form |= {f"rank-{name}": "1" for name in letters(ada.get("/annotate/1"))}
+        refused = 0
+        for number in range(times(60)):
+            place.room(0 if number % 2 else None)
+            answer = ada.post("/annotate/1", data=form | {"comment": "x" * 1900}, follow_redirects=False)
+            assert answer.status_code in (303, 503)  # the file may have room in itself
+            assert number % 2 or answer.status_code == 303
+            refused += answer.status_code == 503
+            seen["cases"] += 1
+        seen["refused"] = refused
+        assert refused
+        place.room(0)
+        for export in ("answers.csv", "answers.parquet"):
+            assert admin(made).get(f"/studies/first/export/{export}").status_code == 200
+        place.room(None)
+        assert ada.post("/annotate/1", data=form, follow_redirects=False).status_code == 303
+        made.studies.close()
+
+
+def test_a_storage_that_cannot_be_made_on_a_full_disk_is_told_in_one_line(tmp_path):
+    with disk(tmp_path / "disk") as place, noted("full disk", "serve") as seen, forge() as found:
+        place.room(0)
+        where = ["--study", "films", "--storage", f"sqlite:///{place.folder}/studies.db", "--port", "0"]
+        words = ["serve", *where, "--data", "generated?size=8"]
+        found.start(command, words, tmp_path / "said", place.limited)
+        require_one_line(found.wait(), (tmp_path / "said").read_text())
+        seen |= {"cases": 1, "refused": 1}

@@ -11,11 +11,11 @@ import pytest
 
 import stored
 from attacked import LONG, noted, times
-from commands import saved, words
+from commands import SEARCH, begun, saved, words
 from forks import command, finished, forge, seconds_of
 from test_attack_kills import all_cells
 
-USUAL = ["compare", "baseline", "smat", "ivra"] if LONG else ["compare", "baseline"]
+USUAL = ["baseline", "compare", "smat", "ivra", "aml", "at2", "study", SEARCH] if LONG else ["baseline"]
 STOPS = {"SIGTERM": [signal.SIGTERM], "one Ctrl-C": [signal.SIGINT], "two Ctrl-C": [signal.SIGINT, signal.SIGINT]}
 BACK = 40 * 24 * 3600
 
@@ -30,10 +30,11 @@ def test_a_stopped_command_says_so_and_ends_as_an_undisturbed_one(name, model, t
     said, chance, group = tmp_path / "said", random.Random(name), name == "study"
     with noted("SIGTERM, Ctrl-C", name) as seen, forge() as found:
         whole, run = tmp_path / "whole" / "run", tmp_path / "stopped" / "run"
-        took, (code, output) = seconds_of(lambda: finished(found, words(name, model, whole), said))
+        took, (code, output) = seconds_of(lambda: finished(found, words(name, model, begun(name, whole)), said))
         assert code == 0, output
         expected = stored.of(whole.parent)
-        for signals in list(STOPS.values()) * times(4):
+        begun(name, run)
+        for signals in list(STOPS.values()) * times(2):
             found.start(command, words(name, model, run), said)
             for number in signals:
                 if found.running(chance.uniform(0.02, 1 / len(signals)) * took):
@@ -58,14 +59,14 @@ def all_cells_later(root):
     all_cells(root)
 
 
-@pytest.mark.parametrize("name", USUAL[:3])
+@pytest.mark.parametrize("name", USUAL[:2])
 def test_a_clock_that_was_set_back_changes_nothing(name, model, tmp_path):
     said, chance = tmp_path / "said", random.Random(name)
     with noted("clock set back by 40 days", name) as seen, forge() as found:
         whole, run = tmp_path / "whole" / "run", tmp_path / "later" / "run"
         took, (code, output) = seconds_of(lambda: finished(found, words(name, model, whole), said))
         assert code == 0, output
-        for _ in range(times(5)):
+        for _ in range(times(3)):
             found.start(command, words(name, model, run), said)
             if found.running(chance.uniform(0.3, 1) * took):
                 found.kill()
