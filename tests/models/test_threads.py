@@ -23,7 +23,8 @@ PAIRINGS = [
     ("gradient_shap", "smooth_grad"),
     ("deep_lift", "globenc"),
 ]
-CALLS = 12
+CALLS = 25
+"""Of each of two threads: fifty a pairing."""
 
 
 def together(*jobs):
