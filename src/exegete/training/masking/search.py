@@ -6,7 +6,8 @@ import logging
 import os
 import platform
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,8 @@ class WeightSearch:
         url = self.storage or f"sqlite:///{(folder / 'search.db').resolve()}"
         self._announce(case, url, folder)
         while (study := self._study(url, case)) is not None:
-            study.optimize(case, n_trials=1)
+            with _told_once():
+                study.optimize(case, n_trials=1)
             last = study.trials[-1]
             logger.info("trial %d: %s %s", last.number, last.state.name.lower(), last.value)
         return self._best(url, case)
@@ -232,6 +234,21 @@ class _Watch(TrainerCallback):
         if state.epoch >= self.epochs:
             control.should_training_stop = True
             control.should_evaluate = False
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """Optuna does not print, inside the block, what a trial raises: it comes out of the block, too."""
+    told = logging.getLogger("optuna.study._optimize")
+    told.addFilter(_no_traceback)
+    try:
+        yield
+    finally:
+        told.removeFilter(_no_traceback)
+
+
+def _no_traceback(record: logging.LogRecord) -> bool:
+    return not record.exc_info
 
 
 def opened(url: str, name: str, higher_is_better: bool) -> optuna.Study:
