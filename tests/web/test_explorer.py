@@ -130,6 +130,16 @@ def test_the_stream_tells_progress_then_each_card_then_its_end(tmp_path):
     assert 0 <= shares[0] < shares[-1] <= 1
 
 
+def test_pairs_that_act_together_are_drawn(tmp_path):
+    chief = admin(site(tmp_path))
+    lines = chief.get("/explore/stream", params={"text": "an unbelievably moving film", "method": ["spex"]}).text
+    (card,) = [
+        json.loads(data)["html"] for kind, data in re.findall(r"event: (\w+)\ndata: (.*)\n", lines) if kind == "card"
+    ]
+    assert 0 < card.count("<path class") <= 6  # pairs of four words
+    assert "unbelievably – moving: " in card or "moving – film: " in card
+
+
 def test_a_permalink_asks_the_same_question(tmp_path):
     chief = admin(site(tmp_path))
     asked = {"text": "a & b = <c>\n?", "pair": "ü", "level": "token", "target": "good", "method": METHODS[:2]}
