@@ -133,6 +133,6 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 def on_post_build(config: Any) -> None:
     """Writes llms.txt and checks all links of the site. Raises PluginError where one is broken."""
     site = Path(config.site_dir)
-    (site / "llms.txt").write_text(llms.text(ROOT, config.nav), encoding="utf-8")
+    (site / "llms.txt").write_text(llms.text(ROOT, site, config.nav), encoding="utf-8")
     if found := sorted(set(links.broken(site))):
         raise PluginError("broken links:\n" + "\n".join(found))

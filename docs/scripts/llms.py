@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,14 @@ FIRST = 3
 """Paragraphs of the README."""
 
 
-def text(root: Path, nav: list[Any]) -> str:
-    """The file: the README's first paragraphs, then every page by section."""
+def text(root: Path, site: Path, nav: list[Any]) -> str:
+    """The file: the README's first paragraphs, then every page of the built site by section."""
     readme = (root / "README.md").read_text(encoding="utf-8").split("\n\n")
     about = [part for part in readme[1 : 1 + FIRST] if not part.startswith("!")]
     lines = ["# exegete", "> " + about[0].strip("*"), *about[1:]]
     for section in nav:
         ((title, pages),) = section.items()
-        entries = [f"- [{_title(page)}]({page.removesuffix('.md')}/)".replace("index/)", ")") for page in _flat(pages)]
+        entries = [f"- [{_title(site / address)}]({address})" for address in map(_address, _flat(pages))]
         lines.append(f"## {title}\n\n" + "\n".join(entries))
     return "\n\n".join(lines) + "\n"
 
@@ -32,5 +33,11 @@ def _flat(pages: Any) -> Iterator[str]:
                 yield from _flat(inner)
 
 
-def _title(page: str) -> str:
-    return re.sub(r"^\d+_", "", Path(page).stem).replace("_", " ")
+def _address(page: str) -> str:
+    return f"{page.removesuffix('.md')}/".removesuffix("index/") or "./"
+
+
+def _title(folder: Path) -> str:
+    """The first heading of the page in a folder."""
+    found = re.search(r"<h1[^>]*>(.*?)<", (folder / "index.html").read_text(encoding="utf-8"), re.DOTALL)
+    return unescape(found[1]).strip() if found else folder.name
