@@ -156,7 +156,10 @@ def test_what_was_left_of_a_finished_run_is_swept_unless_somebody_is_at_it(tmp_p
         run_cell(each, store.root)
         store.work(each.key).mkdir()
         store.failure(each.key).parent.mkdir(exist_ok=True)
+        store.failure(each.key).write_text("")
+        assert store.reason(each.key) == "its reason could not be written"
         store.failure(each.key).write_text("raised once")
+        assert store.reason(each.key) == "raised once"
         (store.root / "cells" / f".{each.key}.abc").mkdir()
     (store.root / ".claims" / cell.key).write_text("{}")
     os.utime(store.root / ".claims" / cell.key, (1, 1))

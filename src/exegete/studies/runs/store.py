@@ -70,6 +70,11 @@ class Store:
         """Where it stands why a run failed."""
         return self.root / "failed" / f"{key}.txt"
 
+    def reason(self, key: str) -> str:
+        """The last line of why a run failed, which a full disk may have kept nothing of."""
+        text = self.failure(key).read_text(encoding="utf-8").strip()
+        return text.splitlines()[-1] if text else "its reason could not be written"
+
     def record(self, key: str) -> Mapping[str, Any] | None:
         """The stored record of a finished run; None when there is none, or when its files are incomplete."""
         folder = self.folder(key)

@@ -32,5 +32,5 @@ def status(grid: Grid, store: Store) -> Status:
         if store.done(cell.key):
             done[kind] += 1
         elif store.failure(cell.key).exists():
-            failed[cell.title] = store.failure(cell.key).read_text(encoding="utf-8").strip().splitlines()[-1]
+            failed[cell.title] = store.reason(cell.key)
     return Status(total, done, failed, estimate.left(grid.cells, store), estimate.spent(grid.cells, store))
