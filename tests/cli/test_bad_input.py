@@ -164,6 +164,12 @@ def test_where_nothing_can_be_written_nothing_is_begun(place, model, data, tmp_p
         assert_one_clear_line(*run(*command, capsys=capsys), "nothing can be written", str(folder))
 
 
+def test_a_folder_whose_name_is_no_utf_8_is_refused(model, tmp_path, capsys):
+    words = ("explain", "a film", "--model", model, "--methods", "random", "--output-dir", tmp_path / "caf\udce9")
+    assert_one_clear_line(*run(*words, capsys=capsys), "caf\\xe9", "is no UTF-8")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_page_that_cannot_be_written(model, tmp_path, capsys):
     page = tmp_path / "nowhere" / "page.html"
     code, err = run("explain", "a film", "--model", model, "--methods", "random", "--html", page, capsys=capsys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,15 +15,18 @@ from exegete.errors import ExegeteError
 
 
 def writable(folder: Path | None) -> Path | None:
-    """The folder. Raises ExegeteError where nothing can be written into it, or it cannot be made."""
+    """The folder. Raises ExegeteError where it cannot be made or written into, or its name is no UTF-8."""
     if folder is None:
         return None
     try:
+        os.fspath(folder.absolute()).encode()
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
         with TemporaryFile(dir=there):
             return folder
     except OSError as error:
         raise ExegeteError(f"nothing can be written to the folder {folder}: {error.strerror}") from error
+    except UnicodeEncodeError as error:
+        raise ExegeteError(f"the folder's name {os.fsencode(folder)!r} is no UTF-8: Parquet cannot go there") from error
 
 
 Model = Annotated[str, typer.Option("--model", "-m", help="Folder or hub name of a fine-tuned model.")]
