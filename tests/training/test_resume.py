@@ -87,6 +87,14 @@ def test_stopped_by_a_signal_and_resumed_is_unbroken(unbroken, tmp_path, step, s
         assert _controls(tmp_path / "run") == _controls(whole)
 
 
+def test_of_one_checkpoint_that_is_kept_a_stop_loses_nothing(tmp_path):
+    assert not train(tmp_path, interrupted(signal.SIGTERM, 13), save_total_limit=1).finished
+    best = json.loads((tmp_path / "checkpoint-13" / "trainer_state.json").read_text())["best_global_step"]
+    assert {int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*")} == {best, 13}
+    assert train(tmp_path, save_total_limit=1).finished
+    assert len([*tmp_path.glob("checkpoint-*")]) == 1
+
+
 def _evaluations(folder):
     newest = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     history = json.loads((newest / "trainer_state.json").read_text())["log_history"]

@@ -52,6 +52,8 @@ class StopAfterStep(TrainerCallback):
         if not self._agreed(args.device):
             return
         self.stopped = True
+        if args.save_total_limit == 1 and state.global_step < state.max_steps:
+            args.save_total_limit = 2  # of one alone the Trainer keeps the best at the end, and not where it stopped
         if not _whole(state.epoch):
             control.should_save = True
 
