@@ -52,6 +52,9 @@ def words(name, model, folder):
             *TRAIN[6:],
             *out,
         ]
+    if name == "corpus":
+        data = ["--data", "generated?size=40", "--split", "dev", "--rows-a-part", "8", "--methods", "saliency"]
+        return ["explain", "--model", model, *data, "--device", "cpu", *out]
     if name == "custom":
         terms = "cross_entropy,attribution_entropy?weight=0.1"
         return ["train", "custom", "--objectives", terms, "--config", "tiny", *TRAIN, *out]

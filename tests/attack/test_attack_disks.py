@@ -23,7 +23,7 @@ from forks import command, finished, forge
 from sites import admin, annotator, csrf, letters, project, site
 
 USUAL = ["explain", "page", "compare", "study table", "study page", "study import", "study export"]
-USUAL += ["baseline", "smat", "ivra", "fresh", "at2", SEARCH, "study"] if LONG else []
+USUAL += ["baseline", "smat", "ivra", "fresh", "at2", "corpus", SEARCH, "study"] if LONG else []
 PRINTED = {
     "methods": ["methods"],
     "metrics": ["metrics"],

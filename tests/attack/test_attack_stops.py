@@ -15,7 +15,7 @@ from commands import SEARCH, begun, saved, words
 from forks import command, finished, forge, seconds_of
 from test_attack_kills import all_cells
 
-USUAL = ["baseline", "compare", "smat", "ivra", "aml", "at2", "study", SEARCH] if LONG else ["baseline"]
+USUAL = ["baseline", "compare", "smat", "ivra", "aml", "at2", "corpus", "study", SEARCH] if LONG else ["baseline"]
 STOPS = {"SIGTERM": [signal.SIGTERM], "one Ctrl-C": [signal.SIGINT], "two Ctrl-C": [signal.SIGINT, signal.SIGINT]}
 BACK = 40 * 24 * 3600
 

@@ -67,7 +67,9 @@ def test_a_stopped_training_goes_on_to_the_same_weights_and_a_finished_one_is_ta
     assert train_answering(tmp_path / "run", device="cpu", scale=0.004).finished
     one, other = (exegete.load(tmp_path / name / "model", task="generation") for name in ("whole", "run"))
     assert weights_digest(one.model) == weights_digest(other.model)
-    assert train_answering(tmp_path / "run").reused
+    assert train_answering(tmp_path / "run", scale=0.004).reused
+    with pytest.raises(exegete.ExegeteError, match="another seed or scale"):
+        train_answering(tmp_path / "run", scale=0.004, seed=1)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 

@@ -8,6 +8,7 @@ keys, drawn and not zero, and a low rotary base let a head look one token back w
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -27,6 +28,8 @@ from transformers import (
 
 from exegete.data.generated.retrieval import lessons, vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
+from exegete.data.provenance import whole_folder, write_json
+from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.passes.preserve import unchanged_random_state
@@ -54,12 +57,17 @@ def train_answering(
         device: cpu or cuda; default: a GPU if there is one.
         scale: of the number of steps; below 1 the answers will not be right.
         show_progress: whether to show the Trainer's bar.
+
+    Raises:
+        ExegeteError: the folder holds a training of another seed or scale.
     """
     folder, stop = Path(output_dir), StopAfterStep()
     whole, tokenizer = folder / "model", generated_tokenizer(vocabulary())
-    if whole.exists():
-        return TrainResult(whole, load(whole, device=device, task="generation"), {}, reused=True)
     steps, recited = (max(1, round(scale * each)) for each in (STEPS, RECITED))
+    _require_same(folder / "settings.json", {"seed": seed, "steps": steps, "recited": recited})
+    if whole.exists():
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        return TrainResult(whole, load(whole, device=device, task="generation"), {}, reused=True)
     arguments = TrainingArguments(
         str(folder / "checkpoints"),
         max_steps=steps,
@@ -94,11 +102,18 @@ def train_answering(
             trainer.train(resume_from_checkpoint=None if last is None else str(last))
     done, finished = trainer.state.global_step, trainer.state.global_step >= steps
     if finished:
-        trainer.save_model(str(folder / "unfinished"))
-        (folder / "unfinished").rename(whole)
+        with whole_folder(whole) as fresh:
+            trainer.save_model(str(fresh))
         shutil.rmtree(folder / "checkpoints")
     model = load(trainer.model.eval(), tokenizer, task="generation")
     return TrainResult(whole, model, {}, done, finished=finished, signal=stop.signal)
+
+
+def _require_same(path: Path, settings: dict[str, Any]) -> None:
+    if not path.exists():
+        write_json(path, settings)
+    elif json.loads(path.read_text(encoding="utf-8")) != settings:
+        raise ExegeteError(f"{path.parent} holds a training of another seed or scale: choose another folder")
 
 
 def accuracy(model: ExplainedModel, rows: Sequence[Mapping[str, Any]]) -> float:

@@ -65,9 +65,9 @@ class Parts:
     def __init__(self, folder: Path, config: Mapping[str, Any] | None = None) -> None:
         self.folder, head = folder, folder / HEAD
         if config is not None and not head.exists():
-            write_json(head, {"digest": digest(config), "config": config, "versions": versions(), "rows": None})
             with whole_file(folder / CARD) as fresh:
                 fresh.write_text(_card(config), encoding="utf-8")
+            write_json(head, {"digest": digest(config), "config": config, "versions": versions(), "rows": None})
         try:
             self.head = json.loads(head.read_text(encoding="utf-8"))
             self.config: dict[str, Any] = self.head["config"]
