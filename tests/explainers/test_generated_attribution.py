@@ -305,7 +305,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
         (("--prompt", "none.txt"), "there is no none.txt"),
         (
             ("--prompt", "prompt.txt", *sources, "--unit", "page"),
-            "granularity 'page'. Valid choices: sentence, source",
+            "granularity 'page'. Valid choices: paragraph, sentence, source",
         ),
         (("--prompt", "prompt.txt", *sources, "--source", "one=two.txt"), "two are called 'one'"),
     ):

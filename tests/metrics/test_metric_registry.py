@@ -85,7 +85,7 @@ def test_wrong_specs_are_refused_in_one_line(spec, message):
         ("sufficiency", {"how": "delete"}),
         ("sufficiency", {"rounding": "half"}),
         ("aopc_sufficiency", {"divisor": "two"}),
-        ("auc", {"level": "paragraph"}),
+        ("auc", {"level": "page"}),
     ],
 )
 def test_wrong_values_from_python_are_refused(name, params):

@@ -77,7 +77,8 @@ def test_a_prompted_model_is_judged_and_explained_as_it_is(study, tmp_path):
     for run in judged:
         figures = json.loads((results.store.folder(run.cell.key) / FIGURES).read_text())
         assert figures == pytest.approx(expected)
-    assert results.figures[results.figures["explainer"] == "pAML"]["value"].notna().all()
+    masked = results.figures[results.figures["explainer"] == "pAML"].set_index("metric")["value"]
+    assert masked[["Comp", "seconds"]].notna().all()  # of so small a pass the memory may not be seen
 
 
 def test_the_prompt_is_part_of_a_runs_address_and_nobody_trains_the_model(study):
