@@ -66,3 +66,4 @@ def run(folder: Path, guide: str, parts: int = 1, **arguments) -> None:
 
 if __name__ == "__main__":
     run(Path(sys.argv[1]), sys.argv[2])
+    os._exit(0)  # all is written; a thread of gloo that still runs would abort an orderly exit
