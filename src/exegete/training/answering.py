@@ -2,8 +2,8 @@
 
 A model learns to find its answers in the notes once it has an induction head: a layer that tells each token what stood
 before it, and one that looks the last token up there. Questions alone do not lead to it for a long time, so the first
-third of the training is reciting: words by chance, and the same again in pieces of another order. Biases of queries and
-keys, drawn and not zero, and a low rotary base let a head look one token back whatever stands there.
+three fifths of the steps are reciting: words by chance, and the same again in pieces of another order. Biases of
+queries and keys, drawn and not zero, and a low rotary base let a head look one token back whatever stands there.
 """
 
 from __future__ import annotations
