@@ -347,12 +347,9 @@ class ExplainedModel(nn.Module):
         """Weights [B, L] of the positions at which the answer is read: attention maps are looked at from there.
 
         Encoders: the first position (or the mean over all, if that is how the head pools); decoders: the last one;
-        spans: half at the start and half at the end; heads over tokens: where they are read.
+        spans: half at the start and half at the end.
         """
         weights = torch.zeros(batch.attended.shape, device=batch.device, dtype=self.dtype)
-        if batch.read is not None:
-            places = batch.read.to(self.dtype)
-            return places / places.sum(1, keepdim=True)
         if self.task.name == "span":
             halves = torch.full_like(target, 0.5, dtype=weights.dtype)
             return weights.scatter_add(1, target, halves)

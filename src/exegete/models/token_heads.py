@@ -71,7 +71,16 @@ class Tagging(Classification):
         return found if self.is_contrast(target) else found - logits[..., -1]
 
 
-class TaggingModel(ExplainedModel):
+class _ReadWhereAsked(ExplainedModel):
+    """A model whose batches say where its head is read."""
+
+    def readout(self, batch: Batch, target: Tensor) -> Tensor:
+        """The positions at which the head is read, in equal shares."""
+        places = _read(batch).to(self.dtype)
+        return places / places.sum(1, keepdim=True)
+
+
+class TaggingModel(_ReadWhereAsked):
     """A token classifier; what is explained is the tag of a stretch of text, such as an entity.
 
     A row has `text` and `span`, the stretch's first character and the one behind its last. A text alone stands for all
@@ -129,7 +138,7 @@ class TaggingModel(ExplainedModel):
         return [row | {"span": span} for span in spans]
 
 
-class MaskedModel(ExplainedModel):
+class MaskedModel(_ReadWhereAsked):
     """A masked language model, explained in the word that it fills in for a mask token of the text.
 
     Labels are the words of its vocabulary. Of several masks a row's `mask` says which, from 0; the others stay.

@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from exegete.recipes.base import Recipe
-from exegete.recipes.guidance import (
-    DEPARTURES,
-    HEAD_ACTIVATION,
-    HEAD_DROPOUT,
-    MAX_LENGTH,
-    PAPER,
-    arguments,
-    explanation_loss,
-)
+from exegete.recipes.guidance import DEPARTURES, FACTS, arguments, explanation_loss
 
 
 def er_bound(
@@ -30,12 +22,9 @@ def er_bound(
     loss, _ = explanation_loss(guide, 1.0)
     return Recipe(
         name="er_bound",
-        paper=PAPER,
+        **FACTS,
         objectives=(loss,),
         arguments=arguments(3e-5, 25),
         patience=10 if loss.explainer.name == "input_x_gradient" else 5,
-        max_length=MAX_LENGTH,
-        head_dropout=HEAD_DROPOUT,
-        head_activation=HEAD_ACTIVATION,
         departures=DEPARTURES,
     )

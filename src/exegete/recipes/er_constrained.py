@@ -7,15 +7,7 @@ from typing import Annotated
 from exegete.errors import ExegeteError
 from exegete.objectives import CrossEntropy
 from exegete.recipes.base import Recipe
-from exegete.recipes.guidance import (
-    DEPARTURES,
-    HEAD_ACTIVATION,
-    HEAD_DROPOUT,
-    MAX_LENGTH,
-    PAPER,
-    arguments,
-    explanation_loss,
-)
+from exegete.recipes.guidance import DEPARTURES, FACTS, arguments, explanation_loss
 from exegete.training import Constrained, ConstrainedTrainer
 
 
@@ -52,14 +44,11 @@ def er_constrained(
     )
     return Recipe(
         name="er_constrained",
-        paper=PAPER,
+        **FACTS,
         objectives=(CrossEntropy(), constrained),
         trainer=ConstrainedTrainer,
         arguments=arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),
         patience=10,
-        max_length=MAX_LENGTH,
-        head_dropout=HEAD_DROPOUT,
-        head_activation=HEAD_ACTIVATION,
         departures=(
             *DEPARTURES,
             "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.",

@@ -6,15 +6,7 @@ from typing import Annotated
 
 from exegete.objectives import CrossEntropy
 from exegete.recipes.base import Recipe
-from exegete.recipes.guidance import (
-    DEPARTURES,
-    HEAD_ACTIVATION,
-    HEAD_DROPOUT,
-    MAX_LENGTH,
-    PAPER,
-    arguments,
-    explanation_loss,
-)
+from exegete.recipes.guidance import DEPARTURES, FACTS, arguments, explanation_loss
 
 
 def er_joint(
@@ -33,13 +25,10 @@ def er_joint(
     loss, values = explanation_loss(guide, weight)
     return Recipe(
         name="er_joint",
-        paper=PAPER,
+        **FACTS,
         objectives=(CrossEntropy(), loss),
         arguments=arguments(values.joint_rate, values.joint_epochs),
         patience=5,
         threshold=1e-5,
-        max_length=MAX_LENGTH,
-        head_dropout=HEAD_DROPOUT,
-        head_activation=HEAD_ACTIVATION,
         departures=DEPARTURES,
     )

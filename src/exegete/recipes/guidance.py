@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from exegete.explainers import Explainer, explainer
 from exegete.objectives import ExplanationLoss
 
-PAPER = "Ferreira et al. 2024"
 ALIASES = {"attention": "attention_last", "rollout": "attention_rollout", "ixg": "input_x_gradient"}
 ARGUMENTS: Mapping[str, Any] = {
     "adam_beta2": 0.98,
@@ -20,8 +19,13 @@ ARGUMENTS: Mapping[str, Any] = {
     "logging_strategy": "epoch",
     "metric_for_best_model": "loss",
 }
-MAX_LENGTH = 1024
-HEAD_DROPOUT, HEAD_ACTIVATION = 0.0, "tanh"
+FACTS: Mapping[str, Any] = {
+    "paper": "Ferreira et al. 2024",
+    "max_length": 1024,
+    "head_dropout": 0.0,
+    "head_activation": "tanh",
+}
+"""Of a recipe, the same for all variants."""
 DEPARTURES = (
     "Any encoder or decoder with a classification head, without its dropout, and in BigBird's the paper's tanh.",
     "Guided attention is taken before its dropout; the authors' code takes it after.",
