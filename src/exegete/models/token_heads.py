@@ -12,14 +12,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from exegete.data.alignment import Alignment
+from exegete.data.tags import OUTSIDE, split_tag
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
 from exegete.models.explained import ExplainedModel
 from exegete.models.passes.capture import Capture
 from exegete.models.tasks import Classification
-
-OUTSIDE = "O"
 
 
 class Tagging(Classification):
@@ -33,7 +32,7 @@ class Tagging(Classification):
     at_positions = True
 
     def __init__(self, tags: Sequence[str]) -> None:
-        kinds = [_split(tag)[1] for tag in tags]
+        kinds = [split_tag(tag)[1] for tag in tags]
         self.kinds = tuple(dict.fromkeys(kinds))
         self.other = torch.tensor([[tag != kind for tag in kinds] for kind in self.kinds])
         """[kinds, tags] Which tags are not the kind's."""
@@ -128,7 +127,7 @@ class TaggingModel(_ReadWhereAsked):
             tags = self.model(**self._arguments_for(batch, Capture())).logits[0].argmax(-1).tolist()
         spans, before = list[list[int]](), (OUTSIDE, -1)
         for word, place in _first_tokens(alignment, 0, len(alignment.texts[0])):
-            prefix, kind = _split(super().labels[tags[place]])
+            prefix, kind = split_tag(super().labels[tags[place]])
             start, end = alignment.words[word].bare
             if kind != OUTSIDE and (kind, word - 1) == before and prefix not in tuple("BSU"):
                 spans[-1][1] = end
@@ -204,12 +203,6 @@ def _read(batch: Batch) -> Tensor:
     if batch.read is None:
         raise ExegeteError("a head over tokens needs to know where it is read: encode rows, or set `read` of the batch")
     return batch.read
-
-
-def _split(tag: str) -> tuple[str, str]:
-    """The prefix and the kind of a tag."""
-    prefix, dash, kind = tag.partition("-")
-    return (prefix, kind) if dash and len(prefix) == 1 and prefix in "BIESLUM" and kind else ("", tag)
 
 
 def _places(row: Mapping[str, Any], number: int, alignment: Alignment) -> list[int]:

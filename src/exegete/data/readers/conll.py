@@ -11,12 +11,12 @@ from exegete.data.cards import DataCard
 from exegete.data.readers.base import Row, read, text_features
 from exegete.data.readers.layouts import FileASplit
 from exegete.data.spans import joined
+from exegete.data.tags import OUTSIDE, split_tag
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
     from datasets import Features
 
-OUTSIDE, PREFIXES = "O", "BIESLUM"
 Stretch = tuple[str, int, int]
 """A kind, its first word, and the one behind its last."""
 
@@ -81,9 +81,7 @@ def stretches(tags: list[str]) -> list[Stretch]:
     """The tagged stretches of a sentence, in order; one begins where a tag says so, or another kind stands before."""
     found, before = list[Stretch](), ("", OUTSIDE)
     for place, tag in enumerate(tags):
-        prefix, dash, kind = tag.partition("-")
-        if not (dash and kind and prefix in tuple(PREFIXES)):
-            prefix, kind = "", tag
+        prefix, kind = split_tag(tag)
         goes_on = prefix in tuple("IMEL") and kind == before[1] and before[0] not in tuple("ESLU")
         if goes_on and found:
             found[-1] = (kind, found[-1][1], place + 1)
