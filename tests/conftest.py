@@ -27,12 +27,15 @@ PROGRAMS = {
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out the tests of programs that are not there."""
+    """Leaves out the tests of programs that are not there; browsers, which are late now and then, get a second try."""
     missing = {mark for mark, (program, _) in PROGRAMS.items() if program is None}
     left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in missing)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+    for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -46,6 +49,15 @@ def pytest_terminal_summary(terminalreporter):
 def programs() -> dict[str, str | None]:
     """Where the programs are that some tests need, by their mark."""
     return {mark: program for mark, (program, _) in PROGRAMS.items()}
+
+
+@pytest.fixture(scope="session")
+def browser(programs):
+    """Chromium, without a window: one a process, since its driver has the process's only event loop."""
+    from browsing import chromium
+
+    with chromium(programs["browser"]) as found:
+        yield found
 
 
 def _folder(variable: str, default: str) -> Path:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +11,6 @@ import torch
 import exegete
 import families
 from small import small
-
-sys.path.append(str(Path(__file__).parents[1] / "web"))
-from browsing import chromium
 
 TEXTS = [
     "a moving film about a small town and its river",
@@ -64,10 +59,3 @@ def pictures(tmp_path_factory):
     folder = Path(kept) if kept else tmp_path_factory.mktemp("pictures")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """Chromium, without a window."""
-    with chromium(shutil.which("chromium")) as found:
-        yield found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from browsing import chromium, served, visitor
+from browsing import served, visitor
 from databases import cluster, url
 from exegete.cli import app as commands
 from sites import admin, compared, site
@@ -53,13 +53,6 @@ def started(tmp_path, monkeypatch):
         return begun | {"printed": result.stderr}
 
     return start
-
-
-@pytest.fixture(scope="session")
-def browser(programs):
-    """Chromium, without a window."""
-    with chromium(programs["browser"]) as found:
-        yield found
 
 
 @pytest.fixture

@@ -52,18 +52,14 @@ def in_windows(
     parts = [
         {**row, "text": row["text"][start:end]} for row, each in zip(rows, spans, strict=True) for start, end in each
     ]
-    owner = [number for number, each in enumerate(spans) for _ in each]
-    logits = torch.stack(
-        [one for start in range(0, len(parts), 16) for one in _logits(model, parts[start : start + 16])]
-    )
-    wanted, answers = [], []
-    for number in range(len(rows)):
-        mine = [at for at, one in enumerate(owner) if one == number]
-        batch, mean = model.encode([parts[mine[0]]]), logits[mine].mean(0, keepdim=True)
+    logits, wanted, answers, first = _logits(model, parts), [], [], 0
+    for number, each in enumerate(spans):
+        batch, mean = model.encode([parts[first]]), logits[first : first + len(each)].mean(0, keepdim=True)
+        first += len(each)
         one = target[number] if isinstance(target, list) else target
         answers.append((model.target(batch, [one] if isinstance(target, list) else one, mean), mean))
         chosen = answers[-1][0][0].tolist()
-        wanted += [tuple(chosen) if isinstance(chosen, list) else chosen] * len(mine)
+        wanted += [tuple(chosen) if isinstance(chosen, list) else chosen] * len(each)
     found = iter(explain(parts, wanted))
     pieces = [[next(found) for _ in each] for each in spans]
     return [_whole(model, *each) for each in zip(rows, spans, pieces, answers, range(len(rows)), strict=True)]

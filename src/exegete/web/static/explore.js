@@ -45,6 +45,7 @@ function show() {
 
 async function ask() {
   show();
+  list.setAttribute("aria-busy", "true");
   const mine = ++asking;
   const form = new URLSearchParams(answers.dataset.query);
   form.set("removed", [...gone].join(","));
@@ -53,6 +54,7 @@ async function ask() {
   const reply = await fetch("/explore/without", { method: "POST", body: form, headers }).catch(() => null);
   const found = await reply?.json().catch(() => null);
   if (mine !== asking) return;
+  list.removeAttribute("aria-busy");
   if (!reply?.ok || !found) {
     document.getElementById("removed").textContent = found?.error || "No answer came, the bars are those from before.";
     return;
