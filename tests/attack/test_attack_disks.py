@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -23,7 +24,7 @@ from forks import command, finished, forge
 from sites import admin, annotator, csrf, letters, project, site
 
 USUAL = ["explain", "page", "compare", "study table", "study page", "study import", "study export"]
-USUAL += ["baseline", "smat", "ivra", "fresh", "at2", "corpus", SEARCH, "study"] if LONG else []
+USUAL += ["baseline", "smat", "ivra", "fresh", "at2", "corpus", SEARCH, "demo", "study"] if LONG else []
 PRINTED = {
     "methods": ["methods"],
     "metrics": ["metrics"],
@@ -115,7 +116,16 @@ def written(name, model, runs, folder):
         return ["study", "export", folder / STUDY.name, "--output-dir", runs]
     if name == "study import":
         return ["study", "import", runs, "--output-dir", folder]
+    if name == "demo":  # by a path that is the same on each disk: its comparison is of the model that stands there
+        return ["demo", "--methods", "saliency,random", "--limit", "8", "--device", "cpu", "-q", "--output-dir", "run"]
     return words(name, model, folder / "run")
+
+
+def standing(folder, then=None):
+    """Stands in a folder, in the process of a command."""
+    os.chdir(folder)
+    if then is not None:
+        then()
 
 
 def prepare(name, runs, folder):
@@ -140,21 +150,22 @@ def require_one_line(code, output):
 
 
 @pytest.mark.parametrize("name", USUAL)
-def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, model, runs, tmp_path):
+def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, model, runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("EXEGETE_SCALE", "0.01")
     said, whole = tmp_path / "said", tmp_path / "whole"
     whole.mkdir()
     with disk(tmp_path / "disk") as place, noted("full disk", name) as seen, forge() as found:
         prepare(name, runs, whole)
         prepare(name, runs, place.folder)
-        code, output = finished(found, written(name, model, runs, whole), said)
+        code, output = finished(found, written(name, model, runs, whole), said, partial(standing, whole))
         assert code == 0, output
         expected = stored.of(whole)
         size = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
-        count = 4 if name == "study" else times(8) + 2
+        count = 4 if name in ("demo", "study") else times(8) + 2
         for number in range(count):
             place.room(number * size // count // PAGE * PAGE)
-            found.start(command, written(name, model, runs, place.folder), said, place.limited)
-            code, output = found.wait(), said.read_text(errors="replace")
+            limited = partial(standing, place.folder, place.limited)
+            code, output = finished(found, written(name, model, runs, place.folder), said, limited)
             seen["cases"] += 1
             seen["refused"] += code != 0
             if code:
@@ -162,7 +173,7 @@ def test_a_full_disk_is_told_and_the_command_goes_on_when_there_is_room(name, mo
             left = [path for path in place.folder.rglob(".*") if path.is_file() and path.name != ".lock"]
             assert not [path for path in left if path.name.count(".") > 3], left
         place.room(None)
-        code, output = finished(found, written(name, model, runs, place.folder), said)
+        code, output = finished(found, written(name, model, runs, place.folder), said, partial(standing, place.folder))
         assert code == 0, output
         assert stored.difference(place.folder, expected) == {}
         assert seen["refused"] > 0
@@ -176,7 +187,8 @@ def test_a_folder_that_may_only_be_read_is_told_in_one_line(name, model, runs, t
         if not place.read_only():
             return
         before = stored.of(place.folder)
-        require_one_line(*finished(found, written(name, model, runs, place.folder), tmp_path / "said"))
+        inside = partial(standing, place.folder)
+        require_one_line(*finished(found, written(name, model, runs, place.folder), tmp_path / "said", inside))
         assert stored.difference(place.folder, before) == {}
         seen["cases"] += 1
 

@@ -15,7 +15,7 @@ from exegete.training import ObjectiveTrainer, fine_tune
 from exegete.training.loop.checkpoints import newest_whole
 from runs import ARGUMENTS, difference, generated, weights
 
-SCHEDULE = {"num_train_epochs": 3, "learning_rate": 1e-3, "eval_steps": 2, "save_total_limit": None}
+SCHEDULE = {"num_train_epochs": 3, "learning_rate": 1e-3, "eval_steps": 2, "save_total_limit": None, "logging_steps": 4}
 STEPS_AN_EPOCH, STEPS = 5, 15
 
 
@@ -82,7 +82,8 @@ def test_stopped_by_a_signal_and_resumed_is_unbroken(unbroken, tmp_path, step, s
     resumed = train(tmp_path / "run", **every)
     assert resumed.finished
     assert difference(weights(whole), weights(tmp_path / "run")) == 0.0
-    assert _evaluations(tmp_path / "run") == _evaluations(whole)
+    assert _entries(tmp_path / "run", "eval_loss") == _entries(whole, "eval_loss")
+    assert _entries(tmp_path / "run", "loss") == _entries(whole, "loss")
     if strategy == "epoch":
         assert _controls(tmp_path / "run") == _controls(whole)
 
@@ -95,10 +96,10 @@ def test_of_one_checkpoint_that_is_kept_a_stop_loses_nothing(tmp_path):
     assert len([*tmp_path.glob("checkpoint-*")]) == 1
 
 
-def _evaluations(folder):
+def _entries(folder, name):
     newest = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     history = json.loads((newest / "trainer_state.json").read_text())["log_history"]
-    return [(entry["step"], entry["eval_loss"]) for entry in history if "eval_loss" in entry]
+    return [(entry["step"], entry[name]) for entry in history if name in entry]
 
 
 def _controls(folder):
@@ -148,7 +149,7 @@ def test_the_patience_of_early_stopping_outlives_a_stop(tmp_path):
     assert not train(tmp_path / "end", interrupted(signal.SIGTERM, 15), patience=2, **still).finished
     ended = train(tmp_path / "end", patience=2, **still)
     assert (ended.steps, ended.finished) == (15, True)
-    assert _evaluations(tmp_path / "end") == _evaluations(tmp_path / "whole")
+    assert _entries(tmp_path / "end", "eval_loss") == _entries(tmp_path / "whole", "eval_loss")
     assert difference(weights(tmp_path / "end"), weights(tmp_path / "whole")) == 0.0
 
 

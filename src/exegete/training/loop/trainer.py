@@ -34,8 +34,8 @@ from exegete.training.loop.progress import Pace, Progress
 
 LEARNED = "exegete_learned.safetensors"
 SUMS = "exegete_sums.safetensors"
-NORMS = "gradient norms"
-LOGGED = ("log", NORMS)
+NORMS, LOSS = "gradient norms", "loss"
+LOGGED = ("log", NORMS, LOSS)
 
 
 class ObjectiveTrainer(Trainer):
@@ -183,6 +183,8 @@ class ObjectiveTrainer(Trainer):
                 raise self._broken("the gradient is")
         if self.accelerator.sync_gradients:
             self._adapt()
+        counted = torch.stack([loss.detach(), torch.full_like(loss, self.accelerator.sync_gradients)])
+        self._sums[LOSS] = self._sums.get(LOSS, torch.zeros_like(counted)) + counted
         return loss
 
     def _adapt(self) -> None:
@@ -251,11 +253,21 @@ class ObjectiveTrainer(Trainer):
         return {}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds the objectives' terms since the last log, and what adaptive ones have to say."""
-        if "loss" in logs:
+        """Adds the objectives' terms since the last log, and what adaptive ones have to say.
+
+        The loss is that of all steps since the last log, also of those before a stop.
+        """
+        if LOSS in logs:
+            loss, steps = self.accelerator.reduce(self._sums.pop(LOSS), "sum").tolist()
             adaptive = [objective for objective in self.module.objectives if isinstance(objective, Adaptive)]
             norms = {f"{name}_gradient_norm": value for name, value in self._drained(NORMS).items()}
-            logs = logs | self._drained("log") | norms | {n: v for each in adaptive for n, v in each.figures.items()}
+            logs = (
+                logs
+                | {LOSS: loss / steps}
+                | self._drained("log")
+                | norms
+                | {n: v for each in adaptive for n, v in each.figures.items()}
+            )
         super().log(logs, start_time)
 
     def _record(self, purpose: str, terms: Tensor, sizes: Tensor) -> None:
