@@ -10,6 +10,14 @@ class ExegeteError(ValueError):
     """Bad input. The message says what was expected, what came and what to do; the command line exits with 2."""
 
 
+class Stopped(ExegeteError):  # noqa: N818  # no error: a signal asked for it
+    """A signal stopped a training that something else needs; what it has done is kept, and the same call goes on."""
+
+    def __init__(self, message: str, signal: int | None = None) -> None:
+        super().__init__(message)
+        self.signal = signal
+
+
 def unknown(what: str, name: str, valid: Iterable[str]) -> ExegeteError:
     """The error for a name outside a registry; it lists the valid names and the closest one."""
     names = sorted(valid)

@@ -61,4 +61,5 @@ def words(name, model, folder):
     if name in ("aml", SEARCH):
         given = ["--trials", "2", "--max-length", "24"] if name == SEARCH else WEIGHTS
         return ["train", "aml", "--model", model, *given, *TRAIN, *out]
-    return ["train", name, "--config", "tiny", *TRAIN, *out]
+    start = ["--model", model] if name == "lora" else ["--config", "tiny"]
+    return ["train", name, *start, *TRAIN, *out]

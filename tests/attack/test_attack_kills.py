@@ -14,7 +14,7 @@ from attacked import LONG, noted, times
 from commands import SEARCH, STUDY, begun, saved, words
 from exegete.recipes import RECIPES
 from exegete.studies.runs.grid import grid
-from exegete.studies.runs.run_cell import run_cell
+from exegete.studies.runs.run_cell import run_cell, sweep
 from exegete.studies.runs.store import Store
 from exegete.studies.spec.study_file import load_study
 from forks import command, finished, forge, seconds_of
@@ -81,6 +81,7 @@ def all_cells(root):
     for cell in grid(load_study(STUDY)).cells:
         while not run_cell(cell, root, beat=0.2, stale=1):
             time.sleep(0.1)
+    sweep(grid(load_study(STUDY)).cells, root)
 
 
 def test_killed_workers_of_a_study_leave_the_runs_of_an_undisturbed_one(tmp_path):

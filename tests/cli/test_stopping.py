@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import exegete
+from exegete.cli import main
+from exegete.training import ObjectiveTrainer
 
 COMMAND = [sys.executable, "-m", "exegete"]
 
@@ -57,3 +59,18 @@ def test_a_comparison_that_is_stopped_says_what_is_kept(number, tmp_path, monkey
     code, lines = stopped_when(process, lambda: any((tmp_path / "out").rglob("*.parquet")), number)
     assert code == 128 + number
     assert lines == ["stopped: judged examples are kept in out: the same command with --output-dir out goes on"]
+
+
+def test_a_teacher_that_is_stopped_is_no_bad_input(tmp_path, monkeypatch, capsys):
+    """A training that another one needs ends the command with the code of the signal."""
+
+    def interrupted(self, *given, **options):
+        signal.raise_signal(signal.SIGTERM)
+        return step(self, *given, **options)
+
+    step = ObjectiveTrainer.training_step
+    monkeypatch.setattr(ObjectiveTrainer, "training_step", interrupted)
+    train = ["train", "smat", "--config", "tiny", "--data", "generated?size=32", "--epochs", "1", "--device", "cpu"]
+    assert main([*train, "--quiet", "--output-dir", str(tmp_path / "run")]) == 128 + signal.SIGTERM
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == "stopped: the teacher's training was stopped: the same call goes on from there"

@@ -24,7 +24,7 @@ from exegete.cli.stopping import left, signal_of, stoppable
 from exegete.cli.study import app as study
 from exegete.cli.summary import summary
 from exegete.cli.train import app as train
-from exegete.errors import ExegeteError, brief
+from exegete.errors import ExegeteError, Stopped, brief
 
 app = typer.Typer(
     name="exegete",
@@ -62,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with stoppable():
             app(args=None if argv is None else list(argv))
+    except Stopped as stopped:
+        say(f"stopped: {stopped}")
+        return 128 + (stopped.signal or signal.SIGINT)
     except (ExegeteError, OSError) as error:
         say(f"exegete: {' '.join(str(error).split()) if isinstance(error, ExegeteError) else brief(error)}")
         return 2
@@ -69,9 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(left())
         return 128 + signal.SIGINT
     except SystemExit as stop:
-        stopped = signal_of(stop)
-        if stopped is not None:
+        number = signal_of(stop)
+        if number is not None:
             say(left())
-            return 128 + stopped
+            return 128 + number
         return stop.code if isinstance(stop.code, int) else 0
     return 0

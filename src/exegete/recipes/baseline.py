@@ -7,7 +7,6 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
 from exegete.training import RunOptions
@@ -31,9 +30,8 @@ def trained_beside(
     """A baseline from the same start, in a folder beside a recipe's own whose name ends with its role.
 
     Raises:
-        ExegeteError: its training was stopped.
+        Stopped: a signal came during its training.
     """
     result = baseline().train(deepcopy(model), train, dev, folder.with_name(f"{folder.name}-{role}"), options)
-    if not result.finished:
-        raise ExegeteError(f"the {role}'s training was stopped: the same call goes on from there")
+    result.require_finished(f"the {role}'s training")
     return load(result.folder, device=result.model.device)

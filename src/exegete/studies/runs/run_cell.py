@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from exegete.data.provenance import TAKEN
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, Stopped
 from exegete.studies.runs.store import Cell, Store, describe
 from exegete.studies.workers.locks import BEAT, STALE, claim
 
@@ -23,10 +23,6 @@ NO_SPACE = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "unexpected po
 """Words of a full disk: the system's, and torch's for a file of which it could not write all."""
 
 Status = Literal["done", "busy", "failed", "refused", "killed", "stopped", "full"]
-
-
-class Stopped(Exception):  # noqa: N818  # no error: a signal asked for it
-    """A run that a signal stopped; what it has done is kept, and the same call goes on from there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from exegete.studies.runs.kinds import ATTRIBUTIONS, CURVES, FIGURES, LAYERS, PR
 from exegete.studies.runs.layers import by_layer
 from exegete.studies.runs.noisy import BestOfNoisy
 from exegete.studies.runs.performance import performance
-from exegete.studies.runs.run_cell import Stopped
 from exegete.studies.runs.run_ref import NAMED, OWN, TRAINED
 from exegete.studies.runs.store import Cell, Store, Workspace
 from exegete.studies.spec import sources
@@ -66,8 +65,7 @@ def train_model(cell: Cell, space: Workspace) -> None:
             **config.get("options", {}),
         ),
     )
-    if not result.finished:
-        raise Stopped(f"stopped after step {result.steps}")
+    result.require_finished("training")
     shutil.copytree(folder, space.fresh, ignore=shutil.ignore_patterns(*PASSING), dirs_exist_ok=True)
 
 

@@ -71,8 +71,7 @@ class Search:
             if not (folder / ANSWERS).exists():
                 terms = terms or one.objectives(pool, self.folder)
                 run = one.run(deepcopy(self.start), pool, pool, folder, replace(self.options, seed=seed), terms)
-                if not run.finished:
-                    raise ExegeteError("the students' training was stopped: the same call goes on from there")
+                run.require_finished("the students' training")
                 write_json(folder / ANSWERS, foretold(run.model, asked).tolist())
             found.append(json.loads((folder / ANSWERS).read_text(encoding="utf-8")))
         return np.array(found)

@@ -86,8 +86,7 @@ class Teaching:
         if self.retrain and self.explainer == LEARNED:
             beside = folder.with_name(f"{folder.name}-learned")
             first = replace(self, retrain=False).student(deepcopy(model), train, dev, beside, options)
-            if not first.finished:
-                raise ExegeteError("learning the explainer was stopped: the same call goes on from there")
+            first.require_finished("learning the explainer")
             return self.fixed(first.folder).student(model, train, dev, folder, options)
         alike = self.cutting(options.max_length)
         return alike.run(model, alike.taught(train), alike.taught(dev), folder, options)
@@ -210,8 +209,7 @@ def students(
                 terms = terms or one.objectives(train, Path(output_dir))
                 data = train.select(range(size)), chosen_on
                 result = one.run(deepcopy(model), *data, folder, replace(options, seed=seed), terms)
-                if not result.finished:
-                    raise ExegeteError("the students' training was stopped: the same call goes on from there")
+                result.require_finished("the students' training")
                 write_json(folder / MEASURED, measured(result.model, last) | {"steps": result.steps})
             found = json.loads((folder / MEASURED).read_text(encoding="utf-8"))
             rows.append({"explainer": name, "size": size, "seed": seed, **found})

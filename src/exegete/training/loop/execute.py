@@ -15,6 +15,7 @@ from transformers import TrainingArguments
 
 from exegete.data.hub import push
 from exegete.data.provenance import write_json
+from exegete.errors import Stopped
 from exegete.models import ExplainedModel
 from exegete.models.encoding import encode as encoding
 from exegete.reports.hub_card import hub_card
@@ -44,6 +45,11 @@ class TrainResult:
     finished: bool = True
     reused: bool = False
     signal: int | None = None
+
+    def require_finished(self, training: str) -> None:
+        """Raises Stopped where a signal came; `training`: the words for it."""
+        if not self.finished:
+            raise Stopped(f"{training} was stopped: the same call goes on from there", self.signal)
 
     @property
     def history(self) -> list[dict[str, Any]]:
