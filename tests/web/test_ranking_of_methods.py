@@ -9,8 +9,8 @@ import pytest
 import trueskill
 from scipy.stats import friedmanchisquare
 
-from exegete.web.human_study.ranking import concordance, mean_concordance, midranks, partial_order, ratings
-from exegete.web.human_study.simulation import Guess, helped
+from exegete.web.human_study.analysis.ranking import concordance, mean_concordance, midranks, partial_order, ratings
+from exegete.web.human_study.analysis.simulation import Guess, helped
 
 TABLE_4 = {
     "input_x_gradient": (-2.7, 0.67),

@@ -18,6 +18,7 @@ from exegete.cli.demo import demo
 from exegete.cli.doctor import doctor
 from exegete.cli.explain import explain
 from exegete.cli.lists import datasets, methods, metrics, objectives
+from exegete.cli.power import power
 from exegete.cli.push import push
 from exegete.cli.serve import serve
 from exegete.cli.stopping import left, signal_of, stoppable
@@ -32,7 +33,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (compare, explain, summary, serve, attack, demo, push, methods, metrics, objectives, datasets, doctor):
+COMMANDS = (compare, explain, summary, serve, power, attack, demo, push, methods, metrics, objectives, datasets, doctor)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(train, name="train")
 app.add_typer(study, name="study")

@@ -1,7 +1,14 @@
 """Pages for people: explore explanations, browse results, and rank explanations blind."""
 
-from exegete.web.app import create_app
-from exegete.web.settings import Limits
-from exegete.web.site import Site
+from typing import TYPE_CHECKING
+
+from exegete.lazy import lazy
+
+if TYPE_CHECKING:
+    from exegete.web.app import create_app
+    from exegete.web.settings import Limits
+    from exegete.web.site import Site
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
 __all__ = ["Limits", "Site", "create_app"]

@@ -10,11 +10,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
 from exegete.data.marked import Marked
+from exegete.web.human_study.analysis.agreement import krippendorff
+from exegete.web.human_study.analysis.evidence import Plausible, agreement, marked_words, plausible
+from exegete.web.human_study.analysis.pairs import Strength, strengths
+from exegete.web.human_study.analysis.ranking import Ballot, Rating, concordance, mean_concordance, ratings
+from exegete.web.human_study.analysis.simulation import Guess, Help, helped
 from exegete.web.human_study.cases import restored
-from exegete.web.human_study.evidence import Plausible, agreement, plausible
 from exegete.web.human_study.kinds import AFTER, BEFORE
-from exegete.web.human_study.ranking import Ballot, Rating, concordance, mean_concordance, ratings
-from exegete.web.human_study.simulation import Guess, Help, helped
 from exegete.web.human_study.tables import Annotator, Answer, Item, Project
 
 NAN = float("nan")
@@ -25,7 +27,8 @@ class Findings:
     """A project's results; what its kind does not have is empty or NaN.
 
     `w_examples`: mean of Kendall's W over `n_examples` examples that several people ranked; `w_people`: W of the
-    people's mean ranks of each method; `f1`: agreement of marks.
+    people's mean ranks of each method; `f1`: agreement of marks; `alpha`: Krippendorff's α of ranks (ordinal), second
+    guesses or marked words (nominal).
     """
 
     answers: int
@@ -36,6 +39,8 @@ class Findings:
     help: Sequence[Help] = ()
     plausible: Sequence[Plausible] = ()
     f1: float = NAN
+    alpha: float = NAN
+    strengths: Sequence[Strength] = ()
     guesses: Sequence[Guess] = field(default=(), repr=False)
 
 
@@ -58,10 +63,12 @@ def findings(session: Session, project: Project) -> Findings:
         return _ranked(answers)
     if project.kind == "simulate":
         found = guesses(answers)
-        return Findings(len(answers), help=helped(found, project.seed), guesses=found)
+        return Findings(len(answers), help=helped(found, project.seed), guesses=found, alpha=_alpha_of_guesses(answers))
     examples = marked_examples(session, project)
     explained = [{each.method: restored(each) for each in item.explanations} for item in project.items]
-    return Findings(len(answers), plausible=plausible(examples, explained), f1=agreement(examples))
+    words = (column for each in examples if each.marks for column in _columns(each))
+    found_alpha = krippendorff(words)
+    return Findings(len(answers), plausible=plausible(examples, explained), f1=agreement(examples), alpha=found_alpha)
 
 
 def guesses(answers: Sequence[Answer]) -> list[Guess]:
@@ -99,7 +106,38 @@ def _ranked(answers: Sequence[Answer]) -> Findings:
     if not ballots:
         return Findings(0)
     w, count = mean_concordance(ballots)
-    return Findings(len(answers), ratings([b for _, b in ballots]), w, count, concordance(_by_person(answers)))
+    ranked = [ballot for _, ballot in ballots]
+    return Findings(
+        len(answers),
+        ratings(ranked),
+        w,
+        count,
+        concordance(_by_person(answers)),
+        alpha=_alpha_of_ranks(ballots),
+        strengths=strengths(ranked, [answer.annotator_id for answer in answers]),
+    )
+
+
+def _alpha_of_ranks(ballots: Sequence[tuple[int, Ballot]]) -> float:
+    units: dict[tuple[int, str], list[int]] = {}
+    for example, ballot in ballots:
+        for method, rank in ballot.items():
+            units.setdefault((example, method), []).append(rank)
+    return krippendorff(units.values(), "ordinal")
+
+
+def _alpha_of_guesses(answers: Sequence[Answer]) -> float:
+    units: dict[int, list[str]] = {}
+    for answer in answers:
+        if answer.phase == AFTER:
+            units.setdefault(answer.item_id, []).append(answer.content["guess"])
+    return krippendorff(units.values())
+
+
+def _columns(example: Marked) -> list[list[bool]]:
+    """For each word, whether each person marked it."""
+    rows = [marked_words(example, marks).tolist() for marks in example.marks.values()]
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _by_person(answers: Sequence[Answer]) -> list[Ballot]:

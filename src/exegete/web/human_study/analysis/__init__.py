@@ -1,0 +1,1 @@
+"""Statistics of people's answers: pure functions of plain values, without pages and storage."""
