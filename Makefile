@@ -48,6 +48,7 @@ docs: $(READY)
 docs-all: $(READY)
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python docs/scripts/make.py --all
 	$(BIN)/mkdocs build --strict
+	$(BIN)/python docs/scripts/walk.py
 
 serve-docs: docs
 	$(BIN)/mkdocs serve
