@@ -17,6 +17,7 @@ from exegete.data.specs import split
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, SinglePass, require_finite
 from exegete.explainers.gradients.by_parts import by_parts, pays
+from exegete.explainers.learned.citation import Citation
 from exegete.explainers.registry import EXPLAINERS, explainer
 from exegete.explainers.units import Granularity, units
 from exegete.models import Batch
@@ -125,7 +126,7 @@ def for_units(
             params = {"perturbation": "remove"} | params
     chosen = explainer(method, **params)
     if "granularity" not in chosen.params:
-        return chosen, unit or "word"
+        return chosen, unit or chosen.params.get("unit", "word")
     chosen = chosen if unit is None else with_unit(chosen, unit)
     return chosen, chosen.params["granularity"]
 
@@ -172,6 +173,7 @@ def _contrasted(
     return replace(
         one,
         scores=one.scores - other.scores,
+        bounds=None,
         log_probs=one.log_probs - other.log_probs,
         params=one.params | {"foil": other.response},
     )
@@ -190,6 +192,7 @@ def _attributed(
     scores = _scores(method, model, batch, targets, found)
     return GeneratedAttribution(
         scores=scores,
+        bounds=_promised(method, scores, spans, exchange, unit),
         units=found.names,
         unit_spans=found.spans,
         spans=tuple(spans),
@@ -224,6 +227,17 @@ def _pooled(scores: Tensor, found: Units) -> NDArray[np.float32]:
     total.index_add_(1, torch.where(found.number < 0, len(found.names), found.number), scores)
     pooled: NDArray[np.float32] = total[:, :-1].numpy().astype(np.float32)
     return pooled
+
+
+def _promised(
+    method: Explainer, scores: NDArray[np.float32], spans: Sequence[Extent], exchange: Exchange, unit: Granularity
+) -> NDArray[np.float32] | None:
+    """[T, U] What a trained citation promises of whole sentences; NaN elsewhere, None from other methods."""
+    found = method.bounds(scores, unit) if isinstance(method, Citation) else None
+    if found is not None:
+        whole = set(exchange.spans("sentences"))
+        found[[span not in whole for span in spans]] = np.nan
+    return found
 
 
 def _spans(exchange: Exchange, target: Any) -> list[Extent]:

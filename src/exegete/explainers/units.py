@@ -56,3 +56,9 @@ def spread(scores: Tensor, unit: Tensor) -> Tensor:
     index = unit.clamp(min=0)
     size = torch.zeros_like(scores).scatter_add_(1, index, inside.to(scores.dtype))
     return (scores / size.clamp(min=1)).gather(1, index) * inside
+
+
+def unit_sums(scores: Tensor, unit: Tensor) -> Tensor:
+    """[B, U] Sums of scores [B, L] over the positions of each unit."""
+    count = int(unit.max()) + 1
+    return scores.new_zeros(len(unit), count + 1).scatter_add(1, unit + 1, scores)[:, 1:]

@@ -275,7 +275,7 @@ class ExplainedModel(nn.Module):
                 output = self.model(**arguments)
             except Recorded:
                 output = None
-        recorded = {} if record is None else record.layers()
+        recorded: dict[str, Any] = {} if record is None else record.layers()
         if output is None:
             nothing = torch.empty(len(batch), 0, dtype=self.dtype, device=batch.device)
             return Outputs(nothing, embeddings, **recorded)
@@ -284,6 +284,8 @@ class ExplainedModel(nn.Module):
                 states if states.shape[1] <= batch.length else states[:, : batch.length]  # BigBird pads to full blocks
                 for states in output.hidden_states
             )
+        if capture.distribution:
+            recorded["distribution"] = self.task.distribution(output, batch)
         return Outputs(self.task.logits(output, batch), embeddings, **recorded)
 
     def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class Outputs:
 
     `logits` [B, C] (spans: [B, 2, L]); `embeddings` [B, L, d]: the input embeddings it ran on, when they were given;
     the rest as asked for with `Capture`, one tensor a layer (`hidden_states`: one more, the embeddings' output first;
-    `scalings`: the number that q·k is multiplied by).
+    `scalings`: the number that q·k is multiplied by). `distribution`: the scores of all choices, see `Capture`.
     """
 
     logits: Tensor
@@ -27,6 +27,7 @@ class Outputs:
     values: tuple[Tensor, ...] = ()
     scalings: tuple[float, ...] = ()
     hidden_states: tuple[Tensor, ...] = ()
+    distribution: Tensor | None = None
 
 
 def finite(logits: Tensor) -> Tensor:

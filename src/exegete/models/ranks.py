@@ -1,9 +1,20 @@
-"""Ranks of scores, row by row, and their correlation."""
+"""Correlations row by row: of values, and of their ranks."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+EPSILON = 1e-8
+SMALLEST = 1e-24
+"""A variance below it counts as none, and has no gradient."""
+
+
+def correlations(one: Tensor, other: Tensor) -> Tensor:
+    """[E] Pearson's correlation of each row of [E, M] and [E, M], by population moments; 0 where one is constant."""
+    one, other = (x - x.mean(1, keepdim=True) for x in (one, other))
+    deviations = [x.square().mean(1).clamp(min=SMALLEST).sqrt() for x in (one, other)]
+    return (one * other).mean(1) / (deviations[0] * deviations[1] + EPSILON)
 
 
 def content_first(content: Tensor) -> Tensor:

@@ -48,6 +48,10 @@ class Task(ABC):
         logits: Tensor = output.logits
         return logits
 
+    def distribution(self, output: Any, batch: Batch) -> Tensor:
+        """Scores of all choices, the last dimension: the logits; anything behind a response's end."""
+        return self.logits(output, batch)
+
     @abstractmethod
     def probabilities(self, logits: Tensor) -> Tensor:
         """The probabilities, in the shape of the logits."""
@@ -253,6 +257,10 @@ class Generation(Task):
         if batch.foil is not None:
             found.append(full.gather(-1, batch.foil[:, : ids.shape[1], None]))
         return torch.cat(found, -1) * real[..., None]
+
+    def distribution(self, output: Any, batch: Batch) -> Tensor:
+        """[B, R, V]."""
+        return self.read(output, batch)[0]
 
     @staticmethod
     def read(output: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:

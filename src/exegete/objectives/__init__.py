@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from exegete.lazy import lazy
 
 if TYPE_CHECKING:
+    from exegete.objectives.ablation_fidelity import AblationFidelity
     from exegete.objectives.attribution_entropy import AttributionEntropy
     from exegete.objectives.base import Adaptive, Objective, Step, StepContext
     from exegete.objectives.clustering_consistency import ClusteringConsistency
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from exegete.objectives.explanation import ExplanationLoss
     from exegete.objectives.explanation_guided import ExplanationGuided
     from exegete.objectives.gradient_penalty import GradientPenalty
+    from exegete.objectives.kl_to_original import KlToOriginal
     from exegete.objectives.rank_consistency import RankConsistency
     from exegete.objectives.registry import OBJECTIVES, objective, objectives
     from exegete.objectives.sufficiency import Sufficiency
@@ -24,6 +26,7 @@ else:
 
 __all__ = [
     "OBJECTIVES",
+    "AblationFidelity",
     "Adaptive",
     "AttributionEntropy",
     "ClusteringConsistency",
@@ -34,6 +37,7 @@ __all__ = [
     "ExplanationGuided",
     "ExplanationLoss",
     "GradientPenalty",
+    "KlToOriginal",
     "Objective",
     "RankConsistency",
     "Step",

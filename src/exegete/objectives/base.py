@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from hashlib import blake2b
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -111,6 +111,10 @@ class Objective(ABC):
     def on_embeddings(self) -> bool:
         """Whether the shared pass has to run on input embeddings that a gradient can be taken at."""
         return False
+
+    def started(self, model: ExplainedModel) -> Self:
+        """The objective for a training that begins with this model; for those that look back at how it was."""
+        return self
 
     @property
     def learned(self) -> nn.Module | None:

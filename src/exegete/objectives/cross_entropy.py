@@ -30,11 +30,15 @@ def task_losses(model: ExplainedModel, batch: Batch, logits: Tensor) -> tuple[Te
     """Every example's loss [B], in float32 at least, and which examples count [B] bool.
 
     Classification: cross-entropy. Several labels: mean binary cross-entropy. Regression: squared error. Spans: mean of
-    the cross-entropies of start and end; an answer that was cut off doesn't count, and its loss is 0.
+    the cross-entropies of start and end; an answer that was cut off doesn't count, and its loss is 0. Generated text:
+    mean −log p of the response's tokens.
 
     Raises:
         ExegeteError: the batch has no labels.
     """
+    if model.task.name == "generation":
+        whole = model.task.predict(logits, batch)
+        return -model.task.log_probability(logits, whole) / (whole[:, 1] - whole[:, 0]), usable(batch)
     if batch.labels is None:
         raise ExegeteError("training and its evaluation need labelled examples: the rows have no label (or no answer)")
     labels, counted = batch.labels, usable(batch)

@@ -27,6 +27,8 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
         "rank_consistency": "rank_consistency:RankConsistency",
         "clustering_consistency": "clustering_consistency:ClusteringConsistency",
         "attribution_entropy": "attribution_entropy:AttributionEntropy",
+        "ablation_fidelity": "ablation_fidelity:AblationFidelity",
+        "kl_to_original": "kl_to_original:KlToOriginal",
     },
 )
 

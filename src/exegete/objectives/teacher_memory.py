@@ -1,8 +1,8 @@
-"""A memory of a teacher's scores for each example, kept for some epochs."""
+"""A memory of what was found out about each example, as a teacher's scores, kept for some epochs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -15,10 +15,10 @@ MOST = 1 << 25
 
 
 class TeacherMemory(nn.Module):
-    """Scores by example and target; part of a checkpoint, so that a resumed run is the unbroken one.
+    """Numbers by example and target; part of a checkpoint, so that a resumed run is the unbroken one.
 
     An example is known by its tokens and which text each is of: padding, batch and order do not matter. It holds at
-    most `most` scores (128 MiB of float32); when it is full, the oldest answers go. With several processes each keeps
+    most `most` numbers (128 MiB of float32); when it is full, the oldest go. With several processes each keeps
     its own, and a checkpoint holds that of the first.
     """
 
@@ -31,28 +31,41 @@ class TeacherMemory(nn.Module):
         self, batch: Batch, target: Tensor, epoch: int, lifetime: int, ask: Callable[[Batch, Tensor], Tensor]
     ) -> Tensor:
         """[B, L] What is known since at most `lifetime` epochs; of the other examples `ask` (their batch, target)."""
-        names = list(_names(batch, target))
+
+        def inside(batch: Batch, target: Tensor) -> list[Tensor]:
+            return [own[there] for own, there in zip(ask(batch, target).cpu(), batch.content.cpu(), strict=True)]
+
+        laid = torch.zeros(batch.content.shape, device=batch.device)
+        laid[batch.content] = torch.cat(self.recalled(batch, target, epoch, lifetime, inside)).to(batch.device)
+        return laid
+
+    def recalled(
+        self,
+        batch: Batch,
+        target: Tensor,
+        epoch: int,
+        lifetime: int,
+        ask: Callable[[Batch, Tensor], Sequence[Tensor]],
+    ) -> list[Tensor]:
+        """B rows of numbers [n], on the CPU in float32; `ask` gives those of its batch that are not known."""
+        names = list(example_names(batch, target))
         new = [row for row, name in enumerate(names) if name not in self.kept or epoch - self.kept[name][0] >= lifetime]
         if new:
             rows = torch.tensor(new, device=batch.device)
             part, columns = batch.select(rows).trimmed()
-            moved = target[rows] - columns.start if target.ndim > 1 else target[rows]
-            for row, scores, inside in zip(new, ask(part, moved).cpu(), part.content.cpu(), strict=True):
-                self._keep(names[row], epoch, scores[inside].float())
-        return self._laid_out(names, batch)
+            counted = target.ndim > 1 and batch.response is None
+            for row, found in zip(new, ask(part, target[rows] - columns.start * counted), strict=True):
+                self._keep(names[row], epoch, found.cpu().float())
+        known = [self.kept[name][1] for name in names]
+        while self.size > self.most:
+            oldest = next(iter(self.kept))
+            self.size -= len(self.kept.pop(oldest)[1])
+        return known
 
     def _keep(self, name: int, epoch: int, scores: Tensor) -> None:
         _, before = self.kept.pop(name, (0, scores[:0]))
         self.kept[name] = (epoch, scores)
         self.size += len(scores) - len(before)
-
-    def _laid_out(self, names: list[int], batch: Batch) -> Tensor:
-        laid = torch.zeros(batch.content.shape, device=batch.device)
-        laid[batch.content] = torch.cat([self.kept[name][1] for name in names]).to(batch.device)
-        while self.size > self.most:
-            oldest = next(iter(self.kept))
-            self.size -= len(self.kept.pop(oldest)[1])
-        return laid
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         epochs, scores = zip(*self.kept.values(), strict=True) if self.kept else ((), ())
@@ -70,7 +83,7 @@ class TeacherMemory(nn.Module):
         self.size = len(scores)
 
 
-def _names(batch: Batch, target: Tensor) -> Iterator[int]:
+def example_names(batch: Batch, target: Tensor) -> Iterator[int]:
     """63 bits for each example, by all of its tokens, and a target."""
     known = torch.stack([batch.inputs[name].cpu() for name in ("input_ids", "token_type_ids") if name in batch.inputs])
     for row, (attended, goal) in enumerate(zip(batch.attended.cpu(), target.tolist(), strict=True)):

@@ -68,6 +68,7 @@ def at2(
     """
     return At2(
         name="at2",
+        answers=True,
         paper="Cohen-Wang et al. 2025",
         arguments={"max_steps": 1000, "learning_rate": 1e-3, "per_device_train_batch_size": 512},
         departures=DEPARTURES,

@@ -17,6 +17,7 @@ from exegete.objectives import CrossEntropy, Objective
 from exegete.training import ObjectiveTrainer, RunOptions, TrainResult, fine_tune
 from exegete.training.loop.arguments import FROM_SCRATCH
 from exegete.training.loop.evaluation import HIGHER_IS_BETTER
+from exegete.training.loop.exchanges import are_exchanges
 from exegete.training.loop.run import note
 from exegete.training.loop.starting_model import Source, is_new, label_names
 
@@ -29,8 +30,8 @@ class Recipe:
     `threshold`: of early stopping; `max_length`: tokens a text may have (None: what the model takes); `head_rate`: the
     head's learning rate as a multiple of the encoder's, for a pretrained one; `head_dropout`: before the output (None:
     the model's own); `head_activation`: of a head that would have its encoder's; `departures`: what is done in another
-    way than in the paper, a sentence each. Where the data has no classes, a figure of classes chooses nothing: the
-    task's usual one does.
+    way than in the paper, a sentence each; `answers`: whether it also trains what language models say. Where the data
+    has no classes, a figure of classes chooses nothing: the task's usual one does.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Recipe:
     head_rate: float = 1.0
     head_dropout: float | None = None
     head_activation: str | None = None
+    answers: bool = False
     departures: tuple[str, ...] = ()
 
     def train(
@@ -62,8 +64,11 @@ class Recipe:
         A model from scratch gets that kind of model's learning rate and epochs unless told otherwise.
 
         Raises:
-            ExegeteError: there is no rationale in the data of a method that needs some; else as `fine_tune`.
+            ExegeteError: there is no rationale in the data of a method that needs some, or there are responses where
+                none are trained; else as `fine_tune`.
         """
+        if are_exchanges(train) and not self.answers:
+            raise ExegeteError(f"{self.name} trains no language model: give data with labels, or train baseline")
         if any(objective.needs_rationale for objective in self.objectives):
             for name, data in (("train", train), ("dev", dev)):
                 _require_rationales(name, data)

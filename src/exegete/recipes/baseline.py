@@ -21,7 +21,7 @@ def baseline() -> Recipe:
     Example: exegete train baseline --model bert-base-uncased --data sst:data/sst --epochs 2 --max-length 64
     --output-dir runs/sst
     """
-    return Recipe(name="baseline", paper="")
+    return Recipe(name="baseline", paper="", answers=True)
 
 
 def trained_beside(

@@ -22,4 +22,4 @@ def custom(
     Example: exegete train custom --objectives "cross_entropy,attribution_entropy?weight=0.1" --model bert-base-uncased
     --data sst:data/sst --output-dir runs/concise
     """
-    return Recipe(name="custom", paper="", objectives=made(objectives))
+    return Recipe(name="custom", paper="", objectives=made(objectives), answers=True)

@@ -49,4 +49,4 @@ def lora(rank: Annotated[int, "Of each matrix, their scale is 2."] = 8) -> Recip
 
     Example: exegete train lora --model openai-community/gpt2 --data sst:data/sst --epochs 2 --output-dir runs/adapter
     """
-    return Lora(name="lora", paper="Hu et al. 2022", rank=rank)
+    return Lora(name="lora", paper="Hu et al. 2022", rank=rank, answers=True)

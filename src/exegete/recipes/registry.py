@@ -26,6 +26,7 @@ RECIPES: Registry[Factory] = Registry(
         "ivra": "ivra:ivra",
         "aml": "aml:aml",
         "at2": "at2:at2",
+        "cite": "cite:cite",
         "custom": "custom:custom",
     },
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import isnan
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -22,11 +24,18 @@ if TYPE_CHECKING:
 _FROM_EXCHANGE = tuple(each.name for each in fields(Exchange))
 
 
-class Citation(NamedTuple):
-    """A part of the response, and the names of the sources it comes from with their scores, best first."""
-
+class _Cited(NamedTuple):
     text: str
     sources: list[tuple[str, float]]
+
+
+class Citation(_Cited):
+    """A part of the response, and the names of the sources it comes from with their scores, best first.
+
+    `promised`: by source, how much the part's log-probability falls at least without it, as often as was calibrated.
+    """
+
+    promised: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +45,8 @@ class GeneratedAttribution:
     `scores` [T, U]; `units` [U]: words, sentences or names of sources, as `unit` says; `unit_spans` [U]: (text, start,
     end) in characters of the visible text of that number; `spans` [T]: (start, end) in tokens of the response;
     `log_probs` [T] of the spans; `exchange`: the prompt and the response. `signed`: whether negative scores mean
-    evidence against a span. `truncated`: whether the prompt was cut. `index`: the position in the input.
+    evidence against a span. `truncated`: whether the prompt was cut. `index`: the position in the input. `bounds`
+    [T, U]: by how much a span's log-probability is promised to fall without a unit, NaN where nothing is.
 
     Raises `ExegeteError` when lengths disagree or `params` are not JSON.
     """
@@ -54,6 +64,7 @@ class GeneratedAttribution:
     index: int = 0
     signed: bool = True
     truncated: bool = False
+    bounds: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         plain = {
@@ -63,12 +74,15 @@ class GeneratedAttribution:
             "spans": tuple((int(start), int(end)) for start, end in self.spans),
             "log_probs": floats(self.log_probs, "log_probs", 1),
             "params": json_values(self.params),
+            "bounds": None if self.bounds is None else floats(self.bounds, "bounds", 2),
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
         shape = (len(self.spans), len(self.units))
         if self.scores.shape != shape or len(self.log_probs) != shape[0] or len(self.unit_spans) != shape[1]:
             raise ExegeteError(f"expected scores of {shape[0]} spans × {shape[1]} units, got {self.scores.shape}")
+        if self.bounds is not None and self.bounds.shape != shape:
+            raise ExegeteError(f"expected bounds of {shape[0]} spans × {shape[1]} units, got {self.bounds.shape}")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GeneratedAttribution):
@@ -121,8 +135,16 @@ class GeneratedAttribution:
             scores = np.where(shown, by_text[rows].sum(0), -np.inf)
             best = np.argsort(-scores, kind="stable")[: min(k, sum(shown))]
             text = self.response[slice(*self.exchange.extent(span))]
-            found.append(Citation(text, [(self.exchange.names[each], float(scores[each])) for each in best]))
+            cited = [(self.exchange.names[each], float(scores[each])) for each in best]
+            promised = self.promised(rows[0]) if len(rows) == 1 else {}
+            found.append(Citation(text, cited))
+            found[-1].promised = {name: promised[name] for name, _ in cited if name in promised}
         return found
+
+    def promised(self, row: int) -> dict[str, float]:
+        """By unit, the bound on what a row loses without it; nothing where nothing is promised."""
+        bounds = () if self.bounds is None else self.bounds[row].tolist()
+        return {unit: bound for unit, bound in zip(self.units, bounds, strict=False) if not isnan(bound)}
 
     def to_pandas(self) -> pd.DataFrame:
         """The scores with the explained spans as rows and the units as columns."""

@@ -87,8 +87,11 @@ GENERATED = Kind(
             "signed": pa.bool_(),
             "truncated": pa.bool_(),
             "params": pa.string(),
+            "bounds": pa.list_(pa.list_(pa.float32())),
         }
     ),
+    frozenset({"bounds"}),
+    frozenset({"bounds"}),
 )
 KINDS = {kind.name: kind for kind in (ATTRIBUTIONS, GENERATED)}
 

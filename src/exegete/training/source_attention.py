@@ -13,8 +13,7 @@ from exegete.explainers.learned.attention_to_source import AttentionToSource, fe
 from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
 from exegete.explainers.units import units
 from exegete.models import Batch, ExplainedModel
-
-EPSILON = 1e-8
+from exegete.models.ranks import correlations
 
 
 class Effects(NamedTuple):
@@ -80,6 +79,4 @@ def coefficients(effects: Effects, steps: int = 1000, rate: float = 1e-3, batch:
 
 def disagreement(predictions: Tensor, answers: Tensor) -> Tensor:
     """−mean over rows of Pearson's correlation of [E, M] and [E, M], by population moments."""
-    one, other = (x - x.mean(1, keepdim=True) for x in (predictions, answers))
-    covariance = (one * other).mean(1)
-    return -(covariance / (one.square().mean(1).sqrt() * other.square().mean(1).sqrt() + EPSILON)).mean()
+    return -correlations(predictions, answers).mean()

@@ -33,7 +33,8 @@ class Capture:
     (after rotary embedding, keys and values repeated under grouped queries), and what q·k is multiplied by;
     `hidden_states` [B, L, d], the output of the embeddings first; `differentiable_twice`: use attention with a second
     derivative (fused kernels have none); `last_only`: of the attentions only the last layer's are needed, so that
-    fused kernels can do the others; `heads_only`: the pass may end once all `heads` are recorded, without logits.
+    fused kernels can do the others; `heads_only`: the pass may end once all `heads` are recorded, without logits;
+    `distribution`: the scores of all choices, logits of classes and of a span's ends, of generated text [B, R, V].
     """
 
     attentions: bool = False
@@ -42,6 +43,7 @@ class Capture:
     differentiable_twice: bool = False
     last_only: bool = False
     heads_only: bool = False
+    distribution: bool = False
 
     def __or__(self, other: Capture) -> Capture:
         """Everything that at least one of the two asks for."""
@@ -52,6 +54,7 @@ class Capture:
             self.differentiable_twice or other.differentiable_twice,
             all(each.last_only for each in (self, other) if each.attentions),
             self.heads_only and other.heads_only,
+            self.distribution or other.distribution,
         )
 
     @property

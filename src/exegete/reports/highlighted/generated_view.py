@@ -30,7 +30,8 @@ class Stretch(NamedTuple):
 
 class LitText(NamedTuple):
     """What a page needs: pieces of prompt and response, and for all rows together and each row the text of the row, the
-    shade of each unit (`colors.level`, the strongest of a row at the end of the scale), and the best units in words.
+    shade of each unit (`colors.level`, the strongest of a row at the end of the scale), and the best units in words;
+    `promise`: how what is promised of them is read.
     """
 
     item: GeneratedAttribution
@@ -38,15 +39,16 @@ class LitText(NamedTuple):
     response: list[Stretch]
     levels: list[list[int]]
     best: list[str]
+    promise: str
 
 
 def lit(item: GeneratedAttribution) -> LitText:
     """The drawing of one attribution."""
     rows = np.concatenate([item.scores.sum(0, keepdims=True), item.scores])
     names = (TOGETHER, *item.row_texts)
-    best = [f"{name}: {_listed(item.top(3, row - 1 if row else None))}" for row, name in enumerate(names)]
+    best = [f"{name}: {_best(item, row - 1 if row else None)}" for row, name in enumerate(names)]
     answer = stretches(item.response, [item.exchange.extent(span) for span in item.spans])
-    return LitText(item, stretches(item.prompt, item.places), answer, levels(rows), best)
+    return LitText(item, stretches(item.prompt, item.places), answer, levels(rows), best, promise(item))
 
 
 def stretches(text: str, extents: Sequence[Extent]) -> list[Stretch]:
@@ -68,6 +70,7 @@ def render(item: GeneratedAttribution, *, plain: bool) -> Text:
     """For a terminal: the prompt shaded by all rows together (not if `plain`), then each row with its best units."""
     shades, text = levels(item.scores.sum(0, keepdims=True))[0], Text()
     text.append("method ", "dim").append(item.method, "bold").append(" · units ", "dim").append(item.unit, "bold")
+    text.append(f" · {promise(item)}" if item.bounds is not None else "", "dim")
     text.append(" · input cut to the model's length\n" if item.truncated else "\n")
     if not plain:
         for piece in stretches(item.prompt, item.places):
@@ -80,7 +83,7 @@ def render(item: GeneratedAttribution, *, plain: bool) -> Text:
     for row, name in enumerate(item.row_texts):
         chance = float(np.exp(item.log_probs[row]))
         text.append(f"{clean(name)} ", "bold").append(f"({chance:.2g}) ", "dim").append(
-            f"← {clean(_listed(item.top(3, row)))}\n"
+            f"← {clean(_best(item, row))}\n"
         )
     text.rstrip()
     return text
@@ -117,5 +120,17 @@ def _cell(score: float, top: float) -> str:
     return rf"\cellcolor{{{'orange' if score < 0 else 'blue'}!{share}}}{score:.2g}"
 
 
-def _listed(units: Sequence[tuple[str, float]]) -> str:
-    return ", ".join(f"{unit if len(unit) <= 60 else unit[:59] + '…'} {score:+.3g}" for unit, score in units)
+def promise(item: GeneratedAttribution) -> str:
+    """How brackets behind units are read, where there are some."""
+    if item.bounds is None:
+        return ""
+    sure = f", right in {1 - item.params['alpha']:.0%} of cases" if "alpha" in item.params else ""
+    return f"[≥ x]: without it the log-probability falls by x at least{sure}"
+
+
+def _best(item: GeneratedAttribution, row: int | None) -> str:
+    """The best units of a row, or of all together, each with what is promised of it."""
+    bounds = {} if row is None else item.promised(row)
+    named = [(unit if len(unit) <= 60 else unit[:59] + "…", unit, score) for unit, score in item.top(3, row)]
+    told = {unit: f" [≥ {bound:.3g}]" for unit, bound in bounds.items()}
+    return ", ".join(f"{short} {score:+.3g}{told.get(unit, '')}" for short, unit, score in named)

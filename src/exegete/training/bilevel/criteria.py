@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from exegete.explainers.learned.learned_attention import LearnedAttention
 from exegete.metrics import Metric, metric
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, ExplainedModel
@@ -123,13 +121,6 @@ class CriterionTrainer(ObjectiveTrainer):
         """Adapters become part of the model, so that it loads like any other."""
         if hasattr(self.explained.model, "merge_and_unload"):
             self.explained.model = self.explained.model.merge_and_unload()
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        super()._save(output_dir, state_dict)
-        if self.args.should_save:
-            for learned in self.module.learned.values():
-                if isinstance(learned, LearnedAttention):
-                    learned.save_pretrained(Path(output_dir or self.args.output_dir) / learned.name)
 
 
 def figure(name: str, task: str, found: Tensor) -> float:

@@ -14,6 +14,7 @@ from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from exegete.models import Batch, ExplainedModel
 from exegete.objectives import StepContext
+from exegete.training.loop.exchanges import are_exchanges
 
 
 class Collator:
@@ -41,7 +42,9 @@ class InOrder(Sampler[int]):
 
 
 def lengths(dataset: Dataset) -> list[int]:
-    """Characters of each row's texts; 0 for images."""
+    """Characters of each row's texts, of a row of generated text all of them; 0 for images."""
+    if are_exchanges(dataset):
+        return [len(str(row)) for row in dataset]
     columns = [dataset[name][:] for name in ("text", "text_pair") if name in dataset.column_names]
     return [sum(map(len, texts)) for texts in zip(*columns, strict=True)] if columns else [0] * len(dataset)
 

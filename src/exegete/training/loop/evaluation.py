@@ -18,14 +18,20 @@ from torch import Tensor
 
 from exegete.metrics.simulatability import pearson
 from exegete.models import Batch, ExplainedModel
+from exegete.objectives import task_losses
 
 Array = NDArray[Any]
 
 
 def predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
-    """Probabilities [B, C], values [B, 1], or for spans the answer's characters of the context [B, 2]; (0, 0): none."""
+    """Probabilities [B, C], values [B, 1], or for spans the answer's characters of the context [B, 2]; (0, 0): none.
+
+    Of generated text the mean log-probability of the response's tokens [B, 1].
+    """
     if model.task.name == "span":
         return answer_characters(batch, answer_positions(model, batch, logits))
+    if model.task.name == "generation":
+        return -task_losses(model, batch, logits)[0][:, None]
     return model.task.probabilities(logits)
 
 
@@ -55,7 +61,8 @@ def score(task: str, predicted: Array, dataset: Dataset) -> dict[str, float]:
 
     Classification: `accuracy`, `f1_macro` over the classes that occur. Regression: `pearson` (NaN when either side is
     constant), `rmse`. Several labels: `f1_macro` at probability ½. Spans: `exact_match` and `f1`, the best over the
-    answers of a question, both 1 or 0 where there is no answer (Rajpurkar et al. 2018).
+    answers of a question, both 1 or 0 where there is no answer (Rajpurkar et al. 2018). Generated text: `log_prob` of a
+    response's tokens.
     """
     return SCORES[task](predicted, dataset)
 
@@ -104,16 +111,22 @@ def _overlap(given: Sequence[str], gold: Sequence[str]) -> float:
     return 2 * (Counter(given) & Counter(gold)).total() / (len(given) + len(gold))
 
 
+def _responses(predicted: Array, dataset: Dataset) -> dict[str, float]:
+    return {"log_prob": float(predicted.mean())}
+
+
 SCORES: dict[str, Callable[[Array, Dataset], dict[str, float]]] = {
     "classification": _classification,
     "multi_label": _multi_label,
     "regression": _regression,
     "span": _spans,
+    "generation": _responses,
 }
 HIGHER_IS_BETTER = {
     "classification": {"accuracy": True, "f1_macro": True},
     "multi_label": {"f1_macro": True},
     "regression": {"pearson": True, "rmse": False},
     "span": {"f1": True, "exact_match": True},
+    "generation": {"log_prob": True},
 }
 """Of each task's figures; the first chooses the best model unless told otherwise."""

@@ -17,6 +17,7 @@ from exegete.models.loading.digest import processor_digest, weights_digest
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop.arguments import DEFAULTS, FROM_SCRATCH, changed_arguments, training_arguments
 from exegete.training.loop.evaluation import HIGHER_IS_BETTER
+from exegete.training.loop.exchanges import ended
 from exegete.training.loop.execute import TrainResult, execute
 from exegete.training.loop.head import head_activation, head_dropout
 from exegete.training.loop.options import RunOptions
@@ -58,7 +59,7 @@ def fine_tune(
 
     Args:
         model: see `starting_model`.
-        train: rows in canonical form (texts, pairs, questions or images).
+        train: rows in canonical form (texts, pairs, questions, images, or prompts with responses).
         dev: the same columns; the best model is chosen on it.
         output_dir: a folder of its own.
         objectives: the terms of the loss; or what makes them for the model that training starts from, which it may
@@ -74,7 +75,7 @@ def fine_tune(
     options = RunOptions.of(options, given)
     _require_alike(train, dev)
     start = starting_model(model, train, options.processing_class, max_length=options.max_length, seed=options.seed)
-    train, dev = as_numbered(start, train), as_numbered(start, dev)
+    train, dev = (ended(start, as_numbered(start, data)) for data in (train, dev))
     terms = objectives(start) if callable(objectives) else objectives
     best = next(iter(HIGHER_IS_BETTER[start.task.name]))
     usual = {**DEFAULTS, "metric_for_best_model": best, **(FROM_SCRATCH if is_new(model) else {})}
@@ -85,6 +86,7 @@ def fine_tune(
     settings |= {} if activation is None else {"head_activation": activation}
     run = Run(Path(output_dir), settings | _resolved(start, source, train, dev, args, terms))
     kept: dict[str, Any] = {"device": args.device, "max_length": options.max_length}
+    kept |= {"task": start.task.name} if start.task.name == "generation" else {}
 
     def loop(stop: StopAfterStep) -> ObjectiveTrainer:
         data = {"train_dataset": train, "eval_dataset": dev}
@@ -109,7 +111,7 @@ def _require_alike(train: Dataset, dev: Dataset) -> None:
     require_labels(dev)
     if label_names(train) != label_names(dev):
         raise ExegeteError(f"train and dev have different labels: {label_names(train)} and {label_names(dev)}")
-    missing = {"text", "text_pair", "image", "answer"} & (set(train.column_names) ^ set(dev.column_names))
+    missing = {"text", "text_pair", "image", "answer", "response"} & (set(train.column_names) ^ set(dev.column_names))
     if missing:
         raise ExegeteError(f"only one of train and dev has the column {', '.join(sorted(missing))}")
 

@@ -10,7 +10,7 @@ from torch import nn
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
 
-KINDS = {"span": "QUESTION_ANS"}
+KINDS = {"span": "QUESTION_ANS", "generation": "CAUSAL_LM"}
 
 
 def with_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: float = 0.0) -> None:

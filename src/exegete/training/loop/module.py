@@ -41,9 +41,9 @@ class TrainingModule(nn.Module):
             raise ExegeteError(f"{teaching} knows its examples by their words: set masked_share to 0")
         self.explained = explained
         self.masked_share = masked_share
-        self.objectives = tuple(objectives)
+        self.objectives = tuple(objective.started(explained) for objective in objectives)
         learned: dict[str, nn.Module] = {}
-        for objective in objectives:
+        for objective in self.objectives:
             module = objective.learned
             if module is not None and module not in learned.values():
                 learned[objective.name] = module

@@ -21,9 +21,11 @@ from exegete.data import generated_tokenizer
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
 from exegete.models.encoding.labels import label_map
+from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers.head_activation import as_noted
 from exegete.models.loading.checkpoint import check_config, check_files, reading
-from exegete.models.loading.load import HEADS
+from exegete.models.loading.load import HEADS, load
+from exegete.training.loop.exchanges import are_exchanges
 from exegete.training.loop.from_scratch import image_processor, sized, words_tokenizer
 from exegete.training.loop.sizes import from_scratch
 
@@ -50,6 +52,8 @@ def starting_model(
     """
     require_labels(data)
     set_seed(seed)
+    if are_exchanges(data):
+        return _speaking(model, processing_class, max_length)
     if isinstance(model, PreTrainedModel):
         _require_outputs(model, data)
         return ExplainedModel(model, _given(processing_class, data), max_length=max_length)
@@ -59,6 +63,19 @@ def starting_model(
         _label(config, data)
         return ExplainedModel(_head(data).from_config(config), processor, max_length=max_length)
     return _pretrained(str(model), data, processing_class, max_length)
+
+
+def _speaking(model: Source, processing_class: Any, max_length: int | None) -> ExplainedModel:
+    """A causal language model, on the CPU as all models before their first step."""
+    if isinstance(model, PreTrainedModel):
+        return GeneratingModel(model, _tokenizer(processing_class), max_length)
+    if is_new(model):
+        raise ExegeteError("a language model is not trained from scratch here: give its folder as the model")
+    return load(str(model), _tokenizer(processing_class), "cpu", task="generation", max_length=max_length)
+
+
+def _tokenizer(given: Any) -> Any:
+    return AutoTokenizer.from_pretrained(str(given)) if isinstance(given, str | Path) else given
 
 
 def is_new(model: Source) -> bool:
@@ -72,7 +89,7 @@ def require_labels(data: Dataset) -> None:
     """Raises ExegeteError unless every row can be learned from."""
     if not len(data):
         raise ExegeteError("there are no rows to train on")
-    if "answer" in data.column_names:
+    if "answer" in data.column_names or are_exchanges(data):
         return
     label = data.features.get("label")
     if label is None:

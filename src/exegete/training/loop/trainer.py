@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from exegete.errors import ExegeteError
+from exegete.explainers.learned.learned_attention import LearnedAttention
 from exegete.models import Batch, ExplainedModel
 from exegete.objectives import Adaptive, CrossEntropy, Objective, StepContext
 from exegete.training.loop import evaluation
@@ -329,6 +330,9 @@ class ObjectiveTrainer(Trainer):
             super()._save(str(folder), state_dict)
         if learned and self.args.should_save:
             save_file({name: value.contiguous() for name, value in learned.items()}, folder / LEARNED)
+            for module in self.module.learned.modules():
+                if isinstance(module, LearnedAttention):
+                    module.save_pretrained(folder / module.name)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if not self._load_converted(resume_from_checkpoint):

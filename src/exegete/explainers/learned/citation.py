@@ -1,0 +1,112 @@
+"""A trained model's own citation: the method it was trained on, without small scores, and what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from exegete.data.cards import MethodCard
+from exegete.data.hub import local_folder
+from exegete.data.provenance import write_json
+from exegete.errors import ExegeteError
+from exegete.explainers.base import Chosen, Explainer, Explanation
+from exegete.explainers.learned.learned_attention import CONFIG, saved_config
+from exegete.explainers.learned.promise import Promise
+from exegete.explainers.registry import explainer
+from exegete.explainers.units import Granularity, unit_sums, units
+from exegete.models import Batch, ExplainedModel
+
+
+@dataclass(frozen=True)
+class Citation(Explainer):
+    """Scores of the method that `exegete train cite` trained a model on, as sparse as that run found best.
+
+    Args:
+        method: what was trained.
+        unit: what it cites: sources, sentences, words.
+        threshold: units below this share of the largest score get 0; None: all keep their scores.
+        promise: see `Promise`; for `unit` alone, and the sentences of a response (of other answers, the answer).
+    """
+
+    method: Explainer
+    unit: Granularity = "source"
+    threshold: float | None = None
+    promise: Promise | None = field(default=None, compare=False)
+    card: ClassVar = MethodCard(
+        name="citation", label="Trained citation", family="learned", signed=True, cost="its method's", learned=True,
+    )  # fmt: skip
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The method with its parameters, and what was chosen."""
+        chosen: dict[str, Any] = {"unit": self.unit, "threshold": self.threshold}
+        chosen |= {} if self.promise is None else {"alpha": self.promise.alpha}
+        return {"of": self.method.name, **self.method.params, **chosen}
+
+    def passes(self, length: int) -> tuple[float, float]:
+        """Those of its method."""
+        return self.method.passes(length)
+
+    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+        """The method's, without small scores."""
+        found = self.method.explanation_of(model.with_output(self.method.output), batch, chosen)
+        return replace(found, scores=self._sparse(batch, found.scores))
+
+    def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+        """What targets share is run once."""
+        found = self.method.scores_each(model.with_output(self.method.output), batch, targets)
+        return [self._sparse(batch, scores) for scores in found]
+
+    def _sparse(self, batch: Batch, scores: Tensor) -> Tensor:
+        if self.threshold is None:
+            return scores
+        unit = units(batch, self.unit)
+        small = sparsified(unit_sums(scores, unit), self.threshold) == 0
+        return scores.masked_fill(small.gather(1, unit.clamp(min=0)) & (unit >= 0), 0.0)
+
+    def bounds(self, scores: NDArray[Any], unit: str) -> NDArray[np.float32] | None:
+        """[T, U] What is promised of the units' scores [T, U]; None of other units, or where nothing was calibrated."""
+        if self.promise is None or unit != self.unit:
+            return None
+        return self.promise.bounds(scores.astype(np.float64)).astype(np.float32)
+
+    def save_pretrained(self, path: str | Path, spec: str, **more: Any) -> None:
+        """Writes the citation into a folder of its own in `path`, with the spec of its method and more facts."""
+        folder = Path(path) / self.card.name
+        folder.mkdir(parents=True, exist_ok=True)
+        promise = None if self.promise is None else asdict(self.promise)
+        facts = {"method": spec, "unit": self.unit, "threshold": self.threshold, "promise": promise} | more
+        write_json(folder / CONFIG, {"explainer": self.card.name} | facts)
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> Self:
+        """The citation beside the model that was trained for it.
+
+        Raises:
+            ExegeteError: a folder without one.
+        """
+        root = local_folder(path)
+        facts = saved_config(cls.card.name, root / cls.card.name)
+        try:
+            spec, promise = str(facts["method"]), facts["promise"]
+            learned = "?" not in spec and (root / spec / CONFIG).is_file()
+            kept = promise and Promise(
+                float(promise["alpha"]),
+                tuple(float("nan") if value is None else float(value) for value in promise["least"]),
+            )
+            return cls(explainer(f"{spec}:{root}" if learned else spec), facts["unit"], facts["threshold"], kept)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ExegeteError(f"{root} holds no {cls.card.name} that can be read: {error}") from error
+
+
+def sparsified(scores: Tensor, threshold: float) -> Tensor:
+    """Scores [.., U] of units, 0 for those below `threshold` times the largest and below 0."""
+    least = threshold * scores.amax(-1, keepdim=True).clamp(min=0)
+    return torch.where((scores < least) | (scores <= 0), 0.0, scores)

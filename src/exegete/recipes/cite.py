@@ -1,0 +1,122 @@
+"""Citations that are trained to foretell what happens to an answer when its sources go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from datasets import Dataset
+from torch import nn
+
+from exegete.explainers import Explainer, explainer
+from exegete.explainers.learned.attention_to_source import AttentionToSource
+from exegete.explainers.learned.citation import Citation
+from exegete.explainers.perturbation.context_cite import usual_units
+from exegete.explainers.units import Granularity
+from exegete.models import ExplainedModel
+from exegete.models.perturbation.perturbed import How
+from exegete.objectives import AblationFidelity, CrossEntropy, KlToOriginal, Objective
+from exegete.recipes.base import Recipe
+from exegete.recipes.lora import Lora
+from exegete.training import RunOptions, TrainResult
+from exegete.training.citations import CHOSEN_ON, coverage, measured, promise, threshold
+from exegete.training.loop.exchanges import are_exchanges
+from exegete.training.loop.lora import with_lora
+from exegete.training.loop.starting_model import Source
+
+LEARNED = AttentionToSource.card.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cite(Lora):
+    """The task's loss, λ times the disagreement of citations and ablations, and how far answers went from the original.
+
+    `rank` 0: all weights are trained.
+    """
+
+    citation: str = "decompx_linear"
+    fidelity: AblationFidelity
+    drift: float
+    alpha: float
+
+    def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
+        """Trains, with adapters as `Lora`; then chooses how sparse citations are, and calibrates what they promise."""
+        run = super().run if self.rank else super(Lora, self).run
+        result = run(model, train, dev, folder, options)
+        if result.finished and not (result.reused and (folder / Citation.card.name).is_dir()):
+            self._calibrate(result, train, dev)
+        return result
+
+    def _calibrate(self, result: TrainResult, train: Dataset, dev: Dataset) -> None:
+        model, how = result.model, self.fidelity.perturbation
+        method = explainer(f"{LEARNED}:{result.folder}" if self.citation == LEARNED else self.citation)
+        method = method.to(model.device) if isinstance(method, nn.Module) else method
+        unit = self._unit(train) or usual_units(model.encode([train[0]]))
+        found = Citation(
+            method, unit, threshold(model, method, list(train.take(min(CHOSEN_ON, len(train)))), unit, how)
+        )
+        if not are_exchanges(dev):
+            found.save_pretrained(result.folder, self.citation)
+            return
+        prompts = [measured(model, found, row, how) for row in dev]
+        kept = replace(found, promise=promise(prompts, self.alpha))
+        kept.save_pretrained(result.folder, self.citation, coverage=coverage(prompts, self.alpha))
+
+    def _unit(self, data: Dataset) -> Granularity | None:
+        return self.fidelity.granularity or ("source" if "sources" in data.column_names else None)
+
+    def terms(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
+        """Made for the model that training starts from."""
+        if self.rank:
+            with_lora(model, self.rank, 2 * self.rank)
+        learned = self.citation == LEARNED
+        made: Explainer = AttentionToSource.untrained(model) if learned else explainer(self.citation)
+        given = {name: getattr(self.fidelity, name) for name in ("weight", "masks", "keep", "perturbation", "lifetime")}
+        fidelity = AblationFidelity(made, granularity=self._unit(train), **given)
+        return [CrossEntropy(), fidelity, *([KlToOriginal(self.drift)] if self.drift else [])]
+
+
+def cite(
+    citation: Annotated[
+        str, "What learns to foretell ablations: decompx_linear, input_x_gradient, attention_to_source, …"
+    ] = "decompx_linear",
+    fidelity_weight: Annotated[float, "λ, of the correlation of citations and effects.", {"min": 0}] = 10.0,
+    drift_weight: Annotated[float, "Of the divergence from the original model's answers; 0 leaves it out."] = 10.0,
+    masks: Annotated[int, "Ablations of each example.", {"min": 2}] = 8,
+    lifetime: Annotated[
+        int, "Epochs for which an example's ablations are kept; 0: new ones in every step.", {"min": 0}
+    ] = 0,
+    granularity: Annotated[
+        Granularity | None, "What is taken away. Default: sources, where there are some; else sentences, or words."
+    ] = None,
+    perturbation: Annotated[How, "What happens to it."] = "remove",
+    keep: Annotated[float, "The probability that a unit stays."] = 0.5,
+    alpha: Annotated[float, "How often a promised fall may be missed.", {"min": 0.001, "max": 0.5}] = 0.1,
+    rank: Annotated[int, "Of adapters (LoRA); 0: all weights are trained.", {"min": 0}] = 0,
+) -> Recipe:
+    """Train a model so that a citation of one pass foretells the effect of removing each source (or word).
+
+    --data with prompts, sources and responses trains what a language model says; data with labels a classifier.
+
+    Example: exegete train cite --model runs/answering/model --data generated?task=retrieval --output-dir runs/cite
+    """
+    return Cite(
+        name="cite",
+        paper="",
+        answers=True,
+        arguments={"learning_rate": 3e-4, "per_device_train_batch_size": 16, "metric_for_best_model": "loss"},
+        citation=citation,
+        fidelity=AblationFidelity(
+            weight=fidelity_weight,
+            masks=masks,
+            keep=keep,
+            granularity=granularity,
+            perturbation=perturbation,
+            lifetime=lifetime,
+        ),
+        drift=drift_weight,
+        alpha=alpha,
+        rank=rank,
+    )

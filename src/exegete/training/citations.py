@@ -1,0 +1,112 @@
+"""Chooses how sparse a trained citation is, and calibrates what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from exegete.explainers import Explainer
+from exegete.explainers.learned.citation import Citation, sparsified
+from exegete.explainers.learned.promise import Promise, shares
+from exegete.explainers.perturbation.coalitions import coalition_values
+from exegete.explainers.perturbation.context_cite import numbered_sets
+from exegete.explainers.units import Granularity, unit_sums, units
+from exegete.metrics.faithfulness.ablation import finite, lds, on_the_log_scale
+from exegete.models import Batch, ExplainedModel
+from exegete.models.perturbation.perturbed import How
+
+THRESHOLDS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
+SETS, FIRST_SET = 32, 5000
+"""Random sets that thresholds are chosen on, and the number of the first: neither the metric's nor training's."""
+CHOSEN_ON = 256
+"""Training rows that are enough for it."""
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of one prompt: scores [T, U] of its sources for each sentence of the answer, and the true falls [T, U]."""
+
+    scores: NDArray[np.float64]
+    falls: NDArray[np.float64]
+    kind: str
+
+
+@torch.no_grad()
+def threshold(
+    model: ExplainedModel, method: Explainer, rows: Sequence[Row], unit: Granularity, how: How
+) -> float | None:
+    """Which share of the largest score units need, by the mean LDS on training rows; None: no score is dropped."""
+    asked, found = on_the_log_scale(model), []
+    for row in rows[:CHOSEN_ON]:
+        batch = model.encode([row])
+        number, target = units(replace(batch, content=batch.erasable), unit), model.target(batch)
+        there = numbered_sets(SETS, number.amax(1) + 1, seed=FIRST_SET)
+        answers = finite(coalition_values(asked, batch, target, there, number, how)).double()
+        scores = unit_sums(method.attribute(model, batch, target), number).double()
+        choices = [scores, *(sparsified(scores, share) for share in THRESHOLDS)]
+        found.append([float(lds(each, there, answers)) for each in choices])
+    means = np.nan_to_num(np.array(found)).mean(0)
+    best = int(means.argmax())
+    return THRESHOLDS[best - 1] if best else None
+
+
+@torch.no_grad()
+def measured(model: ExplainedModel, citation: Citation, row: Row, how: How) -> Measured:
+    """Cites every sentence of a row's response, and takes away each source in turn."""
+    batch = model.encode([{name: value for name, value in row.items() if name != "kind"}])
+    targets, number = sentences(batch), units(batch, citation.unit)
+    scores = [unit_sums(each, number)[0] for each in citation.attribute_each(model, batch, targets)]
+    one_gone = ~torch.eye(int(number.max()) + 1, dtype=torch.bool, device=batch.device)
+    there = torch.cat([one_gone.new_ones(1, len(one_gone)), one_gone])[:, None]
+    with model.remember():
+        asked = on_the_log_scale(model)
+        answers = [finite(coalition_values(asked, batch, each, there, number, how))[:, 0] for each in targets]
+    falls = [own[0] - own[1:] for own in answers]
+    return Measured(_array(scores), _array(falls), str(row.get("kind") or ""))
+
+
+def sentences(batch: Batch) -> Tensor:
+    """[T, 1, 2] The sentences of the one response, as spans of its tokens."""
+    (exchange,) = batch.exchanges or ()
+    return torch.tensor(exchange.spans("sentences"), device=batch.device)[:, None]
+
+
+def promise(found: Sequence[Measured], alpha: float) -> Promise:
+    """Calibrated on prompts that the model was not trained on."""
+    return Promise.calibrated([each.scores for each in found], [each.falls for each in found], alpha)
+
+
+def coverage(found: Sequence[Measured], alpha: float) -> dict[str, Any]:
+    """How often bounds hold, of prompts that they are not calibrated on: each half by the other.
+
+    `held` of sources with a bound, mean over prompts; `promised`: the share of cited sources that have one. For all
+    prompts, and for each kind of them.
+    """
+    halves = (found[::2], found[1::2])
+    judged = [
+        (each, promise(other, alpha).bounds(each.scores)) for half, other in (halves, halves[::-1]) for each in half
+    ]
+    kinds = sorted({each.kind for each in found if each.kind})
+    return {kind or "all": _held([pair for pair in judged if kind in ("", pair[0].kind)]) for kind in ["", *kinds]}
+
+
+def _held(judged: Sequence[tuple[Measured, NDArray[np.float64]]]) -> dict[str, float | int]:
+    held, promised, cited = [], 0, 0
+    for each, bounds in judged:
+        told = ~np.isnan(bounds)
+        cited += int((shares(each.scores) > 0).sum())
+        promised += int(told.sum())
+        held += [float((each.falls[told] >= bounds[told]).mean())] if told.any() else []
+    share = promised / cited if cited else 0.0
+    return {"held": float(np.mean(held)) if held else float("nan"), "promised": share, "prompts": len(judged)}
+
+
+def _array(values: Sequence[Tensor]) -> NDArray[np.float64]:
+    return torch.stack(list(values)).double().cpu().numpy()

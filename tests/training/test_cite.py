@@ -1,0 +1,186 @@
+"""Trained citations as a run: of a language model's sources and a classifier's words, stopped, with adapters."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import exegete
+from exegete import ExegeteError, explainer
+from exegete.cli import main
+from exegete.data.generated.retrieval import vocabulary
+from exegete.data.generated.tokenizer import generated_tokenizer
+from exegete.explainers.learned.attention_to_source import AttentionToSource
+from exegete.explainers.learned.citation import Citation, sparsified
+from exegete.explainers.learned.promise import Promise
+from exegete.recipes import RECIPES
+from exegete.reports.attributions import Attributions
+from exegete.training import citations
+from exegete.training.answering import untrained
+from exegete.training.loop.exchanges import ended
+from runs import ARGUMENTS, difference, generated
+from test_resume import interrupted
+
+STEPS = ARGUMENTS | {"num_train_epochs": 2, "per_device_train_batch_size": 4, "eval_steps": 2, "learning_rate": 1e-2}
+
+
+def rows(split, size):
+    return exegete.load_data("generated", split, task="retrieval", limit=size)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """A language model of the demo's vocabulary that was never trained."""
+    folder, tokenizer = tmp_path_factory.mktemp("start"), generated_tokenizer(vocabulary())
+    torch.manual_seed(0)
+    untrained(tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def train(start, folder, recipe=None, **given):
+    recipe = recipe or RECIPES["cite"](**{"masks": 4} | given)
+    return recipe.train(start, rows("train", 12), rows("dev", 6), folder, arguments=STEPS)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"lifetime": 2, "citation": "attention_to_source"}, {"citation": "input_x_gradient", "rank": 2}]
+)
+def test_stopped_and_resumed_is_unbroken(given, start, tmp_path):
+    recipe = RECIPES["cite"](masks=4, **given)
+    whole = train(start, tmp_path / "whole", recipe)
+    assert whole.steps == 6
+    assert not train(start, tmp_path / "run", replace(recipe, trainer=interrupted(signal.SIGTERM, 4))).finished
+    assert not (tmp_path / "run" / "citation").exists()
+    resumed = train(start, tmp_path / "run", recipe)
+    assert resumed.finished
+    file = "adapter_model.safetensors" if recipe.rank else "model.safetensors"
+    assert difference(*(load_file(tmp_path / name / file) for name in ("whole", "run"))) == 0.0
+    assert resumed.metrics == whole.metrics
+    assert {"cross_entropy", "ablation_fidelity", "kl_to_original", "log_prob"} <= {*whole.metrics}
+    one, other = ((tmp_path / name / "citation" / "config.json").read_text() for name in ("whole", "run"))
+    assert one == other
+
+
+def test_the_command_trains_and_explain_shows_what_is_promised(start, tmp_path, capsys, monkeypatch):
+    folder = str(tmp_path / "cite")
+    data = ["--data", "generated?task=retrieval&size=12", "--device", "cpu", "--quiet"]
+    training = [*data, "--model", str(start), "--masks", "4", "--epochs", "1", "--batch-size", "4"]
+    assert (
+        main(["train", "cite", *training, "--log-gradient-norms", "--set", "logging_steps=1", "--output-dir", folder])
+        == 0
+    )
+    assert "log_prob: " in capsys.readouterr().out
+    history = json.loads((tmp_path / "cite" / "history.json").read_text())["history"]
+    assert any(entry.get("ablation_fidelity_gradient_norm", 0) > 0 for entry in history)
+    facts = json.loads((tmp_path / "cite" / "citation" / "config.json").read_text())
+    assert facts["coverage"].keys() == {"all", "one hop", "redundant", "two hops"}
+    monkeypatch.setattr(Citation, "bounds", lambda self, scores, unit: np.full_like(scores, 2.5))
+    (tmp_path / "a.txt").write_text("Ada painted old doors.")
+    (tmp_path / "b.txt").write_text("Leo sold green maps.")
+    (tmp_path / "p.txt").write_text("{sources}\n\nWhat did Ada do?")
+    files = [word for name in "ab" for word in ("--source", str(tmp_path / f"{name}.txt"))]
+    asked = ["explain", "--prompt", str(tmp_path / "p.txt"), *files, "--response", " Ada painted old doors."]
+    asked += ["--model", folder, "--task", "generation", "--device", "cpu", "--methods", f"citation:{folder}"]
+    assert main([*asked, "--html", str(tmp_path / "page.html")]) == 0
+    shown = capsys.readouterr().out
+    assert "[≥ 2.5]" in shown
+    assert "right in 90% of cases" in " ".join(shown.split())
+    assert "[≥ 2.5]" in (tmp_path / "page.html").read_text().encode().decode("unicode_escape", "ignore") or (
+        "2.5" in (tmp_path / "page.html").read_text()
+    )
+
+
+def test_a_citation_is_its_method_without_small_scores_and_its_bounds_are_kept(start, tmp_path):
+    model = exegete.load(start, task="generation", device="cpu")
+    method = explainer("decompx_linear")
+    made = Citation(method, "source", 0.5, Promise(0.1, (float("nan"), 1.5)))
+    made.save_pretrained(tmp_path, "decompx_linear")
+    loaded = explainer(f"citation:{tmp_path}")
+    row = {name: value for name, value in rows("test", 1)[0].items() if name != "kind"}
+    plain = exegete.attribute(model, [row], method, "sentences", unit="source")[0]
+    found = exegete.attribute(model, [row], loaded, "sentences")[0]
+    assert found.unit == "source"
+    expected = sparsified(torch.tensor(plain.scores), 0.5).numpy()
+    np.testing.assert_allclose(found.scores, expected, rtol=1e-5, atol=1e-6)
+    assert (expected == 0).any()
+    np.testing.assert_array_equal(found.bounds, made.promise.bounds(found.scores.astype(np.float64)))
+    promised = found.citations(1)[0].promised
+    assert promised == dict.fromkeys(promised, 1.5)
+    assert exegete.attribute(model, [row], loaded, "words")[0].citations(1)[0].promised == {}
+    assert exegete.attribute(model, [row], loaded, "sentences", unit="word")[0].bounds is None
+    assert plain.bounds is None
+    Attributions([found]).save(tmp_path / "kept")
+    assert Attributions.load(tmp_path / "kept")[0] == found
+    with pytest.raises(ExegeteError, match="expected a folder with a saved citation"):
+        explainer(f"citation:{start}")
+
+
+def test_a_threshold_is_chosen_by_what_foretells_training_rows(start):
+    model = exegete.load(start, task="generation", device="cpu")
+    few = list(rows("train", 4))
+    assert citations.threshold(model, explainer("random"), few, "source", "remove") in (None, *citations.THRESHOLDS)
+    scores = torch.tensor([[4.0, 1.0, -3.0, 0.5]])
+    assert sparsified(scores, 0.2).tolist() == [[4.0, 1.0, 0.0, 0.0]]
+    assert sparsified(-scores.abs(), 0.2).tolist() == [[0.0] * 4]
+
+
+def test_falls_are_those_of_each_source_taken_away_alone(start):
+    model = exegete.load(start, task="generation", device="cpu")
+    row = rows("dev", 3)[2]
+    found = citations.measured(model, Citation(explainer("input_x_gradient")), row, "remove")
+    bare = {name: value for name, value in row.items() if name not in ("kind", "evidence")}
+    spans = [tuple(span) for span in citations.sentences(model.encode([bare]))[:, 0].tolist()]
+    assert found.kind == row["kind"]
+    whole = exegete.attribute(model, [bare], "occlusion?output=log_prob&granularity=source", spans, unit="source")[0]
+    np.testing.assert_allclose(found.falls, whole.scores, rtol=1e-4, atol=1e-4)
+
+
+def test_responses_end_where_the_model_ends_a_text(start):
+    model, data = exegete.load(start, task="generation", device="cpu"), rows("dev", 2)
+    end = model.config.eos_token_id
+    found = ended(model, data)
+    assert all(row["response"][-1] == end and end not in row["response"][:-1] for row in found)
+    assert ended(model, found)["response"] == found["response"]
+    said = model.tokenizer.decode(found[0]["response"], skip_special_tokens=True)
+    assert said.split() == model.tokenizer.decode(model.tokenizer(data[0]["response"])["input_ids"][1:-1]).split()
+
+
+def test_words_of_a_classifier_are_cited_too(tmp_path):
+    recipe = RECIPES["cite"](masks=3, drift_weight=1.0)
+    arguments = ARGUMENTS | {"num_train_epochs": 1}
+    result = recipe.train("tiny", generated(size=16), generated(split="dev", size=8), tmp_path, arguments=arguments)
+    assert "accuracy" in result.metrics
+    found = exegete.attribute(result.model, ["a dull film"], f"citation:{tmp_path}")[0]
+    assert len(found.words) == 3
+    assert explainer(f"citation:{tmp_path}").unit == "word"
+
+
+def test_plain_training_of_answers_and_what_is_refused(start, tmp_path):
+    data = rows("train", 4)
+    result = RECIPES["baseline"]().train(start, data, data, tmp_path / "plain", arguments=STEPS)
+    assert result.metrics["log_prob"] < 0
+    assert RECIPES["baseline"]().train(start, data, data, tmp_path / "plain", arguments=STEPS).reused
+    with pytest.raises(ExegeteError, match="er_joint trains no language model"):
+        RECIPES["er_joint"]().train(start, data, data, tmp_path / "no")
+    with pytest.raises(ExegeteError, match="not trained from scratch"):
+        RECIPES["cite"]().train("tiny", data, data, tmp_path / "no")
+    missing = type(data).from_list([data[0], data[1] | {"response": None}])
+    with pytest.raises(ExegeteError, match="row 1 has no response"):
+        RECIPES["baseline"]().train(start, missing, data, tmp_path / "no")
+
+
+def test_coefficients_of_attention_are_trained_and_saved_beside_the_model(start, tmp_path):
+    result = train(start, tmp_path, citation="attention_to_source")
+    found = explainer(f"citation:{tmp_path}")
+    assert isinstance(found.method, AttentionToSource)
+    coefficients = AttentionToSource.from_pretrained(tmp_path).coefficients.detach()
+    assert not torch.allclose(coefficients, torch.full_like(coefficients, float(coefficients.mean())))
+    assert torch.equal(found.method.coefficients, coefficients)
+    assert result.finished
