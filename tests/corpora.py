@@ -290,6 +290,23 @@ def hotpotqa(folder):
     return folder
 
 
+def ruler(folder):
+    head = "Some special magic numbers are hidden within the following text. Make sure to memorize it."
+    sentences = [f"The grass is green, {{so}} it is {number}." for number in range(6)]
+    sentences[3] = "One of the special magic numbers for lid is: 71."
+    asked = "What is the special magic number for lid mentioned in the provided text?"
+    more = {"outputs": ["71"], "length": 90, "answer_prefix": " It is"}
+    documents = "\n\n".join(
+        f"Document {number}:\nA {name} is {number}." for number, name in enumerate(["lid", "cup"], 1)
+    )
+    rows = [
+        {"index": 0, "input": f"{head}\n{' '.join(sentences)}\n{asked}", **more},
+        {"index": 1, "input": f"{head}\n\n{documents}\n\nQuestion: What is 2?", "outputs": ["cup"], "length": 40},
+        {"index": 2, "input": f"{head}\nIt is green. It is blue.\n{asked}", **more},
+    ]
+    return lines(folder / "validation.jsonl", rows).parent
+
+
 CORPORA = {
     "sst": sst,
     "rotten_tomatoes": rotten_tomatoes,
@@ -304,6 +321,7 @@ CORPORA = {
     "esnli": esnli,
     "squad": squad,
     "hotpotqa": hotpotqa,
+    "ruler": ruler,
     "mlqe": mlqe,
     "wmt_qe": wmt_qe,
     "csv": csv,

@@ -39,6 +39,23 @@ def test_hotpotqa_asks_about_paragraphs(tmp_path):
     assert (first["response"], first["kind"]) == (" a lid", "comparison")
 
 
+def test_ruler_cuts_a_long_text_into_sources(tmp_path):
+    needle, documents, without = read(tmp_path, "ruler", "dev", query="?parts=3")
+    names = ["part 1", "part 2", "part 3"]
+    assert [source["name"] for source in needle["sources"]] == names
+    assert needle["evidence"] == ["part 2"]
+    assert needle["prompt"].splitlines()[1:] == [
+        "{part 1}{part 2}{part 3}", "What is the special magic number for lid mentioned in the provided text? It is",
+    ]  # fmt: skip
+    assert (needle["response"], needle["kind"]) == (" 71", tmp_path.name)
+    assert [source["text"].count("grass") for source in needle["sources"]] == [3, 1, 1]
+    assert [source["text"].strip() for source in documents["sources"]] == [
+        "Document 1:\nA lid is 1.", "Document 2:\nA cup is 2.",
+    ]  # fmt: skip
+    assert (documents["evidence"], without["evidence"]) == (["part 2"], None)
+    refused("expected 2 parts of a text or more, got 1", f"ruler:{tmp_path}?parts=1", "dev")
+
+
 def test_esnli_marks_words_with_their_punctuation(tmp_path):
     train = read(tmp_path, "esnli")
     assert train["text"][:] == ["A man, who sings, is old.", 'He said "so".']

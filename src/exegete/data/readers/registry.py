@@ -25,6 +25,7 @@ READERS: Registry[type[Reader]] = Registry(
         "esnli": "esnli:Esnli",
         "squad": "squad:Squad",
         "hotpotqa": "hotpotqa:Hotpotqa",
+        "ruler": "ruler:Ruler",
         "mlqe": "mlqe:Mlqe",
         "wmt_qe": "wmt_qe:WmtQe",
         "conll": "conll:Conll",

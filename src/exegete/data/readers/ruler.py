@@ -1,0 +1,86 @@
+"""RULER: needles in long texts, as prompts for generated text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from exegete.data.cards import DataCard
+from exegete.data.readers.base import Row, field, json_lines, listed, need_text
+from exegete.data.readers.exchanges import features
+from exegete.data.readers.hotpotqa import COLUMNS
+from exegete.data.readers.layouts import Divided
+from exegete.data.sentences import sentence_ends
+from exegete.errors import ExegeteError
+
+if TYPE_CHECKING:
+    from datasets import Features
+
+DOCUMENT = re.compile(r"(?=Document \d+:)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruler(Divided):
+    """Inputs between whose first and last line stands a long text, its parts as sources.
+
+    Parts are the numbered documents of an input, else `parts` stretches of whole sentences, of about equal length;
+    `evidence`: those in which a wanted output stands word for word, null where that tells nothing, in none or in all.
+    `kind` is the name of the file's folder, which is that of the task. A file alone is divided by its inputs.
+    """
+
+    parts: int = 10
+    names: ClassVar = {"dev": ("validation.jsonl",), "test": ("test.jsonl",)}
+    card: ClassVar[DataCard] = DataCard(
+        name="ruler", what="needles in texts of any length; for generated text",
+        form="ruler:FOLDER with validation.jsonl, or ruler:FILE; ?parts=10", source="Hsieh et al. 2024",
+        licence="Apache 2.0", example="ruler:corpora/ruler/niah_single_2",
+    )  # fmt: skip
+
+    def keyed(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
+        """The inputs, divided by their text."""
+        from datasets import Features
+
+        if self.parts < 2:
+            raise ExegeteError(f"expected 2 parts of a text or more, got {self.parts}")
+        known = features()
+        return Features({name: known[name] for name in COLUMNS}), self._rows(path)
+
+    def _rows(self, path: Path) -> Iterator[tuple[str, Row]]:
+        for where, record in json_lines(path):
+            asked = need_text(field(record, "input", where), "input", where).strip()
+            wanted = [need_text(each, "outputs", where) for each in listed(record, "outputs", where)]
+            head, _, rest = asked.partition("\n")
+            long, _, question = rest.rpartition("\n")
+            texts = [text for text in _parts(long, self.parts) if text.strip()]
+            if not wanted or not texts:
+                raise ExegeteError(f"{where}: expected outputs, and an input of three lines or more")
+            prefix = record.get("answer_prefix") and need_text(record["answer_prefix"], "answer_prefix", where)
+            names = [f"part {number}" for number in range(1, len(texts) + 1)]
+            holding = [name for name, text in zip(names, texts, strict=True) if _holds(text, wanted)]
+            yield (
+                asked,
+                {
+                    "prompt": f"{head}\n{''.join(f'{{{name}}}' for name in names)}\n{question}{prefix or ''}",
+                    "sources": [{"name": name, "text": text} for name, text in zip(names, texts, strict=True)],
+                    "response": " " + ", ".join(wanted),
+                    "evidence": holding if 0 < len(holding) < len(names) else None,
+                    "kind": path.resolve().parent.name,
+                },
+            )
+
+
+def _parts(text: str, count: int) -> list[str]:
+    """The numbered documents, or stretches of sentences; together they are the text."""
+    documents = DOCUMENT.split(text)
+    if len(documents) > 2:
+        return [documents[0] + documents[1], *documents[2:]]
+    ends = sentence_ends(text)
+    cuts = sorted({next(end for end in ends if end >= len(text) * part / count) for part in range(1, count + 1)})
+    return [text[start:end] for start, end in zip([0, *cuts], cuts, strict=False)]
+
+
+def _holds(text: str, wanted: Sequence[str]) -> bool:
+    return any(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", text) for each in wanted)
