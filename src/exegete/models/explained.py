@@ -355,6 +355,10 @@ class ExplainedModel(nn.Module):
             finally:
                 self.memory = before
 
+    def in_row(self, batch: Batch, parts: Sequence[Tensor]) -> Tensor:
+        """[B, L, d] of what the model's stacks have at the positions that they read, of most models one alone."""
+        return parts[0]
+
     @exclusive
     def readout(self, batch: Batch, target: Tensor) -> Tensor:
         """Weights [B, L] of the positions at which the answer is read: attention maps are looked at from there.

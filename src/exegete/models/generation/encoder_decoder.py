@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -78,9 +79,12 @@ class EncoderDecoderModel(GeneratingModel):
         """As many as the response, which has a side of its own, may have too."""
         return self.max_length if response + len(self.start) <= self.max_length else 0
 
-    def sides(self, batch: Batch) -> Sides:
-        """Where encoder and decoder stand."""
-        return Sides.of(batch.attended, decoded_of(batch))
+    def in_row(self, batch: Batch, parts: Sequence[Tensor]) -> Tensor:
+        """[B, L, d] of the encoder's [B, S, d] and the decoder's [B, T, d]; of the whole row it is that."""
+        if len(parts) == 1:
+            return parts[0]
+        sides = Sides.of(batch.attended, decoded_of(batch))
+        return sides.encoder.place(parts[0], batch.length) + sides.decoder.place(parts[1], batch.length)
 
     def forward(self, batch: Batch, embeddings: Tensor | None = None, capture: Capture | None = None) -> Outputs:
         """As of any model; `attentions` of the decoder's layers, cross and own side in one, `blocks` of all.

@@ -87,6 +87,13 @@ def layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
     return tuple(layer for group in groups for layer in part(group, found.shared).children())
 
 
+def first_layers(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
+    """The first layer of an encoder, and that of its decoder."""
+    after = architecture_of(model).decoder
+    assert after is not None
+    return layers(model)[0], next(part(model.base_model, after.layers).children())
+
+
 def head_part(model: PreTrainedModel, path: str) -> nn.Module:
     """A part of the head; `@` stands for the base model."""
     return part(model.base_model, path[2:]) if path.startswith("@.") else part(model, path)
