@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
 
 from exegete.data.alignment import trimmed
 from exegete.errors import ExegeteError
@@ -88,11 +88,13 @@ def generated(
     encoder reads before them.
     """
     sampled = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
-    decoder = {"decoder_input_ids": torch.tensor([list(start)], device=model.device)} if start else {}
-    plain = {"num_beams": 1, "no_repeat_ngram_size": 0, "min_length": 0, "length_penalty": 1.0} if start else {}
+    decoder: dict[str, Any] = {}
+    if start:  # a cache that grows: transformers makes one of as many layers as the encoder has
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        decoder = {"decoder_input_ids": torch.tensor([list(start)], device=model.device), "past_key_values": cache}
     config = GenerationConfig(
         max_new_tokens=max_new_tokens, pad_token_id=pad_id, eos_token_id=model.generation_config.eos_token_id,
-        **sampled, **plain,
+        num_beams=1, no_repeat_ngram_size=0, min_length=0, **sampled,
     )  # fmt: skip
     ids = torch.tensor([list(prompt_ids)], device=model.device)
     with unchanged_random_state():
