@@ -127,7 +127,9 @@ class ScaledAttention(OfOutput, SinglePass):
         last = outputs.blocks[-2:] or outputs.attentions[-1:]
         slopes = gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
         read = partial(from_readout, model, batch, target=target)
-        return torch.stack([read(a.mean(1)) * read(slope.mean(1)) for a, slope in zip(last, slopes, strict=True)]).sum(0)
+        return torch.stack([read(a.mean(1)) * read(slope.mean(1)) for a, slope in zip(last, slopes, strict=True)]).sum(
+            0
+        )
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ CAPTURE = Capture(differentiable_twice=True)
 class BackwardRules(OverDimensions):
     """⟨x_k, ∇̃_k z⟩: representations times the derivative ∇̃ of the target's score by `rules`; F + B.
 
-    Any family with a record; in an encoder-decoder both sides start, and there are no `layers`. `Explanation.bias` [B] is z − Σ_k over all positions: what the biases add, and
-    what rules that do not conserve shed. `Explanation.layers` [B, N, L] holds ⟨x_k, ∇̃_k z⟩ at the inputs of every
-    layer. Both are of sums, `layers` as `aggregate` says.
+    Any family with a record; in an encoder-decoder both sides start, and there are no `layers`. `Explanation.bias` [B]
+    is z − Σ_k over all positions: what the biases add, and what rules that do not conserve shed. `Explanation.layers`
+    [B, N, L] holds ⟨x_k, ∇̃_k z⟩ at the inputs of every layer. Both are of sums, `layers` as `aggregate` says.
 
     When attributions keep a graph, their derivatives with respect to the weights are the true ones: what is held still
     for the contributions is not held still for them. That takes a second forward pass.

@@ -13,6 +13,12 @@ FAMILY = Family(
     head=Head("lm_head"),
     small={"vocab_size": 300, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "max_position_embeddings": 130}
     | {"encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40}
-    | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "forced_eos_token_id": None},
+    | {
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 2,
+        "forced_eos_token_id": None,
+    },
     tokenizer="roberta",
 )

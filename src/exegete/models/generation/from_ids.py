@@ -15,7 +15,12 @@ from exegete.models.batch import Batch
 
 
 def batch_of_ids(
-    prompts: Any, responses: Any, pad_id: int, content: Any = None, unit_of: Any = None, foils: Any = None,
+    prompts: Any,
+    responses: Any,
+    pad_id: int,
+    content: Any = None,
+    unit_of: Any = None,
+    foils: Any = None,
     start: Sequence[int] = (),
 ) -> Batch:
     """See `GeneratingModel.batch`; `start`: ids that a decoder reads before each response, behind an encoder's."""
@@ -31,10 +36,14 @@ def batch_of_ids(
     made = Batch.from_ids(
         _padded(ids, pad_id),
         _padded([torch.ones_like(row) for row in ids], 0),
-        response=_padded([torch.arange(len(row)) >= len(row) - r for row, (_, r) in zip(ids, lengths, strict=True)], False),
+        response=_padded(
+            [torch.arange(len(row)) >= len(row) - r for row, (_, r) in zip(ids, lengths, strict=True)], False
+        ),
         content=None if content is None else _padded(_over("content", content, lengths, False, begin), False),
         unit_of=None if unit_of is None else _padded(_over("unit_of", unit_of, lengths, -1, begin), -1),
-        decoded=_padded([torch.arange(len(row)) >= p for row, (p, _) in zip(ids, lengths, strict=True)], False) if begin else None,
+        decoded=_padded([torch.arange(len(row)) >= p for row, (p, _) in zip(ids, lengths, strict=True)], False)
+        if begin
+        else None,
     )
     return replace(made, foil=None if foils is None else _foils(foils, lengths))
 

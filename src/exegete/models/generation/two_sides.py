@@ -95,7 +95,8 @@ class TwoSides(PreTrainedModel):
     @property
     def base_model(self) -> nn.Module:
         """That of the model inside."""
-        return unwrapped(self.inner).base_model
+        base: nn.Module = unwrapped(self.inner).base_model
+        return base
 
     @property
     def stacks(self) -> tuple[Any, Any]:
@@ -121,7 +122,8 @@ class TwoSides(PreTrainedModel):
 
     def get_output_embeddings(self) -> nn.Module:
         """The decoder's head."""
-        return unwrapped(self.inner).get_output_embeddings()
+        head: nn.Module = unwrapped(self.inner).get_output_embeddings()
+        return head
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, decoded: Tensor, logits_to_keep: Tensor

@@ -99,10 +99,9 @@ def load(
         dtype: the floating point type to load it in, as "bfloat16"; default: the checkpoint's own.
         task: what the model's answer is, where its configuration does not say; `prompt`: a causal language model
             classifies by continuing `template`, in which `{text}` stands for the text, with one of `labels`; see
-            `PromptedModel`; `generation`: a causal language model, or an encoder with a decoder, is explained in what it
-            says, see `GeneratingModel` and `EncoderDecoderModel`;
-            `similarity`: an encoder is explained in how similar it finds two texts, see `BiEncoder` (folders of
-            sentence-transformers need not be told).
+            `PromptedModel`; `generation`: a causal language model, or an encoder with a decoder, is explained in what
+            it says, see `GeneratingModel` and `EncoderDecoderModel`; `similarity`: an encoder is explained in how
+            similar it finds two texts, see `BiEncoder` (folders of sentence-transformers need not be told).
         template: the prompt.
         labels: how each label continues the prompt, as a list or by name.
         max_length: tokens that a text may have, where that shall be fewer than the model takes.
