@@ -6,12 +6,11 @@ import torch
 
 from exegete import Batch, ExegeteError, explainer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
+from explainers.test_generated_text import TARGET, alike_alone_and_padded
+from models.test_generation import PROMPTS, RESPONSES
 from small import NATIVE, made
 from two_sided import GATED, NAMES, Written, relevance, rollout, two_sided
 
-PROMPTS = [[9, 40, 7, 120, 11, 23, 60, 8, 31], [14, 15, 90], [5, 66, 7, 8, 101, 44]]
-RESPONSES = [[50, 51], [17, 180, 19, 33, 21], [70, 10, 99]]
-TARGET = torch.tensor([[0, 2], [2, 5], [1, 2]])
 REFUSED = ["value_zeroing", "globenc", "alti", "information_flow", "flash_trace", "decompx", "decompx_classifier"]
 METHODS = [name for name in NATIVE if name not in REFUSED]
 LINEAR = [
@@ -113,15 +112,8 @@ def test_relevance_adds_up_where_there_are_no_biases():
 @pytest.mark.parametrize("family", ["bart", "t5"])
 @torch.no_grad()
 def test_padding_and_company_change_nothing(family, method):
-    model, single = two_sided(family), made(method)
-    together = single.attribute(model, model.batch(PROMPTS, RESPONSES), TARGET)
-    right = single.attribute(model, padded_right(model), TARGET)
-    for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
-        alone = single.attribute(model, model.batch(prompt, response), TARGET[row : row + 1])[0]
-        assert alone[: len(prompt)].any()
-        assert not alone[len(prompt) :].any()
-        for scores in (together[row, -len(alone) :], right[row, : len(alone)]):
-            torch.testing.assert_close(scores, alone, rtol=1e-8, atol=1e-10)
+    model = two_sided(family)
+    alike_alone_and_padded(model, made(method), padded_right(model))
 
 
 def padded_right(model):

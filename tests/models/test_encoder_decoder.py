@@ -14,10 +14,9 @@ from exegete.models.families import FAMILIES
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from exegete.models.layers.architecture import architecture_of, layers, part
 from exegete.testing.preserving import in_use, raising, state_of
+from models.test_generation import PROMPTS, RESPONSES
 from two_sided import GATED, NAMES, two_sided
 
-PROMPTS = [[9, 40, 7, 120, 11, 23, 60, 8, 31], [14, 15, 90], [5, 66, 7, 8, 101, 44]]
-RESPONSES = [[50, 51], [17, 180, 19, 33, 21], [70, 10, 99]]
 ROW = {
     "prompt": "{sources}\n\nwhat is small ?",
     "sources": {"doc 1": "a moving film about a small town", "doc 2": "two women are holding packages"},

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 from exegete.models.generation.model import GeneratingModel
+from exegete.models.generation.places import decoded_of
 from exegete.models.generation.two_sides import Sides, TwoSides
 from exegete.models.layers.architecture import two_stacks
 from exegete.models.loading.adapters import unwrapped
@@ -104,17 +105,3 @@ class EncoderDecoderModel(GeneratingModel):
         arguments = super()._arguments_for(batch, capture) | {"decoded": decoded_of(batch)}
         arguments.pop("return_dict", None)
         return arguments
-
-
-def decoded_of(batch: Batch) -> Tensor:
-    """What the decoder reads, [B, L].
-
-    Raises:
-        ExegeteError: a batch that does not say it.
-    """
-    if batch.decoded is None:
-        raise ExegeteError(
-            "an encoder with a decoder needs a batch that says what the decoder reads: use model.batch(prompt_ids, "
-            "response_ids), or Batch.from_ids(…, response=mask, decoded=mask)"
-        )
-    return batch.decoded

@@ -239,10 +239,11 @@ def _pretrained(
     with reading(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=given["trust_remote_code"])
         check_config(name, config)
-    if config.is_encoder_decoder and task != "generation":
+    architecture = (config.architectures or [config.model_type])[0]
+    if config.is_encoder_decoder and (task != "generation" or architecture.endswith(tuple(HEADS))):
         raise ExegeteError(
-            f"{name} holds {(config.architectures or [config.model_type])[0]}, an encoder with a decoder, which is "
-            "explained in what it says: task='generation'"
+            f"{name} holds {architecture}, an encoder with a decoder: those are explained in what they say "
+            "(task='generation'), by a language modelling head"
         )
     with reading(name, "weights"):
         bare = {SIMILARITY: AutoModel} | dict.fromkeys(CAUSAL, AutoModelForCausalLM)
