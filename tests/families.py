@@ -9,7 +9,7 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from exegete.models.families import FAMILIES
+from exegete.models.families import FAMILIES as RECORDS
 from exegete.models.families.record import SMALL
 
 SENTENCES = [
@@ -20,6 +20,8 @@ SENTENCES = [
     "it is neither funny nor sad ; it's simply long",
     "great acting cannot save a tired story",
 ]
+FAMILIES = {name: family for name, family in RECORDS.items() if family.decoder is None}
+"""Those with heads for classes; encoder-decoders are in `two_sided`."""
 SIZE = SMALL
 VOCABULARY = SIZE["vocab_size"]
 TEXT = {name: family.small for name, family in FAMILIES.items() if family.tokenizer is not None}

@@ -112,6 +112,26 @@ def test_inseq_keeps_the_prefix(model, numbers, output):
     close(matrix("saliency?norm=mean_absolute", model, batch, rows, output=name), absolute, 2e-6)
 
 
+@pytest.mark.parametrize("output", ["probability", "logit"])
+@torch.no_grad()
+def test_inseq_on_an_encoder_and_a_decoder(golden_generation, output):
+    theirs = dict(np.load(golden_generation / "bart-tiny_inseq_f32.npz"))
+    model = exegete.load(golden_generation / "bart-tiny", task="generation", device="cpu", dtype="float64")
+    source, target = theirs["source_tokens"], theirs["target_tokens"]
+    assert model.start == (target[0],)
+    ids = np.concatenate([source, target[1:]])
+    whole = model.batch(source, target[1:], content=np.ones(len(ids), bool))
+    moving = model.batch(source, target[1:], content=ids != model.tokenizer.eos_token_id)
+    close(model(whole).logits[0, :, 0].exp().numpy(), theirs["probabilities"], 1e-6)
+    name = {"probability": "prob", "logit": "logit"}[output]
+    for method, batch in (("input_x_gradient", whole), ("saliency", whole), ("integrated_gradients", moving)):
+        single = explainer(method, output=name, **({"norm": "mean_absolute"} if method == "saliency" else {}))
+        own = [single.explain_all_positions(model, batch, row).scores[0] for row in range(len(target) - 1)]
+        each = [np.nan_to_num(theirs[f"{method}_{output}_{side}"]) for side in ("source", "target")]
+        expected = np.concatenate([np.abs(a).mean(-1) if method == "saliency" else a.sum(-1) for a in each]).T
+        close(torch.stack(own).numpy(), expected, 1e-6)
+
+
 @pytest.mark.parametrize(("name", "output"), [("logits", "logit"), ("prob", "prob")])
 @torch.no_grad()
 def test_inseq_contrasts_on_the_answers_own_prefix(model, numbers, name, output):

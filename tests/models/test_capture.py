@@ -199,13 +199,22 @@ def test_soft_caps_and_sinks_are_part_of_the_weights(family):
             torch.testing.assert_close(ours[row][:, real][:, :, real], theirs[0], rtol=0, atol=1e-6)
 
 
-def test_attention_with_a_bias_of_its_own_is_not_captured():
+@torch.no_grad()
+def test_numbers_for_distances_are_added_and_sinks_refused():
     model = shared("bert")
     layer = model.model.bert.encoder.layer[0].attention.self
     hidden = torch.zeros(1, 3, 32, dtype=torch.float64)
-    bias = torch.zeros(1, 1, 3, 3, dtype=torch.float64)
-    with recording(model.model, Capture(attentions=True)), pytest.raises(ExegeteError, match="position_bias"):
-        layer(hidden, position_bias=bias)
+    bias = torch.randn(1, 4, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with recording(model.model, Capture(attentions=True)) as record:
+        mixed = layer(hidden, position_bias=bias)[0]
+    plain = layer.query(hidden).view(1, 3, 4, 8).transpose(1, 2) @ layer.key(hidden).view(1, 3, 4, 8).permute(
+        0, 2, 3, 1
+    )
+    torch.testing.assert_close(record.attentions[0], (plain / 8**0.5 + bias).softmax(-1))
+    with recording(model.model, Capture()):
+        torch.testing.assert_close(layer(hidden, position_bias=bias)[0], mixed)
+    with recording(model.model, Capture(attentions=True)), pytest.raises(ExegeteError, match="sinks"):
+        layer(hidden, sinks=bias)
 
 
 def test_a_pass_in_which_nothing_was_dispatched_is_no_answer():

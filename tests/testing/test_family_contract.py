@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+import families
 from exegete.errors import ExegeteError
 from exegete.models.families import FAMILIES
 from exegete.testing import FamilyContract
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families.FAMILIES)
 class TestNativeFamilies(FamilyContract):
     @pytest.fixture(autouse=True)
     def _whole_attention(self, family):

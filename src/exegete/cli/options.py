@@ -95,7 +95,7 @@ Task = Annotated[
     str | None,
     typer.Option(
         "--task",
-        help="generation: explain what a causal language model says; similarity: how alike an encoder finds two texts.",
+        help="generation: explain what a language model says; similarity: how alike an encoder finds two texts.",
     ),
 ]
 Target = Annotated[

@@ -25,9 +25,10 @@ TENSORS = (
     "unit_of",
     "foil",
     "read",
+    "decoded",
 )
 PER_POSITION = frozenset(
-    {"attended", "content", "word_of", "rationale", "answerable", "response", "unit_of", "read"}
+    {"attended", "content", "word_of", "rationale", "answerable", "response", "unit_of", "read", "decoded"}
     | {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
 )
 
@@ -44,7 +45,8 @@ class Batch:
     may lie. `image_shape`: the grid of patches. `response` [B, L] bool: tokens of generated text, which
     are explained and never removed; `foil` [B, R]: a token in the place of each, to explain the difference. `unit_of`
     [B, L] long: each position's source (or sentence), where that was decided elsewhere, -1 for none. `exchanges`:
-    prompts and responses as text. `read` [B, L] bool: where a head over tokens is read.
+    prompts and responses as text. `read` [B, L] bool: where a head over tokens is read. `decoded` [B, L] bool: what the
+    decoder of an encoder-decoder reads behind the encoder's tokens, its start and the response.
     """
 
     inputs: dict[str, Tensor]
@@ -62,6 +64,7 @@ class Batch:
     foil: Tensor | None = None
     exchanges: tuple[Exchange, ...] | None = None
     read: Tensor | None = None
+    decoded: Tensor | None = None
 
     @classmethod
     def from_ids(
@@ -73,12 +76,13 @@ class Batch:
         content: Tensor | None = None,
         response: Tensor | None = None,
         unit_of: Tensor | None = None,
+        decoded: Tensor | None = None,
     ) -> Self:
         """A batch from token ids [B, L] made elsewhere.
 
-        Without `attention_mask` every position is real; without `content` every real position but the `response` can
-        carry attribution, special tokens included, because ids alone do not tell them apart. Every content position is
-        a word of its own.
+        Without `attention_mask` every position is real; without `content` every real position but the `response`, and
+        what an encoder-decoder has `decoded` before it, can carry attribution, special tokens included, because ids
+        alone do not tell them apart. Every content position is a word of its own.
 
         Raises:
             ExegeteError: a response that is empty or starts where nothing stands before it.
@@ -88,10 +92,10 @@ class Batch:
         optional = {"token_type_ids": token_type_ids, "position_ids": position_ids}
         inputs |= {name: value for name, value in optional.items() if value is not None}
         response = None if response is None else _checked_response(response.bool(), attended)
-        visible = attended if response is None else attended & ~response
-        content = visible if content is None else content.bool() & attended
-        word_of = torch.where(content, content.long().cumsum(1) - 1, -1)
-        return cls(inputs, attended, content, word_of, response=response, unit_of=unit_of)
+        decoded = None if decoded is None else decoded.bool() & attended
+        made = cls(inputs, attended, attended, attended.long(), response=response, unit_of=unit_of, decoded=decoded)
+        content = made.asked if content is None else content.bool() & attended
+        return replace(made, content=content, word_of=torch.where(content, content.long().cumsum(1) - 1, -1))
 
     def __len__(self) -> int:
         """B, the number of examples."""
@@ -111,6 +115,12 @@ class Batch:
     def erasable(self) -> Tensor:
         """[B, L] Content that metrics may take away: what is removable; of a question on a context only that."""
         return self.removable if self.answerable is None else self.removable & self.answerable
+
+    @property
+    def asked(self) -> Tensor:
+        """[B, L] Real positions before a response, or before what a decoder reads: the prompt; else all."""
+        marks = [mark for mark in (self.response, self.decoded) if mark is not None]
+        return self.attended & ~torch.stack(marks).any(0) if marks else self.attended
 
     @property
     def removable(self) -> Tensor:

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from operator import index
-from typing import Any, Literal, Self, SupportsIndex
+from typing import Any, ClassVar, Literal, Self, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,9 @@ class ExplainedModel(nn.Module):
         ExegeteError: an unknown task, a model without such a head, with an encoder and a decoder; XLNet.
     """
 
+    two_stacks: ClassVar[bool] = False
+    """Whether an encoder and a decoder share the row of a batch."""
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -54,8 +57,11 @@ class ExplainedModel(nn.Module):
         max_length: int | None = None,
     ) -> None:
         super().__init__()
-        if model.config.is_encoder_decoder or model.config.model_type == "xlnet":
-            raise ExegeteError(f"expected an encoder or a decoder alone, and not XLNet, got {type(model).__name__}")
+        if (model.config.is_encoder_decoder and not self.two_stacks) or model.config.model_type == "xlnet":
+            raise ExegeteError(
+                f"expected an encoder or a decoder alone, and not XLNet, got {type(model).__name__}; encoder-decoders "
+                "are explained in what they say (task='generation')"
+            )
         self.limit = _enough(max_length)
         self.model = model
         self.processing_class = processing_class
@@ -109,6 +115,11 @@ class ExplainedModel(nn.Module):
     def is_decoder(self) -> bool:
         """Whether attention is causal: the answer is then read at the last position, and padding goes left."""
         return any(getattr(module, "is_causal", False) for module in self.model.modules())
+
+    @property
+    def read_attention(self) -> tuple[int, int]:
+        """The layers, and the heads of each, whose attention is looked at from where the answer is read."""
+        return self.config.num_hidden_layers, self.config.num_attention_heads
 
     @property
     def embedding(self) -> nn.Module:
@@ -343,6 +354,10 @@ class ExplainedModel(nn.Module):
                 yield
             finally:
                 self.memory = before
+
+    def in_row(self, batch: Batch, parts: Sequence[Tensor]) -> Tensor:
+        """[B, L, d] of what the model's stacks have at the positions that they read, of most models one alone."""
+        return parts[0]
 
     @exclusive
     def readout(self, batch: Batch, target: Tensor) -> Tensor:

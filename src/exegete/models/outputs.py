@@ -16,12 +16,15 @@ class Outputs:
 
     `logits` [B, C] (spans: [B, 2, L]); `embeddings` [B, L, d]: the input embeddings it ran on, when they were given;
     the rest as asked for with `Capture`, one tensor a layer (`hidden_states`: one more, the embeddings' output first;
-    `scalings`: the number that q·k is multiplied by). `distribution`: the scores of all choices, see `Capture`.
+    `scalings`: the number that q·k is multiplied by). `blocks`: attentions in the order in which they ran, where a
+    layer has several: an encoder's, then its decoder's own and its cross-attention in turn. `distribution`: the scores
+    of all choices, see `Capture`.
     """
 
     logits: Tensor
     embeddings: Tensor | None = None
     attentions: tuple[Tensor, ...] = ()
+    blocks: tuple[Tensor, ...] = ()
     queries: tuple[Tensor, ...] = ()
     keys: tuple[Tensor, ...] = ()
     values: tuple[Tensor, ...] = ()

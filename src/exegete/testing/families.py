@@ -15,7 +15,7 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.families import FAMILIES
 from exegete.models.layers import activations
 from exegete.models.layers.architecture import architecture_of, head_part, layers, part
-from exegete.models.layers.layer_parts import head_parts
+from exegete.models.layers.layer_parts import head_parts, is_norm
 
 LENGTHS = (9, 6, 2)
 METHODS = (
@@ -123,9 +123,9 @@ def exact_norms(model: nn.Module) -> None:
     """Puts torch's RMSNorm in the place of transformers' own, which computes in float32 whatever the model's type."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child).__name__.endswith("RMSNorm") and not isinstance(child, nn.RMSNorm):
+            if is_norm(child) and not isinstance(child, nn.RMSNorm | nn.LayerNorm):
                 own: Any = child
-                norm = nn.RMSNorm(own.weight.shape, eps=own.variance_epsilon, dtype=torch.float64)
+                norm = nn.RMSNorm(own.weight.shape, eps=own.variance_epsilon, dtype=own.weight.dtype)
                 norm.weight.data.copy_(own.weight)
                 setattr(parent, name, norm)
 

@@ -89,7 +89,7 @@ def state_of(model: ExplainedModel) -> dict[str, Any]:
         "gradients": {name: (id(weight.grad), _bytes(weight.grad)) for name, weight in weights.items()},
         "weights": {name: (w.data_ptr(), w.dtype, w.shape, w._version, _bytes(w)) for name, w in weights.items()},
         "config": model.config.to_dict(),
-        "implementation": model.config._attn_implementation,
+        "implementations": [each.config._attn_implementation for each in modules.values() if hasattr(each, "config")],
         "vocabulary": len(model.processing_class) if hasattr(model.processing_class, "__len__") else None,
         "memory": model.memory,
         "torch": bytes(torch.get_rng_state()),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
@@ -18,6 +20,9 @@ class GenericAttention(OfOutput, SinglePass):
 
     Ā = mean_h max(0, ∂f_c/∂A ⊙ A) of each layer; R = (I + Ā_N) ··· (I + Ā_1); the score is the row of R where the
     answer is read, its own entry set to 0. Unsigned. Clamping makes it no linear function of the logit.
+
+    Of an encoder-decoder R_de gets R̄_ddᵀ Ā R̄_ee by a cross-attention (eqs. 8 to 10), with d the decoder, e the encoder,
+    and R̄ as R but for rows of R − I that are divided by their sums.
     """
 
     card: ClassVar = MethodCard(
@@ -38,11 +43,14 @@ class GenericAttention(OfOutput, SinglePass):
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """The rows are multiplied through from the last layer down: O(N·L²) where one position is read."""
-        maps = relevance_maps(self.score(model, outputs, target), outputs.attentions, keep_graph=keep_graph)
+        score = self.score(model, outputs, target)
+        maps = relevance_maps(score, outputs.blocks or outputs.attentions, keep_graph=keep_graph)
         readout = model.readout(batch, target).to(maps[-1].dtype)
         weights, positions = readout.topk(int((readout > 0).sum(1).max()))
         rows = nn.functional.one_hot(positions, readout.shape[1]).to(readout.dtype)
-        for layer in reversed(maps):
+        if outputs.blocks:
+            rows = rows @ across(maps, len(outputs.attentions))
+        for layer in () if outputs.blocks else reversed(maps):
             rows = rows + rows @ layer
         others = rows.scatter(2, positions[..., None], 0.0)
         return (weights[:, None] @ others)[:, 0]
@@ -52,3 +60,25 @@ def relevance_maps(score: Tensor, attentions: tuple[Tensor, ...], *, keep_graph:
     """Ā [B, L, L] of every layer: mean_h max(0, ∂ score_b/∂A ⊙ A)."""
     slopes = gradients(score, attentions, keep_graph=keep_graph)
     return [(slope * layer).clamp(min=0).mean(1) for slope, layer in zip(slopes, attentions, strict=True)]
+
+
+def across(maps: Sequence[Tensor], decoding: int) -> Tensor:
+    """R [B, L, L] from maps of an encoder's layers and, twice for each of `decoding` layers, of its decoder's."""
+    relevance = torch.eye(maps[0].shape[-1], dtype=maps[0].dtype, device=maps[0].device).expand_as(maps[0])
+    within = relevance
+    for number, layer in enumerate(maps):
+        if number >= len(maps) - 2 * decoding and (len(maps) - number) % 2:
+            spread = _normalised(within)
+            relevance = relevance + spread.mT @ layer @ spread
+        else:
+            relevance = relevance + layer @ relevance
+            within = within + layer @ within
+    return relevance
+
+
+def _normalised(within: Tensor) -> Tensor:
+    """R̄: rows of R − I over their sums, and I."""
+    one = torch.eye(within.shape[-1], dtype=within.dtype, device=within.device)
+    others = within - one
+    total = others.sum(-1, keepdim=True)
+    return one + others / torch.where(total > 0, total, 1.0)

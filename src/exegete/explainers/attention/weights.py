@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.base import Explanation, OfOutput, SinglePass, gradient
+from exegete.explainers.base import Explanation, OfOutput, SinglePass, gradients
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 Query = Literal["readout", "mean"]
@@ -44,13 +45,13 @@ class OfLayers(SinglePass):
     ) -> Explanation:
         """Also the scores of every layer, unless only the last one's attention was captured."""
         rows = self.rows(model, batch, outputs, target)
-        whole = rows.shape[1] == model.config.num_hidden_layers
+        whole = rows.shape[1] == model.read_attention[0]
         return Explanation(self.combined(rows), layers=rows.detach() if whole else None)
 
 
 @dataclass(frozen=True)
 class AttentionLast(OfLayers):
-    """Last layer's attention, mean over heads: mean_h A^N[q, :]. Unsigned.
+    """Last layer's attention, mean over heads: mean_h A^N[q, :]. Unsigned. Encoder-decoders: cross-attention.
 
     `query`: attention from where the answer is read (`readout`: the first position of an encoder, the last of a
     decoder), or the `mean` over all positions. `Explanation.layers` holds every layer's.
@@ -123,9 +124,12 @@ class ScaledAttention(OfOutput, SinglePass):
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """mean_h A^N[q, :] ⊙ mean_h ∂f_c/∂A^N[q, :]."""
-        last = outputs.attentions[-1]
-        slope = gradient(self.score(model, outputs, target), last, keep_graph=keep_graph)
-        return from_readout(model, batch, last.mean(1), target) * from_readout(model, batch, slope.mean(1), target)
+        last = outputs.blocks[-2:] or outputs.attentions[-1:]
+        slopes = gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
+        read = partial(from_readout, model, batch, target=target)
+        return torch.stack([read(a.mean(1)) * read(slope.mean(1)) for a, slope in zip(last, slopes, strict=True)]).sum(
+            0
+        )
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,8 @@ class AttentionRollout(OfLayers):
     """Attention multiplied through the layers, half of each layer's mixture being the residual. Unsigned.
 
     A' = (mean_h A + I) / 2; the row of A'_N ··· A'_1 where the answer is read (Abnar and Zuidema 2020).
-    `Explanation.layers` holds that of A'_l ··· A'_1 for every layer l.
+    `Explanation.layers` holds that of A'_l ··· A'_1 for every layer l. In an encoder-decoder a decoder's own and its
+    cross-attention are a step each, and half of either is the residual.
     """
 
     card: ClassVar = MethodCard(
@@ -142,9 +147,10 @@ class AttentionRollout(OfLayers):
 
     def rows(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
         """A readout's row for each layer is multiplied through from there down: O(N²·L²), no product of matrices."""
-        readout = model.readout(batch, target).to(outputs.attentions[-1].dtype)[:, None]
+        blocks = outputs.blocks or outputs.attentions
+        readout = model.readout(batch, target).to(blocks[-1].dtype)[:, None]
         rows = readout[:, :0]
-        for layer in reversed(outputs.attentions):
+        for layer in reversed(blocks):
             rows = torch.cat([readout, rows], 1)
             mixture = layer.mean(1)
             total = mixture.sum(-1)[:, None] + 1

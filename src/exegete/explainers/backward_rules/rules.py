@@ -11,7 +11,7 @@ from torch import Tensor
 
 from exegete.explainers.base import Chosen, Explanation, OverDimensions, Point, embeddings_with_gradient
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.layers.architecture import layers
+from exegete.models.layers.architecture import first_layers, layers
 from exegete.models.layers.frozen import HELD, Factors, Rules, frozen
 from exegete.models.passes.inputs import inputs_of
 from exegete.models.passes.readout import answer_only
@@ -22,9 +22,9 @@ CAPTURE = Capture(differentiable_twice=True)
 class BackwardRules(OverDimensions):
     """⟨x_k, ∇̃_k z⟩: representations times the derivative ∇̃ of the target's score by `rules`; F + B.
 
-    Any family with a record. `Explanation.bias` [B] is z − Σ_k over all positions: what the biases add, and
-    what rules that do not conserve shed. `Explanation.layers` [B, N, L] holds ⟨x_k, ∇̃_k z⟩ at the inputs of every
-    layer. Both are of sums, `layers` as `aggregate` says.
+    Any family with a record; in an encoder-decoder both sides start, and there are no `layers`. `Explanation.bias` [B]
+    is z − Σ_k over all positions: what the biases add, and what rules that do not conserve shed. `Explanation.layers`
+    [B, N, L] holds ⟨x_k, ∇̃_k z⟩ at the inputs of every layer. Both are of sums, `layers` as `aggregate` says.
 
     When attributions keep a graph, their derivatives with respect to the weights are the true ones: what is held still
     for the contributions is not held still for them. That takes a second forward pass.
@@ -72,7 +72,9 @@ class BackwardRules(OverDimensions):
             slopes = torch.autograd.grad(score.sum(), points, create_graph=keep_graph)
         with torch.set_grad_enabled(keep_graph):
             origin = self.origin(model, batch)
-            shares = slopes[0] * (points[0] if origin is None else points[0] - origin)
+            starts = points[: 2 if model.two_stacks and embeddings is None else 1]
+            moved = [slope * (x if origin is None else x - origin) for slope, x in zip(slopes, starts, strict=False)]
+            shares = model.in_row(batch, moved)
             scores = self.together(shares)[:, : batch.length]
             rest = (score - shares[:, : batch.length].sum((1, 2))).detach()
         by_layer = [
@@ -80,18 +82,21 @@ class BackwardRules(OverDimensions):
                 :, : batch.length
             ]  # BigBird pads to full blocks, whence nothing comes
             for slope, point in zip(slopes[-len(inputs) :], inputs, strict=True)
+            if not model.two_stacks
         ]
-        return Explanation(scores, layers=torch.stack(by_layer, 1), bias=rest, logits=outputs.logits.detach())
+        layered = torch.stack(by_layer, 1) if by_layer else None
+        return Explanation(scores, layers=layered, bias=rest, logits=outputs.logits.detach())
 
     @contextmanager
     def _started(self, model: ExplainedModel, keep_graph: bool) -> Iterator[list[Tensor]]:
         """The inputs of the layers; where the start is the first one, nothing is asked of what came before it."""
 
         def change(call: int, value: Tensor) -> Tensor:
-            first = call == 0 and self.start == "hidden"
+            first = (call == 0 or model.two_stacks) and self.start == "hidden"
             return value.detach().requires_grad_() if first and not (keep_graph and value.requires_grad) else value
 
-        with inputs_of(layers(model.model), change) as inputs:
+        watched = first_layers(model.model) if model.two_stacks else layers(model.model)
+        with inputs_of(watched, change) as inputs:
             yield inputs
 
     def _ordinary_pass(self, model: ExplainedModel, batch: Batch) -> Factors:

@@ -37,7 +37,7 @@ class AttentionToSource(LearnedAttention):
     @classmethod
     def untrained(cls, model: ExplainedModel, **options: Any) -> Self:
         """The mean over all heads."""
-        return cls(model.config.num_hidden_layers, model.config.num_attention_heads, **options)
+        return cls(*model.read_attention, **options)
 
     @property
     def params(self) -> dict[str, Any]:

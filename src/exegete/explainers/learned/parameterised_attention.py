@@ -64,7 +64,7 @@ class ParameterisedAttention(LearnedAttention):
         cls, model: ExplainedModel, layers: Layers = "all", normaliser: Normaliser = "sparsemax", **options: Any
     ) -> Self:
         """The untrained explainer for a model: a mean over the heads of all layers or of the last."""
-        return cls(model.config.num_hidden_layers, model.config.num_attention_heads, normaliser, layers, **options)
+        return cls(*model.read_attention, normaliser, layers, **options)
 
     @property
     def params(self) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from exegete.data.registry import Registry
-from exegete.models.families.record import Attention, Family, FeedForward, Head, Hooks
+from exegete.models.families.record import Attention, Decoder, Family, FeedForward, Head, Hooks
 
 FAMILIES: Registry[Family] = Registry(
     "model family",
     "exegete.families",
     {
         "albert": "albert:FAMILY",
+        "bart": "bart:FAMILY",
         "bert": "bert:FAMILY",
         "big_bird": "big_bird:FAMILY",
         "deberta-v2": "deberta_v2:FAMILY",
@@ -17,15 +18,20 @@ FAMILIES: Registry[Family] = Registry(
         "electra": "electra:FAMILY",
         "gpt2": "gpt2:FAMILY",
         "llama": "llama:FAMILY",
+        "marian": "marian:FAMILY",
+        "mbart": "mbart:FAMILY",
         "mistral": "mistral:FAMILY",
         "modernbert": "modernbert:FAMILY",
+        "mt5": "t5:FAMILY",
+        "pegasus": "mbart:FAMILY",
         "qwen2": "llama:FAMILY",
         "qwen3": "qwen3:FAMILY",
         "roberta": "roberta:FAMILY",
+        "t5": "t5:FAMILY",
         "vit": "vit:FAMILY",
         "xlm-roberta": "roberta:FAMILY",
     },
     package="exegete.models.families",
 )
 
-__all__ = ["FAMILIES", "Attention", "Family", "FeedForward", "Head", "Hooks"]
+__all__ = ["FAMILIES", "Attention", "Decoder", "Family", "FeedForward", "Head", "Hooks"]

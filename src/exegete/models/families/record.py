@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 SMALL: dict[str, Any] = {
@@ -60,7 +60,8 @@ class Attention:
 class FeedForward:
     """A layer's feed-forward: into → activation → out, and its norm; paths start at the layer.
 
-    With `gate` the wide layer is activation(gate) ⊙ into; `gate_fused`: the first half of `into` is the gate.
+    With `gate` the wide layer is activation(gate) ⊙ into; `gate_fused`: the first half of `into` is the gate;
+    `gate_flag`: the configuration's entry that says whether there are a gate, `into` with `_0`, and a value, with `_1`.
     """
 
     into: str
@@ -69,11 +70,29 @@ class FeedForward:
     norm: str
     gate: str | None = None
     gate_fused: bool = False
+    gate_flag: str | None = None
 
     @property
     def gated(self) -> bool:
         """Whether the wide layer is a product with a gate."""
         return self.gate_fused or self.gate is not None
+
+    def with_gate(self) -> FeedForward:
+        """As it is where `gate_flag` says that there is a gate."""
+        return replace(self, into=f"{self.into}_1", gate=f"{self.into}_0")
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A decoder behind an encoder: its list of layers in the base model, and the parts of each.
+
+    `cross` is the attention to the encoder, between the layer's own and its feed-forward.
+    """
+
+    layers: str
+    attention: Attention
+    cross: Attention
+    feed_forward: FeedForward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +106,7 @@ class Family:
         feed_forward: the second half of a layer.
         norm_first: norms stand before what they belong to, not behind its residual.
         final_norm: the base model's norm behind all layers.
+        decoder: the decoder's parts where the rest are an encoder's that stands before it.
         head: the head for classes; `masked`: the one for masked words.
         after_attention: the part of a layer that takes the attention's output and the residual, if the head reads the
             first position alone; all after it can then be left out elsewhere.
@@ -103,6 +123,7 @@ class Family:
     masked: Head | None = None
     norm_first: bool = False
     final_norm: str | None = None
+    decoder: Decoder | None = None
     shared: str | None = None
     after_attention: str | None = None
     weighs_positions: bool = False

@@ -19,7 +19,7 @@ from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
 from exegete.models.encoding.template import Placed, Special, fitted
 from exegete.models.generation.prompt import Prompt, prompt_of
-from exegete.models.generation.response import Response, generated, of_ids, of_text
+from exegete.models.generation.response import Response, generated, of_ids, of_target, of_text
 
 if TYPE_CHECKING:
     from exegete.models.generation.model import GeneratingModel
@@ -61,9 +61,9 @@ def respond(
     rows = [as_example(example) for example in examples]
     for number, row in enumerate(rows):
         if "response" not in row:
-            longest = model.max_length - max_new_tokens
+            longest = model.prompt_room(max_new_tokens)
             placed, _ = _fitted(model, prompt_of(row, model.tokenizer), longest, number)
-            ids = generated(model.model, placed.ids, model.pad_id, max_new_tokens, temperature, seed)
+            ids = generated(model.spoken, placed.ids, model.pad_id, max_new_tokens, temperature, seed, model.start)
             rows[number] = row | {"response": ids, "prompt_length": longest}
     return rows
 
@@ -78,13 +78,13 @@ def encode(model: GeneratingModel, examples: Sequence[Any], device: str | torch.
 
     batch = encoding.encode(model, [{} for _ in rows], tokenized, device)
     count = torch.tensor([len(exchange.tokens) for _, _, exchange in read], device=batch.device)
-    response = torch.arange(batch.length, device=batch.device) >= batch.length - count[:, None]
+    place = torch.arange(batch.length, device=batch.device) - batch.length + count[:, None]
+    response, decoded = place >= 0, place >= -len(model.start) if model.start else None
     exchanges = tuple(exchange for _, _, exchange in read)
     unit_of = _sources(batch, exchanges)
     marked, known = _evidence(rows, exchanges, unit_of)
-    return replace(
-        batch, response=response, unit_of=unit_of, exchanges=exchanges, rationale=marked, has_rationale=known
-    )
+    made = replace(batch, response=response, decoded=decoded, unit_of=unit_of, exchanges=exchanges)
+    return replace(made, rationale=marked, has_rationale=known)
 
 
 def _read(model: GeneratingModel, row: Mapping[str, Any], number: int) -> tuple[Placed, Alignment, Exchange]:
@@ -92,19 +92,19 @@ def _read(model: GeneratingModel, row: Mapping[str, Any], number: int) -> tuple[
     prompt = prompt_of(row, model.tokenizer)
     placed, texts = _fitted(model, prompt, 1 << 30, number)
     response = _response(model, prompt, placed, texts, row["response"], number)
-    longest = min(model.max_length - len(response.ids), row.get("prompt_length", model.max_length))
+    longest = min(model.prompt_room(len(response.ids)), row.get("prompt_length", model.max_length))
     if len(placed.ids) > longest:
         if longest < 1:
             raise ExegeteError(
-                f"the response of example {number} has {len(response.ids)} tokens; prompt and response together have "
-                f"at most {model.max_length}"
+                f"the response of example {number} has {len(response.ids)} tokens; prompt and response "
+                f"{'each' if model.two_stacks else 'together'} have at most {model.max_length}"
             )
         placed, texts = _fitted(model, prompt, longest, number)
         response = _response(model, prompt, placed, texts, row["response"], number)
-    tokens = tuple(model.tokenizer.convert_ids_to_tokens(list(response.ids)))
-    more = len(tokens)
+    behind = [*model.start, *response.ids]
+    tokens, more = model.tokenizer.convert_ids_to_tokens(behind), len(behind)
     whole = Placed(
-        [*placed.ids, *response.ids],
+        [*placed.ids, *behind],
         [*placed.tokens, *tokens],
         [*placed.offsets, *[(0, 0)] * more],
         [*placed.sequence_ids, *[None] * more],
@@ -114,14 +114,16 @@ def _read(model: GeneratingModel, row: Mapping[str, Any], number: int) -> tuple[
     alignment = align(texts, cast("Encoding", whole), truncated=texts != prompt.texts)
     text, places = prompt.template.filled(texts)
     exchange = Exchange(
-        text, prompt.names, tuple(places.values()), prompt.is_source, response.text, tokens, response.spans
-    )
+        text, prompt.names, tuple(places.values()), prompt.is_source, response.text,
+        tuple(tokens[len(model.start) :]), response.spans,
+    )  # fmt: skip
     return whole, alignment, exchange
 
 
 def _fitted(model: GeneratingModel, prompt: Prompt, longest: int, number: int) -> tuple[Placed, tuple[str, ...]]:
     """The prompt's tokens, and its visible texts, cut where it is too long."""
-    special: Special = "before" if prompt.special else None
+    every: Special = "all" if model.two_stacks else "before"
+    special = every if prompt.special else None
     placed, texts = fitted(model.tokenizer, prompt.template, prompt.texts, longest, special=special)
     cut = [
         f"{name!r} to {len(short)} of {len(text)} characters"
@@ -138,6 +140,8 @@ def _response(
 ) -> Response:
     """A response from what was given, a text or ids."""
     if isinstance(given, str) and given.strip():
+        if model.two_stacks:
+            return of_target(model.tokenizer, given, model.start)
         whole = prompt.template.filled(texts)[0]
         return of_text(model.tokenizer, whole, placed.ids, given, special=prompt.special)
     ids = [int(token) for token in given] if isinstance(given, Sequence | Tensor) and not isinstance(given, str) else []

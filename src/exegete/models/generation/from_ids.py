@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,9 +15,15 @@ from exegete.models.batch import Batch
 
 
 def batch_of_ids(
-    prompts: Any, responses: Any, pad_id: int, content: Any = None, unit_of: Any = None, foils: Any = None
+    prompts: Any,
+    responses: Any,
+    pad_id: int,
+    content: Any = None,
+    unit_of: Any = None,
+    foils: Any = None,
+    start: Sequence[int] = (),
 ) -> Batch:
-    """See `GeneratingModel.batch`."""
+    """See `GeneratingModel.batch`; `start`: ids that a decoder reads before each response, behind an encoder's."""
     prompt, response = _rows("prompt_ids", prompts), _rows("response_ids", responses)
     if len(prompt) != len(response):
         raise ExegeteError(f"expected a response for each of {len(prompt)} prompts, got {len(response)}")
@@ -24,21 +31,21 @@ def batch_of_ids(
         if not len(asked) or not len(said):
             empty = "response" if len(asked) else "prompt"
             raise ExegeteError(f"example {number} has an empty {empty}: each needs one token at least")
-    lengths = [(len(asked), len(said)) for asked, said in zip(prompt, response, strict=True)]
-    ids = [torch.cat(pair) for pair in zip(prompt, response, strict=True)]
-    attended = _padded([torch.ones_like(row, dtype=torch.bool) for row in ids], False)
-    marked = _padded([torch.arange(p + r) >= p for p, r in lengths], False)
-    shown = ~marked if content is None else _padded(_over("content", content, lengths, False), False).bool()
-    shown = shown & attended
-    return Batch(
-        inputs={"input_ids": _padded(ids, pad_id), "attention_mask": attended.long()},
-        attended=attended,
-        content=shown,
-        word_of=torch.where(shown, shown.long().cumsum(1) - 1, -1),
-        response=marked,
-        unit_of=None if unit_of is None else _padded(_over("unit_of", unit_of, lengths, -1), -1),
-        foil=None if foils is None else _foils(foils, lengths),
+    lengths, begin = [(len(asked), len(said)) for asked, said in zip(prompt, response, strict=True)], len(start)
+    ids = [torch.cat([asked, torch.tensor(start).long(), said]) for asked, said in zip(prompt, response, strict=True)]
+    made = Batch.from_ids(
+        _padded(ids, pad_id),
+        _padded([torch.ones_like(row) for row in ids], 0),
+        response=_padded(
+            [torch.arange(len(row)) >= len(row) - r for row, (_, r) in zip(ids, lengths, strict=True)], False
+        ),
+        content=None if content is None else _padded(_over("content", content, lengths, False, begin), False),
+        unit_of=None if unit_of is None else _padded(_over("unit_of", unit_of, lengths, -1, begin), -1),
+        decoded=_padded([torch.arange(len(row)) >= p for row, (p, _) in zip(ids, lengths, strict=True)], False)
+        if begin
+        else None,
     )
+    return replace(made, foil=None if foils is None else _foils(foils, lengths))
 
 
 def _rows(name: str, given: Any) -> list[Tensor]:
@@ -55,8 +62,8 @@ def _rows(name: str, given: Any) -> list[Tensor]:
     return [row if row.dtype == torch.bool else row.long() for row in rows]
 
 
-def _over(name: str, given: Any, lengths: list[tuple[int, int]], fill: Any) -> list[Tensor]:
-    """Rows over prompt and response, from rows over both or over the prompt alone."""
+def _over(name: str, given: Any, lengths: list[tuple[int, int]], fill: Any, begin: int) -> list[Tensor]:
+    """Rows over prompt, start and response, from rows over prompt and response or over the prompt alone."""
     rows = _rows(name, given)
     if len(rows) != len(lengths):
         raise ExegeteError(f"expected {name} for {len(lengths)} examples, got {len(rows)} rows")
@@ -67,7 +74,8 @@ def _over(name: str, given: Any, lengths: list[tuple[int, int]], fill: Any) -> l
                 f"expected {name} of example {number} for its {asked} prompt tokens or all {asked + said} tokens, "
                 f"got {len(row)}"
             )
-        found.append(torch.cat([row, row.new_full((asked + said - len(row),), fill)]))
+        whole = torch.cat([row, row.new_full((asked + said - len(row),), fill)])
+        found.append(torch.cat([whole[:asked], row.new_full((begin,), fill), whole[asked:]]))
     return found
 
 

@@ -45,6 +45,20 @@ class GeneratingModel(ExplainedModel):
         self.task = Generation()
 
     @property
+    def spoken(self) -> PreTrainedModel:
+        """The Hugging Face model that generates."""
+        return self.model
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """The ids between prompt and response; only decoders behind an encoder have some."""
+        return ()
+
+    def prompt_room(self, response: int) -> int:
+        """How many tokens a prompt may have before a response of so many; none or less where that is too long."""
+        return self.max_length - response
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """A text has none."""
         return ()
@@ -95,7 +109,7 @@ class GeneratingModel(ExplainedModel):
         Raises:
             ExegeteError: rows of other lengths, an empty prompt or response.
         """
-        made = batch_of_ids(prompt_ids, response_ids, self.pad_id, content, unit_of, foil_ids)
+        made = batch_of_ids(prompt_ids, response_ids, self.pad_id, content, unit_of, foil_ids, self.start)
         if (ids := made.inputs["input_ids"]).max() >= self.config.get_text_config().vocab_size or ids.min() < 0:
             raise ExegeteError(f"expected token ids from 0 to {self.config.get_text_config().vocab_size - 1}")
         return self.with_positions(made.to(self.device))

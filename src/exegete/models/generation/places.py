@@ -38,9 +38,18 @@ def response_of(batch: Batch) -> Tensor:
     Raises:
         ExegeteError: a batch that does not say it.
     """
-    if batch.response is None:
+    return _told(batch.response, "generated text", "where the response is", "response=mask")
+
+
+def decoded_of(batch: Batch) -> Tensor:
+    """What the decoder behind an encoder reads, [B, L]; raises as `response_of`."""
+    return _told(batch.decoded, "an encoder with a decoder", "what the decoder reads", "response=mask, decoded=mask")
+
+
+def _told(mark: Tensor | None, whose: str, what: str, given: str) -> Tensor:
+    if mark is None:
         raise ExegeteError(
-            "generated text needs a batch that says where the response is: use model.batch(prompt_ids, response_ids), "
-            "or Batch.from_ids(…, response=mask)"
+            f"{whose} needs a batch that says {what}: use model.batch(prompt_ids, response_ids), "
+            f"or Batch.from_ids(…, {given})"
         )
-    return batch.response
+    return mark

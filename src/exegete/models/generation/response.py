@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
 
 from exegete.data.alignment import trimmed
 from exegete.errors import ExegeteError
@@ -44,6 +44,21 @@ def of_text(tokenizer: Any, prompt: str, prompt_ids: Sequence[int], text: str, *
     return Response(tuple(ids[count:]), text, spans)
 
 
+def of_target(tokenizer: Any, text: str, start: Sequence[int]) -> Response:
+    """The tokens that a decoder says a text with; special ones before them stay, unless they are its start.
+
+    Raises:
+        ExegeteError: there are none.
+    """
+    found = tokenizer(text_target=text).encodings[0]
+    places = [place for place in range(len(found.ids)) if not found.special_tokens_mask[place]]
+    first = 1 if found.ids[:1] == list(start[1:2]) else 0
+    ids, offsets = (part[first : (places or [-1])[-1] + 1] for part in (found.ids, found.offsets))
+    if not ids:
+        raise ExegeteError(f"the tokenizer makes no token of the response {text[:20]!r}")
+    return Response(tuple(ids), text, tuple(trimmed(text, *offset) for offset in offsets))
+
+
 def of_ids(tokenizer: Any, ids: Sequence[int]) -> Response:
     """Ids with the text that they make; special tokens make none."""
 
@@ -64,18 +79,25 @@ def _shared(one: str, other: str) -> int:
 
 @torch.no_grad()
 def generated(
-    model: Any, prompt_ids: Sequence[int], pad_id: int, max_new_tokens: int, temperature: float, seed: int
-) -> list[int]:
+    model: Any, prompt_ids: Sequence[int], pad_id: int, max_new_tokens: int, temperature: float, seed: int,
+    start: Sequence[int] = (),
+) -> list[int]:  # fmt: skip
     """The tokens with which a Hugging Face model goes on: the likeliest at `temperature` 0, else drawn by the seed.
 
-    The end-of-text token is the last of them where the model comes to its end.
+    The end-of-text token is the last of them where the model comes to its end. `start`: what a decoder behind an
+    encoder reads before them.
     """
     sampled = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
+    decoder: dict[str, Any] = {}
+    if start:  # a cache that grows: transformers makes one of as many layers as the encoder has
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        decoder = {"decoder_input_ids": torch.tensor([list(start)], device=model.device), "past_key_values": cache}
     config = GenerationConfig(
-        max_new_tokens=max_new_tokens, pad_token_id=pad_id, eos_token_id=model.generation_config.eos_token_id, **sampled
-    )
+        max_new_tokens=max_new_tokens, pad_token_id=pad_id, eos_token_id=model.generation_config.eos_token_id,
+        num_beams=1, no_repeat_ngram_size=0, min_length=0, **sampled,
+    )  # fmt: skip
     ids = torch.tensor([list(prompt_ids)], device=model.device)
     with unchanged_random_state():
         torch.manual_seed(seed)
-        found = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config)
-    return [int(token) for token in found[0, len(prompt_ids) :]]
+        found = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config, **decoder)
+    return [int(token) for token in found[0, len(start or prompt_ids) :]]

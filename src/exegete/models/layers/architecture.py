@@ -25,6 +25,10 @@ def architecture_of(model: PreTrainedModel) -> Family:
             "A record for it goes into exegete/models/families"
         )
     found = FAMILIES[family]
+    flag = found.feed_forward.gate_flag
+    if flag is not None and getattr(model.config, flag):
+        after = found.decoder and replace(found.decoder, feed_forward=found.decoder.feed_forward.with_gate())
+        found = replace(found, feed_forward=found.feed_forward.with_gate(), decoder=after)
     name, own = type(model).__name__, getattr(model, "own_head", None)
     if own is not None:
         return replace(found, head=own)
@@ -53,6 +57,14 @@ def part(root: nn.Module, path: str) -> nn.Module:
         raise ExegeteError(f"expected {type(root).__name__} to have the part {path!r}: {error}") from error
 
 
+def two_stacks() -> ExegeteError:
+    """Why a method that follows hidden states through layers does not explain an encoder with a decoder."""
+    return ExegeteError(
+        "hidden states are not followed through an encoder and a decoder: take a method of gradients, backward rules, "
+        "attention or perturbation"
+    )
+
+
 def layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
     """The layers in the order in which they run; a shared one comes as often as it runs.
 
@@ -67,10 +79,19 @@ def layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
             return tuple(lists[0])
     found = architecture_of(model)
     blocks = list(part(base, found.layers).children())
+    if found.decoder is not None:
+        return (*blocks, *part(base, found.decoder.layers).children())
     if found.shared is None:
         return tuple(blocks)
     groups = [blocks[int(index / (count / len(blocks)))] for index in range(count)]
     return tuple(layer for group in groups for layer in part(group, found.shared).children())
+
+
+def first_layers(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
+    """The first layer of an encoder, and that of its decoder."""
+    after = architecture_of(model).decoder
+    assert after is not None
+    return layers(model)[0], next(part(model.base_model, after.layers).children())
 
 
 def head_part(model: PreTrainedModel, path: str) -> nn.Module:

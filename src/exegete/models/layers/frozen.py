@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError, unknown
-from exegete.models.families import FeedForward
+from exegete.models.families import Attention, Family, FeedForward
 from exegete.models.layers import activations
 from exegete.models.layers.architecture import architecture_of, head_part, layers, part
 from exegete.models.layers.head_activation import head_activation
@@ -163,10 +163,10 @@ def frozen(model: PreTrainedModel, factors: Factors, rules: Rules = HELD) -> Ite
         for module in model.modules():
             if isinstance(module, Product):
                 scope.enter_context(module.register_forward_pre_hook(_halving_hook(factors)))
-        for layer in dict.fromkeys(layers(model)):
-            _activation(found.feed_forward, layer, factors, rules, scope)
-            products = [found.attention.output] if rules.attention == "shared" else []
-            products += [found.feed_forward.out] if found.feed_forward.gated and rules.gate == "both" else []
+        for layer, attentions, wide in _halves(model, found):
+            _activation(wide, layer, factors, rules, scope)
+            products = [each.output for each in attentions] if rules.attention == "shared" else []
+            products += [wide.out] if wide.gated and rules.gate == "both" else []
             for path in products:
                 scope.enter_context(part(layer, path).register_forward_pre_hook(_halving_hook(factors)))
         if rules.activations:
@@ -174,6 +174,17 @@ def frozen(model: PreTrainedModel, factors: Factors, rules: Rules = HELD) -> Ite
         if rules.attention != "free" or rules.temperature != 1:
             scope.enter_context(_Softmax(factors, rules))
         yield
+
+
+def _halves(model: PreTrainedModel, found: Family) -> Iterator[tuple[nn.Module, tuple[Attention, ...], FeedForward]]:
+    """Every layer with its attentions and its feed-forward."""
+    after = found.decoder
+    decoding = () if after is None else tuple(part(model.base_model, after.layers).children())
+    for layer in dict.fromkeys(layers(model)):
+        if after is not None and layer in decoding:
+            yield layer, (after.attention, after.cross), after.feed_forward
+        else:
+            yield layer, (found.attention,), found.feed_forward
 
 
 def _halving_hook(factors: Factors) -> Callable[[nn.Module, Any], tuple[Tensor, ...]]:

@@ -103,7 +103,7 @@ def affine(module: nn.Module) -> Affine:
 
 def is_norm(module: nn.Module) -> bool:
     """Whether it is a LayerNorm or an RMSNorm, under whatever name."""
-    return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")
+    return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith(("RMSNorm", "T5LayerNorm"))
 
 
 def norm(module: nn.Module) -> Norm:

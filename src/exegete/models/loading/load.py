@@ -17,6 +17,7 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
     AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -30,6 +31,7 @@ from exegete.errors import ExegeteError, unknown
 from exegete.models.bi_encoder import BiEncoder, pooling_of
 from exegete.models.choices import ChoosingModel
 from exegete.models.explained import ExplainedModel
+from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers.head_activation import as_noted
 from exegete.models.loading.adapters import adapted, unwrapped, with_adapter
@@ -56,7 +58,7 @@ OWN: dict[str, type[TaggingModel] | type[MaskedModel] | type[ChoosingModel]] = {
 }
 """Heads with a class of models of their own."""
 INSTEAD = {
-    "ForConditionalGeneration": "encoder-decoders are not explained: take a decoder alone (task='generation')",
+    "ForConditionalGeneration": "an encoder-decoder is explained in what it says: task='generation'",
     "ForCTC": "audio is not explained: transcribe it, and explain the text",
     "ForAudioClassification": "audio is not explained: transcribe it, and explain the text",
     "ForPreTraining": "save its masked head alone, as AutoModelForMaskedLM does",
@@ -97,9 +99,9 @@ def load(
         dtype: the floating point type to load it in, as "bfloat16"; default: the checkpoint's own.
         task: what the model's answer is, where its configuration does not say; `prompt`: a causal language model
             classifies by continuing `template`, in which `{text}` stands for the text, with one of `labels`; see
-            `PromptedModel`; `generation`: a causal language model is explained in what it says, see `GeneratingModel`;
-            `similarity`: an encoder is explained in how similar it finds two texts, see `BiEncoder` (folders of
-            sentence-transformers need not be told).
+            `PromptedModel`; `generation`: a causal language model, or an encoder with a decoder, is explained in what
+            it says, see `GeneratingModel` and `EncoderDecoderModel`; `similarity`: an encoder is explained in how
+            similar it finds two texts, see `BiEncoder` (folders of sentence-transformers need not be told).
         template: the prompt.
         labels: how each label continues the prompt, as a list or by name.
         max_length: tokens that a text may have, where that shall be fewer than the model takes.
@@ -160,10 +162,11 @@ def _with_its_task(
 ) -> ExplainedModel:
     """The model as its head or the task says."""
     if task == "generation":
-        return GeneratingModel(loaded, processing_class, max_length)
-    kind = next((kind for head, kind in OWN.items() if type(unwrapped(loaded)).__name__.endswith(head)), None)
-    if kind is not None and task is None:
+        kind = EncoderDecoderModel if loaded.config.is_encoder_decoder else GeneratingModel
         return kind(loaded, processing_class, max_length)
+    own = next((own for head, own in OWN.items() if type(unwrapped(loaded)).__name__.endswith(head)), None)
+    if own is not None and task is None:
+        return own(loaded, processing_class, max_length)
     return ExplainedModel(loaded, processing_class, task, max_length)
 
 
@@ -236,13 +239,16 @@ def _pretrained(
     with reading(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=given["trust_remote_code"])
         check_config(name, config)
-    if config.is_encoder_decoder:
+    architecture = (config.architectures or [config.model_type])[0]
+    if config.is_encoder_decoder and (task != "generation" or architecture.endswith(tuple(HEADS))):
         raise ExegeteError(
-            f"{name} holds {(config.architectures or [config.model_type])[0]}, an encoder with a decoder: expected an "
-            "encoder or a decoder alone, and not XLNet"
+            f"{name} holds {architecture}, an encoder with a decoder: those are explained in what they say "
+            "(task='generation'), by a language modelling head"
         )
     with reading(name, "weights"):
         bare = {SIMILARITY: AutoModel} | dict.fromkeys(CAUSAL, AutoModelForCausalLM)
+        if config.is_encoder_decoder:
+            bare["generation"] = AutoModelForSeq2SeqLM
         head = bare[task] if task in bare else _head(name, config, anything=bool(adapter))
         options = given | {"use_safetensors": True, "ignore_mismatched_sizes": True}
         model, info = head.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True, **options)

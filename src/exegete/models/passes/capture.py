@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,16 @@ class Capture:
         return self.attentions or self.heads or self.differentiable_twice
 
 
+class Layout(Protocol):
+    """Where the positions that an attention module sees stand in the row [B, L] of a batch."""
+
+    def row_of(self, module: nn.Module, weights: Tensor) -> Tensor:
+        """[B, H, L, L] from weights [B, H, Q, K], zero elsewhere."""
+
+    def part_of(self, module: nn.Module, row: Tensor) -> Tensor:
+        """The other way round."""
+
+
 class Recorded(Exception):  # noqa: N818  # no error: what was wanted is there
     """Ends a pass of which only heads are wanted."""
 
@@ -71,13 +81,14 @@ class Recorded(Exception):  # noqa: N818  # no error: what was wanted is there
 class Record:
     """The quantities that a forward pass recorded; one entry a layer, in the order in which the layers ran.
 
-    `last`: how many layers there are; `calls`: how many have run; `zeroed` [B, L]: positions whose values are zero
-    vectors in every attention that is recorded.
+    `last`: the first call of the last layer; `calls`: how many have run; `zeroed` [B, L]: positions whose values are
+    zero vectors in every attention that is recorded; `layout`: where attention's positions stand in a longer row.
     """
 
     capture: Capture
     last: int
     zeroed: Tensor | None = None
+    layout: Layout | None = None
     calls: int = 0
     attentions: list[Tensor] = field(default_factory=list)
     queries: list[Tensor] = field(default_factory=list)
@@ -108,6 +119,7 @@ def _attention(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention that records itself; a fused kernel does the work where it can, unless the weights are wanted."""
@@ -128,19 +140,23 @@ def _attention(
         if record.capture.heads_only and record.calls == record.last:
             raise Recorded
     if fused:
+        kwargs["position_bias"] = position_bias
         mixed, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
         return mixed, None
-    foreign = [name for name in ("position_bias", "sinks") if kwargs.get(name) is not None]
-    if foreign:
-        raise ExegeteError(f"{type(module).__name__} attends by {foreign[0]!r} too: its weights cannot be captured")
+    if kwargs.get("sinks") is not None:
+        raise ExegeteError(f"{type(module).__name__} attends by 'sinks' too: its weights cannot be captured")
     causal = kwargs.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
     logits = query @ _per_query_head(key, query).transpose(-1, -2) * scaling
+    if position_bias is not None:
+        logits = logits + position_bias
     if softcap is not None:
         logits = (logits / softcap).tanh() * softcap
     weights = _weights(logits, attention_mask, causal, s_aux).to(query.dtype)
     if wanted:
-        record.attentions.append(weights)
+        layout = record.layout
+        record.attentions.append(weights if layout is None else layout.row_of(module, weights))
+        weights = weights if layout is None else layout.part_of(module, record.attentions[-1])
     mixed = nn.functional.dropout(weights, dropout, module.training) @ _per_query_head(value, query)
     return mixed.transpose(1, 2).contiguous(), None
 
@@ -172,6 +188,15 @@ AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
 
 
 @contextmanager
+def in_row(layout: Layout) -> Iterator[None]:
+    """Inside the block attention is recorded where the layout says."""
+    record = _RECORD.get()
+    if record is not None:
+        record.layout = layout
+    yield
+
+
+@contextmanager
 def recording(model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = None) -> Iterator[Record]:
     """Record what attention does in the forward passes inside the block; the model's own kernels come back after it.
 
@@ -181,7 +206,7 @@ def recording(model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = 
         ExegeteError: attention that goes neither through the interface nor through an adapter, of which more is wanted
             than second derivatives; a block in which nothing came through the interface.
     """
-    record = Record(capture, model.config.num_hidden_layers, zeroed)
+    record = Record(capture, getattr(model, "last_attention", model.config.num_hidden_layers), zeroed)
     family = model.config.model_type
     known = FAMILIES.get(family)
     if known is not None and known.attention.hooks is not None:
@@ -194,13 +219,16 @@ def recording(model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = 
         with PROCESS, sdpa_kernel(SDPBackend.MATH):
             yield record
         return
-    before = model.config._attn_implementation
+    configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}.values()
+    before = [config._attn_implementation for config in configs]  # T5 has copies for encoder and decoder
     token = _RECORD.set(record)
-    model.config._attn_implementation = IMPLEMENTATION
+    for config in configs:
+        config._attn_implementation = IMPLEMENTATION
     try:
         yield record
     finally:
-        model.config._attn_implementation = before
+        for config, own in zip(configs, before, strict=True):
+            config._attn_implementation = own
         _RECORD.reset(token)
     if not record.calls:
         raise _uncapturable(family)

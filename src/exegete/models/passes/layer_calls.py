@@ -11,7 +11,7 @@ from transformers import Cache
 
 from exegete.models.batch import Batch
 from exegete.models.explained import ExplainedModel
-from exegete.models.layers.architecture import layers
+from exegete.models.layers.architecture import layers, two_stacks
 from exegete.models.passes.capture import Capture, recording
 
 
@@ -45,8 +45,10 @@ def layer_calls(model: ExplainedModel, batch: Batch) -> list[LayerCall]:
     """The calls of the layers in one forward pass of a single example without padding, in their order.
 
     Raises:
-        ExegeteError: a family without a record.
+        ExegeteError: a family without a record, or an encoder with a decoder.
     """
+    if model.two_stacks:
+        raise two_stacks()
     calls: list[LayerCall] = []
 
     def record(layer: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from exegete.models.perturbation.prefix_tree import Version
 
 if TYPE_CHECKING:
     from exegete.models.explained import ExplainedModel
+
+MARKS = ("response", "read", "decoded")
+"""What a batch says of its positions that moves with them."""
 
 
 class Removal(Protocol):
@@ -46,7 +49,7 @@ class Deletion:
         self.example = torch.arange(len(batch), device=batch.device).repeat(len(keep))
         self.masked = torch.zeros_like(flat) if batch.read is None else ~flat & batch.read[self.example]
         flat |= self.masked
-        self.emptied = ~(flat if batch.response is None else flat & ~batch.response[self.example]).any(1)
+        self.emptied = ~(flat & batch.asked[self.example]).any(1)
         flat[self.emptied, batch.attended.long().argmax(1)[self.example[self.emptied]]] = True
         self.places, self.lengths = flat, flat.sum(1)
         self.width = int(self.lengths.max())
@@ -73,11 +76,11 @@ class Deletion:
                 return _answers(self.model, chosen)
         real = self.real[rows, columns]
         inputs = {name: self._gathered(name, rows)[:, columns] for name in self._per_position()}
-        response, read = inputs.pop("response", None), inputs.pop("read", None)
+        marks: dict[str, Any] = {name: inputs.pop(name) for name in MARKS if name in inputs}
         inputs["attention_mask"] = real.long()
         nowhere = torch.full_like(self.columns[rows, columns], -1)
         foil = None if self.batch.foil is None else self.batch.foil[self.example[rows]]
-        return _answers(self.model, Batch(inputs, real, real, nowhere, response=response, foil=foil, read=read))
+        return _answers(self.model, Batch(inputs, real, real, nowhere, foil=foil, **marks))
 
     def texts(self, rows: Tensor) -> list[Version] | None:
         """Ids of what stays."""
@@ -85,18 +88,15 @@ class Deletion:
         return _texts(self.batch, self.example[rows], ids, self.real[rows], response)
 
     def _per_position(self) -> list[str]:
-        more = [name for name in ("response", "read") if getattr(self.batch, name) is not None]
+        more = [name for name in MARKS if getattr(self.batch, name) is not None]
         return [name for name in ("input_ids", "token_type_ids") if name in self.batch.inputs] + more
 
     def _gathered(self, name: str, rows: Tensor | slice) -> Tensor:
         """[m, width] An input at the positions that stay; where nothing stays but a response, one mask token."""
         place = (self.example[rows, None], self.columns[rows])
-        if name == "response":
-            assert self.batch.response is not None
-            return self.batch.response[place] & self.real[rows]
-        if name == "read":
-            assert self.batch.read is not None
-            return self.batch.read[place] & self.real[rows]
+        if name in MARKS:
+            mark: Tensor = getattr(self.batch, name)[place] & self.real[rows]
+            return mark
         values = self.batch.inputs[name][place]
         if name == "input_ids":
             values = values.masked_fill(~self.real[rows], self.model.pad_id)
@@ -104,9 +104,7 @@ class Deletion:
                 hidden = self.masked[rows].gather(1, self.columns[rows])
                 values = values.masked_fill(hidden, self.model.mask_id) if hidden.any() else values
             if self.emptied.any():
-                empty = self.emptied[rows, None] & self.real[rows]
-                if self.batch.response is not None:
-                    empty &= ~self.batch.response[place]
+                empty = self.emptied[rows, None] & self.real[rows] & self.batch.asked[place]
                 values = values.masked_fill(empty, self.model.mask_id)
         return values
 
@@ -132,7 +130,7 @@ class Replacement:
         else:
             names = [n for n in ("input_ids", "token_type_ids", "position_ids") if n in self.batch.inputs]
             found = [self.batch.inputs[name].masked_fill(~attended, -1) for name in names]
-            marks = [each for each in (self.batch.response, self.batch.read) if each is not None]
+            marks = [each for name in MARKS if (each := getattr(self.batch, name)) is not None]
             found += [each.long().masked_fill(~attended, -1) for each in marks]
             identity = torch.cat([*found, *([] if self.batch.foil is None else [self.batch.foil])], 1)
         kept = self.keep.long().masked_fill(~attended[self.example], -1)

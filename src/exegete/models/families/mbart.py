@@ -1,0 +1,7 @@
+"""mBART and Pegasus."""
+
+from dataclasses import replace
+
+from exegete.models.families.bart import FAMILY as BART
+
+FAMILY = replace(BART, norm_first=True, final_norm="encoder.layer_norm")

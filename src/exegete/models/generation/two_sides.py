@@ -1,0 +1,154 @@
+"""An encoder and its decoder over one row: the encoder's tokens, then what the decoder reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+from exegete.models.loading.adapters import unwrapped
+from exegete.models.passes.capture import in_row
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The positions of a row that one stack reads, moved to the left: `columns` [B, S] and which are `real` [B, S]."""
+
+    columns: Tensor
+    real: Tensor
+
+    @classmethod
+    def of(cls, mask: Tensor) -> Side:
+        """The positions in `mask` [B, L]; one at least, so that there is no empty side."""
+        longest = max(1, int(mask.sum(1).max()))
+        columns = (~mask).to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
+        return cls(columns, mask.gather(1, columns))
+
+    @property
+    def rows(self) -> Tensor:
+        """[B, 1] The number of each row."""
+        return torch.arange(len(self.columns), device=self.columns.device)[:, None]
+
+    def take(self, row: Tensor) -> Tensor:
+        """[B, S, ...] of [B, L, ...]."""
+        return row[self.rows, self.columns]
+
+    def place(self, own: Tensor, length: int) -> Tensor:
+        """[B, L, ...] of [B, S, ...], zeros elsewhere."""
+        real = self.real[(...,) + (None,) * (own.ndim - 2)]
+        row = own.new_zeros(len(own), length, *own.shape[2:])
+        return row.index_put((self.rows, self.columns), torch.where(real, own, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Where encoder and decoder stand in rows of `length` positions: the `Layout` of their attention."""
+
+    encoder: Side
+    decoder: Side
+    length: int
+
+    @classmethod
+    def of(cls, attended: Tensor, decoded: Tensor) -> Sides:
+        """From real positions and those of the decoder, both [B, L]."""
+        return cls(Side.of(attended & ~decoded), Side.of(attended & decoded), attended.shape[1])
+
+    def row_of(self, module: nn.Module, weights: Tensor) -> Tensor:
+        """[B, H, L, L] Attention of a module among all positions."""
+        queries, keys = self._between(module)
+        by_key = keys.place(weights.permute(0, 3, 2, 1), self.length)  # [B, L, Q, H]
+        return queries.place(by_key.transpose(1, 2), self.length).permute(0, 3, 1, 2)
+
+    def part_of(self, module: nn.Module, row: Tensor) -> Tensor:
+        """[B, H, Q, K] The attention of a module, as it computed it."""
+        queries, keys = self._between(module)
+        by_query = queries.take(row.permute(0, 2, 3, 1))  # [B, Q, L, H]
+        return keys.take(by_query.transpose(1, 2)).permute(0, 3, 2, 1)
+
+    def _between(self, module: Any) -> tuple[Side, Side]:
+        """Who looks, and at whom."""
+        if not module.is_decoder:
+            return self.encoder, self.encoder
+        return self.decoder, self.decoder if module.is_causal else self.encoder
+
+
+class TwoSides(PreTrainedModel):
+    """A model with an encoder and a decoder that reads both sides from one row [B, L], and answers in it.
+
+    The stacks get their own ids, each from the left, and make their own positions and masks; word embeddings are
+    looked up for the whole row first, so that they can be replaced there.
+    """
+
+    base_model_prefix = "inner"
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
+
+    def __init__(self, inner: PreTrainedModel) -> None:
+        super().__init__(inner.config)
+        self.inner, self.training = inner, inner.training
+
+    @property
+    def base_model(self) -> nn.Module:
+        """That of the model inside."""
+        base: nn.Module = unwrapped(self.inner).base_model
+        return base
+
+    @property
+    def stacks(self) -> tuple[Any, Any]:
+        """Encoder and decoder."""
+        core: Any = unwrapped(self.inner)
+        return core.get_encoder(), core.get_decoder()
+
+    @property
+    def last_attention(self) -> int:
+        """The number of the first attention in the decoder's last layer, counted from 1."""
+        return sum(hasattr(module, "is_causal") for stack in self.stacks for module in stack.modules()) - 1
+
+    @property
+    def read_attention(self) -> tuple[int, int]:
+        """The layers of the decoder and their heads."""
+        causal = [module for module in self.stacks[1].modules() if getattr(module, "is_causal", False)]
+        return len(causal), int(getattr(self.config, "decoder_attention_heads", self.config.num_attention_heads))
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The words of both sides."""
+        words: nn.Module = self.stacks[0].get_input_embeddings()
+        return words
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The decoder's head."""
+        head: nn.Module = unwrapped(self.inner).get_output_embeddings()
+        return head
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, decoded: Tensor, logits_to_keep: Tensor
+    ) -> CausalLMOutput:
+        """Logits [B, K, V] at K columns; only what stands at a decoder's positions means anything."""
+        sides = Sides.of(attention_mask.bool(), decoded)
+        words = self.get_input_embeddings()(input_ids)
+        with in_row(sides), self._reading([sides.encoder.take(words), sides.decoder.take(words)]):
+            said = self.inner(
+                input_ids=sides.encoder.take(input_ids),
+                attention_mask=sides.encoder.real.long(),
+                decoder_input_ids=sides.decoder.take(input_ids),
+                decoder_attention_mask=sides.decoder.real.long(),
+                use_cache=False,
+                return_dict=True,
+            ).logits
+        step = (logits_to_keep - decoded.long().argmax(1, keepdim=True)).clamp(0, said.shape[1] - 1)
+        return CausalLMOutput(logits=said[sides.decoder.rows, step])
+
+    @contextmanager
+    def _reading(self, words: Sequence[Tensor]) -> Iterator[None]:
+        """The stacks look up these embeddings, the encoder's first."""
+        given = iter(words)
+        tables = dict.fromkeys(stack.get_input_embeddings() for stack in self.stacks)
+        with ExitStack() as scope:
+            for table in tables:
+                scope.enter_context(table.register_forward_hook(lambda *_: next(given)))
+            yield

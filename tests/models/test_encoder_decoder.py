@@ -1,0 +1,241 @@
+"""Encoder-decoders as models: one row for both sides, responses, loading, refusals; the user's model stays as it is."""
+
+import pytest
+import torch
+import transformers as hf
+
+import exegete
+import families
+from chats import CHAT, TEMPLATE, tokenizer
+from exegete import Batch, ExegeteError, explainer
+from exegete.explainers.gradients.by_parts import by_parts
+from exegete.models import Capture
+from exegete.models.families import FAMILIES
+from exegete.models.generation.encoder_decoder import EncoderDecoderModel
+from exegete.models.layers.architecture import architecture_of, layers, part
+from exegete.testing.preserving import in_use, raising, state_of
+from models.test_generation import PROMPTS, RESPONSES
+from two_sided import GATED, NAMES, two_sided
+
+ROW = {
+    "prompt": "{sources}\n\nwhat is small ?",
+    "sources": {"doc 1": "a moving film about a small town", "doc 2": "two women are holding packages"},
+    "response": "the town . Two women laugh",
+}
+
+
+@torch.no_grad()
+def step_by_step(model, prompt, response):
+    """log p and logit of each token, each from a pass of its own over nothing but what is before it."""
+    found = []
+    for count, token in enumerate(response):
+        decoder = torch.tensor([[*model.start, *response[:count]]])
+        logits = model.spoken(input_ids=torch.tensor([prompt]), decoder_input_ids=decoder).logits[0, -1]
+        found.append(torch.stack([logits.log_softmax(-1)[token], logits[token]]))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("family", NAMES)
+@torch.no_grad()
+def test_one_pass_equals_decoding_step_by_step(family):
+    model = two_sided(family)
+    table = model(model.batch(PROMPTS, RESPONSES)).logits
+    for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+        expected = step_by_step(model, prompt, response)
+        torch.testing.assert_close(table[row, : len(response)], expected, rtol=1e-9, atol=1e-9)
+        assert not table[row, len(response) :].any()
+
+
+@pytest.mark.parametrize("family", NAMES)
+@torch.no_grad()
+def test_generated_responses_are_transformers_own(family):
+    model = two_sided(family, torch.float32)
+    row = {"prompt": "a small town"}
+    (said,) = model.respond([row], max_new_tokens=5)
+    ids = torch.tensor([families.tokenizer("roberta")("a small town")["input_ids"]])
+    own = list(model.start)
+    for _ in range(5):
+        own.append(int(model.spoken(input_ids=ids, decoder_input_ids=torch.tensor([own])).logits[0, -1].argmax()))
+        if own[-1] == model.config.eos_token_id:
+            break
+    assert said["response"] == own[len(model.start) :]
+    drawn = [model.respond([row], 5, temperature=1.0, seed=seed)[0]["response"] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    batch = model.encode([said])
+    assert batch.inputs["input_ids"][0].tolist() == [*ids[0].tolist(), *own]
+
+
+def test_both_sides_of_a_text_in_one_row():
+    model = two_sided("bart")
+    model.spoken.generation_config.forced_bos_token_id = 0
+    batch = model.encode([ROW, {"prompt": "a film", "response": [50, 51]}])
+    tokens = [model.tokenizer.convert_ids_to_tokens(ids[real].tolist()) for ids, real in _rows(batch)]
+    assert tokens[1] == ["<s>", "a", "Ġf", "i", "l", "m", "</s>", "</s>", "<s>", *tokens[1][-2:]]
+    assert model.start == (2, 0), "its start, and the first token that is forced"
+    ids, real = _rows(batch)[0]
+    end = ids[real].tolist().index(2)
+    assert ids[real][end + 1 : end + 3].tolist() == [2, 0]
+    said = model.tokenizer(text_target=ROW["response"])["input_ids"]
+    assert ids[batch.response[0]].tolist() == said[1:-1], "the forced token is no part of the response, nor is the end"
+    assert batch.decoded.sum(1).tolist() == (batch.response.sum(1) + 2).tolist()
+    assert not (batch.content & batch.decoded).any()
+    shown = "".join(t for t, c in zip(tokens[0], batch.content[0][real].tolist(), strict=True) if c)
+    assert shown.replace("Ġ", "").startswith("amovingfilm")
+    assert "</s>" not in shown
+    second = model.tokenizer.decode(ids[batch.unit_of[0] == 1])
+    assert second.replace(" ", "") == ROW["sources"]["doc 2"].replace(" ", "")
+    assert batch.exchanges[0].response == ROW["response"]
+
+
+def _rows(batch):
+    return list(zip(batch.inputs["input_ids"], batch.attended, strict=True))
+
+
+def test_chats_go_through_the_template():
+    model = EncoderDecoderModel(two_sided("t5", torch.float32).spoken, tokenizer(TEMPLATE, "roberta"))
+    (found,) = exegete.attribute(model, [CHAT], method="occlusion", unit="source", target="sentences")
+    assert found.units == ("doc 1", "doc 2")
+    assert found.scores.shape == (2, 2)
+    assert len(found.citations(k=1)) == 2
+
+
+@pytest.mark.parametrize("method", ["input_x_gradient", "occlusion", "cp_lrp"])
+def test_units_are_sums_or_removed_as_one_and_foils_differences(method):
+    model = two_sided("bart")
+    (token,), (source,) = (exegete.attribute(model, [ROW], method=method, unit=unit) for unit in ("token", "source"))
+    if method != "occlusion":
+        inside = [[span[0] for span in token.unit_spans].count(text) for text in (0, 1)]
+        assert inside[0] > 1
+        sums = [
+            sum(score for score, span in zip(token.scores[0], token.unit_spans, strict=True) if span[0] == text)
+            for text in (0, 1)
+        ]
+        torch.testing.assert_close(torch.tensor(sums), torch.tensor(source.scores[0].tolist()), rtol=1e-4, atol=1e-5)
+    (other,) = exegete.attribute(model, [ROW | {"response": "nobody"}], method=method, unit="source")
+    (contrast,) = exegete.attribute(model, [ROW | {"foil": "nobody"}], method=method, unit="source")
+    torch.testing.assert_close(torch.tensor(contrast.scores), torch.tensor(source.scores - other.scores))
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_sums_over_sources_forward_are_those_backward(family):
+    model = two_sided(family)
+    batch = model.batch(PROMPTS[0], RESPONSES[1])
+    parts = (torch.arange(batch.length) // 3 == torch.arange(3)[:, None])[:, None]
+    targets = [torch.tensor([[step, step + 1]]) for step in range(5)]
+    for name in ("input_x_gradient", "cp_lrp", "gim?baseline_id=3"):
+        single = explainer(name)
+        sums = by_parts(single, model, batch, targets, parts & batch.content)[:, 0]
+        each = single.attribute_each(model, batch, torch.stack(targets))[:, 0]
+        expected = torch.stack([each.masked_fill(~where, 0).sum(1) for where in parts[:, 0]], 1)
+        torch.testing.assert_close(sums, expected, rtol=1e-9, atol=1e-10)
+
+
+@torch.no_grad()
+def test_attention_of_both_sides_stands_in_the_row():
+    model = two_sided("t5")
+    batch = model.batch(PROMPTS, RESPONSES)
+    found = model(batch, capture=Capture(attentions=True))
+    (encoder, decoder), count = (2, 3), len(PROMPTS[1])
+    assert (len(found.attentions), len(found.blocks)) == (decoder, encoder + 2 * decoder)
+    model.spoken.set_attn_implementation("eager")
+    ids, said = torch.tensor([PROMPTS[1]]), torch.tensor([[*model.start, *RESPONSES[1]]])
+    own = model.spoken(input_ids=ids, decoder_input_ids=said, output_attentions=True)
+    start = batch.length - count - said.shape[1]
+    for layer in range(decoder):
+        rows = found.attentions[layer][1, :, start + count :]
+        torch.testing.assert_close(rows[..., start : start + count], own.cross_attentions[layer][0])
+        torch.testing.assert_close(rows[..., start + count :], own.decoder_attentions[layer][0])
+        assert not found.attentions[layer][1, :, : start + count].any(), "an encoder's positions read no answer"
+    for layer in range(encoder):
+        inside = found.blocks[layer][1, :, start : start + count, start : start + count]
+        torch.testing.assert_close(inside, own.encoder_attentions[layer][0])
+        torch.testing.assert_close(found.blocks[layer][1].sum(), inside.sum())
+
+
+@pytest.mark.parametrize(
+    "method", ["input_x_gradient", "occlusion", "generic_attention", "attn_lrp", "attention_rollout"]
+)
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_the_model_is_left_as_it_came(family, method):
+    model = two_sided(family, torch.float32)
+    in_use(model)
+    before = state_of(model)
+    batch = model.batch(PROMPTS, RESPONSES)
+    explainer(method).attribute(model, batch)
+    model.respond([{"prompt": "a film"}], 2)
+    assert state_of(model) == before
+    for moment in (1, 4):
+        with raising(model, RuntimeError, moment):
+            before = state_of(model)
+            with pytest.raises(RuntimeError):
+                explainer(method).attribute(model, batch)
+            assert state_of(model) == before
+
+
+def test_wrapping_changes_nothing():
+    inner = two_sided("t5", torch.float32).spoken.train()
+    before, names = inner.config.to_dict(), [name for name, _ in inner.named_modules()]
+    kinds = [each.config._attn_implementation for each in (inner, inner.encoder, inner.decoder)]
+    model = exegete.load(inner, families.tokenizer("roberta"), task="generation")
+    assert model.spoken is inner
+    assert all(module.training for module in inner.modules())
+    assert inner.config.to_dict() == before
+    assert [name for name, _ in inner.named_modules()] == names
+    assert [each.config._attn_implementation for each in (inner, inner.encoder, inner.decoder)] == kinds
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_every_path_of_a_record_leads_somewhere(family):
+    for changes in [{}, GATED] if family == "t5" else [{}]:
+        model = two_sided(family, **changes)
+        found = architecture_of(model.model)
+        blocks = layers(model.model)
+        assert len(blocks) == 5
+        for place, layer in enumerate(blocks):
+            kinds = [found.attention] if place < 2 else [found.decoder.attention, found.decoder.cross]
+            wide = found.feed_forward if place < 2 else found.decoder.feed_forward
+            for path in [path for kind in kinds for path in (kind.value, kind.output, kind.norm)]:
+                assert part(layer, path) is not None
+            for path in (wide.into, wide.activation, wide.out, wide.norm, *([wide.gate] if wide.gate else [])):
+                assert part(layer, path) is not None
+        assert part(model.model.base_model, found.final_norm or "encoder") is not None
+
+
+def test_a_folder_is_loaded_and_says_what_it_is(tmp_path):
+    two_sided("bart", torch.float32).spoken.save_pretrained(tmp_path)
+    families.tokenizer("roberta").save_pretrained(tmp_path)
+    model = exegete.load(tmp_path, task="generation", device="cpu")
+    assert isinstance(model, EncoderDecoderModel)
+    assert "EncoderDecoderModel" in repr(model)
+    scores = exegete.attribute(model, [ROW], method="input_x_gradient", unit="source")[0].scores
+    assert scores.shape == (1, 2)
+    with pytest.raises(ExegeteError, match="task='generation'"):
+        exegete.load(tmp_path, device="cpu")
+    with pytest.raises(ExegeteError, match="task='generation'"):
+        exegete.load(model.spoken)
+
+
+def test_what_cannot_be_said_or_read():
+    model = two_sided("bart", torch.float32, max_position_embeddings=20)
+    ids = torch.tensor([[5, 6, 2, 50]])
+    response = torch.tensor([[False, False, False, True]])
+    with pytest.raises(ExegeteError, match="what the decoder reads"):
+        model(Batch.from_ids(ids, response=response))
+    with pytest.raises(ExegeteError, match="each have at most 20"):
+        model.encode([{"prompt": "a film", "response": [50] * 20}])
+    with pytest.raises(ExegeteError, match="where the response is"):
+        model(Batch.from_ids(ids, decoded=response))
+    untied = hf.AutoConfig.for_model("marian", **FAMILIES["marian"].small, share_encoder_decoder_embeddings=False)
+    with pytest.raises(ExegeteError, match="no word embeddings that encoder and decoder share"):
+        EncoderDecoderModel(hf.AutoModelForSeq2SeqLM.from_config(untied))
+    fits = model.encode([{"prompt": "a film " * 20, "response": [50] * 15}])
+    assert (fits.attended & ~fits.decoded).sum() <= 20
+    assert fits.alignments[0].truncated
+
+
+def test_attributions_keep_a_graph_to_the_weights():
+    model = two_sided("t5")
+    for method in ("saliency", "generic_attention", "cp_lrp", "attention_last"):
+        scores = explainer(method).attribute(model, model.batch(PROMPTS, RESPONSES), (0, 2))
+        slopes = torch.autograd.grad(scores.square().sum(), list(model.model.parameters()), allow_unused=True)
+        assert any(slope is not None and slope.any() for slope in slopes)
