@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LIMIT = 20
 """Examples of a study where nothing says how many."""
-PLACES = {"prolific": "{{%{name}%}}", "mturk": "${{{name}}}"}
+PLACES = {"prolific": "{{{{%{name}%}}}}", "mturk": "${{{name}}}"}
 """How a platform writes what it puts into an address."""
 
 

@@ -149,9 +149,9 @@ def to_argilla(session: Session, project: Project) -> bytes:
 EXPORTS: dict[str, Export] = {
     "answers.csv": Export("All answers (CSV)", "text/csv; charset=utf-8", to_csv),
     "answers.parquet": Export("All answers (Parquet)", "application/vnd.apache.parquet", to_parquet),
-    "results.json": Export("All results (JSON)", "application/json", results),
+    "results.json": Export("All findings (JSON)", "application/json", results),
     "methods.md": Export("A paragraph on the methods (Markdown)", "text/markdown; charset=utf-8", methods),
-    "figure.svg": Export("A figure of the results (SVG)", "image/svg+xml", figure),
+    "figure.svg": Export("A figure of the findings (SVG)", "image/svg+xml", figure),
     "rationales.parquet": Export("Corpus with rationales (Parquet)", "application/vnd.apache.parquet", to_corpus),
     "label-studio.json": Export("Rationales for Label Studio", "application/json", to_label_studio),
     "argilla.json": Export("Rationales for Argilla", "application/json", to_argilla),
