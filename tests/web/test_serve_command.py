@@ -8,6 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from exegete.errors import ExegeteError
+from exegete.web.human_study.protocol.file import digest_of
+from participants import protocol
 from sites import HERE, METHODS, TEXTS, model
 
 
@@ -76,6 +78,23 @@ def test_a_room_without_anything_in_it_stays_shut(started, comparison, folder):
     client = pages(started("--model", folder, "--methods", "all"))
     assert client.get("/explore", params={"text": TEXTS[1]}).status_code == 200
     assert client.get("/browse").status_code == 404
+
+
+def test_a_study_of_a_protocol_is_made_once_and_its_link_and_digest_are_told(started, comparison, tmp_path):
+    path = tmp_path / "films.yaml"
+    path.write_text(protocol())
+    options = ("--result", str(comparison), "--protocol", str(path))
+    start = started(*options)
+    link = "/take/films?PROLIFIC_PID={{%PROLIFIC_PID%}}&STUDY_ID={{%STUDY_ID%}}&SESSION_ID={{%SESSION_ID%}}"
+    assert link in start["printed"]
+    assert digest_of(protocol()) in start["printed"]
+    assert "/take/films" in pages(start).get("/studies/films").text
+    assert "going on with the study films" in started(*options)["printed"]
+    path.write_text(protocol(language="de"))
+    with pytest.raises(ExegeteError, match="begun with another protocol"):
+        started(*options)
+    with pytest.raises(ExegeteError, match="is of the kind rank, --kind says highlight"):
+        started(*options, "--kind", "highlight")
 
 
 @pytest.mark.parametrize(

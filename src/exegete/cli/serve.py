@@ -8,21 +8,21 @@ import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from exegete.cli import options
 from exegete.cli.checks import check
 from exegete.cli.console import hush, say
+from exegete.cli.serve_study import LIMIT, Material, Plan, make_study, open_storage
 from exegete.cli.stopping import keeping
 from exegete.cli.threads import Threads, choose, hidden_size
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
     from exegete.models import ExplainedModel
-    from exegete.web.browse.stored import Result
     from exegete.web.explore.service import Explorer
-    from exegete.web.human_study.storage import Storage
 
 TOKEN = "EXEGETE_ADMIN_TOKEN"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -51,6 +51,10 @@ def serve(
             help="Of a new study: rank explanations, highlight evidence, or simulate the model. Default: rank.",
         ),
     ] = None,
+    protocol: Annotated[
+        Path | None,
+        typer.Option("--protocol", help="A study's protocol (YAML): who may take part, what they read and are asked."),
+    ] = None,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -62,7 +66,9 @@ def serve(
         str | None, typer.Option("--data", "-d", help="Examples to explore, and to make a study of.")
     ] = None,
     split: options.SplitOrAll = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Examples of a new study.")] = 20,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Examples of a new study. Default: the protocol's, or 20.")
+    ] = None,
     methods: options.Methods = None,
     host: Annotated[
         str,
@@ -94,9 +100,17 @@ def serve(
     exegete serve --result comparison --result runs
 
     exegete serve --result comparison --study films --kind rank --host 0.0.0.0 --name study.example.org
+
+    exegete serve --protocol study.yaml --host 0.0.0.0 --name https://study.example.org
     """
-    if not (model or result or storage) and study is None:
-        raise ExegeteError("there is nothing to serve: give --model, --result or --study")
+    if not (model or result or storage) and study is None and protocol is None:
+        raise ExegeteError("there is nothing to serve: give --model, --result, --study or --protocol")
+    plan = None if protocol is None else Plan.of(protocol, study, kind)
+    if plan is not None:
+        study, kind, source = plan.name, plan.protocol.kind, plan.protocol.source
+        model, data = model or ([source.model] if source.model and not result else None), data or source.data
+        methods, split, seed = methods or ",".join(source.methods) or None, split or source.split, plan.protocol.seed
+        limit = limit or source.limit
     check(models=model or [], data=data, methods=methods, device=device, dtype=dtype, files=result or [])
     _require_web()
     import uvicorn
@@ -111,11 +125,12 @@ def serve(
     if explained:
         choose(threads, max(hidden_size(each) or 0 for each in explained.values()), device)
     specs = native_methods() if specs == ["all"] else specs
-    rows = _examples(data, split, None if study is None else limit, seed, explained)
+    rows = _examples(data, split, None if study is None else limit or LIMIT, seed, explained)
     results = open_results(result or [])
-    kept = _storage(storage) if study is not None or storage else None
+    kept = open_storage(storage) if study is not None or storage else None
     if study is not None and kept is not None:
-        _study(kept, study, kind, explained, specs, rows, results, limit, seed)
+        made = Material(explained, specs, rows, results, limit or LIMIT, seed)
+        make_study(kept, study, kind, made, None if plan is None else plan.text)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
     names = [*(name or []), EVERYWHERE.get(host, host)]
     hosts = (*LOOPBACK, *(_in_address(each) for each in names))
@@ -125,6 +140,9 @@ def serve(
     config = configuration(site, host, port)
     if host in EVERYWHERE and not name:
         say("other machines are refused: say with --name by which name or address their browsers reach this one")
+    if plan is not None:
+        say(f"people take part at: {address}/take/{quote(plan.name)}{plan.parameters}")
+        say(f"protocol (SHA-256): {plan.digest}")
     say(f"open: {address}/sign-in?token={token}")
     keeping("answers of studies are kept, and the same command serves again")
     uvicorn.Server(config).run(sockets=[socket])
@@ -192,51 +210,3 @@ def _explorer(
     from exegete.web.explore.service import Explorer
 
     return Explorer(models, methods, rows, seed=seed) if models else None
-
-
-def _storage(url: str | None) -> Storage:
-    from exegete.web.human_study.storage import DEFAULT, Storage
-
-    return Storage(url or DEFAULT)
-
-
-def _study(
-    storage: Storage,
-    name: str,
-    kind: str | None,
-    models: Mapping[str, ExplainedModel],
-    methods: Sequence[str],
-    rows: Sequence[Mapping[str, Any]],
-    results: Mapping[str, Result],
-    limit: int,
-    seed: int,
-) -> None:
-    """Makes the study if there is none of its name."""
-    from sqlalchemy import select
-
-    from exegete.web.human_study.cases import Case, compared, explained
-    from exegete.web.human_study.projects import check_new, create
-    from exegete.web.human_study.tables import Project
-
-    with storage.reading() as session:
-        there = session.scalar(select(Project).where(Project.name == name))
-    if there is not None:
-        if kind not in (None, there.kind):
-            raise ExegeteError(f"the study {name} is of the kind {there.kind}: choose another name for one of {kind}")
-        say(f"going on with the study {name}")
-        return
-    kind = kind or "rank"
-    check_new(name, kind)
-    labels: Sequence[str] = ()
-    found: list[Case]
-    kept = next((each for each in results.values() if each.explained), None)
-    if kept is not None:
-        found, labels = compared(kept.comparison, limit), kept.comparison.config.get("labels", ())
-    elif models and rows:
-        model = next(iter(models.values()))
-        say(f"explaining {len(rows)} examples for the study {name}")
-        found, labels = explained(model, rows, methods, seed), model.labels
-    else:
-        raise ExegeteError(f"there is no study {name} yet: make it of --result DIR, or of --model and --data")
-    with storage.writing() as session:
-        create(session, name, found, kind, labels=labels, seed=seed)

@@ -18,6 +18,8 @@ from exegete.web.busy import BusyError
 from exegete.web.explore.routes import router as explore
 from exegete.web.human_study.annotate import router as annotate
 from exegete.web.human_study.manage import router as manage
+from exegete.web.human_study.protocol.routes import router as take
+from exegete.web.human_study.protocol.steps import ElsewhereError
 from exegete.web.pages import assets, page
 from exegete.web.shield import Shield
 from exegete.web.site import Site, site_of
@@ -42,6 +44,7 @@ def create_app(site: Site) -> FastAPI:
     if site.results:
         app.include_router(browse, dependencies=admin)
     if site.storage is not None:
+        app.include_router(take)
         app.include_router(annotate)
         app.include_router(manage, dependencies=admin)
     app.add_exception_handler(ExegeteError, _bad_input)
@@ -49,6 +52,7 @@ def create_app(site: Site) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(guard.SignInNeededError, _stranger)
     app.add_exception_handler(BusyError, _busy)
+    app.add_exception_handler(ElsewhereError, _elsewhere)
     app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _broken)
     app.add_middleware(Shield, hosts=site.hosts, limits=site.limits)
@@ -141,6 +145,10 @@ def _busy(request: Request, error: Exception) -> Response:
         response = page(request, "again", form=form, status=503)
     response.headers["retry-after"] = str(RETRY)
     return response
+
+
+def _elsewhere(request: Request, error: Exception) -> Response:
+    return RedirectResponse("/annotate", 303)
 
 
 def _left(request: Request, error: Exception) -> Response:

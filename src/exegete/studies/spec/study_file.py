@@ -66,7 +66,7 @@ def load_study(path: str | Path, scale: str = "small") -> Study:
     try:
         file = StudyFile.model_validate(chosen.value)
     except ValidationError as error:
-        raise ExegeteError(_first(error, chosen)) from error
+        raise ExegeteError(first_problem(error, chosen)) from error
     small = load_study(path).file if scale == TRIAL else None
     study = Study(file, scale, chosen, [resolved(small, name) for name in small.datasets] if small else ())
     for place, problem in problems(file):
@@ -131,7 +131,7 @@ def _scaled(whole: Lined, scale: str) -> Lined:
     return found
 
 
-def _first(error: ValidationError, document: Lined) -> str:
+def first_problem(error: ValidationError, document: Lined) -> str:
     """The first thing wrong, with its line; how many more there are."""
     errors = error.errors()
     place = tuple(each for each in errors[0]["loc"] if isinstance(each, str | int))

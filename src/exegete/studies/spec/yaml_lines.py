@@ -73,6 +73,11 @@ def read(path: Path) -> Lined:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ExegeteError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> Lined:
+    """The document in a text; `path` is what errors name. Raises ExegeteError for what is no YAML, with the line."""
     try:
         return _lined(_Loader(text), path)
     except yaml.YAMLError as error:

@@ -18,6 +18,9 @@ from exegete.web.human_study import answers
 from exegete.web.human_study.answers import Walk
 from exegete.web.human_study.kinds import BEFORE
 from exegete.web.human_study.projects import invited
+from exegete.web.human_study.protocol import steps
+from exegete.web.human_study.protocol.known import passed
+from exegete.web.human_study.protocol.stages import MAIN, TRAINING
 from exegete.web.human_study.tables import Annotator, Item, now
 from exegete.web.pages import page
 from exegete.web.site import site_of
@@ -31,7 +34,7 @@ def invitation(request: Request, token: str) -> Response:
     """The study's invitation page with a button; opening the link changes nothing, as mail programs open links too."""
     with site_of(request).studies.reading() as session:
         way = answers.walk(session, _person(session, token))
-        return page(request, "join", way=way, csrf=guard.csrf_token(request, token))
+        return page(request, "join", way=way, lang=way.language, csrf=guard.csrf_token(request, token))
 
 
 @router.post("/join/{token}")
@@ -53,16 +56,19 @@ def _joined(request: Request, token: str) -> None:
 
 @router.get("/annotate")
 def overview(request: Request) -> Response:
-    """The instructions, and how far one has come."""
-    with _signed_in(request) as (_, way):
-        return page(request, "annotate_home", way=way)
+    """The instructions, and how far one has come; by a protocol, what comes next."""
+    with signed_in(request) as (session, way):
+        if way.protocol is not None:
+            return steps.current(request, session, way, way.protocol)
+        return page(request, "annotate_home", way=way, lang=way.language)
 
 
 @router.get("/annotate/{place}")
 def example(request: Request, place: int) -> Response:
     """The page of one example to annotate."""
-    with _signed_in(request) as (session, way):
-        return _shown(request, session, way, place)
+    with signed_in(request) as (session, way):
+        steps.require(session, way, MAIN)
+        return shown(request, session, way, place)
 
 
 @router.post("/annotate/{place}")
@@ -72,30 +78,84 @@ async def submit(request: Request, place: int, form: guard.CheckedForm) -> Respo
 
 
 def _submitted(request: Request, place: int, form: guard.Form) -> Response:
-    with _signed_in(request, writing=True) as (session, way):
-        item = answers.item_at(session, way, place)
-        phase = guard.one(form, "phase")
-        if phase not in way.kind.phases:
-            raise ExegeteError("this form is not one of this study's")
-        try:
-            content = way.kind.read(form, answers.asked(way, item, phase), phase)
-        except ExegeteError as error:
-            return _shown(request, session, way, place, problem=str(error), form=form)
-        answers.keep(session, way, item, phase, content, _seconds(form))
-        session.flush()
+    with signed_in(request, writing=True) as (session, way):
+        steps.require(session, way, MAIN)
+        problem = kept(request, session, way, place, form)
+        if problem is not None:
+            return problem
         further = answers.walk(session, way.annotator)
+        steps.finish(session, further)
         after = further.next(place) if further.complete(place) else place
     return RedirectResponse("/annotate" if after is None else f"/annotate/{after}", 303)
 
 
+@router.get("/annotate/training/{place}")
+def practice(request: Request, place: int) -> Response:
+    """The page of an example of the training."""
+    with signed_in(request, role=TRAINING) as (session, way):
+        steps.require(session, way, TRAINING)
+        return shown(request, session, way, place)
+
+
+@router.post("/annotate/training/{place}")
+async def practise(request: Request, place: int, form: guard.CheckedForm) -> Response:
+    """Keeps an answer of the training, and says whether it is the known one."""
+    return await written(lambda: _practised(request, place, form))
+
+
+def _practised(request: Request, place: int, form: guard.Form) -> Response:
+    with signed_in(request, role=TRAINING, writing=True) as (session, way):
+        steps.require(session, way, TRAINING)
+        problem = kept(request, session, way, place, form)
+        further = answers.walk(session, way.annotator, TRAINING)
+        if problem is None and further.complete(place):
+            steps.finish(session, answers.walk(session, way.annotator))
+            return RedirectResponse(f"/annotate/training/{place}/feedback", 303)
+    return problem or RedirectResponse(f"/annotate/training/{place}", 303)
+
+
+@router.get("/annotate/training/{place}/feedback")
+def feedback(request: Request, place: int) -> Response:
+    """Whether an answer of the training was the known one, and why."""
+    with signed_in(request, role=TRAINING) as (session, way):
+        item = answers.item_at(session, way, place)
+        said = answers.answer(session, way, item, way.kind.phases[-1])
+        if said is None:
+            raise HTTPException(404, "There is no answer yet.")
+        right = passed(way.kind.name, item, said.content)
+        told = item.content["feedback"]
+        return page(request, "take_feedback", way=way, lang=way.language, place=place, right=right, feedback=told)
+
+
+def kept(request: Request, session: Session, way: Walk, place: int, form: guard.Form) -> Response | None:
+    """Keeps the answer of a form; the page that says what is wrong with it, if anything is."""
+    item = answers.item_at(session, way, place)
+    phase = guard.one(form, "phase")
+    if phase not in way.kind.phases:
+        raise ExegeteError("this form is not one of this study's")
+    try:
+        content = way.kind.read(form, answers.asked(way, item, phase), phase) | _confidence(way, form)
+    except ExegeteError as error:
+        return shown(request, session, way, place, problem=str(error), form=form)
+    answers.keep(session, way, item, phase, content, seconds_of(form))
+    session.flush()
+    return None
+
+
 @router.get("/annotate/{place}/picture")
-def picture(request: Request, place: int) -> Response:
+def picture(request: Request, place: int, role: str = "") -> Response:
     """The image of an example in the study."""
-    with _signed_in(request) as (session, way):
+    with signed_in(request, role=role) as (session, way):
         found = answers.item_at(session, way, place).picture
     if found is None:
         raise HTTPException(404, "This example has no picture.")
     return Response(found, media_type="image/png")
+
+
+@router.get("/annotate/training/{place}/picture")
+def practice_picture(request: Request, place: int) -> Response:
+    """The image of an example of the training."""
+    return picture(request, place, TRAINING)
 
 
 @router.post("/annotate/leave/now")
@@ -107,11 +167,11 @@ def leave(form: guard.CheckedForm) -> Response:
 
 
 @contextmanager
-def _signed_in(request: Request, *, writing: bool = False) -> Iterator[tuple[Session, Walk]]:
+def signed_in(request: Request, *, role: str = "", writing: bool = False) -> Iterator[tuple[Session, Walk]]:
     """A session, and the way of the annotator whose browser this is."""
     studies = site_of(request).studies
     with studies.writing() if writing else studies.reading() as session:
-        yield session, answers.walk(session, _person(session, request.cookies.get(guard.ANNOTATOR, "")))
+        yield session, answers.walk(session, _person(session, request.cookies.get(guard.ANNOTATOR, "")), role)
 
 
 def _person(session: Session, token: str) -> Annotator:
@@ -121,9 +181,10 @@ def _person(session: Session, token: str) -> Annotator:
     return person
 
 
-def _shown(
+def shown(
     request: Request, session: Session, way: Walk, place: int, problem: str = "", form: guard.Form | None = None
 ) -> Response:
+    """The page of an example, with what was just sent or answered earlier filled in."""
     item = answers.item_at(session, way, place)
     phase = way.phase(place)
     asked = answers.asked(way, item, phase)
@@ -135,7 +196,11 @@ def _shown(
         f"annotate_{way.project.kind}",
         status=422 if problem else 200,
         way=way,
+        lang=way.language,
         place=place,
+        base=f"/annotate/{way.role}/{place}" if way.role else f"/annotate/{place}",
+        signed=way.show == "signed",
+        sure=(content or {}).get("confidence"),
         asked=asked,
         phase=phase,
         label=item.content["label"],
@@ -161,7 +226,18 @@ def _chosen(way: Walk, item: Item, content: dict[str, Any] | None, asked: Any, f
     }
 
 
-def _seconds(form: guard.Form) -> float | None:
+def _confidence(way: Walk, form: guard.Form) -> dict[str, int]:
+    """How sure a person is, from 1 to 5, where the protocol asks for it."""
+    if way.protocol is None or not way.protocol.main.confidence:
+        return {}
+    given = guard.one(form, "confidence")
+    if given not in set("12345"):
+        raise ExegeteError("say how sure you are")
+    return {"confidence": int(given)}
+
+
+def seconds_of(form: guard.Form) -> float | None:
+    """The seconds that a form says it took; None where it says nothing usable."""
     try:
         seconds = float(guard.one(form, "seconds", "nan"))
     except ValueError:

@@ -11,9 +11,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from exegete.errors import ExegeteError
-from exegete.web.human_study.blind import Unnamed, assigned, blinded, item_order
+from exegete.web.human_study.blind import POSITIVE, Unnamed, assigned, blinded, item_order
+from exegete.web.human_study.blocks import SCREEN, Blocks
 from exegete.web.human_study.cases import restored
 from exegete.web.human_study.kinds import AFTER, BEFORE, KINDS, Asked, Kind
+from exegete.web.human_study.protocol.file import Protocol, digest_of, protocol_of
 from exegete.web.human_study.tables import Annotator, Answer, Item, Project, now
 
 LONGEST = 24 * 3600.0
@@ -22,12 +24,41 @@ LONGEST = 24 * 3600.0
 
 @dataclass(frozen=True)
 class Walk:
-    """An annotator in a project: the examples in this annotator's order, and the phases answered of each."""
+    """An annotator in a project: the examples in this annotator's order, and the phases answered of each.
+
+    `role`: "" for the main part, training for the examples before it.
+    """
 
     annotator: Annotator
     project: Project
     items: Sequence[int]
     done: Mapping[int, frozenset[str]]
+    role: str = ""
+
+    @property
+    def protocol(self) -> Protocol | None:
+        """The project's protocol, where it has one."""
+        return None if self.project.protocol is None else protocol_of(self.project.protocol)
+
+    @property
+    def digest(self) -> str:
+        """The protocol's digest."""
+        return digest_of(self.project.protocol or "")
+
+    @property
+    def title(self) -> str:
+        """What people know the study as."""
+        return self.project.name if self.protocol is None else self.protocol.title
+
+    @property
+    def language(self) -> str:
+        """The language of the pages."""
+        return "en" if self.protocol is None else self.protocol.language
+
+    @property
+    def show(self) -> str:
+        """What of scores is shown, see `blind.SHOWN`."""
+        return POSITIVE if self.protocol is None else self.protocol.main.show
 
     @property
     def kind(self) -> Kind:
@@ -55,17 +86,21 @@ class Walk:
         return next((place for place in left if place > after), left[0] if left else None)
 
 
-def walk(session: Session, annotator: Annotator) -> Walk:
-    """The annotator's way through the project."""
+def walk(session: Session, annotator: Annotator, role: str = "") -> Walk:
+    """The annotator's way through the project's examples, or through those of a role."""
     project = session.get_one(Project, annotator.project_id)
-    ids = list(session.scalars(select(Item.id).where(Item.project_id == project.id).order_by(Item.number)))
-    order = item_order(len(ids), seed=project.seed, annotator=annotator.id)
+    found = select(Item.id).where(Item.project_id == project.id, Item.role == role).order_by(Item.number)
+    ids = list(session.scalars(found))
+    items = ids
+    if not role and annotator.items is not None:
+        items = annotator.items
+    elif not role:
+        items = [ids[place] for place in item_order(len(ids), seed=project.seed, annotator=annotator.id)]
     done: dict[int, set[str]] = {}
     said = select(Answer.item_id, Answer.phase).where(Answer.annotator_id == annotator.id)
     for item, phase in session.execute(said):
         done.setdefault(item, set()).add(phase)
-    items = [ids[place] for place in order]
-    return Walk(annotator, project, items, {item: frozenset(phases) for item, phases in done.items()})
+    return Walk(annotator, project, items, {item: frozenset(phases) for item, phases in done.items()}, role)
 
 
 def item_at(session: Session, way: Walk, place: int) -> Item:
@@ -80,11 +115,15 @@ def asked(way: Walk, item: Item, phase: str) -> Asked:
     shown: list[Unnamed] = []
     if phase != BEFORE and way.kind.fewest:
         found = {each.method: restored(each) for each in item.explanations}
+        person = way.annotator.id if way.annotator.slot is None else way.annotator.slot
+        names = sorted(found)
+        screen = way.protocol.main.screen if way.protocol else SCREEN
+        places = Blocks.of(len(names), screen).shown(person, item.number)
         if phase == AFTER:
-            names = sorted(found)
-            name = names[assigned(len(names), annotator=way.annotator.id, number=item.number)]
-            found = {name: found[name]}
-        shown = blinded(found, seed=way.project.seed, annotator=way.annotator.id, number=item.number)
+            places = [assigned(len(names), annotator=person, number=item.number)]
+        found = {names[place]: found[names[place]] for place in places}
+        order = {"seed": way.project.seed, "annotator": way.annotator.id, "number": item.number}
+        shown = blinded(found, **order, show=way.show)
     content = item.content
     picture = item.picture is not None
     return Asked(tuple(content["texts"]), picture, shown, way.project.labels, content["prediction"])
@@ -106,7 +145,7 @@ def keep(
     for _ in range(2):
         said = answer(session, way, item, phase)
         if said is not None:
-            if phase not in way.kind.final:
+            if phase not in way.kind.final and not item.role:
                 said.content, said.updated, said.revision = dict(content), now(), said.revision + 1
             return
         fresh = Answer(

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from string import ascii_uppercase
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from exegete.reports.attributions import Attribution
+
+POSITIVE = "positive"
+SHOWN: Mapping[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
+    POSITIVE: lambda scores: np.maximum(scores, 0),
+    "absolute": np.abs,
+    "signed": lambda scores: scores,
+}
+"""What of scores is shown, in one hue: their positive part or their size; or both signs, in two."""
 
 
 class Unnamed(NamedTuple):
@@ -20,23 +29,29 @@ class Unnamed(NamedTuple):
     attribution: Attribution
 
 
-def blinded(explanations: Mapping[str, Attribution], *, seed: int, annotator: int, number: int) -> list[Unnamed]:
+def blinded(
+    explanations: Mapping[str, Attribution], *, seed: int, annotator: int, number: int, show: str = POSITIVE
+) -> list[Unnamed]:
     """The explanations of example `number` in this annotator's random order, under letters.
 
-    The order is decided by the project's seed, the annotator and the example: coming back shows the same one. Colours
-    are the same for every method, signed or not, and numbers, parameters and what only some methods have are left out.
+    The order is decided by the project's seed, the annotator and the example: coming back shows the same one. Numbers,
+    parameters and what only some methods have are left out, and signed methods look like unsigned ones: `show` is the
+    declared rule for all, see `SHOWN`.
     """
     names = sorted(explanations)
     order = _generator(seed, annotator, number).permutation(len(names))
     return [
-        Unnamed(letter_of(place), names[chosen], unnamed(explanations[names[chosen]], letter_of(place)))
+        Unnamed(letter_of(place), names[chosen], unnamed(explanations[names[chosen]], letter_of(place), show))
         for place, chosen in enumerate(order)
     ]
 
 
-def unnamed(item: Attribution, letter: str) -> Attribution:
+def unnamed(item: Attribution, letter: str, show: str = POSITIVE) -> Attribution:
     """The attribution without what tells its method."""
-    return replace(item, method=letter, params={}, delta=None, layers=None, signed=True)
+    rule = SHOWN[show]
+    scores, words = rule(item.scores), rule(item.word_scores)
+    bare = replace(item, method=letter, params={}, delta=None, layers=None, signed=True, pairs=())
+    return replace(bare, scores=scores, word_scores=words)
 
 
 def letter_of(place: int) -> str:

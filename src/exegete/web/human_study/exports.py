@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO, StringIO
 from typing import Any, NamedTuple
 
@@ -18,6 +18,9 @@ from exegete.data.label_studio import write_tasks
 from exegete.data.marked import marked_table
 from exegete.errors import ExegeteError
 from exegete.web.human_study.kinds import BEFORE
+from exegete.web.human_study.people import left_out, row, taking
+from exegete.web.human_study.protocol.file import digest_of, protocol_of
+from exegete.web.human_study.reporting import figure, methods, results
 from exegete.web.human_study.results import answers_of, marked_examples
 from exegete.web.human_study.tables import Answer, Project
 
@@ -35,13 +38,16 @@ SCHEMA = pa.schema(
         "prediction": pa.string(),
         "label": pa.string(),
         "marks": pa.list_(pa.list_(pa.int64())),
+        "confidence": pa.int64(),
+        "included": pa.bool_(),
         "seconds": pa.float64(),
         "revision": pa.int64(),
         "created": pa.timestamp("us"),
         "updated": pa.timestamp("us"),
     }
 )
-"""One row an answer; of a ranking one row a method. What an answer does not have is null."""
+"""One row an answer; of a ranking one row a method. What an answer does not have is null. `included`: whether the
+analysis takes it, which leaves out people who are flagged or not complete by the study's protocol."""
 RISKY = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -55,18 +61,49 @@ class Export(NamedTuple):
 
 def table(session: Session, project: Project) -> pa.Table:
     """All answers of a project as a table, see `SCHEMA`."""
-    rows = [row for answer in answers_of(session, project) for row in _rows(project, answer)]
+    out = set(left_out(session, project))
+    rows = [
+        row | {"included": answer.annotator_id not in out}
+        for answer in answers_of(session, project)
+        for row in _rows(project, answer)
+    ]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def to_csv(session: Session, project: Project) -> bytes:
     """The answers as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
-    text = StringIO()
-    writer = csv.writer(text)
-    writer.writerow(SCHEMA.names)
-    for row in table(session, project).to_pylist():
-        writer.writerow([_cell(row[name]) for name in SCHEMA.names])
-    return text.getvalue().encode()
+    return _csv(SCHEMA.names, table(session, project).to_pylist())
+
+
+def to_people(session: Session, project: Project) -> bytes:
+    """Those who took part as CSV: how it went, what they said to questions, flags."""
+    rows = [row(each, protocol_of(project.protocol or "")) for each in taking(session, project)]
+    return _csv(list(dict.fromkeys(name for each in rows for name in each)), rows)
+
+
+def to_raw(session: Session, project: Project) -> bytes:
+    """Everything that was said, checks and training too, as JSON: one entry a person; no token."""
+    people = [
+        {
+            "annotator": each.person.name,
+            "source": each.person.source,
+            "status": each.person.status,
+            "slot": each.person.slot,
+            "steps": [_fields(step, ("name", "attempt", "content", "seconds")) for step in each.person.steps],
+            "answers": [
+                {"example": answer.item.number, "role": answer.item.role}
+                | _fields(answer, ("phase", "content", "seconds", "revision"))
+                for answer in each.person.answers
+            ],
+        }
+        for each in taking(session, project)
+    ]
+    return _json({"study": project.name, "protocol_sha256": digest_of(project.protocol or ""), "people": people})
+
+
+def to_protocol(session: Session, project: Project) -> bytes:
+    """The protocol as its file was."""
+    return (project.protocol or "").encode()
 
 
 def to_parquet(session: Session, project: Project) -> bytes:
@@ -112,16 +149,27 @@ def to_argilla(session: Session, project: Project) -> bytes:
 EXPORTS: dict[str, Export] = {
     "answers.csv": Export("All answers (CSV)", "text/csv; charset=utf-8", to_csv),
     "answers.parquet": Export("All answers (Parquet)", "application/vnd.apache.parquet", to_parquet),
+    "results.json": Export("All findings (JSON)", "application/json", results),
+    "methods.md": Export("A paragraph on the methods (Markdown)", "text/markdown; charset=utf-8", methods),
+    "figure.svg": Export("A figure of the findings (SVG)", "image/svg+xml", figure),
     "rationales.parquet": Export("Corpus with rationales (Parquet)", "application/vnd.apache.parquet", to_corpus),
     "label-studio.json": Export("Rationales for Label Studio", "application/json", to_label_studio),
     "argilla.json": Export("Rationales for Argilla", "application/json", to_argilla),
 }
+PLANNED = {
+    "people.csv": Export("People: quality, questions (CSV)", "text/csv; charset=utf-8", to_people),
+    "raw.json": Export("Everything that was said (JSON)", "application/json", to_raw),
+    "protocol.yaml": Export("The protocol (YAML)", "application/yaml", to_protocol),
+}
+"""Exports of studies that have a protocol."""
+EXPORTS |= PLANNED
 RATIONALES = ("rationales.parquet", "label-studio.json", "argilla.json")
 
 
 def offered(project: Project) -> dict[str, Export]:
-    """The exports that a project has: rationales where words are marked."""
-    return {name: export for name, export in EXPORTS.items() if project.kind == "highlight" or name not in RATIONALES}
+    """The exports that a project has: rationales where words are marked, people where there is a protocol."""
+    without = (() if project.kind == "highlight" else RATIONALES) + (() if project.protocol else tuple(PLANNED))
+    return {name: export for name, export in EXPORTS.items() if name not in without}
 
 
 def exported(session: Session, project: Project, name: str) -> tuple[Export, bytes]:
@@ -142,6 +190,7 @@ def _rows(project: Project, answer: Answer) -> Iterator[dict[str, Any]]:
         "phase": answer.phase or None,
         "prediction": item["prediction"],
         "label": item["label"],
+        "confidence": content.get("confidence"),
         "seconds": answer.seconds,
         "revision": answer.revision,
         "created": answer.created,
@@ -154,6 +203,19 @@ def _rows(project: Project, answer: Answer) -> Iterator[dict[str, Any]]:
         yield row | {"guess": content["guess"], "method": None if answer.phase == BEFORE else content["method"]}
     else:
         yield row | {"marks": content["marks"]}
+
+
+def _csv(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:
+    text = StringIO()
+    writer = csv.writer(text)
+    writer.writerow(names)
+    for each in rows:
+        writer.writerow([_cell(each.get(name)) for name in names])
+    return text.getvalue().encode()
+
+
+def _fields(value: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
 def _cell(value: Any) -> Any:

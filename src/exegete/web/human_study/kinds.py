@@ -11,6 +11,7 @@ from exegete.data.alignment import Word, words_of
 from exegete.data.spans import marked
 from exegete.errors import ExegeteError
 from exegete.web.human_study.blind import Unnamed
+from exegete.web.human_study.texts import texts
 
 ONLY = ""
 BEFORE, AFTER = "before", "after"
@@ -40,11 +41,14 @@ class Kind(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    question: ClassVar[str]
-    instructions: ClassVar[tuple[str, ...]]
     phases: ClassVar[tuple[str, ...]] = (ONLY,)
     final: ClassVar[tuple[str, ...]] = ()
     fewest: ClassVar[int] = 0
+
+    @property
+    def question(self) -> str:
+        """What people are asked, in English."""
+        return str(texts()(f"{self.name}_question"))
 
     @abstractmethod
     def read(self, form: Mapping[str, Sequence[str]], asked: Asked, phase: str) -> dict[str, Any]:
@@ -56,15 +60,6 @@ class Rank(Kind):
 
     name = "rank"
     title = "Rank explanations"
-    question = "Which explanation aligns the most with how you would explain a similar decision?"
-    instructions = (
-        "You will see examples, what a model predicted for each, and several explanations of the prediction. Each "
-        "explanation colours the parts of the input: blue speaks for the prediction, orange against it, and the "
-        "stronger the colour, the more the part counts.",
-        "Give every explanation a rank: 1 for the one that is closest to what you would have marked to justify "
-        "the prediction. Ties are allowed: 1, 1, 3, 4 is a valid ranking.",
-        "The methods behind the explanations are unnamed and in random order, a new one for each example.",
-    )
     fewest = 2
 
     def read(self, form: Mapping[str, Sequence[str]], asked: Asked, phase: str) -> dict[str, Any]:
@@ -83,12 +78,6 @@ class Highlight(Kind):
 
     name = "highlight"
     title = "Mark evidence"
-    question = "Which words would you point at to justify the label?"
-    instructions = (
-        "You will see texts with a label. Mark the words that you would point at to justify the label; mark as few as "
-        "are needed to convince somebody who cannot see the rest.",
-        "Mark nothing where nothing in the text speaks for the label, and save all the same: that is an answer too.",
-    )
 
     def read(self, form: Mapping[str, Sequence[str]], asked: Asked, phase: str) -> dict[str, Any]:
         """`marks`: (side, start, end) in characters; neighbouring words make one mark."""
@@ -112,13 +101,6 @@ class Simulate(Kind):
 
     name = "simulate"
     title = "Predict the model"
-    question = "What does the model answer?"
-    instructions = (
-        "You will see examples, and say for each what you think a model answers: not what is right, but what the model "
-        "says. The model makes mistakes.",
-        "After your first guess you will see which parts of the example the model looked at, and may guess again. The "
-        "first guess cannot be changed afterwards.",
-    )
     phases = (BEFORE, AFTER)
     final = (BEFORE,)
     fewest = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
@@ -18,6 +19,10 @@ from exegete.web.human_study import projects
 from exegete.web.human_study.cases import compared, marked_cases
 from exegete.web.human_study.exports import exported, offered
 from exegete.web.human_study.kinds import KINDS
+from exegete.web.human_study.people import counts, left_out, taking
+from exegete.web.human_study.protocol.admission import COMPLETE
+from exegete.web.human_study.protocol.file import digest_of
+from exegete.web.human_study.reporting import effects
 from exegete.web.human_study.results import findings
 from exegete.web.human_study.tables import Annotator, Answer, Item, Project
 from exegete.web.pages import download, page
@@ -111,8 +116,12 @@ def results(request: Request, name: str) -> Response:
     """The page with the study's results so far."""
     with site_of(request).studies.reading() as session:
         project = projects.find(session, name)
-        found = findings(session, project)
-        return page(request, "study_results", project=project, kind=KINDS[project.kind], found=found)
+        found = findings(session, project, left_out(session, project))
+        model = effects(session, project) if project.kind != "highlight" else None
+        people = counts(taking(session, project))
+        return page(
+            request, "study_results", project=project, kind=KINDS[project.kind], found=found, model=model, people=people
+        )
 
 
 @router.get("/{name}/export/{file}")
@@ -136,6 +145,9 @@ def _overview(request: Request, name: str, links: dict[str, str] | None = None) 
             methods=sorted({each.method for item in project.items[:1] for each in item.explanations}),
             exports=offered(project),
             links=links or {},
+            taking={each.person.id: each for each in taking(session, project)},
+            take=f"{site_of(request).address_of(request)}/take/{quote(name)}" if project.protocol else "",
+            digest=digest_of(project.protocol or ""),
         )
 
 
@@ -148,11 +160,18 @@ def _people(session: Session, project: Project) -> list[tuple[Annotator, int]]:
 
 def _progress(session: Session, project: Project) -> dict[str, int]:
     """How many examples, annotators, answers, and answers there will be."""
-    examples = session.scalar(select(func.count()).select_from(Item).where(Item.project_id == project.id)) or 0
-    answered = session.scalar(select(func.count()).select_from(Answer).join(Item).where(Item.project_id == project.id))
-    people = len([person for person in project.annotators if person.revoked is None])
+    examples = (
+        session.scalar(select(func.count()).select_from(Item).where(Item.project_id == project.id, Item.role == ""))
+        or 0
+    )
+    answered = session.scalar(
+        select(func.count()).select_from(Answer).join(Item).where(Item.project_id == project.id, Item.role == "")
+    )
+    people = [person for person in project.annotators if person.revoked is None and person.status in ("", COMPLETE)]
+    checks = sum(item.role == "check" for item in project.known)
+    asked = sum(examples if person.items is None else len(person.items) - checks for person in people)
     phases = len(KINDS[project.kind].phases)
-    return {"examples": examples, "people": people, "answers": answered or 0, "all": examples * people * phases}
+    return {"examples": examples, "people": len(people), "answers": answered or 0, "all": asked * phases}
 
 
 def _sources(site: Site) -> list[str]:

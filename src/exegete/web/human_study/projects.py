@@ -14,7 +14,10 @@ from sqlalchemy.orm import Session
 from exegete.errors import ExegeteError, unknown
 from exegete.web.human_study.cases import Case
 from exegete.web.human_study.kinds import KINDS, ONLY
+from exegete.web.human_study.protocol.file import Protocol, protocol_of
+from exegete.web.human_study.protocol.known import known_item
 from exegete.web.human_study.tables import Annotator, Answer, Project, now
+from exegete.web.human_study.texts import texts
 
 NAME = re.compile(r"[\w][\w .-]{0,79}")
 TOKEN_BYTES = 32
@@ -32,6 +35,7 @@ def create(
     question: str = "",
     labels: Sequence[str] = (),
     seed: int = 0,
+    protocol: str | None = None,
 ) -> Project:
     """A new project of these cases, with the marks that they bring.
 
@@ -43,10 +47,14 @@ def create(
         question: what people are asked; default: the kind's question.
         labels: what the model can answer; default: what it predicted for the cases.
         seed: of the orders in which annotators see things.
+        protocol: the text of a protocol's file, whose kind, question and seed are taken instead.
 
     Raises:
         ExegeteError: a name that is taken or unusable, no cases, or cases or labels that are not what the kind needs.
     """
+    plan = None if protocol is None else protocol_of(protocol)
+    if plan is not None:
+        kind, seed, question = plan.kind, plan.seed, plan.question or texts(plan.language)(f"{plan.kind}_question")
     check_new(name, kind)
     if session.scalar(select(Project.id).where(Project.name == name)) is not None:
         raise ExegeteError(f"there is a study named {name!r} already: choose another name")
@@ -56,13 +64,33 @@ def create(
     if kind == "simulate" and not (predicted <= set(answers) and len(answers) > 1):
         raise ExegeteError(f"the kind simulate needs a model that says one of 2 labels or more, found {answers!r:.90}")
     project = Project(
-        name=name, kind=kind, question=question.strip() or KINDS[kind].question, seed=seed, labels=answers
+        name=name,
+        kind=kind,
+        question=question.strip() or KINDS[kind].question,
+        seed=seed,
+        labels=answers,
+        protocol=protocol,
     )
     project.items = [case.to_item(number) for number, case in enumerate(cases)]
     session.add(project)
     session.flush()
+    if plan is not None:
+        _add_known(session, project, plan)
     _keep_marks(session, project, cases)
     return project
+
+
+def _add_known(session: Session, project: Project, plan: Protocol) -> None:
+    """The protocol's examples with known answers, numbered behind the others."""
+    parts = [(part, "training") for part in plan.training] + [(part, "check") for part in plan.attention.items]
+    for number, (part, role) in enumerate(parts, len(project.items)):
+        if plan.kind == "simulate" and part.prediction not in project.labels:
+            raise unknown("answer of the model", part.prediction, project.labels)
+        item = known_item(part, number, role, plan.kind, plan.seed)
+        item.project_id = project.id
+        session.add(item)
+    session.flush()
+    session.expire(project, ["known"])
 
 
 def check_new(name: str, kind: str) -> None:

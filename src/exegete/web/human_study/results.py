@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,27 +44,28 @@ class Findings:
     guesses: Sequence[Guess] = field(default=(), repr=False)
 
 
-def answers_of(session: Session, project: Project) -> list[Answer]:
-    """All answers, by example, annotator and phase: an order that does not depend on who was first."""
+def answers_of(session: Session, project: Project, left_out: Collection[int] = ()) -> list[Answer]:
+    """All answers but those of people who are left out, by example, annotator and phase, whoever was first."""
     query = (
         select(Answer)
         .join(Item)
-        .where(Item.project_id == project.id)
+        .join(Annotator, Answer.annotator_id == Annotator.id)
+        .where(Item.project_id == project.id, Item.role == "", Annotator.id.not_in(left_out))
         .options(selectinload(Answer.item), selectinload(Answer.annotator))
         .order_by(Item.number, Answer.annotator_id, Answer.phase)
     )
     return list(session.scalars(query))
 
 
-def findings(session: Session, project: Project) -> Findings:
-    """The results of a study's answers so far, by its kind."""
-    answers = answers_of(session, project)
+def findings(session: Session, project: Project, left_out: Collection[int] = ()) -> Findings:
+    """The results of a study's answers so far, by its kind, without those of people who are left out."""
+    answers = answers_of(session, project, left_out)
     if project.kind == "rank":
         return _ranked(answers)
     if project.kind == "simulate":
         found = guesses(answers)
         return Findings(len(answers), help=helped(found, project.seed), guesses=found, alpha=_alpha_of_guesses(answers))
-    examples = marked_examples(session, project)
+    examples = marked_examples(session, project, left_out)
     explained = [{each.method: restored(each) for each in item.explanations} for item in project.items]
     words = (column for each in examples if each.marks for column in _columns(each))
     found_alpha = krippendorff(words)
@@ -86,12 +87,20 @@ def guesses(answers: Sequence[Answer]) -> list[Guess]:
     ]
 
 
-def marked_examples(session: Session, project: Project) -> list[Marked]:
+def widest(session: Session, project: Project) -> float:
+    """The width of the widest 95 % interval of a study's results; infinite where one is unknown."""
+    found = findings(session, project)
+    rows = found.strengths if project.kind == "rank" else found.help
+    widths = [row.high - row.low for row in rows]
+    return float("inf") if not widths or np.isnan(widths).any() else max(widths)
+
+
+def marked_examples(session: Session, project: Project, left_out: Collection[int] = ()) -> list[Marked]:
     """The project's texts with what every annotator marked."""
     marks: dict[int, dict[str, tuple[tuple[int, int, int], ...]]] = {}
     names = dict(session.execute(select(Annotator.id, Annotator.name).where(Annotator.project_id == project.id)).all())
     if project.kind == "highlight":
-        for answer in answers_of(session, project):
+        for answer in answers_of(session, project, left_out):
             mine = tuple((side, start, end) for side, start, end in answer.content["marks"])
             marks.setdefault(answer.item_id, {})[names[answer.annotator_id]] = mine
     return [
@@ -147,7 +156,8 @@ def _by_person(answers: Sequence[Answer]) -> list[Ballot]:
         people.setdefault(answer.annotator_id, []).append(answer.content["ranks"])
     found: list[Ballot] = []
     for ballots in people.values():
-        mean = {name: float(np.mean([ballot[name] for ballot in ballots])) for name in ballots[0]}
+        names = {name for ballot in ballots for name in ballot}
+        mean = {name: float(np.mean([ballot[name] for ballot in ballots if name in ballot])) for name in names}
         order = sorted(set(mean.values()))
         found.append({name: 1 + order.index(value) for name, value in mean.items()})
     return found

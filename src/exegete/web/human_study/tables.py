@@ -5,7 +5,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, DateTime, Float, ForeignKey, Integer, LargeBinary, MetaData, String, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    DateTime,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 NAMES = {
@@ -28,7 +40,11 @@ class Base(DeclarativeBase):
 
 
 class Project(Base):
-    """A study: examples, how each is explained, and what people are asked."""
+    """A study: examples, how each is explained, and what people are asked.
+
+    `protocol`: the text of its file, where it has one. `items` are the examples that are studied, `known` those with a
+    known answer, for training and for checks.
+    """
 
     __tablename__ = "project"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -38,12 +54,20 @@ class Project(Base):
     seed: Mapped[int] = mapped_column(Integer, default=0)
     labels: Mapped[list[str]] = mapped_column(JSON, default=list)
     created: Mapped[datetime] = mapped_column(DateTime, default=now)
-    items: Mapped[list[Item]] = relationship(back_populates="project", order_by="Item.number")
+    protocol: Mapped[str | None] = mapped_column(Text)
+    items: Mapped[list[Item]] = relationship(
+        primaryjoin="and_(Item.project_id == Project.id, Item.role == '')",
+        back_populates="project",
+        order_by="Item.number",
+    )
+    known: Mapped[list[Item]] = relationship(
+        primaryjoin="and_(Item.project_id == Project.id, Item.role != '')", viewonly=True, order_by="Item.number"
+    )
     annotators: Mapped[list[Annotator]] = relationship(back_populates="project", order_by="Annotator.id")
 
 
 class Item(Base):
-    """An example. `content` has its texts, label and prediction; `picture` is a PNG."""
+    """An example. `content` has its texts, label and prediction; `picture` is a PNG; `role`: "", training or check."""
 
     __tablename__ = "item"
     __table_args__ = (UniqueConstraint("project_id", "number"),)
@@ -52,6 +76,7 @@ class Item(Base):
     number: Mapped[int] = mapped_column(Integer)
     content: Mapped[dict[str, Any]] = mapped_column(JSON)
     picture: Mapped[bytes | None] = mapped_column(LargeBinary)
+    role: Mapped[str] = mapped_column(String(20), default="", server_default="")
     project: Mapped[Project] = relationship(back_populates="items")
     explanations: Mapped[list[StoredExplanation]] = relationship(order_by="StoredExplanation.id")
 
@@ -68,9 +93,14 @@ class StoredExplanation(Base):
 
 
 class Annotator(Base):
-    """Somebody who was invited. Of the invitation's token only a digest is kept."""
+    """Somebody who was invited, or came by a platform's link. Of a token only a digest is kept.
+
+    Of whoever takes part by a protocol: `person`, who that is on the platform; `source`, what the link brought; `slot`,
+    the place in the counterbalancing; `items`, the examples in order; `status`, how it ended.
+    """
 
     __tablename__ = "annotator"
+    __table_args__ = (Index("uq_annotator_person", "project_id", "person", unique=True),)
     id: Mapped[int] = mapped_column(primary_key=True)
     project_id: Mapped[int] = mapped_column(ForeignKey("project.id"), index=True)
     name: Mapped[str] = mapped_column(String(80))
@@ -78,8 +108,29 @@ class Annotator(Base):
     created: Mapped[datetime] = mapped_column(DateTime, default=now)
     joined: Mapped[datetime | None] = mapped_column(DateTime)
     revoked: Mapped[datetime | None] = mapped_column(DateTime)
+    person: Mapped[str | None] = mapped_column(String(200))
+    source: Mapped[dict[str, str] | None] = mapped_column(JSON)
+    slot: Mapped[int | None] = mapped_column(Integer)
+    items: Mapped[list[int] | None] = mapped_column(JSON)
+    status: Mapped[str] = mapped_column(String(20), default="", server_default="")
+    ended: Mapped[datetime | None] = mapped_column(DateTime)
     project: Mapped[Project] = relationship(back_populates="annotators")
     answers: Mapped[list[Answer]] = relationship(back_populates="annotator", order_by="Answer.id")
+    steps: Mapped[list[Step]] = relationship(order_by="Step.id")
+
+
+class Step(Base):
+    """What an annotator said outside the examples: consent, answers to questions; one row an attempt."""
+
+    __tablename__ = "step"
+    __table_args__ = (UniqueConstraint("annotator_id", "name", "attempt"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    annotator_id: Mapped[int] = mapped_column(ForeignKey("annotator.id"), index=True)
+    name: Mapped[str] = mapped_column(String(40))
+    attempt: Mapped[int] = mapped_column(Integer, default=1)
+    content: Mapped[dict[str, Any]] = mapped_column(JSON)
+    seconds: Mapped[float | None] = mapped_column(Float)
+    created: Mapped[datetime] = mapped_column(DateTime, default=now)
 
 
 class Answer(Base):

@@ -12,7 +12,7 @@ form.addEventListener("submit", async (event) => {
   const options = { method: "POST", body: new URLSearchParams(new FormData(form)), headers: { accept: "text/html" } };
   button.disabled = true;
   for (;;) {
-    button.textContent = "Saving…";
+    button.textContent = form.dataset.saving;
     const reply = await fetch(form.action, options).catch(() => null);
     if (reply?.redirected) return location.assign(reply.url);
     if (reply && reply.status !== 503) return form.submit(); // its page says what is wrong

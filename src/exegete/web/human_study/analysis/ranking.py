@@ -71,9 +71,9 @@ def partial_order(mu: Sequence[float], sigma: Sequence[float]) -> list[tuple[int
 def concordance(ballots: Sequence[Ballot]) -> float:
     """Kendall's W of several rankings of the same methods, corrected for ties: 1 is full agreement, 0 none.
 
-    NaN for fewer than two rankings or methods, and where every ranking ties everything.
+    NaN for fewer than two rankings or methods, where every ranking ties everything, and where methods differ.
     """
-    if len(ballots) < 2 or len(ballots[0]) < 2:
+    if len(ballots) < 2 or len(ballots[0]) < 2 or any(set(ballot) != set(ballots[0]) for ballot in ballots):
         return float("nan")
     names = sorted(ballots[0])
     ranks = np.stack([midranks([ballot[name] for name in names]) for ballot in ballots])
@@ -85,10 +85,10 @@ def concordance(ballots: Sequence[Ballot]) -> float:
 
 
 def mean_concordance(ballots: Iterable[tuple[int, Ballot]]) -> tuple[float, int]:
-    """Mean W over examples that several people ranked, from (example, ballot); and over how many that is."""
-    by_example: dict[int, list[Ballot]] = {}
+    """Mean W over examples of which several people ranked the same methods, from (example, ballot); over how many."""
+    by_example: dict[tuple[int, frozenset[str]], list[Ballot]] = {}
     for example, ballot in ballots:
-        by_example.setdefault(example, []).append(ballot)
+        by_example.setdefault((example, frozenset(ballot)), []).append(ballot)
     known = [w for w in map(concordance, by_example.values()) if not np.isnan(w)]
     return (float(np.mean(known)) if known else float("nan")), len(known)
 

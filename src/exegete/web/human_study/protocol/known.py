@@ -1,0 +1,120 @@
+"""Examples whose answer is known: evidence is planted, one explanation shows it, others show something else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from exegete.data.alignment import words_of
+from exegete.reports.attributions import Attribution
+from exegete.web.human_study.cases import Case
+from exegete.web.human_study.protocol.file import KnownPart
+from exegete.web.human_study.tables import Item
+
+PLANTED = "planted"
+DECOYS = 2
+SQUARE = 24
+"""Pixels of a made picture's squares."""
+ENOUGH = 0.5
+"""F1 of marked words with the planted evidence from which a mark passes."""
+
+
+def known_item(part: KnownPart, number: int, role: str, kind: str, seed: int) -> Item:
+    """The example as it is stored, with a planted explanation and two decoys."""
+    case = _picture(part) if part.text is None else _text(part, part.text)
+    evidence = _evidence(part, case.texts)
+    scored = {} if kind == "highlight" else _explanations(part, case, evidence, np.random.default_rng([seed, number]))
+    if kind == "simulate":
+        scored = {PLANTED: scored[PLANTED]}
+    item = Case(case.texts, scored, part.prediction, part.prediction, case.picture).to_item(number)
+    item.role = role
+    item.content = item.content | {"evidence": evidence, "feedback": list(part.feedback)}
+    return item
+
+
+def planted(part: KnownPart) -> tuple[Case, Attribution]:
+    """An example and the explanation that shows its evidence."""
+    case = _picture(part) if part.text is None else _text(part, part.text)
+    every = _explanations(part, case, _evidence(part, case.texts), np.random.default_rng(0))
+    return case, every[PLANTED]
+
+
+def passed(kind: str, item: Item, content: Mapping[str, Any]) -> bool:
+    """Whether an answer (of the last phase) is the known one."""
+    if kind == "rank":
+        ranks = dict(content["ranks"])
+        mine = ranks.pop(PLANTED)
+        return all(mine < other for other in ranks.values())
+    if kind == "simulate":
+        return bool(content["guess"] == item.content["prediction"])
+    words = [word for side, text in enumerate(item.content["texts"]) for word in words_of(text, side)]
+    marked, wanted = (
+        {n for n, w in enumerate(words) if any(w.side == s and w.start < e and b < w.end for s, b, e in marks)}
+        for marks in (content["marks"], item.content["evidence"])
+    )
+    return 2 * len(marked & wanted) >= ENOUGH * (len(marked) + len(wanted))
+
+
+def _evidence(part: KnownPart, texts: Sequence[str]) -> list[list[int]]:
+    return [[0, texts[0].index(each), texts[0].index(each) + len(each)] for each in part.evidence] if texts else []
+
+
+def _text(part: KnownPart, text: str) -> Case:
+    return Case((text,), prediction=part.prediction)
+
+
+def _picture(part: KnownPart) -> Case:
+    """Grey squares, and a red one where the evidence is."""
+    rows, columns = part.grid
+    assert part.square is not None
+    shade = np.random.default_rng([rows, columns]).integers(90, 170, (rows, columns, 1)).repeat(3, 2)
+    shade[part.square[0] - 1, part.square[1] - 1] = (205, 40, 40)
+    pixels = shade.astype(np.uint8).repeat(SQUARE, 0).repeat(SQUARE, 1)
+    buffer = BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG")
+    return Case((), prediction=part.prediction, picture=buffer.getvalue())
+
+
+def _explanations(
+    part: KnownPart, case: Case, evidence: Sequence[Sequence[int]], generator: np.random.Generator
+) -> dict[str, Attribution]:
+    """Scores 1 where the evidence is, and of decoys as many elsewhere."""
+    if part.square is not None:
+        rows, columns = part.grid
+        wanted = np.arange(rows * columns) == (part.square[0] - 1) * columns + part.square[1] - 1
+    else:
+        words = words_of(case.texts[0], 0)
+        wanted = np.array([any(w.start < e and b < w.end for _, b, e in evidence) for w in words], dtype=bool)
+    elsewhere = np.flatnonzero(~wanted)
+    chosen = {PLANTED: np.flatnonzero(wanted)}
+    for number in range(1, DECOYS + 1):
+        size = min(int(wanted.sum()), len(elsewhere))
+        chosen[f"decoy {number}"] = generator.choice(elsewhere, size, replace=False)
+    return {name: _attribution(part, case, name, places, len(wanted)) for name, places in chosen.items()}
+
+
+def _attribution(part: KnownPart, case: Case, name: str, places: NDArray[np.int64], size: int) -> Attribution:
+    scores = np.zeros(size, dtype=np.float32)
+    scores[places] = 1.0
+    words = [] if part.text is None else words_of(part.text, 0)
+    return Attribution(
+        tokens=tuple(word.text for word in words) or ("",) * size,
+        scores=scores,
+        words=tuple(word.text for word in words),
+        word_scores=scores if words else np.zeros(0, dtype=np.float32),
+        word_spans=tuple((0, word.start, word.end) for word in words),
+        texts=case.texts,
+        target=0,
+        target_label=part.prediction,
+        prediction=0,
+        prediction_label=part.prediction,
+        probability=1.0,
+        method=name,
+        image_shape=None if part.square is None else part.grid,
+        signed=False,
+    )

@@ -1,0 +1,137 @@
+"""A study by a protocol, with planted explanations, and people who take part in it without a browser."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import numpy as np
+
+from exegete.web.human_study.cases import Case
+from exegete.web.human_study.projects import create
+from exegete.web.human_study.protocol.file import KnownPart
+from exegete.web.human_study.protocol.known import _attribution, _text
+from sites import csrf, stranger
+
+METHODS = {"lime_like": 3, "grad_like": 2, "noise_like": 1}
+PROTOCOL = """
+title: Which explanation is better?
+kind: {kind}
+language: {language}
+consent: {{text: [We study explanations.], agree: [I am 18 or older., I take part of my own will.]}}
+screening:
+  - {{name: english, question: "How good is your English?", choices: [fluent, basic, none], accept: [fluent, basic]}}
+instructions:
+  example: {{text: a truly moving film, evidence: [truly moving], prediction: good, feedback: [Marked words say why.]}}
+training:
+  - {{text: the plot is dull and long, evidence: [dull], prediction: bad, feedback: [The word dull says why.]}}
+comprehension:
+  attempts: 2
+  questions:
+    - {{question: "What is rank 1?", choices: [the worst, the best], answer: the best}}
+attention:
+  items:
+    - {{text: great acting in a wonderful story, evidence: [great, wonderful], prediction: good}}
+main: {{items: 4, overlap: 3, screen: 3, confidence: true}}
+questionnaire:
+  - name: trust
+    question: About the explanations
+    kind: scale
+    statements: [I can rely on them., I am wary of them.]
+    ends: [disagree, agree]
+    reverse: [2]
+  - {{name: comment, question: "Anything else?", kind: text, optional: true}}
+thanks: Thank you for taking part.
+recruiting:
+  platform: prolific
+  people: 6
+  minutes: 60
+  quotas: {{english: {{basic: 1}}}}
+  complete: {{code: C123, redirect: "https://app.prolific.com/submissions/complete?cc=C123"}}
+  screened_out: {{code: S456}}
+"""
+
+
+def protocol(kind="rank", language="en", **replaced):
+    """The protocol's text, with parts of it replaced, or added."""
+    text = PROTOCOL.format(kind=kind, language=language)
+    for old, new in replaced.items():
+        text = re.sub(rf"^{old}:.*\n(?: .*\n)*", "", text, flags=re.MULTILINE) + f"{old}: {new}\n"
+    return text
+
+
+def planned(made, text, name="films", examples=6):
+    """A study of made-up examples, each explained by three methods, of which better ones show more of the evidence."""
+    found = []
+    for number in range(examples):
+        words = f"example {number} is one two three four five six"
+        part = KnownPart(text=words, evidence=["one two three"], prediction="good" if number % 2 else "bad")
+        case = _text(part, words)
+        scored = {
+            name: _attribution(part, case, name, np.arange(3, 3 + size), 9) for name, size in METHODS.items()
+        }  # fmt: skip
+        found.append(Case(case.texts, scored, part.prediction, part.prediction))
+    with made.studies.writing() as session:
+        create(session, name, found, labels=["bad", "good"], protocol=text)
+
+
+def link(number, study="films", session="s"):
+    return f"/take/{study}?PROLIFIC_PID=p{number}&STUDY_ID=study&SESSION_ID={session}{number}"
+
+
+def begun(made, number, **options):
+    """The browser of somebody who followed the link and pressed its button, and the page that this led to."""
+    client = stranger(made)
+    page = client.get(link(number, **options))
+    return client, client.post(link(number, **options), data={"csrf": csrf(page)})
+
+
+def step(client, name, **fields):
+    """Sends a step's form; the next page."""
+    page = client.get("/annotate")
+    return client.post(f"/annotate/step/{name}", data={"csrf": csrf(page), "seconds": "3"} | fields)
+
+
+def prepared(client, english="0"):
+    """Goes on to the main part; the page there."""
+    step(client, "consent", agree=["0", "1"])
+    step(client, "screening", english=english)
+    step(client, "instructions")
+    page = client.get("/annotate")
+    answer(client, page, lambda shown: shown)
+    return step(client, "comprehension", q0="1")
+
+
+def shown(page):
+    """By letter, how many words an explanation colours, and which."""
+    sections = re.findall(r'<section class="card explanation.*?</section>', page.text, re.DOTALL)
+    return {
+        re.search(r"explanation-(\w+)", each).group(1): re.findall(r'<span class="p\d">([^<]*)<', each)
+        for each in sections
+    }
+
+
+def by_evidence(coloured):
+    """Ranks by what is coloured: planted evidence first, else the more the better."""
+    known = {"great", "wonderful", "dull"}
+    value = {letter: (len(known & set(words)), len(words)) for letter, words in coloured.items()}
+    return {letter: 1 + sum(other > mine for other in value.values()) for letter, mine in value.items()}
+
+
+def answer(client, page, ranks=by_evidence, seconds="20"):
+    """Answers the ranking page that is shown; the next page."""
+    if ranks is not by_evidence and not callable(ranks):
+        given = dict.fromkeys(shown(page), ranks)
+    else:
+        given = by_evidence(shown(page)) if ranks is by_evidence else by_evidence(ranks(shown(page)))
+    address = unescape(re.search(r'<form method="post" action="([^"]*)"', page.text).group(1))
+    fields = {f"rank-{letter}": str(rank) for letter, rank in given.items()}
+    return client.post(address, data={"csrf": csrf(page), "phase": "", "seconds": seconds, "confidence": "4"} | fields)
+
+
+def through(client, ranks=by_evidence, seconds="20"):
+    """Answers all of the main part and the questionnaire; the last page."""
+    page = client.get("/annotate")
+    while "explanation-A" in page.text:
+        page = answer(client, page, ranks, seconds)
+    return step(client, "questionnaire", **{"trust-1": "5", "trust-2": "1"})

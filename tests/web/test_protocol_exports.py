@@ -1,0 +1,103 @@
+"""What a study by a protocol leaves: tables, results, a paragraph, a figure; careless people are left out."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+from exegete.web.human_study.exports import exported, offered
+from exegete.web.human_study.people import taking
+from exegete.web.human_study.projects import find
+from exegete.web.human_study.protocol.file import digest_of
+from participants import METHODS, begun, planned, prepared, protocol, through
+from sites import csrf, project
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A site with a study of three careful people, a careless one, one who withdraws, and one who is under way."""
+    from sites import site
+
+    found = site(tmp_path_factory.mktemp("planned"), with_model=False)
+    planned(found, protocol())
+    for number in range(3):
+        client, _ = begun(found, number)
+        prepared(client)
+        through(client, seconds=str(20 + number))
+    careless, _ = begun(found, 3)
+    prepared(careless)
+    through(careless, ranks=1, seconds="1")
+    leaving, _ = begun(found, 4)
+    leaving.post("/annotate/withdraw", data={"csrf": csrf(leaving.get("/annotate"))})
+    begun(found, 5)
+    yield found
+    found.studies.close()
+
+
+def export(made, name):
+    with made.studies.reading() as session:
+        return exported(session, find(session, "films"), name)[1].decode()
+
+
+def test_careless_people_are_flagged_and_left_out(made):
+    with made.studies.reading() as session:
+        people = {each.person.name: each for each in taking(session, find(session, "films"))}
+    assert set(people["P004"].quality.flags) == {"too fast", "checks missed", "all alike"}
+    assert [name for name, each in people.items() if each.included] == ["P001", "P002", "P003"]
+    assert not any(people[name].quality.careless for name in ("P001", "P002", "P003"))
+    found = json.loads(export(made, "results.json"))
+    assert found["answers"] == 12
+    assert found["people"] == {"complete": 4, "withdrawn": 1, "under way": 1, "flagged": 1}
+    assert [row["method"] for row in found["trueskill"]] == list(METHODS)
+    assert found["mixed_model"]["effects"][0]["mean"] == pytest.approx(2)  # grad_like is always second
+    assert found["protocol_sha256"] == digest_of(protocol())
+
+
+def test_tables_tell_who_said_what(made):
+    people = pd.read_csv(StringIO(export(made, "people.csv")))
+    assert people["status"].tolist() == ["complete"] * 4 + ["withdrawn", "under way"]
+    assert people["PROLIFIC_PID"].tolist()[:4] == ["p0", "p1", "p2", "p3"]
+    assert people.loc[people["status"] == "withdrawn", "PROLIFIC_PID"].isna().all()
+    assert people["trust"].tolist()[:4] == [5.0] * 4  # 5, and 1 of 5 turned round
+    assert people["trust_2"].tolist()[:4] == [1] * 4
+    assert people["checks_missed"].tolist()[:4] == [0, 0, 0, 1]
+    answers = pd.read_csv(StringIO(export(made, "answers.csv")))
+    assert answers.groupby("annotator")["included"].first().to_dict() == {
+        "P001": True, "P002": True, "P003": True, "P004": False,
+    }  # fmt: skip
+    assert set(answers["confidence"]) == {4}
+    assert len(answers) == 4 * 4 * len(METHODS)
+    raw = json.loads(export(made, "raw.json"))
+    assert [sum(each["role"] == "check" for each in person["answers"]) for person in raw["people"]] == [1] * 4 + [0, 0]
+    assert "token" not in export(made, "raw.json")
+
+
+def test_a_paper_gets_its_paragraph_figure_and_protocol(made):
+    text = export(made, "methods.md")
+    for part in (
+        "on Prolific (4 complete, 1 under way, 1 withdrawn)",
+        "1 were left out as careless",
+        "which left 3",
+        digest_of(protocol()),
+        "For 4 of 6 examples",
+        "ranked 3 unnamed explanations",
+        "Krippendorff's α = 1.00",
+    ):
+        assert part in text
+    assert export(made, "protocol.yaml") == protocol()
+    drawn = ElementTree.fromstring(export(made, "figure.svg"))
+    assert drawn.tag.endswith("svg")
+
+
+def test_a_study_without_a_protocol_has_no_exports_of_one(whole):
+    project(whole)
+    with whole.studies.reading() as session:
+        found = find(session, "first")
+        assert not {"people.csv", "raw.json", "protocol.yaml"} & set(offered(found))
+        text = exported(session, found, "methods.md")[1].decode()
+        assert "2 people took part by invitation." in text
+        assert exported(session, found, "figure.svg")[1].startswith(b"<?xml")

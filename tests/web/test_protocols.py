@@ -1,0 +1,227 @@
+"""Protocols: from a platform's link to the completion code, and who is let in."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+
+from exegete.errors import ExegeteError
+from exegete.web.human_study.projects import find
+from exegete.web.human_study.protocol.file import digest_of, protocol_of
+from exegete.web.human_study.results import answers_of, findings, widest
+from exegete.web.human_study.tables import Annotator, Answer, Step
+from participants import METHODS, answer, begun, by_evidence, link, planned, prepared, protocol, shown, step, through
+from sites import csrf, stranger
+
+
+def people(made):
+    with made.studies.reading() as session:
+        return list(session.scalars(select(Annotator).order_by(Annotator.id)))
+
+
+def rows(made, table):
+    with made.studies.reading() as session:
+        return list(session.scalars(select(table).order_by(table.id)))
+
+
+@pytest.fixture
+def study(whole):
+    """A site with the study of the protocol."""
+    planned(whole, protocol())
+    return whole
+
+
+def test_somebody_goes_from_the_link_to_the_code(study):
+    client, page = begun(study, 1)
+    assert "We study explanations." in page.text
+    assert digest_of(protocol()) in page.text
+    assert "every statement has to be ticked" in step(client, "consent", agree=["0"]).text
+    assert "How good is your English?" in step(client, "consent", agree=["0", "1"]).text
+    assert "an answer is needed" in step(client, "screening").text
+    page = step(client, "screening", english="0")
+    assert "Marked words say why." in page.text
+    page = step(client, "instructions")
+    assert "Practice 1 of 1" in page.text
+    page = answer(client, page)
+    assert "That is right." in page.text
+    assert "The word dull says why." in page.text
+    page = client.get("/annotate")
+    assert "What is rank 1?" in page.text
+    assert "try once more" in step(client, "comprehension", q0="0").text
+    page = step(client, "comprehension", q0="1")
+    assert "Example 1 of 5" in page.text
+    assert not any(method in page.text for method in (*METHODS, "planted", "decoy"))
+    assert "Some questions at the end" in answer_all(client, page).text
+    assert "an answer is needed" in step(client, "questionnaire").text
+    page = step(client, "questionnaire", **{"trust-1": "5", "trust-2": "1"})
+    assert "Thank you for taking part." in page.text
+    assert "C123" in page.text
+    assert "https://app.prolific.com/submissions/complete?cc=C123" in page.text
+    (person,) = people(study)
+    assert (person.status, person.source["SESSION_ID"], person.slot) == ("complete", "s1", 0)
+    kept = {row.name: row.content for row in rows(study, Step)}
+    assert kept["questionnaire"] == {"trust": [5, 1], "comment": None}
+    with study.studies.reading() as session:
+        said = answers_of(session, find(session, "films"))
+    assert len(said) == 4  # neither the training nor the check is an answer of the study
+    assert all(each.content["ranks"] == dict(zip(METHODS, (1, 2, 3), strict=True)) for each in said)
+    assert {each.content["confidence"] for each in said} == {4}
+
+
+def answer_all(client, page):
+    while "explanation-A" in page.text:
+        page = answer(client, page)
+    return page
+
+
+def test_a_wrong_answer_in_training_is_told_and_what_comes_later_cannot_be_seen_before(study):
+    client, _ = begun(study, 1)
+    assert client.get("/annotate/1").url.path == "/annotate"
+    step(client, "consent", agree=["0", "1"])
+    assert "About you" in step(client, "questionnaire", **{"trust-1": "5", "trust-2": "1"}).text
+    step(client, "screening", english="0")
+    page = answer(client, step(client, "instructions"), ranks=2)
+    assert "not what was expected" in page.text
+    assert "What is rank 1?" in client.get("/annotate").text
+    assert [row.name for row in rows(study, Step)] == ["consent", "screening", "instructions"]
+
+
+def test_somebody_who_does_not_understand_or_fit_is_thanked(study):
+    client, _ = begun(study, 1)
+    step(client, "consent", agree=["0", "1"])
+    assert "S456" in step(client, "screening", english="2").text
+    client, _ = begun(study, 2)
+    prepared(client, english="1")
+    client, _ = begun(study, 3)
+    step(client, "consent", agree=["0", "1"])
+    assert "enough people like you" in step(client, "screening", english="1").text  # the quota is full
+    client, _ = begun(study, 4)
+    for name, fields in (("consent", {"agree": ["0", "1"]}), ("screening", {"english": "0"}), ("instructions", {})):
+        page = step(client, name, **fields)
+    answer(client, page)
+    step(client, "comprehension", q0="0")
+    assert "were not answered as expected" in step(client, "comprehension", q0="0").text
+    assert [person.status for person in people(study)] == ["screened out", "", "screened out", "failed"]
+
+
+def test_links_bring_the_platforms_parameters_and_one_person_takes_part_once(study):
+    client = stranger(study)
+    assert "PROLIFIC_PID, STUDY_ID, SESSION_ID" in client.get("/take/films?PROLIFIC_PID=p1").text
+    client, _ = begun(study, 1)
+    prepared(client)
+    assert client.get(link(1)).url.path == "/annotate/1"  # the same device goes on
+    elsewhere, page = begun(study, 1)
+    assert "Example 1 of 5" in page.text  # another one, with the same parameters, too
+    assert client.get("/annotate").status_code == 403
+    _, page = begun(study, 1, session="another")
+    assert "taken part already" in page.text
+    assert len(people(study)) == 1
+    assert elsewhere.post(link(2), data={"csrf": "wrong"}).status_code == 403
+
+
+def test_nobody_more_than_wanted_is_let_in_and_places_of_those_who_leave_are_given_again(study):
+    for number in range(5):  # 3 for each of 6 examples, 4 a person
+        begun(study, number)
+    _, page = begun(study, 5)
+    assert "enough people" in page.text
+    client = begun(study, 2)[0]
+    client.post("/annotate/withdraw", data={"csrf": csrf(client.get("/annotate"))})
+    _, page = begun(study, 7)
+    assert "We study explanations." in page.text
+    assert sorted(person.slot for person in people(study) if person.slot is not None) == [0, 1, 2, 3, 4]
+    with study.studies.reading() as session:
+        main = {item.id for item in find(session, "films").items}
+        had = [item for person in people(study) for item in person.items or () if item in main]
+    assert {had.count(item) for item in main} == {3, 4}
+    assert all(len(person.items) == 5 for person in people(study) if person.items)
+
+
+def test_withdrawal_deletes_what_a_person_said_and_who_it_was(study):
+    client, _ = begun(study, 1)
+    prepared(client)
+    answer(client, client.get("/annotate"))
+    page = client.post("/annotate/withdraw", data={"csrf": csrf(client.get("/annotate"))})
+    assert "All that you said is deleted" in page.text
+    assert (rows(study, Answer), rows(study, Step)) == ([], [])
+    (person,) = people(study)
+    assert (person.name, person.person, person.source, person.items) == ("withdrawn 1", None, None, None)
+    assert client.get("/annotate").status_code == 403
+
+
+def test_time_is_over_when_it_is_over(study):
+    client, _ = begun(study, 1)
+    with study.studies.writing() as session:
+        session.scalar(select(Annotator)).created -= timedelta(minutes=61)
+    assert "time for this study is over" in client.get("/annotate").text
+    assert "time for this study is over" in step(client, "consent", agree=["0", "1"]).text
+    assert rows(study, Step) == []
+
+
+def test_an_address_of_mturk_can_be_looked_at_before_the_task_is_accepted(whole):
+    planned(whole, protocol(recruiting="{platform: mturk}"))
+    client, address = stranger(whole), "/take/films?workerId=w&hitId=h&assignmentId="
+    page = client.get(f"{address}ASSIGNMENT_ID_NOT_AVAILABLE")
+    assert "This is a preview" in page.text
+    assert "<form" not in page.text
+    page = client.get(f"{address}a1")
+    assert "We study" in client.post(f"{address}a1", data={"csrf": csrf(page)}).text
+
+
+def test_a_study_stops_when_its_intervals_are_narrow(whole):
+    planned(whole, protocol(recruiting="{platform: prolific}", stop="{width: 100, least: 3}", main="{items: 2}"))
+    for number in range(3):
+        client, _ = begun(whole, number)
+        prepared(client)
+        page = client.get("/annotate")
+        while "explanation-A" in page.text:  # each person puts other methods first
+            order = sorted(shown(page))
+            turned = {letter: ["word"] * (1 + (place + number) % 3) for place, letter in enumerate(order)}
+            page = answer(client, page, lambda _, turned=turned: turned)
+        step(client, "questionnaire", **{"trust-1": "5", "trust-2": "1"})
+    with whole.studies.reading() as session:
+        assert widest(session, find(session, "films")) < 100
+    assert "enough people" in begun(whole, 3)[1].text
+
+
+def test_pages_speak_german_where_the_protocol_does(whole):
+    planned(whole, protocol(language="de"))
+    client, page = begun(whole, 1)
+    assert '<html lang="de">' in page.text
+    assert "Ich willige ein und nehme teil" in page.text
+    assert "eine Antwort fehlt" in step(client, "consent").text
+    page = prepared(client)
+    assert "Beispiel 1 von 5" in page.text
+    assert "Rang von A" in page.text
+    assert "Explanation" not in page.text
+
+
+def test_the_planted_order_is_found(study):
+    for number in range(3):
+        client, _ = begun(study, number)
+        prepared(client)
+        assert "C123" in through(client).text
+    with study.studies.reading() as session:
+        found = findings(session, find(session, "films"))
+    assert [rating.method for rating in found.ratings] == list(METHODS)
+    assert (found.answers, found.alpha) == (12, pytest.approx(1))
+
+
+def test_a_protocol_says_what_is_wrong_with_it_and_where():
+    text = protocol()
+    for old, new, told in (
+        ("language: en", "languages: en", "protocol:4: languages: Extra inputs"),
+        ("kind: rank", "kind: sing", "protocol:3: kind: Input should be 'rank', 'highlight' or 'simulate'"),
+        ("evidence: [dull]", "evidence: [sad]", "expected evidence that stands in the text"),
+        ("answer: the best", "answer: neither", "the answer is not one of the choices"),
+        ("{basic: 1}", "{perfect: 1}", "quotas: english is no screening question with these choices"),
+        ("name: comment", "name: trust", "two questions have the same name"),
+        ('redirect: "https:', 'redirect: "javascript:', "String should match pattern"),
+        ("accept: [fluent, basic]", "accept: [good]", "'accept' names choices"),
+    ):
+        assert old in text
+        with pytest.raises(ExegeteError) as error:
+            protocol_of(text.replace(old, new))
+        assert told in str(error.value)
+    assert by_evidence({"A": ["great"], "B": ["x", "y"]}) == {"A": 1, "B": 2}
