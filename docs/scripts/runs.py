@@ -51,6 +51,7 @@ METHODS = {
     "smat": "parameterised_attention:{}/teacher_explainer",
     "ivra": "interpretable_attention:{}/interpretable_attention",
     "aml": "attributive_masking:{}",
+    "cite": "decompx_linear",
     "at2": "attention_to_source:{}",
 }
 """What explains the review on a page; {} is the run's folder."""

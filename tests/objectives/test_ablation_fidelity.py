@@ -107,6 +107,16 @@ def test_answers_are_kept_for_their_lifetime_and_sets_are_new_after_it(monkeypat
     assert evaluated[0] == evaluated[1]
 
 
+def test_every_fourth_step_counts_four_times_and_evaluation_once():
+    model, batch = saying()
+    each, fourth = AblationFidelity(granularity="source"), AblationFidelity(granularity="source", every=4)
+    found = [float(term(model, fourth, batch, StepContext(number=number))) for number in range(5)]
+    assert found[1:4] == [0.0] * 3
+    assert found[4] == pytest.approx(4 * float(term(model, each, batch, StepContext(number=4))))
+    judged = StepContext(number=3, training=False)
+    assert term(model, fourth, batch, judged) == term(model, each, batch, judged)
+
+
 def test_one_unit_alone_pulls_nowhere():
     model = causal("llama")
     batch = model.batch([[5, 6, 7]], [[9]], unit_of=[[0, 0, 0]])
@@ -130,6 +140,7 @@ def test_what_cannot_be_trained_is_refused():
         ("ablation_fidelity?explainer=occlusion", "occlusion cannot guide a model"),
         ("ablation_fidelity?masks=1", "n_samples of at least 2"),
         ("ablation_fidelity?lifetime=-1", "at least 0 epochs"),
+        ("ablation_fidelity?every=0", "in every step or fewer"),
         ("ablation_fidelity?weight=-1", "weight of ablation_fidelity is at least 0"),
     ):
         with pytest.raises(ExegeteError, match=said):

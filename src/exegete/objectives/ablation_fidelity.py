@@ -44,6 +44,7 @@ class AblationFidelity(Explained):
         perturbation: what happens to the others: `remove`, `mask`, `pad` or `zero`.
         output: another number of the prediction than its log-odds, `log_prob` or `prob`.
         lifetime: epochs for which an example's sets and answers are kept; 0: they are new in every step.
+        every: in training the term is there in every so-manieth step, so many times as heavy.
 
     Raises:
         ExegeteError: a method that is not differentiable, a number out of its range.
@@ -57,6 +58,7 @@ class AblationFidelity(Explained):
     perturbation: How = "remove"
     output: Output | None = None
     lifetime: int = 0
+    every: int = 1
     memory: TeacherMemory = field(default_factory=TeacherMemory, init=False, repr=False, compare=False)
     name: ClassVar[str] = "ablation_fidelity"
     exact_gradient: ClassVar[bool] = False
@@ -64,8 +66,10 @@ class AblationFidelity(Explained):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self._ablated
-        if self.lifetime < 0:
-            raise ExegeteError(f"answers are kept for at least 0 epochs, got {self.lifetime}")
+        if self.lifetime < 0 or self.every < 1:
+            raise ExegeteError(
+                f"answers are kept for at least 0 epochs, in every step or fewer, got {self.lifetime} and {self.every}"
+            )
 
     @property
     def params(self) -> dict[str, Any]:
@@ -87,13 +91,15 @@ class AblationFidelity(Explained):
         """The negative correlation, a scalar: a mean over the batch."""
         if step.model.modality != "text":
             raise ExegeteError(f"{self.name} takes words away: it does not apply to images")
-        model, batch = step.model, step.batch
+        model, batch, often = step.model, step.batch, self.every if step.context.training else 1
+        if step.context.number % often:
+            return 0.0 * step.task_losses.sum()
         target = model.target(batch, "predicted", step.outputs.logits)
         unit = self._units(batch)
         present, answers = self._measured(step, target, unit)
         scores = self.attribution(step, target)
         foretold = torch.einsum("bmu,bu->bm", present.to(scores), unit_sums(scores, unit))
-        return -correlations(foretold, answers.to(scores)).mean()
+        return -often * correlations(foretold, answers.to(scores)).mean()
 
     def _units(self, batch: Batch) -> Tensor:
         removable = replace(batch, content=batch.erasable)

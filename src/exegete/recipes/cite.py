@@ -73,7 +73,10 @@ class Cite(Lora):
             with_lora(model, self.rank, 2 * self.rank)
         learned = self.citation == LEARNED
         made: Explainer = AttentionToSource.untrained(model) if learned else explainer(self.citation)
-        given = {name: getattr(self.fidelity, name) for name in ("weight", "masks", "keep", "perturbation", "lifetime")}
+        given = {
+            name: getattr(self.fidelity, name)
+            for name in ("weight", "masks", "keep", "perturbation", "lifetime", "every")
+        }
         fidelity = AblationFidelity(made, granularity=self._unit(train), **given)
         return [CrossEntropy(), fidelity, *([KlToOriginal(self.drift)] if self.drift else [])]
 
@@ -88,6 +91,7 @@ def cite(
     lifetime: Annotated[
         int, "Epochs for which an example's ablations are kept; 0: new ones in every step.", {"min": 0}
     ] = 0,
+    every: Annotated[int, "Citations are trained in every so-manieth step, so many times as hard.", {"min": 1}] = 1,
     granularity: Annotated[
         Granularity | None, "What is taken away. Default: sources, where there are some; else sentences, or words."
     ] = None,
@@ -115,6 +119,7 @@ def cite(
             granularity=granularity,
             perturbation=perturbation,
             lifetime=lifetime,
+            every=every,
         ),
         drift=drift_weight,
         alpha=alpha,
