@@ -73,11 +73,7 @@ class Cite(Lora):
             with_lora(model, self.rank, 2 * self.rank)
         learned = self.citation == LEARNED
         made: Explainer = AttentionToSource.untrained(model) if learned else explainer(self.citation)
-        given = {
-            name: getattr(self.fidelity, name)
-            for name in ("weight", "masks", "keep", "perturbation", "lifetime", "every")
-        }
-        fidelity = AblationFidelity(made, granularity=self._unit(train), **given)
+        fidelity = replace(self.fidelity, explainer=made, granularity=self._unit(train))
         return [CrossEntropy(), fidelity, *([KlToOriginal(self.drift)] if self.drift else [])]
 
 
