@@ -6,6 +6,7 @@ import torch
 
 from exegete import Batch, ExegeteError, explainer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
+from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from explainers.test_generated_text import TARGET, alike_alone_and_padded
 from models.test_generation import PROMPTS, RESPONSES
 from small import NATIVE, made
@@ -180,3 +181,20 @@ def log_probability(model, prompt, response):
     decoder = torch.tensor([[*model.start, *response]])
     logits = model.spoken(input_ids=torch.tensor([prompt]), decoder_input_ids=decoder).logits[0, len(model.start) - 1 :]
     return float(logits.log_softmax(-1)[range(len(response)), response].sum())
+
+
+@torch.no_grad()
+def test_adapters_and_half_precision():
+    peft = pytest.importorskip("peft")
+    plain = two_sided("t5")
+    config = peft.LoraConfig(target_modules=["q", "v"], r=2, init_lora_weights=False, task_type="SEQ_2_SEQ_LM")
+    adapted = EncoderDecoderModel(peft.get_peft_model(two_sided("t5").spoken, config).eval(), plain.processing_class)
+    batch = adapted.batch(PROMPTS, RESPONSES)
+    for method in ("input_x_gradient", "generic_attention", "attn_lrp", "occlusion"):
+        ours, before = (explainer(method).attribute(model, batch) for model in (adapted, plain))
+        assert (ours - before).abs().max() > 1e-3
+        with adapted.spoken.disable_adapter():
+            torch.testing.assert_close(explainer(method).attribute(adapted, batch), before)
+    half = two_sided("bart", torch.bfloat16)
+    for method in ("saliency", "occlusion", "attention_rollout", "cp_lrp"):
+        assert explainer(method).attribute(half, batch).isfinite().all()
