@@ -62,20 +62,25 @@ class Sides:
     def row_of(self, module: nn.Module, weights: Tensor) -> Tensor:
         """[B, H, L, L] Attention of a module among all positions."""
         queries, keys = self._between(module)
-        by_key = keys.place(weights.permute(0, 3, 2, 1), self.length)  # [B, L, Q, H]
-        return queries.place(by_key.transpose(1, 2), self.length).permute(0, 3, 1, 2)
+        real = (queries.real[:, :, None] & keys.real[:, None])[..., None]
+        own = torch.where(real, weights.permute(0, 2, 3, 1), 0)
+        row = own.new_zeros(len(own), self.length, self.length, own.shape[-1])
+        return row.index_put(_places(queries, keys), own).permute(0, 3, 1, 2)
 
     def part_of(self, module: nn.Module, row: Tensor) -> Tensor:
         """[B, H, Q, K] The attention of a module, as it computed it."""
-        queries, keys = self._between(module)
-        by_query = queries.take(row.permute(0, 2, 3, 1))  # [B, Q, L, H]
-        return keys.take(by_query.transpose(1, 2)).permute(0, 3, 2, 1)
+        return row.permute(0, 2, 3, 1)[_places(*self._between(module))].permute(0, 3, 1, 2)
 
     def _between(self, module: Any) -> tuple[Side, Side]:
         """Who looks, and at whom."""
         if not module.is_decoder:
             return self.encoder, self.encoder
         return self.decoder, self.decoder if module.is_causal else self.encoder
+
+
+def _places(queries: Side, keys: Side) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, query and key of each of [B, Q, K] in [B, L, L]."""
+    return queries.rows[..., None], queries.columns[:, :, None], keys.columns[:, None]
 
 
 class TwoSides(PreTrainedModel):
