@@ -263,6 +263,21 @@ def label_studio(folder):
     return folder / "data"
 
 
+def study(folder):
+    from exegete.web.human_study.cases import Case
+    from exegete.web.human_study.projects import create
+    from exegete.web.human_study.storage import Storage
+
+    storage = Storage(f"sqlite:///{folder}/studies.db")
+    found = [
+        Case((f"a small town {n}",), label="good" if n % 2 else "bad", marks={"Ada": ((0, 2, 7),)}) for n in range(30)
+    ]
+    with storage.writing() as session:
+        create(session, "towns", found, "highlight")
+    storage.close()
+    return folder / "studies.db"
+
+
 def argilla(folder):
     from exegete.data.argilla import write_records
     from exegete.data.marked import Marked
@@ -331,5 +346,6 @@ CORPORA = {
     "hub": hub,
     "label_studio": label_studio,
     "argilla": argilla,
+    "study": study,
 }
 """By the id of its reader a function that writes a corpus into an empty folder and gives the path to read."""

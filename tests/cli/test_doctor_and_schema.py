@@ -12,7 +12,9 @@ from jsonschema import Draft202012Validator
 
 from exegete.cli import main
 
-STUDIES = sorted(path for path in (Path(__file__).parents[2] / "studies").rglob("*.yaml") if path.stem != "papers")
+FOLDER = Path(__file__).parents[2] / "studies"
+PROTOCOLS = sorted((FOLDER / "people").glob("*.yaml"))
+STUDIES = sorted(path for path in {*FOLDER.rglob("*.yaml")} - {*PROTOCOLS} if path.stem != "papers")
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +59,15 @@ def test_the_schema_refuses_keys_and_types_that_studies_refuse(validator):
     assert not validator.is_valid({"datasets": {"films": {"spec": 3}}})
     assert not validator.is_valid({"judgements": {"own": {"metric": ["auc"]}}})
     assert validator.is_valid({"seeds": 3, "metrics": ["auc"], "explainers": {"A": "occlusion"}})
+
+
+@pytest.mark.parametrize("path", PROTOCOLS, ids=lambda path: path.stem)
+def test_the_printed_schema_of_protocols_holds_for_every_one(path, capsys):
+    from exegete.web.human_study.protocol.file import read_protocol
+
+    assert main(["study", "schema", "--protocol"]) == 0
+    schema = Draft202012Validator(json.loads(capsys.readouterr().out))
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert list(schema.iter_errors(content)) == []
+    assert list(schema.iter_errors(content | {"titel": "a slip"}))
+    assert read_protocol(path)[0].title == content["title"]

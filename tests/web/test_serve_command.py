@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
+import torch
 from starlette.testclient import TestClient
 
+import families
 from exegete.errors import ExegeteError
 from exegete.web.human_study.protocol.file import digest_of
-from participants import protocol
-from sites import HERE, METHODS, TEXTS, model
+from participants import protocol, step
+from sites import HERE, METHODS, TEXTS, csrf, model
+
+STUDIES = Path(__file__).parents[2] / "studies"
+RANKS = ["rank-A", "rank-B", "rank-C"]
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +102,25 @@ def test_a_study_of_a_protocol_is_made_once_and_its_link_and_digest_are_told(sta
         started(*options)
     with pytest.raises(ExegeteError, match="is of the kind rank, --kind says highlight"):
         started(*options, "--kind", "highlight")
+
+
+def test_smats_table_4_is_collected_from_its_file(started, tmp_path):
+    families.tiny("vit", dtype=torch.float32, num_labels=10).save_pretrained(tmp_path / "teacher")
+    families.processor("vit").save_pretrained(tmp_path / "teacher")
+    kept = ("--model", str(tmp_path / "teacher"), "--data", "digits", "--limit", "2", "--methods", "saliency,random")
+    client = pages(started("--protocol", str(STUDIES / "people" / "smat-table-4.yaml"), *kept))
+    page = client.get("/take/smat-table-4")
+    client.post("/take/smat-table-4", data={"csrf": csrf(page)})
+    step(client, "consent", agree=["0", "1"])
+    step(client, "screening", sight="0")
+    assert client.get("/annotate/step/picture").content.startswith(b"\x89PNG")
+    page = step(client, "instructions")
+    assert len(re.findall("explanation-[A-C]", page.text)) == 2 * 3
+    assert client.get("/annotate/training/1/picture").content.startswith(b"\x89PNG")
+    client.post("/annotate/training/1", data={"csrf": csrf(page), "phase": ""} | dict.fromkeys(RANKS, "1"))
+    page = step(client, "comprehension", q0="0", q1="0")
+    assert "Example 1 of 4" in page.text
+    assert {client.get(f"/annotate/{place}/picture").status_code for place in range(1, 5)} == {200}
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def make_study(storage: Storage, name: str, kind: str | None, material: Material
 
 def _cases(name: str, material: Material) -> tuple[list[Case], Sequence[str]]:
     """The study's examples, and what the model can answer."""
-    from exegete.web.human_study.cases import compared, explained
+    from exegete.web.human_study.cases import compared, explained, followed_up
 
     kept = next((each for each in material.results.values() if each.explained), None)
     if kept is not None:
@@ -110,5 +110,8 @@ def _cases(name: str, material: Material) -> tuple[list[Case], Sequence[str]]:
     if material.models and material.rows:
         model = next(iter(material.models.values()))
         say(f"explaining {len(material.rows)} examples for the study {name}")
+        if len(material.models) > 1:
+            method = material.methods[0] if material.methods else ""
+            return followed_up(material.models, material.rows, method, material.seed), model.labels
         return explained(model, material.rows, material.methods, material.seed), model.labels
     raise ExegeteError(f"there is no study {name} yet: make it of --result DIR, or of --model and --data")

@@ -78,7 +78,9 @@ def _group() -> None:
 
 
 @app.command()
-def schema() -> None:
+def schema(
+    protocol: Annotated[bool, typer.Option("--protocol", help="Of protocols of human studies instead.")] = False,
+) -> None:
     """Print the JSON Schema of study files, for editors.
 
     A first line `# yaml-language-server: $schema=FILE` in a study file names it. Example: exegete study schema
@@ -87,6 +89,11 @@ def schema() -> None:
 
     from exegete.studies.spec.schema import json_schema
 
+    if protocol:
+        from exegete.web.human_study.protocol.file import Protocol
+
+        typer.echo(json.dumps(Protocol.model_json_schema(), indent=2, ensure_ascii=False))
+        return
     typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 

@@ -38,6 +38,7 @@ READERS: Registry[type[Reader]] = Registry(
         "generated": "generated:Generated",
         "label_studio": "marked_json:LabelStudio",
         "argilla": "marked_json:Argilla",
+        "study": "study:Study",
     },
     package="exegete.data.readers",
 )

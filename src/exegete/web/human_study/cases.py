@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from exegete.data.marked import Marked
+from exegete.errors import ExegeteError
 from exegete.explainers import attribute
 from exegete.explainers.registry import seeded
 from exegete.models import ExplainedModel
@@ -60,6 +61,24 @@ def explained(
     chosen = {spec: seeded(spec, seed) for spec in methods or USUAL}
     found = ((spec, item) for spec, method in chosen.items() for item in attribute(model, list(rows), method))
     return cases(found, rows)
+
+
+def followed_up(
+    models: Mapping[str, ExplainedModel], rows: Sequence[Mapping[str, Any]], method: str = "", seed: int = 0
+) -> list[Case]:
+    """The rows of which all models say the same, as one method explains each: old and new, compared blind.
+
+    Raises ExegeteError where the models agree on no row.
+    """
+    explainer = seeded(method or USUAL[0], seed)
+    said = {name: list(attribute(model, list(rows), explainer)) for name, model in models.items()}
+    same = [len({item.prediction_label for item in items}) == 1 for items in zip(*said.values(), strict=True)]
+    if not any(same):
+        raise ExegeteError(
+            f"the models {', '.join(models)} agree on none of {len(rows)} examples: none can be compared"
+        )
+    kept = ((name, item) for name, items in said.items() for item, agree in zip(items, same, strict=True) if agree)
+    return cases(kept, rows)
 
 
 def compared(comparison: Comparison, limit: int) -> list[Case]:
