@@ -147,9 +147,11 @@ def test_attention_of_both_sides_stands_in_the_row():
         torch.testing.assert_close(rows[..., start + count :], own.decoder_attentions[layer][0])
         assert not found.attentions[layer][1, :, : start + count].any(), "an encoder's positions read no answer"
     for layer in range(encoder):
-        inside = found.blocks[layer][1, :, start : start + count, start : start + count]
+        torch.testing.assert_close(found.blocks[layer][1, :, :count, :count], own.encoder_attentions[layer][0])
+        placed = model.mixtures(batch, found.blocks)[layer][1]
+        inside = placed[:, start : start + count, start : start + count]
         torch.testing.assert_close(inside, own.encoder_attentions[layer][0])
-        torch.testing.assert_close(found.blocks[layer][1].sum(), inside.sum())
+        torch.testing.assert_close(placed.sum(), inside.sum())
 
 
 @pytest.mark.parametrize(

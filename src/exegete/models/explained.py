@@ -355,6 +355,10 @@ class ExplainedModel(nn.Module):
             finally:
                 self.memory = before
 
+    def mixtures(self, batch: Batch, maps: Sequence[Tensor]) -> Sequence[Tensor]:
+        """[B, L, L] or [B, H, L, L] Maps of attention among all positions, from those of `Outputs.blocks`."""
+        return maps
+
     def in_row(self, batch: Batch, parts: Sequence[Tensor]) -> Tensor:
         """[B, L, d] of what the model's stacks have at the positions that they read, of most models one alone."""
         return parts[0]

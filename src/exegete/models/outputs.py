@@ -17,7 +17,8 @@ class Outputs:
     `logits` [B, C] (spans: [B, 2, L]); `embeddings` [B, L, d]: the input embeddings it ran on, when they were given;
     the rest as asked for with `Capture`, one tensor a layer (`hidden_states`: one more, the embeddings' output first;
     `scalings`: the number that q·k is multiplied by). `blocks`: attentions in the order in which they ran, where a
-    layer has several: an encoder's, then its decoder's own and its cross-attention in turn. `distribution`: the scores
+    layer has several, each between the positions of its sides: an encoder's [B, H, S, S], then its decoder's own
+    [B, H, T, T] and its cross-attention [B, H, T, S] in turn. `distribution`: the scores
     of all choices, see `Capture`.
     """
 

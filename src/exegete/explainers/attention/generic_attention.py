@@ -44,7 +44,8 @@ class GenericAttention(OfOutput, SinglePass):
     ) -> Tensor:
         """The rows are multiplied through from the last layer down: O(N·L²) where one position is read."""
         score = self.score(model, outputs, target)
-        maps = relevance_maps(score, outputs.blocks or outputs.attentions, keep_graph=keep_graph)
+        blocks = outputs.blocks or outputs.attentions
+        maps = model.mixtures(batch, relevance_maps(score, blocks, keep_graph=keep_graph))
         readout = model.readout(batch, target).to(maps[-1].dtype)
         weights, positions = readout.topk(int((readout > 0).sum(1).max()))
         rows = nn.functional.one_hot(positions, readout.shape[1]).to(readout.dtype)

@@ -126,10 +126,9 @@ class ScaledAttention(OfOutput, SinglePass):
         """mean_h A^N[q, :] ⊙ mean_h ∂f_c/∂A^N[q, :]."""
         last = outputs.blocks[-2:] or outputs.attentions[-1:]
         slopes = gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
+        means, steeps = (model.mixtures(batch, [each.mean(1) for each in maps]) for maps in (last, slopes))
         read = partial(from_readout, model, batch, target=target)
-        return torch.stack([read(a.mean(1)) * read(slope.mean(1)) for a, slope in zip(last, slopes, strict=True)]).sum(
-            0
-        )
+        return torch.stack([read(a) * read(slope) for a, slope in zip(means, steeps, strict=True)]).sum(0)
 
 
 @dataclass(frozen=True)
@@ -147,12 +146,11 @@ class AttentionRollout(OfLayers):
 
     def rows(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
         """A readout's row for each layer is multiplied through from there down: O(N²·L²), no product of matrices."""
-        blocks = outputs.blocks or outputs.attentions
-        readout = model.readout(batch, target).to(blocks[-1].dtype)[:, None]
+        maps = model.mixtures(batch, [block.mean(1) for block in outputs.blocks or outputs.attentions])
+        readout = model.readout(batch, target).to(maps[-1].dtype)[:, None]
         rows = readout[:, :0]
-        for layer in reversed(blocks):
+        for mixture in reversed(maps):
             rows = torch.cat([readout, rows], 1)
-            mixture = layer.mean(1)
             total = mixture.sum(-1)[:, None] + 1
             rows = rows / total @ mixture + rows / total
         return rows

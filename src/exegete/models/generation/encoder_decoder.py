@@ -96,10 +96,19 @@ class EncoderDecoderModel(GeneratingModel):
         if capture is not None and (capture.hidden_states or capture.heads):
             raise two_stacks()
         found = super().forward(batch, embeddings, capture)
-        count = len(found.attentions) if capture is not None and capture.last_only else 2 * self.read_attention[0]
-        own, cross = found.attentions[-count::2], found.attentions[1 - count :: 2]
-        joined = tuple(one + other for one, other in zip(own, cross, strict=True))
+        if not found.attentions:
+            return found
+        layers = 1 if capture is not None and capture.last_only else self.read_attention[0]
+        placed = self.mixtures(batch, found.attentions[-2 * layers :])
+        joined = tuple(own + cross for own, cross in zip(placed[::2], placed[1::2], strict=True))
         return replace(found, attentions=joined, blocks=found.attentions)
+
+    def mixtures(self, batch: Batch, maps: Sequence[Tensor]) -> list[Tensor]:
+        """The maps between sides, of the last blocks, among all positions of the row."""
+        sides = Sides.of(batch.attended, decoded_of(batch))
+        (encoder, decoder), decoding = (sides.encoder, sides.decoder), 2 * self.read_attention[0]
+        own = [(encoder, encoder)] * max(0, len(maps) - decoding) + [(decoder, decoder), (decoder, encoder)] * decoding
+        return [sides.row_of(*pair, block) for pair, block in zip(own, maps, strict=False)]
 
     def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:
         arguments = super()._arguments_for(batch, capture) | {"decoded": decoded_of(batch)}

@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
 from exegete.models.loading.adapters import unwrapped
-from exegete.models.passes.capture import in_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Where encoder and decoder stand in rows of `length` positions: the `Layout` of their attention."""
+    """Where encoder and decoder stand in rows of `length` positions."""
 
     encoder: Side
     decoder: Side
@@ -59,28 +58,14 @@ class Sides:
         """From real positions and those of the decoder, both [B, L]."""
         return cls(Side.of(attended & ~decoded), Side.of(attended & decoded), attended.shape[1])
 
-    def row_of(self, module: nn.Module, weights: Tensor) -> Tensor:
-        """[B, H, L, L] Attention of a module among all positions."""
-        queries, keys = self._between(module)
-        real = (queries.real[:, :, None] & keys.real[:, None])[..., None]
-        own = torch.where(real, weights.permute(0, 2, 3, 1), 0)
-        row = own.new_zeros(len(own), self.length, self.length, own.shape[-1])
-        return row.index_put(_places(queries, keys), own).permute(0, 3, 1, 2)
-
-    def part_of(self, module: nn.Module, row: Tensor) -> Tensor:
-        """[B, H, Q, K] The attention of a module, as it computed it."""
-        return row.permute(0, 2, 3, 1)[_places(*self._between(module))].permute(0, 3, 1, 2)
-
-    def _between(self, module: Any) -> tuple[Side, Side]:
-        """Who looks, and at whom."""
-        if not module.is_decoder:
-            return self.encoder, self.encoder
-        return self.decoder, self.decoder if module.is_causal else self.encoder
-
-
-def _places(queries: Side, keys: Side) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, query and key of each of [B, Q, K] in [B, L, L]."""
-    return queries.rows[..., None], queries.columns[:, :, None], keys.columns[:, None]
+    def row_of(self, queries: Side, keys: Side, own: Tensor) -> Tensor:
+        """[B, L, L] among all positions from [B, Q, K] between two sides; heads [B, H, Q, K] stay."""
+        own = own.movedim(1, -1) if own.ndim > 3 else own  # [B, Q, K, H]
+        real = (queries.real[:, :, None] & keys.real[:, None])[(...,) + (None,) * (own.ndim - 3)]
+        row = own.new_zeros(len(own), self.length, self.length, *own.shape[3:])
+        places = (queries.rows[..., None], queries.columns[:, :, None], keys.columns[:, None])
+        found = row.index_put(places, torch.where(real, own, 0))
+        return found.movedim(-1, 1) if own.ndim > 3 else found
 
 
 class TwoSides(PreTrainedModel):
@@ -136,7 +121,7 @@ class TwoSides(PreTrainedModel):
         """Logits [B, K, V] at K columns; only what stands at a decoder's positions means anything."""
         sides = Sides.of(attention_mask.bool(), decoded)
         words = self.get_input_embeddings()(input_ids)
-        with in_row(sides), self._reading([sides.encoder.take(words), sides.decoder.take(words)]):
+        with self._reading([sides.encoder.take(words), sides.decoder.take(words)]):
             said = self.inner(
                 input_ids=sides.encoder.take(input_ids),
                 attention_mask=sides.encoder.real.long(),

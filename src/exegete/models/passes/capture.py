@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,16 +63,6 @@ class Capture:
         return self.attentions or self.heads or self.differentiable_twice
 
 
-class Layout(Protocol):
-    """Where the positions that an attention module sees stand in the row [B, L] of a batch."""
-
-    def row_of(self, module: nn.Module, weights: Tensor) -> Tensor:
-        """[B, H, L, L] from weights [B, H, Q, K], zero elsewhere."""
-
-    def part_of(self, module: nn.Module, row: Tensor) -> Tensor:
-        """The other way round."""
-
-
 class Recorded(Exception):  # noqa: N818  # no error: what was wanted is there
     """Ends a pass of which only heads are wanted."""
 
@@ -82,13 +72,12 @@ class Record:
     """The quantities that a forward pass recorded; one entry a layer, in the order in which the layers ran.
 
     `last`: the first call of the last layer; `calls`: how many have run; `zeroed` [B, L]: positions whose values are
-    zero vectors in every attention that is recorded; `layout`: where attention's positions stand in a longer row.
+    zero vectors in every attention that is recorded.
     """
 
     capture: Capture
     last: int
     zeroed: Tensor | None = None
-    layout: Layout | None = None
     calls: int = 0
     attentions: list[Tensor] = field(default_factory=list)
     queries: list[Tensor] = field(default_factory=list)
@@ -154,9 +143,7 @@ def _attention(
         logits = (logits / softcap).tanh() * softcap
     weights = _weights(logits, attention_mask, causal, s_aux).to(query.dtype)
     if wanted:
-        layout = record.layout
-        record.attentions.append(weights if layout is None else layout.row_of(module, weights))
-        weights = weights if layout is None else layout.part_of(module, record.attentions[-1])
+        record.attentions.append(weights)
     mixed = nn.functional.dropout(weights, dropout, module.training) @ _per_query_head(value, query)
     return mixed.transpose(1, 2).contiguous(), None
 
@@ -185,15 +172,6 @@ def _weights(logits: Tensor, mask: Tensor | None, causal: bool, sinks: Tensor | 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)
 AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
-
-
-@contextmanager
-def in_row(layout: Layout) -> Iterator[None]:
-    """Inside the block attention is recorded where the layout says."""
-    record = _RECORD.get()
-    if record is not None:
-        record.layout = layout
-    yield
 
 
 @contextmanager
