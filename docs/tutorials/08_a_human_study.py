@@ -92,5 +92,18 @@ for rating in result.ratings:
 print(f"agreement of people, Kendall's W: {result.w_people:.2f}")
 
 # %% [markdown]
-# Other kinds of study: `mark` (people mark the evidence) and `simulate` (people predict the model without and with an
-# explanation). Answers leave as CSV, Parquet, a corpus that training reads, Label Studio or Argilla records.
+# ## With people whom you do not know
+#
+# A protocol is a YAML file with all that people read and are asked: consent, instructions, practice with feedback,
+# questions that show who has understood, checks with planted evidence, a questionnaire, quotas, and the code that a
+# platform wants. It is the study's preregistration, too: its SHA-256 is shown to everybody and stands in the exports.
+#
+# ```sh
+# exegete power --effect 0.65 --methods 4 --items 20
+# exegete serve --protocol study.yaml --host 0.0.0.0 --name https://study.example.org
+# ```
+#
+# `studies/people/smat-table-4.yaml` is a whole one; `exegete study schema --protocol` prints what a file may hold.
+#
+# Other kinds of study: `highlight` (people mark the evidence) and `simulate` (people predict the model without and
+# with an explanation). Answers leave as CSV, Parquet, a corpus that training reads, Label Studio or Argilla records.

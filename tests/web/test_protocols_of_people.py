@@ -8,8 +8,10 @@ import pytest
 from sqlalchemy import select
 
 from exegete.errors import ExegeteError
+from exegete.web.human_study.cases import restored
 from exegete.web.human_study.projects import find
-from exegete.web.human_study.protocol.file import digest_of, protocol_of
+from exegete.web.human_study.protocol.file import KnownPart, digest_of, protocol_of
+from exegete.web.human_study.protocol.known import known_item, passed
 from exegete.web.human_study.results import answers_of, findings, widest
 from exegete.web.human_study.tables import Annotator, Answer, Step
 from participants import METHODS, answer, begun, by_evidence, link, planned, prepared, protocol, shown, step, through
@@ -148,6 +150,26 @@ def test_withdrawal_deletes_what_a_person_said_and_who_it_was(study):
     (person,) = people(study)
     assert (person.name, person.person, person.source, person.items) == ("withdrawn 1", None, None, None)
     assert client.get("/annotate").status_code == 403
+
+
+def test_known_examples_have_one_right_explanation_and_others_that_differ():
+    for part in (
+        KnownPart(text="the plot is dull and long", evidence=["dull"], prediction="bad"),
+        KnownPart(square=(2, 3), grid=(3, 4), prediction="red"),
+    ):
+        item = known_item(part, 5, "check", "rank", seed=0)
+        scores = {each.method: restored(each).scores for each in item.explanations}
+        assert set(scores) == {"planted", "decoy 1", "decoy 2"}
+        assert len({tuple(each) for each in scores.values()}) == 3
+        assert {each.sum() for each in scores.values()} == {1}
+        assert scores["planted"].argmax() == (3 if part.text else 1 * 4 + 2)
+        assert passed("rank", item, {"ranks": {"planted": 1, "decoy 1": 2, "decoy 2": 2}})
+        assert not passed("rank", item, {"ranks": {"planted": 1, "decoy 1": 1, "decoy 2": 2}})
+        assert [passed("simulate", item, {"guess": guess}) for guess in (part.prediction, "other")] == [True, False]
+    marks = known_item(KnownPart(text="a dull film", evidence=["dull"], prediction="bad"), 0, "check", "highlight", 0)
+    assert [passed("highlight", marks, {"marks": each}) for each in ([[0, 2, 6]], [[0, 0, 11]], [[0, 0, 1]], [])] == [
+        True, True, False, False,
+    ]  # fmt: skip
 
 
 def test_time_is_over_when_it_is_over(study):

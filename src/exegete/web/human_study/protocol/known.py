@@ -90,11 +90,10 @@ def _explanations(
     else:
         words = words_of(case.texts[0], 0)
         wanted = np.array([any(w.start < e and b < w.end for _, b, e in evidence) for w in words], dtype=bool)
-    elsewhere = np.flatnonzero(~wanted)
+    elsewhere, size = generator.permutation(np.flatnonzero(~wanted)), int(wanted.sum())
     chosen = {PLANTED: np.flatnonzero(wanted)}
-    for number in range(1, DECOYS + 1):
-        size = min(int(wanted.sum()), len(elsewhere))
-        chosen[f"decoy {number}"] = generator.choice(elsewhere, size, replace=False)
+    for number in range(DECOYS):  # different ones, as long as there are enough other parts
+        chosen[f"decoy {number + 1}"] = np.roll(elsewhere, -number * size)[:size]
     return {name: _attribution(part, case, name, places, len(wanted)) for name, places in chosen.items()}
 
 
