@@ -57,7 +57,7 @@ def at2(
     ] = None,
     perturbation: Annotated[How, "What happens to it."] = "remove",
     keep: Annotated[float, "The probability that a unit stays."] = 0.5,
-    task: Annotated[Literal["generation"] | None, "generation: explain what a causal language model says."] = None,
+    task: Annotated[Literal["generation"] | None, "generation: explain what a language model says."] = None,
 ) -> Recipe:
     """Fit attention to the effects of ablations, so that one pass says what an answer comes from (AT2).
 
