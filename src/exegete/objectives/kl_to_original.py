@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -55,20 +55,19 @@ class KlToOriginal(Objective):
 
     def __call__(self, step: Step) -> Tensor:
         """The divergence, a scalar: a mean over the batch."""
-        original = self.original
-        if original is None or step.model.task.name in ("regression", "multi_label"):
+        original, choices = self.original, step.outputs.distribution
+        if original is None or choices is None or step.model.task.name in ("regression", "multi_label"):
             raise ExegeteError(f"{self.name} compares the probabilities of choices in a training, and there are none")
         adapted: Any = getattr(original.model, "disable_adapter", nullcontext)
         without: AbstractContextManager[None] = adapted()
         with torch.no_grad(), original.to(step.batch.device).evaluating(), without:
-            before = _log_probabilities(original(step.batch, capture=ASKED).distribution)
-        after = _log_probabilities(step.outputs.distribution)
+            before = _log_probabilities(cast(Tensor, original(step.batch, capture=ASKED).distribution))
+        after = _log_probabilities(choices)
         each = F.kl_div(after, before, log_target=True, reduction="none").sum(-1)
         return _of_examples(each, step.batch).mean()
 
 
-def _log_probabilities(scores: Tensor | None) -> Tensor:
-    assert scores is not None
+def _log_probabilities(scores: Tensor) -> Tensor:
     return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
 
 
