@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import T5Config, T5ForConditionalGeneration
 
 import exegete
 from exegete import ExegeteError, explainer
@@ -171,6 +172,11 @@ def test_plain_training_of_answers_and_what_is_refused(start, tmp_path):
         RECIPES["er_joint"]().train(start, data, data, tmp_path / "no")
     with pytest.raises(ExegeteError, match="not trained from scratch"):
         RECIPES["cite"]().train("tiny", data, data, tmp_path / "no")
+    two_sided = T5ForConditionalGeneration(
+        T5Config(vocab_size=16, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    )
+    with pytest.raises(ExegeteError, match="explained, not trained"):
+        RECIPES["baseline"]().train(two_sided, data, data, tmp_path / "no")
     missing = type(data).from_list([data[0], data[1] | {"response": None}])
     with pytest.raises(ExegeteError, match="row 1 has no response"):
         RECIPES["baseline"]().train(start, missing, data, tmp_path / "no")

@@ -28,8 +28,7 @@ def ended(model: ExplainedModel, data: Dataset) -> Dataset:
     for number, row in enumerate(data):
         if row["response"] is None:
             raise ExegeteError(f"row {number} has no response: leave such rows out of training")
-        batch = model.encode([row], device="cpu")
-        assert batch.response is not None
-        ids = batch.inputs["input_ids"][batch.response].tolist()
+        (exchange,) = model.encode([row], device="cpu").exchanges or ()
+        ids = model.tokenizer.convert_tokens_to_ids(list(exchange.tokens))
         found.append(ids if ids[-1:] == end else ids + end)
     return data.remove_columns("response").add_column("response", found, feature=List(Value("int64")))

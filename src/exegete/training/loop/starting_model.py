@@ -21,7 +21,6 @@ from exegete.data import generated_tokenizer
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
 from exegete.models.encoding.labels import label_map
-from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers.head_activation import as_noted
 from exegete.models.loading.checkpoint import check_config, check_files, reading
 from exegete.models.loading.load import HEADS, load
@@ -67,11 +66,14 @@ def starting_model(
 
 def _speaking(model: Source, processing_class: Any, max_length: int | None) -> ExplainedModel:
     """A causal language model, on the CPU as all models before their first step."""
-    if isinstance(model, PreTrainedModel):
-        return GeneratingModel(model, _tokenizer(processing_class), max_length)
     if is_new(model):
         raise ExegeteError("a language model is not trained from scratch here: give its folder as the model")
-    return load(str(model), _tokenizer(processing_class), "cpu", task="generation", max_length=max_length)
+    source: Any = model if isinstance(model, PreTrainedModel) else str(model)
+    where = None if isinstance(model, PreTrainedModel) else "cpu"
+    made = load(source, _tokenizer(processing_class), where, task="generation", max_length=max_length)
+    if made.config.is_encoder_decoder:
+        raise ExegeteError("an encoder with a decoder is explained, not trained: give a decoder alone")
+    return made
 
 
 def _tokenizer(given: Any) -> Any:
