@@ -28,9 +28,9 @@ from exegete.models import Batch, ExplainedModel
 class Citation(Explainer):
     """Scores of the method that `exegete train cite` trained a model on, as sparse as that run found best.
 
-    `method`: what was trained; `unit`: what it cites, sources, sentences or words; `threshold`: units below this share of
-    the largest score get 0, None: all keep their scores. `promise`: see `Promise`; for `unit` alone, and the sentences of
-    a response (of other answers, the answer).
+    `method`: what was trained; `unit`: what it cites, sources, sentences or words; `threshold`: units below this share
+    of the largest score get 0, None: all keep their scores. `promise`: see `Promise`; for `unit` alone, and the
+    sentences of a response (of other answers, the answer).
     """
 
     method: Explainer
