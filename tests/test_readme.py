@@ -10,6 +10,7 @@ import shutil
 import pytest
 
 import exegete
+from corpora import study
 from readme_blocks import ROOT, blocks, commands, run, run_command, small_chat_model
 
 
@@ -49,6 +50,7 @@ def test_the_page_on_own_data_runs_as_it_stands(folder, tmp_path):
     (tmp_path / "chats.jsonl").write_text(chat * 3)
     shutil.copytree(folder / "demo" / "model", tmp_path / "my-model")
     shutil.copytree(folder / "my-chat-model", tmp_path / "my-chat-model")
+    study(tmp_path).rename(tmp_path / "exegete-studies.db")
     run(ROOT / "docs" / "data.md", tmp_path)
     assert (tmp_path / "judged" / "report.html").is_file()
     assert (tmp_path / "cited" / "report.html").is_file()

@@ -14,6 +14,7 @@ from exegete.data.cards import MethodCard
 from exegete.explainers import EXPLAINERS, Explainer
 from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.learned.attention_to_source import AttentionToSource
+from exegete.explainers.learned.citation import Citation
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.metrics import METRICS
@@ -47,10 +48,11 @@ class TestNativeMetrics(MetricContract):
 
 
 LEARNED = {
-    "attention_to_source": lambda model: AttentionToSource(*heads(model)),
-    "parameterised_attention": ParameterisedAttention.untrained,
-    "interpretable_attention": InterpretableAttention.untrained,
-    "attributive_masking": AttributiveMasking.for_model,
+    "attention_to_source": lambda model: AttentionToSource(*heads(model)).double(),
+    "parameterised_attention": lambda model: ParameterisedAttention.untrained(model).double(),
+    "interpretable_attention": lambda model: InterpretableAttention.untrained(model).double(),
+    "attributive_masking": lambda model: AttributiveMasking.for_model(model).double(),
+    "citation": lambda _: Citation(made("input_x_gradient"), "word", threshold=0.2),
 }
 
 
@@ -77,7 +79,7 @@ class TestOtherNativeExplainers(PreservingContract):
     def explainer(self, name, model, request):
         if name == "llm_ranking":
             return exegete.explainer(name, ranker=str(request.getfixturevalue("ranker")))
-        return LEARNED[name](model).double() if name in LEARNED else made(name)
+        return LEARNED[name](model) if name in LEARNED else made(name)
 
 
 @dataclass(frozen=True)
