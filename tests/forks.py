@@ -7,8 +7,11 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import contextmanager, suppress
+
+from tqdm import tqdm
 
 from exegete.cli import main
 
@@ -21,6 +24,7 @@ def _forge(orders, others_end):
             order = orders.recv()
             child = os.fork()
             if not child:
+                tqdm.set_lock(threading.RLock())  # its own, as of any process: one shared by forks dies with its holder
                 os.setsid()
                 os._exit(_done(*order))
             orders.send(child)
