@@ -43,7 +43,7 @@ def doctor() -> None:
 
 
 def _requirements(extra: str) -> Iterator[Requirement]:
-    """What the package asks for by itself, or for an extra of it."""
+    """Requirements of the package by itself, or of an extra of it."""
     for line in requires("exegete") or ():
         requirement = Requirement(line)
         always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})

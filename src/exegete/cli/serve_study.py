@@ -50,7 +50,7 @@ class Plan:
 
     @property
     def parameters(self) -> str:
-        """What the platform has to put behind the study's address."""
+        """Parameters that the platform has to put behind the study's address."""
         from exegete.web.human_study.protocol.admission import PARAMETERS
 
         platform = self.protocol.recruiting.platform
@@ -60,7 +60,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Material:
-    """What a study can be made of: a result with attributions, or a model, methods and rows."""
+    """Material of a study: a result with attributions, or a model, methods and rows."""
 
     models: Mapping[str, ExplainedModel]
     methods: Sequence[str]

@@ -17,7 +17,7 @@ def keeping(what: str) -> None:
 
 
 def left() -> str:
-    """What a stopped command says."""
+    """The line that a stopped command prints."""
     return f"stopped: {_kept[0] if _kept else 'nothing was kept, the same command begins again'}"
 
 

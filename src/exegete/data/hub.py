@@ -33,7 +33,7 @@ def local_folder(name: str | Path) -> Path:
 
 
 def operations(folder: Path, card: str) -> list[CommitOperationAdd]:
-    """What is added to a repository: the folder's files but checkpoints and hidden ones, and the card.
+    """The files added to a repository: the folder's but checkpoints and hidden ones, and the card.
 
     Raises:
         ExegeteError: an empty folder, or none.

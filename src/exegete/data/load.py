@@ -73,7 +73,7 @@ class Stream:
 
 @contextmanager
 def _told(spec: str) -> Iterator[None]:
-    """What goes wrong in reading, in one line."""
+    """Turns what goes wrong in reading into one line."""
     try:
         yield
     except ExegeteError as error:

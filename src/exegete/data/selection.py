@@ -68,7 +68,7 @@ def tokens(source: str) -> Callable[[list[str]], int]:
 
 
 def _contents(data: Dataset) -> list[Hashable]:
-    """What makes rows the same: their texts, or the picture."""
+    """The identity of a row: its texts, or the picture."""
     columns = [data[name][:] for name in TEXTS if name in data.column_names]
     if not columns:
         return [(image.size, image.tobytes()) for image in data["image"]]

@@ -130,7 +130,7 @@ def _title(spec: str) -> str:
 
 
 def usual_method(model: ExplainedModel) -> str:
-    """What a model is explained by unless another method is asked for: the best that its family allows.
+    """The method that explains a model unless another is asked for: the best that its family allows.
 
     `decompx_linear` where the family has a record, else `integrated_gradients`; what a model says, by `occlusion`.
     """

@@ -11,7 +11,7 @@ from typing import Any
 _AML = {"rounding": "floor"}
 _AML_AOPC = _AML | {"divisor": "bins_plus_one"}
 FLOORED: dict[str, dict[str, Any]] = {"difference": _AML, "aopc_difference": _AML_AOPC}
-"""What AML's code can choose a map by beside the metrics of its tables."""
+"""Criteria by which AML's code can choose a map, beside the metrics of its tables."""
 _ER = {"rounding": "er", "budgets": (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)}
 _ER_TOKENS = {"level": "token", "specials": True, "absolute": True}
 

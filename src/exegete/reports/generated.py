@@ -40,7 +40,7 @@ class Citation(_Cited):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GeneratedAttribution:
-    """What in the prompt made a model say its response: T explained spans, U units of the prompt.
+    """Scores of a prompt's units for a model's response: T explained spans, U units of the prompt.
 
     `scores` [T, U]; `units` [U]: words, sentences or names of sources, as `unit` says; `unit_spans` [U]: (text, start,
     end) in characters of the visible text of that number; `spans` [T]: (start, end) in tokens of the response;

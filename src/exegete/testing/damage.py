@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 STRANGE: tuple[Any, ...] = (None, 0, -1, 0.5, 10**9, "", " ", "x", "\x00", "../..", [], {}, [None], [[0, 9]], {"x": 1})
-"""What stands in the place of a value of JSON."""
+"""Values that are put in the place of a value of JSON."""
 
 
 def damages(content: bytes, count: int, seed: int = 0) -> Iterator[bytes]:

@@ -131,7 +131,7 @@ def exact_norms(model: nn.Module) -> None:
 
 
 def _by_parts(state: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """What stands behind the attention's residual, and the layer's answer."""
+    """The states behind the attention's residual, and the layer's answer."""
     parts = state.parts
     before = parts.norms[0](state.x) if parts.norm_first else state.x
     values = parts.value(before).unflatten(-1, (len(state.values), -1)).transpose(0, 1)

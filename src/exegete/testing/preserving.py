@@ -23,7 +23,7 @@ MOMENTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class PreservingContract:
-    """What a call may not change: weights, gradients, hooks, modes, configuration, random states."""
+    """The state that a call may not change: weights, gradients, hooks, modes, configuration, random states."""
 
     @pytest.fixture
     def model(self) -> ExplainedModel:
@@ -32,7 +32,7 @@ class PreservingContract:
 
     @pytest.fixture
     def examples(self) -> list[Any]:
-        """What is explained; override it for models of another task."""
+        """The examples that are explained; override it for models of another task."""
         return texts(2)
 
     def test_the_model_leaves_as_it_came(

@@ -36,7 +36,7 @@ class RecipeContract:
     """
 
     start: Any = "tiny"
-    """What training starts from; another one for recipes that need a trained model."""
+    """The model that training starts from; another one for recipes that need a trained model."""
 
     @pytest.fixture
     def data(self) -> tuple[Dataset, Dataset]:

@@ -27,7 +27,7 @@ from exegete.web.site import Site, site_of
 RETRY = 2
 """Seconds after which what was refused for now may be tried again."""
 public = APIRouter()
-"""What anybody may ask for."""
+"""Paths that anybody may ask for."""
 
 
 def create_app(site: Site) -> FastAPI:

@@ -19,7 +19,7 @@ class BusyError(Exception):
 
 
 async def written(function: Callable[[], T]) -> T:
-    """What a function that writes gives. It runs on a thread of its own kind; whoever waits for one holds none.
+    """The result of a function that writes. It runs on a thread of its own kind; whoever waits for one holds none.
 
     Raises:
         BusyError: no such thread got free.

@@ -43,7 +43,7 @@ class Scene(NamedTuple):
     needed: list[int]
 
     def answer(self, who: str) -> str:
-        """What somebody did, and what the one did who was helped, after the space that parts it from the question."""
+        """The deed of somebody, and that of the one who was helped, after the space that parts it from the question."""
         (first, last), facts = self.did[who].split(" ", 1), [who]
         if first == HELPED:
             facts.append(last)
@@ -107,7 +107,7 @@ def _scene(dice: Dice, kind: str) -> Scene:
 
 
 def _deeds(dice: Dice) -> list[str]:
-    """What people did, no word of it twice."""
+    """Deeds of people, no word of them twice."""
     parts = (dice.sample(words, NOTES) for words in (VERBS, QUALITIES, THINGS))
     return [" ".join(words) for words in zip(*parts, strict=True)]
 

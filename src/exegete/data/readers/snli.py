@@ -15,7 +15,7 @@ from exegete.errors import ExegeteError
 LABELS = ("entailment", "neutral", "contradiction")
 NO_GOLD = (None, "", "-")
 KEYS = (("sentence1", "sentence2", "gold_label"), ("premise", "hypo", "label"), ("premise", "hypothesis", "label"))
-"""What premise, hypothesis and label are called: in the first releases, in XNLI's training data, on the hub."""
+"""Columns of premise, hypothesis and label: in the first releases, in XNLI's training data, on the hub."""
 
 
 @dataclass(frozen=True, kw_only=True)

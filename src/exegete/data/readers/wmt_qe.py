@@ -24,7 +24,7 @@ COLUMNS = {
     "tags": ("tags", "mt_tags"),
     "source_tags": ("source_tags", "src_tags"),
 }
-"""What the files of a split end in."""
+"""Endings of the files of a split."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,7 @@ class FlashTrace(Explainer):
 
 
 def layer_shares(trace: Trace, sinks: Tensor) -> tuple[Tensor, Tensor]:
-    """What each position gives to the sinks of weights [L], layer by layer: [N, L]; the residual's share: [N]."""
+    """Each position's relevance for the sinks of weights [L], layer by layer: [N, L]; the residual's share: [N]."""
     weights = sinks.to(trace.layers[0].x.dtype)
     found = [_shares(state, weights) for state in trace.layers]
     return torch.stack([share for share, _ in found]), torch.stack([residual for _, residual in found])

@@ -1,4 +1,4 @@
-"""What all methods share that look at the gradient of one pass at the input embeddings."""
+"""Base of the methods that look at the gradient of one pass at the input embeddings."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class GradientShap(OverDimensions):
         return float(self.n_samples), float(self.n_samples)
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """What Captum says of each example with its own seed, taken together over d."""
+        """Captum's attributions of each example with its own seed, taken together over d."""
         scores = model.embed(batch).new_zeros(batch.content.shape)
         for row, seed in enumerate(seeds(batch, self.seed)):
             alone, columns = batch.select([row]).trimmed()

@@ -58,7 +58,7 @@ class Citation(Explainer):
         return replace(found, scores=self._sparse(batch, found.scores))
 
     def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """What targets share is run once."""
+        """Scores for each target; passes that targets share are run once."""
         found = self.method.scores_each(model.with_output(self.method.output), batch, targets)
         return [self._sparse(batch, scores) for scores in found]
 

@@ -30,7 +30,7 @@ def in_model_labels(model: ExplainedModel, data: Dataset) -> list[dict[str, Any]
 
 
 def renumbering(model: ExplainedModel, features: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """What gives a row of a dataset with these columns its label as the model numbers it, see `in_model_labels`."""
+    """Makes the function that gives a row of a dataset its label as the model numbers it, see `in_model_labels`."""
     names = getattr(features.get("label"), "names", None)
     if names is None or model.task.name in ("regression", "span"):
         return dict

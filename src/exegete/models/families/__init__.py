@@ -1,4 +1,4 @@
-"""What is known of model families, by transformers' `model_type`: a file and a line each."""
+"""Records of model families, by transformers' `model_type`: a file and a line each."""
 
 from __future__ import annotations
 

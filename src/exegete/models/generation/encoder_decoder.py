@@ -59,7 +59,7 @@ class EncoderDecoderModel(GeneratingModel):
 
     @property
     def start(self) -> tuple[int, ...]:
-        """What the decoder reads before the response: its start, and a first token that is forced on it."""
+        """Ids that the decoder reads before the response: its start, and a first token that is forced on it."""
         start = (self._token("decoder_start_token_id", "bos_token_id"), self._token("forced_bos_token_id"))
         if start[0] is None:
             raise ExegeteError(f"{type(self.spoken).__name__} does not say with which token its decoder starts")

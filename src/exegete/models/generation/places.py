@@ -42,7 +42,7 @@ def response_of(batch: Batch) -> Tensor:
 
 
 def decoded_of(batch: Batch) -> Tensor:
-    """What the decoder behind an encoder reads, [B, L]; raises as `response_of`."""
+    """Positions that the decoder behind an encoder reads, [B, L]; raises as `response_of`."""
     return _told(batch.decoded, "an encoder with a decoder", "what the decoder reads", "response=mask, decoded=mask")
 
 

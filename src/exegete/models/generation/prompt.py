@@ -59,7 +59,7 @@ class _Marks:
         return f"{text[:start]}\ue000{len(self.texts) - 1}\ue001{text[start + len(bare) :]}"
 
     def between(self, block: _Block, text: str) -> str:
-        """What a block says beside sources: a visible text, or as it is."""
+        """A block's text beside sources: marked where it is visible, else as it is."""
         return self.put(block.name, text, False) if block.visible else text
 
     def filled(self, marked: str) -> str:

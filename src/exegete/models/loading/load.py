@@ -64,7 +64,7 @@ INSTEAD = {
     "ForPreTraining": "save its masked head alone, as AutoModelForMaskedLM does",
     "ForNextSentencePrediction": "fine-tune a classifier of pairs: exegete train baseline",
 }
-"""What to use in the place of heads that are not explained."""
+"""Advice in the place of heads that are not explained."""
 
 PROCESSOR_FILES = {
     True: ("preprocessor_config.json",),

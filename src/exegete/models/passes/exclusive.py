@@ -19,7 +19,7 @@ _guard, _locks = threading.Lock(), dict[int, Lock]()
 
 
 class HasAlone(Protocol):
-    """What has a lock of its own."""
+    """An object that has a lock of its own."""
 
     def alone(self) -> Lock:
         """Inside the block no other thread looks into it."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from exegete.models.explained import ExplainedModel
 
 MARKS = ("response", "read", "decoded")
-"""What a batch says of its positions that moves with them."""
+"""Fields of a batch that move with its positions."""
 
 
 class Removal(Protocol):

@@ -29,7 +29,7 @@ class Stretch(NamedTuple):
 
 
 class LitText(NamedTuple):
-    """What a page needs: pieces of prompt and response, and for all rows together and each row the text of the row, the
+    """The parts of a page: pieces of prompt and response, and for all rows together and each row the row's text, the
     shade of each unit (`colors.level`, the strongest of a row at the end of the scale), and the best units in words;
     `promise`: how what is promised of them is read.
     """

@@ -65,7 +65,7 @@ class FittedTable:
         return drawn
 
     def _legend(self, shown: Sequence[int], intervals: bool) -> str:
-        """What the marks mean, and what was left out."""
+        """Meanings of the marks, and columns that were left out."""
         row = [each[column] for each in self._cells for column in shown]
         below = [f"its {CONFIDENCE:.0f} % bootstrap interval"] if intervals else []
         below += ["n where a metric is defined for some examples only"] if any(cell.partial for cell in row) else []

@@ -66,7 +66,7 @@ def _takes(seconds: float) -> str:
 
 
 def _cost(board: Leaderboard, leaders: Sequence[int]) -> str:
-    """What the cheapest of the best costs, beside the dearest of them."""
+    """The cost of the cheapest of the best, beside the dearest of them."""
     seconds = _seconds(board)
     known = sorted((row for row in leaders if seconds[row] > 0), key=lambda row: seconds[row])
     if not known:

@@ -26,7 +26,7 @@ ROWS_A_PART = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is explained, and where the explanations go; plain values, so that other processes can do some of it.
+    """A corpus to explain, and where the explanations go; plain values, so that other processes can do some of it.
 
     Args:
         model: a folder or a hub name.

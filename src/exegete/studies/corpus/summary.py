@@ -42,7 +42,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Summary:
-    """What `summarise` found.
+    """The findings of `summarise`.
 
     `words`: see `Words.table`. `clusters`: largest first. `agreement`: the mean AUC of words' scores against
     rationales, over so many `judged` examples; `disagreeing`: (AUC, example's number, text), worst first. `drift`: see

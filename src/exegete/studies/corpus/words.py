@@ -1,4 +1,4 @@
-"""What words matter in an explained corpus: how much of each explanation falls on them, with intervals."""
+"""Words that matter in an explained corpus: how much of each explanation falls on them, with intervals."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def _timed(record: Mapping[str, Any] | None) -> bool:
 
 
 def _group(config: Mapping[str, Any]) -> str:
-    """What runs are of a kind: a recipe, a protocol, explanations or none."""
+    """The kind of a run: a recipe, a protocol, explanations or none."""
     protocol = config.get("protocol", {}).get("name", "explanations" if config.get("explainers") else "")
     return f"{config['kind']} {config.get('recipe', protocol)}"
 

@@ -115,7 +115,7 @@ def drawn(count: int, limit: int | None) -> list[int]:
 
 
 def _follow(cell: Cell, space: Workspace, model: ExplainedModel, data: Dataset) -> Mapping[str, float] | pd.DataFrame:
-    """What the judgement's protocol finds, its methods by what results are stored under."""
+    """The findings of the judgement's protocol, its methods by what results are stored under."""
     protocol, names = (
         cell.config["protocol"],
         {_spec(cell, name, space.store): name for name in cell.config["explainers"]},
@@ -158,7 +158,7 @@ def _start(cell: Cell, store: Store) -> str | Path:
 
 
 def _model(cell: Cell, store: Store) -> Any:
-    """What a run begins with: a folder or name, or a causal model in its prompt."""
+    """The model that a run begins with: a folder or name, or a causal model in its prompt."""
     start, prompt = _start(cell, store), cell.config.get("prompt")
     return start if prompt is None else load(start, task="prompt", **prompt)
 

@@ -1,4 +1,4 @@
-"""What was computed from files before, kept as long as these do not change: digests of data and models."""
+"""A cache of values computed from files, kept as long as these do not change: digests of data and models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READING = Path(data.__file__).parent
 
 
 def remembered(facts: Any, paths: Iterable[Path], make: Callable[[], Any]) -> Any:
-    """What `make` gives, JSON values, or gave for these facts when all files had the times and sizes that they have.
+    """The JSON values that `make` gives, or gave for these facts when all files had the times and sizes that they have.
 
     Kept in `$XDG_CACHE_HOME/exegete`, where that can be written.
     """

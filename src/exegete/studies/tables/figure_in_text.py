@@ -64,7 +64,7 @@ class TableFigures:
         return f"{center:.{self._digits(row, column)}f}"
 
     def _difference(self, one: BySeed, other: BySeed, rows: Sequence[int], column: int, field: str) -> str | None:
-        """What a row is above another, paired by seed."""
+        """The difference of a row from another, paired by seed."""
         pairs = (one - other).dropna()
         if pairs.empty:
             return None

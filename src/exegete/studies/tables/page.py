@@ -135,7 +135,7 @@ class _Filler:
         return PLACEHOLDER.sub(value, text), run
 
     def value(self, fields: list[str]) -> str | None:
-        """What stands for a placeholder; None where its runs are not finished."""
+        """The text for a placeholder; None where its runs are not finished."""
         if fields == ["facts"]:
             return facts(self.results)
         name, _, table = fields[0].partition(":")

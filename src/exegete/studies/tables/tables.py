@@ -157,7 +157,7 @@ def _require_one(results: Results, name: str, part: TablePart, chosen: pd.DataFr
 
 
 def title(results: Results, part: TablePart, fields: Sequence[str], entry: Entry) -> str:
-    """What stands at a row or column."""
+    """The label of a row or column."""
     shown = []
     for field, value in zip(fields, entry, strict=True):
         if field == "metric" and value not in part.labels:

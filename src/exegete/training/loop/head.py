@@ -1,4 +1,4 @@
-"""What training changes about the head alone: its learning rate, its dropout, its activation."""
+"""Changes that training makes to the head alone: its learning rate, its dropout, its activation."""
 
 from __future__ import annotations
 

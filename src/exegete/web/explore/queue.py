@@ -16,7 +16,7 @@ from exegete.web.explore.progress import StoppedError
 
 T = TypeVar("T")
 Work = Callable[[Event], T]
-"""What has to stop when the event is set."""
+"""Work that has to stop when the event is set."""
 GLANCE = 0.1
 """Seconds between two looks at whether the client is still there."""
 
@@ -69,7 +69,7 @@ class WorkQueue:
             timer.cancel()
 
     async def answer(self, request: Request, work: Work[T]) -> T:
-        """What the work gives to a request.
+        """The result of the work for a request.
 
         Raises:
             BusyError: the queue is full, or the time is up.

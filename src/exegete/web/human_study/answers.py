@@ -47,7 +47,7 @@ class Walk:
 
     @property
     def title(self) -> str:
-        """What people know the study as."""
+        """The study's title for people."""
         return self.project.name if self.protocol is None else self.protocol.title
 
     @property
@@ -57,7 +57,7 @@ class Walk:
 
     @property
     def show(self) -> str:
-        """What of scores is shown, see `blind.SHOWN`."""
+        """The part of scores that is shown, see `blind.SHOWN`."""
         return POSITIVE if self.protocol is None else self.protocol.main.show
 
     @property

@@ -18,7 +18,7 @@ SHOWN: Mapping[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
     "absolute": np.abs,
     "signed": lambda scores: scores,
 }
-"""What of scores is shown, in one hue: their positive part or their size; or both signs, in two."""
+"""Parts of scores that are shown: the positive part or the size in one hue, or both signs in two."""
 
 
 class Unnamed(NamedTuple):

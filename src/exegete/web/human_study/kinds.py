@@ -47,7 +47,7 @@ class Kind(ABC):
 
     @property
     def question(self) -> str:
-        """What people are asked, in English."""
+        """The question to people, in English."""
         return str(texts()(f"{self.name}_question"))
 
     @abstractmethod

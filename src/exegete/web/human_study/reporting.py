@@ -1,4 +1,4 @@
-"""What a paper takes from a study: results as numbers, a paragraph on its methods, a figure."""
+"""Material for a paper from a study: results as numbers, a paragraph on its methods, a figure."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Storage:
 
 @contextmanager
 def _later() -> Iterator[None]:
-    """What a database refuses for now is for later."""
+    """Turns a database's refusal for now into BusyError."""
     try:
         yield
     except (OperationalError, PoolTimeoutError) as error:

@@ -120,7 +120,7 @@ class Annotator(Base):
 
 
 class Step(Base):
-    """What an annotator said outside the examples: consent, answers to questions; one row an attempt."""
+    """An annotator's answers outside the examples: consent, questions; one row an attempt."""
 
     __tablename__ = "step"
     __table_args__ = (UniqueConstraint("annotator_id", "name", "attempt"),)

@@ -1,4 +1,4 @@
-"""What pages say to people, in the language of their study."""
+"""Texts of the pages for people, in the language of their study."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ FEWEST = 4
 
 @dataclass(frozen=True)
 class Work:
-    """What one person did. `given`: each answer as it stood on the page, places instead of methods.
+    """The work of one person. `given`: each answer as it stood on the page, places instead of methods.
 
     `seconds`: on each example, where the clock is believed; `checks`: whether each check was passed.
     """

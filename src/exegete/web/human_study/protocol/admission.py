@@ -25,7 +25,7 @@ PARAMETERS = {
     "mturk": ("workerId", "hitId", "assignmentId"),
     "open": (),
 }
-"""What the address of each platform brings; the first says who it is, the last which visit."""
+"""Parameters in the address of each platform; the first says who it is, the last which visit."""
 PREVIEW = "ASSIGNMENT_ID_NOT_AVAILABLE"
 LONGEST = 100
 """Characters of a parameter."""

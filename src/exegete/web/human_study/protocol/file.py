@@ -25,7 +25,7 @@ Word = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,29}$")]
 
 
 class SourcePart(Part):
-    """What the study is made of, where the command names nothing else."""
+    """Model, data and methods that the study is made of, where the command names nothing else."""
 
     model: str | None = None
     data: str | None = None
@@ -35,7 +35,7 @@ class SourcePart(Part):
 
 
 class ConsentPart(Part):
-    """What people agree to: a text, and statements of which each has to be ticked."""
+    """Consent: a text, and statements of which each has to be ticked."""
 
     text: Texts
     agree: list[str] = Field(min_length=1)
@@ -96,7 +96,7 @@ class KnownPart(Part):
 
 
 class InstructionsPart(Part):
-    """What people are told before they begin; default: the kind's instructions."""
+    """Instructions before people begin; default: the kind's."""
 
     text: Texts = ()
     example: KnownPart | None = None

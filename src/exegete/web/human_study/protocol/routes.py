@@ -1,4 +1,4 @@
-"""What people who take part by a protocol send: beginning, steps, withdrawal."""
+"""Requests of people who take part by a protocol: beginning, steps, withdrawal."""
 
 from __future__ import annotations
 

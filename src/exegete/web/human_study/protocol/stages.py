@@ -1,4 +1,4 @@
-"""What a person meets next, from consent to thanks, and keeping what they say on the way."""
+"""The stages of a study from consent to thanks: a person's next one, and answers that are kept on the way."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Form = Mapping[str, Sequence[str]]
 
 
 def stage(session: Session, way: Walk, training: Walk, protocol: Protocol) -> str:
-    """What comes next for a person."""
+    """The next stage of a person."""
     person = way.annotator
     if person.status or late(person, protocol):
         return END
@@ -42,7 +42,7 @@ def stage(session: Session, way: Walk, training: Walk, protocol: Protocol) -> st
 
 
 def steps_of(session: Session, person: Annotator) -> list[Step]:
-    """What a person said outside the examples, earlier attempts first."""
+    """A person's answers outside the examples, earlier attempts first."""
     found = select(Step).where(Step.annotator_id == person.id).order_by(Step.name, Step.attempt)
     return list(session.scalars(found))
 
@@ -103,7 +103,7 @@ def _comprehension(protocol: Protocol, form: Form) -> dict[str, Any]:
 
 
 def _answers(questions: Sequence[QuestionPart], form: Form) -> dict[str, Any]:
-    """What a form says to questions. Raises ExegeteError for the first one that needs an answer."""
+    """Reads a form's answers to questions. Raises ExegeteError for the first one that needs an answer."""
     found: dict[str, Any] = {}
     for question in questions:
         try:
@@ -150,4 +150,4 @@ READ: dict[str, Callable[[Protocol, Form], dict[str, Any]]] = {
     COMPREHENSION: _comprehension,
     QUESTIONNAIRE: lambda protocol, form: _answers(protocol.questionnaire, form),
 }
-"""What a form says, by the step that it belongs to."""
+"""Readers of forms, by the step that they belong to."""
