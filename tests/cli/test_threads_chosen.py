@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from exegete.cli import threads
+from exegete.cli.shared import threads
 
 
 @pytest.fixture

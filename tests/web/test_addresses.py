@@ -7,7 +7,7 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from exegete.cli.serve import _address, _in_address
+from exegete.cli.serve.command import _address, _in_address
 from exegete.web import create_app
 from exegete.web.shield import HOST
 from sites import HERE, admin, annotator, csrf, project, site, stranger

@@ -13,18 +13,18 @@ import typer
 
 from exegete.cli.attack import attack
 from exegete.cli.compare import compare
-from exegete.cli.console import say
-from exegete.cli.demo import demo
+from exegete.cli.demo.command import demo
 from exegete.cli.doctor import doctor
-from exegete.cli.explain import explain
+from exegete.cli.explain.command import explain
 from exegete.cli.lists import datasets, methods, metrics, objectives
 from exegete.cli.power import power
 from exegete.cli.push import push
-from exegete.cli.serve import serve
-from exegete.cli.stopping import left, signal_of, stoppable
-from exegete.cli.study import app as study
+from exegete.cli.serve.command import serve
+from exegete.cli.shared.console import say
+from exegete.cli.shared.stopping import left, signal_of, stoppable
+from exegete.cli.study.commands import app as study
 from exegete.cli.summary import summary
-from exegete.cli.train import app as train
+from exegete.cli.train.commands import app as train
 from exegete.errors import ExegeteError, Stopped, brief
 
 app = typer.Typer(

@@ -9,10 +9,10 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from exegete.cli import options
-from exegete.cli.checks import check
-from exegete.cli.console import console, hush
-from exegete.cli.threads import Threads, choose, hidden_size
+from exegete.cli.shared import options
+from exegete.cli.shared.checks import check
+from exegete.cli.shared.console import console, hush
+from exegete.cli.shared.threads import Threads, choose, hidden_size
 
 if TYPE_CHECKING:
     from exegete.metrics.attack import AttackReport

@@ -8,11 +8,11 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from exegete.cli import options
-from exegete.cli.checks import check
-from exegete.cli.console import hush, say, show
-from exegete.cli.stopping import keeping
-from exegete.cli.threads import Threads, choose, hidden_size
+from exegete.cli.shared import options
+from exegete.cli.shared.checks import check
+from exegete.cli.shared.console import hush, say, show
+from exegete.cli.shared.stopping import keeping
+from exegete.cli.shared.threads import Threads, choose, hidden_size
 from exegete.errors import ExegeteError
 
 
@@ -69,7 +69,7 @@ def compare(
     check(models=[model], data=data, methods=methods, metrics=metrics, preset=preset, device=device, dtype=dtype)
     given = options.prompt(template, labels) | {"incomplete": incomplete} | ({} if task is None else {"task": task})
     import exegete
-    from exegete.cli.options import columns, split_ids, target_of
+    from exegete.cli.shared.options import columns, split_ids, target_of
     from exegete.metrics import preset as preset_metrics
 
     hush()

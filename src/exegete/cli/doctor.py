@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from exegete.cli.console import console, say
+from exegete.cli.shared.console import console, say
 
 PROGRAMS = {"chromium": "tests of the pages", "initdb": "tests of many annotators", "docker": "the image"}
 

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from exegete.cli.console import console
+from exegete.cli.shared.console import console
 
 GAP = 3
 """Columns between two columns."""

@@ -8,8 +8,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from exegete.cli import options
-from exegete.cli.console import console
+from exegete.cli.shared import options
+from exegete.cli.shared.console import console
 from exegete.errors import ExegeteError, unknown
 
 KINDS = ("rank", "simulate")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from exegete.cli.checks import check
-from exegete.cli.console import say
+from exegete.cli.shared.checks import check
+from exegete.cli.shared.console import say
 
 
 def push(

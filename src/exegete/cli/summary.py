@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from exegete.cli import options
-from exegete.cli.console import console
+from exegete.cli.shared import options
+from exegete.cli.shared.console import console
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from exegete.cli.train import command
+from exegete.cli.train.commands import command
 from exegete.data import load_data
 from exegete.models import load
 from exegete.models.loading.digest import weights_digest

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from exegete.cli.console import say
-from exegete.cli.stopping import keeping
+from exegete.cli.shared.console import say
+from exegete.cli.shared.stopping import keeping
 from exegete.errors import ExegeteError
 
 
 def refuse(other: object, folder: Path | None, methods: str | None) -> None:
     """Raises ExegeteError for what does not go with a corpus."""
-    from exegete.cli.options import split_ids
+    from exegete.cli.shared.options import split_ids
 
     if folder is None:
         raise ExegeteError("--data needs --output-dir, where the explanations go")
@@ -24,7 +24,7 @@ def refuse(other: object, folder: Path | None, methods: str | None) -> None:
 
 def run(given: dict[str, Any], workers: int, threads: int | None, ray: str | None) -> None:
     """Explains what is not yet explained; says how many rows there are and how to go on."""
-    from exegete.cli.options import target_of
+    from exegete.cli.shared.options import target_of
     from exegete.studies.corpus.engines import explain_corpus
     from exegete.studies.corpus.job import Job
 

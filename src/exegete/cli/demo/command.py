@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from exegete.cli import demo_citing as citing
-from exegete.cli import options
-from exegete.cli.checks import check
-from exegete.cli.console import hush, show
-from exegete.cli.stopping import keeping
-from exegete.cli.threads import Threads, choose, hidden_size
-from exegete.cli.train_options import require_finished
+from exegete.cli.demo import citing
+from exegete.cli.shared import options
+from exegete.cli.shared.checks import check
+from exegete.cli.shared.console import hush, show
+from exegete.cli.shared.stopping import keeping
+from exegete.cli.shared.threads import Threads, choose, hidden_size
+from exegete.cli.train.options import require_finished
 from exegete.errors import ExegeteError, unknown
 
 SIZE = 8000
@@ -49,7 +49,7 @@ def demo(
     if task not in (None, "generation"):
         raise unknown("task of the demo", task, ("generation",))
     import exegete
-    from exegete.cli.options import split_ids
+    from exegete.cli.shared.options import split_ids
     from exegete.training import train_baseline
 
     hush()

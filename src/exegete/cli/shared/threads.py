@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from exegete.cli.console import say
+from exegete.cli.shared.console import say
 
 Threads = Annotated[
     int | None,

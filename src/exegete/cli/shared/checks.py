@@ -80,7 +80,7 @@ def check_arguments(names: Sequence[str]) -> None:
 
 
 def _check_methods(methods: str | None) -> None:
-    from exegete.cli.options import split_ids
+    from exegete.cli.shared.options import split_ids
     from exegete.data.local import looks_local
     from exegete.explainers.registry import EXPLAINERS, explainer
 
@@ -96,7 +96,7 @@ def _check_methods(methods: str | None) -> None:
 
 
 def _check_metrics(metrics: str | None, preset: str | None) -> None:
-    from exegete.cli.options import split_ids
+    from exegete.cli.shared.options import split_ids
     from exegete.errors import unknown
     from exegete.metrics.presets import PRESETS
     from exegete.metrics.registry import PEAK_MEMORY, SECONDS, metric

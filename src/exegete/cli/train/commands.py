@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 import typer
 from typer.core import TyperGroup
 
-from exegete.cli.checks import by_outlines
-from exegete.cli.train_options import check_command, run
+from exegete.cli.shared.checks import by_outlines
+from exegete.cli.train.options import check_command, run
 from exegete.data.outline import outline, outlined, signature
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from exegete.cli import options
-from exegete.cli.console import console, hush, say
-from exegete.cli.stopping import keeping
-from exegete.cli.study_opening import Scale, built, opened, page_parts, results_of
-from exegete.cli.study_output import Progress, show_end, show_left, show_runs, show_status, write
+from exegete.cli.shared import options
+from exegete.cli.shared.console import console, hush, say
+from exegete.cli.shared.stopping import keeping
+from exegete.cli.study.opening import Scale, built, opened, page_parts, results_of
+from exegete.cli.study.output import Progress, show_end, show_left, show_runs, show_status, write
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:

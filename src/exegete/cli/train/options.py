@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from exegete.cli import options
-from exegete.cli.checks import check, check_arguments
-from exegete.cli.console import console, hush, say
-from exegete.cli.stopping import keeping
-from exegete.cli.threads import Threads, choose, hidden_size
+from exegete.cli.shared import options
+from exegete.cli.shared.checks import check, check_arguments
+from exegete.cli.shared.console import console, hush, say
+from exegete.cli.shared.stopping import keeping
+from exegete.cli.shared.threads import Threads, choose, hidden_size
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:

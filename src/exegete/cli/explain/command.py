@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from exegete.cli import explain_corpus as corpus
-from exegete.cli import options
-from exegete.cli.checks import check
-from exegete.cli.console import console, hush, say
-from exegete.cli.threads import Threads, choose, hidden_size
+from exegete.cli.explain import corpus
+from exegete.cli.shared import options
+from exegete.cli.shared.checks import check
+from exegete.cli.shared.console import console, hush, say
+from exegete.cli.shared.threads import Threads, choose, hidden_size
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -123,8 +123,8 @@ def explain(
     import sys
 
     import exegete
-    from exegete.cli import explain_generated as generated
-    from exegete.cli.options import split_ids, target_of
+    from exegete.cli.explain import generated
+    from exegete.cli.shared.options import split_ids, target_of
     from exegete.explainers.registry import usual_method, with_seed
     from exegete.reports.attributions import Attributions
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exegete.cli.console import console, say, show
-from exegete.cli.train_options import require_finished
+from exegete.cli.shared.console import console, say, show
+from exegete.cli.train.options import require_finished
 
 if TYPE_CHECKING:
     from rich.table import Table

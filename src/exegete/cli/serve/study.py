@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exegete.cli.console import say
+from exegete.cli.shared.console import say
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:

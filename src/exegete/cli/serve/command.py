@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 import typer
 
-from exegete.cli import options
-from exegete.cli.checks import check
-from exegete.cli.console import hush, say
-from exegete.cli.serve_study import LIMIT, Material, Plan, make_study, open_storage
-from exegete.cli.stopping import keeping
-from exegete.cli.threads import Threads, choose, hidden_size
+from exegete.cli.serve.study import LIMIT, Material, Plan, make_study, open_storage
+from exegete.cli.shared import options
+from exegete.cli.shared.checks import check
+from exegete.cli.shared.console import hush, say
+from exegete.cli.shared.stopping import keeping
+from exegete.cli.shared.threads import Threads, choose, hidden_size
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exegete.cli.console import console, say
+from exegete.cli.shared.console import console, say
 
 if TYPE_CHECKING:
     from exegete.studies.runs.grid import Grid

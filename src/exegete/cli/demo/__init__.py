@@ -1,0 +1,1 @@
+"""`exegete demo`: reviews, and citations of a small language model."""

@@ -1,0 +1,1 @@
+"""`exegete explain`: examples, corpora, generated text."""

@@ -1,0 +1,1 @@
+"""Parts that commands share: options, checks of what is given, output, threads, stopping."""

@@ -1,0 +1,1 @@
+"""`exegete study`: its commands, studies opened, and their output."""
