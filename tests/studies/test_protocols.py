@@ -11,7 +11,7 @@ from exegete.metrics.sanity import cascade
 from exegete.metrics.simulatability import simulatability_gain
 from exegete.recipes import rationales
 from exegete.studies.runs.performance import performance
-from exegete.studies.runs.protocols import PROTOCOLS, check_protocol, follow
+from exegete.studies.runs.protocols.registry import PROTOCOLS, check_protocol, follow
 from exegete.testing.models import random_model
 
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.data.alignment import pool
+from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, Explanation, not_finite, require_finite
 from exegete.explainers.generated import attribute_generated, for_units, with_unit
 from exegete.explainers.registry import explainer, usual_method
-from exegete.explainers.units import Granularity
 from exegete.explainers.windows import in_windows
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.encode import as_row

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.data.exchange import Exchange, Extent, checked_spans
+from exegete.data.granularity import Granularity
 from exegete.data.specs import split
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, SinglePass, require_finite
 from exegete.explainers.gradients.by_parts import by_parts, pays
 from exegete.explainers.learned.citation import Citation
 from exegete.explainers.registry import EXPLAINERS, explainer
-from exegete.explainers.units import Granularity, units
+from exegete.explainers.units import units
 from exegete.models import Batch
 from exegete.models.generation.examples import as_example
 from exegete.models.generation.model import GeneratingModel

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
+from exegete.data.granularity import Granularity
 from exegete.data.sentences import paragraph_ends, part_of_tokens, sentence_ends, text_of_tokens
 from exegete.errors import ExegeteError, unknown
 from exegete.models import Batch
-
-Granularity = Literal["word", "token", "sentence", "paragraph", "source"]
 
 ENDS = {"sentence": sentence_ends, "paragraph": paragraph_ends}
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MetricCard
+from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.units import Granularity, units
+from exegete.explainers.units import units
 from exegete.metrics.base import Metric
 from exegete.metrics.ranking import checked_fractions, ranks, sizes
 from exegete.models import Batch, ExplainedModel

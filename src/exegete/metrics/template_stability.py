@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, attribute
-from exegete.explainers.units import Granularity
 from exegete.metrics.agreement import kendall_tau
 from exegete.models.generation.examples import as_example
 from exegete.models.generation.model import GeneratingModel

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.explainers.gradients.input_x_gradient import InputXGradient
 from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
-from exegete.explainers.units import Granularity, unit_sums, units
+from exegete.explainers.units import unit_sums, units
 from exegete.models import Batch
 from exegete.models.perturbation.perturbed import How
 from exegete.models.ranks import correlations

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from datasets import Dataset
 
+from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.perturbation.context_cite import ContextCite
-from exegete.explainers.units import Granularity
 from exegete.models.perturbation.perturbed import How
 from exegete.recipes.base import Recipe
 from exegete.recipes.explained import explained_model

@@ -10,11 +10,11 @@ from typing import Annotated
 from datasets import Dataset
 from torch import nn
 
+from exegete.data.granularity import Granularity
 from exegete.explainers import Explainer, explainer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.learned.citation import Citation
 from exegete.explainers.perturbation.context_cite import usual_units
-from exegete.explainers.units import Granularity
 from exegete.models import ExplainedModel
 from exegete.models.perturbation.perturbed import How
 from exegete.objectives import AblationFidelity, CrossEntropy, KlToOriginal, Objective

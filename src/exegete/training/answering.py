@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
@@ -30,8 +30,7 @@ from exegete.data.generated.retrieval import lessons, vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.data.provenance import whole_folder, write_json
 from exegete.errors import ExegeteError
-from exegete.models import ExplainedModel, load
-from exegete.models.generation.model import GeneratingModel
+from exegete.models import load
 from exegete.models.passes.preserve import unchanged_random_state
 from exegete.training.loop.checkpoints import newest_whole
 from exegete.training.loop.execute import TrainResult
@@ -114,16 +113,6 @@ def _require_same(path: Path, settings: dict[str, Any]) -> None:
         write_json(path, settings)
     elif json.loads(path.read_text(encoding="utf-8")) != settings:
         raise ExegeteError(f"{path.parent} holds a training of another seed or scale: choose another folder")
-
-
-def accuracy(model: ExplainedModel, rows: Sequence[Mapping[str, Any]]) -> float:
-    """The share of rows whose response a generating model gives word for word."""
-    questions = [{name: row[name] for name in ("prompt", "sources")} for row in rows]
-    said = [row["response"] for row in cast(GeneratingModel, model).respond(questions, LONGEST)]
-    wanted = [model.tokenizer(row["response"], add_special_tokens=False)["input_ids"] for row in rows]
-    ends = model.tokenizer.all_special_ids
-    right: list[bool] = [[id for id in one if id not in ends] == other for one, other in zip(said, wanted, strict=True)]
-    return sum(right) / len(right)
 
 
 def untrained(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:

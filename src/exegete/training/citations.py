@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from exegete.data.granularity import Granularity
 from exegete.explainers import Explainer
 from exegete.explainers.learned.citation import Citation, sparsified
 from exegete.explainers.learned.promise import Promise, shares
 from exegete.explainers.perturbation.coalitions import coalition_values
 from exegete.explainers.perturbation.context_cite import numbered_sets
-from exegete.explainers.units import Granularity, unit_sums, units
+from exegete.explainers.units import unit_sums, units
 from exegete.metrics.faithfulness.ablation import finite, lds, on_the_log_scale
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How
@@ -94,18 +95,19 @@ def coverage(found: Sequence[Measured], alpha: float) -> dict[str, Any]:
         (each, promise(other, alpha).bounds(each.scores)) for half, other in (halves, halves[::-1]) for each in half
     ]
     kinds = sorted({each.kind for each in found if each.kind})
-    return {kind or "all": _held([pair for pair in judged if kind in ("", pair[0].kind)]) for kind in ["", *kinds]}
+    return {kind or "all": held([pair for pair in judged if kind in ("", pair[0].kind)]) for kind in ["", *kinds]}
 
 
-def _held(judged: Sequence[tuple[Measured, NDArray[np.float64]]]) -> dict[str, float | int]:
-    held, promised, cited = [], 0, 0
+def held(judged: Sequence[tuple[Measured, NDArray[np.float64]]]) -> dict[str, float | int]:
+    """How often the bounds of measured prompts hold, see `coverage`; `bounded`: how many prompts have one."""
+    right, promised, cited = [], 0, 0
     for each, bounds in judged:
         told = ~np.isnan(bounds)
         cited += int((shares(each.scores) > 0).sum())
         promised += int(told.sum())
-        held += [float((each.falls[told] >= bounds[told]).mean())] if told.any() else []
-    share = promised / cited if cited else 0.0
-    return {"held": float(np.mean(held)) if held else float("nan"), "promised": share, "prompts": len(judged)}
+        right += [float((each.falls[told] >= bounds[told]).mean())] if told.any() else []
+    share, mean = promised / cited if cited else 0.0, float(np.mean(right)) if right else float("nan")
+    return {"held": mean, "promised": share, "prompts": len(judged), "bounded": len(right)}
 
 
 def _array(values: Sequence[Tensor]) -> NDArray[np.float64]:

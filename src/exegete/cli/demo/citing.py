@@ -23,7 +23,8 @@ def run(
 ) -> None:
     """Trains the model, or takes the one that is there; prints how often it is right, and what each method cites."""
     import exegete
-    from exegete.training.answering import accuracy, train_answering
+    from exegete.training.answering import train_answering
+    from exegete.training.loop.evaluation import exact_responses
 
     trained = train_answering(folder / "answering", seed=seed, device=device, scale=scale, show_progress=not quiet)
     require_finished(trained)
@@ -31,7 +32,8 @@ def run(
     asked = exegete.load_data(
         "generated", "dev", task="retrieval", seed=seed, limit=max(3, round(min(1, scale) * ASKED))
     )
-    say(f"{100 * accuracy(model, list(asked)):.1f} % of {len(asked)} new questions are answered right, word for word")
+    right = exact_responses(model, list(asked)).mean()
+    say(f"{100 * right:.1f} % of {len(asked)} new questions are answered right, word for word")
     comparison = exegete.compare(
         model,
         exegete.load_data("generated", "test", task="retrieval", seed=seed, limit=limit),

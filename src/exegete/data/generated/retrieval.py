@@ -50,21 +50,24 @@ class Scene(NamedTuple):
         return " " + " ".join(f"{one} {self.did[one]}." for one in facts)
 
 
-def exchanges(split: str, *, size: int, seed: int) -> Iterator[dict[str, Any]]:
+def exchanges(split: str, *, size: int, seed: int, kind: str | None = None) -> Iterator[dict[str, Any]]:
     """Rows of prompt, sources, response, evidence and kind; row i depends on split, seed and i alone.
 
     The notes say what people did, and mention beside the point whom the question is about. `evidence` names the notes
     that the answer needs: one; two that say the same ("redundant"); or two of which the first leads to the second ("two
-    hops"), and then the answer has a sentence for each.
+    hops"), and then the answer has a sentence for each. `kind`: only these rows, a third of the split.
     """
     for i in range(size):
-        scene = _scene(Dice("retrieval", split, seed, i), kind := KINDS[i % len(KINDS)])
+        own = KINDS[i % len(KINDS)]
+        if kind not in (None, own):
+            continue
+        scene = _scene(Dice("retrieval", split, seed, i), own)
         yield {
             "prompt": PROMPT.replace("{who}", scene.asked),
             "sources": [{"name": f"note {n}", "text": text} for n, text in enumerate(scene.notes, 1)],
             "response": scene.answer(scene.asked),
             "evidence": [f"note {n + 1}" for n in scene.needed],
-            "kind": kind,
+            "kind": own,
         }
 
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from exegete.data.cards import DataCard
 from exegete.data.generated.corpus import examples, label_type
-from exegete.data.generated.retrieval import exchanges
+from exegete.data.generated.retrieval import KINDS, exchanges
 from exegete.data.readers.base import Reader, Table, text_features
 from exegete.data.readers.exchanges import exchange_table
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Generated(Reader):
 
     `task` is sentiment, pairs, regression, or retrieval (questions on notes, for generated text), `domain` films or
     gadgets; `shortcut` the probability of a spurious word that goes with the label. `size` is that of train; dev and
-    test have a quarter of it.
+    test have a quarter of it. `kind`: of questions on notes, only the "one hop", "redundant" or "two hops" ones.
     """
 
     card: ClassVar[DataCard] = DataCard(
@@ -32,6 +32,7 @@ class Generated(Reader):
     domain: str = "films"
     shortcut: float = 0.0
     size: int = 2000
+    kind: str | None = None
 
     def splits(self) -> tuple[str, ...]:
         """Always train, dev and test."""
@@ -41,9 +42,11 @@ class Generated(Reader):
         """The generated examples of a split, one row each."""
         if self.size < 1:
             raise ExegeteError(f"expected a size of at least 1, got {self.size}")
+        if self.kind is not None and (self.task != "retrieval" or self.kind not in KINDS):
+            raise unknown("kind of question (task=retrieval)", self.kind, KINDS)
         size = self.size if split == "train" else -(-self.size // 4)
         if self.task == "retrieval":
-            rows = exchanges(split, size=size, seed=self.seed)
+            rows = exchanges(split, size=size, seed=self.seed, kind=self.kind)
             return exchange_table([(f"row {number}", row) for number, row in enumerate(rows)])
         features = text_features(label_type(self.task), pair=self.task == "pairs")
         rows = examples(self.task, self.domain, split, size=size, seed=self.seed, shortcut=self.shortcut)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
+from exegete.data.granularity import Granularity
 from exegete.data.hub import local_folder
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
@@ -20,7 +21,7 @@ from exegete.explainers.base import Chosen, Explainer, Explanation
 from exegete.explainers.learned.learned_attention import CONFIG, saved_config
 from exegete.explainers.learned.promise import Promise
 from exegete.explainers.registry import explainer
-from exegete.explainers.units import Granularity, unit_sums, units
+from exegete.explainers.units import unit_sums, units
 from exegete.models import Batch, ExplainedModel
 
 

@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers.base import OfOutput
 from exegete.explainers.seeding import generators
-from exegete.explainers.units import Granularity, spread, units
+from exegete.explainers.units import spread, units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How
 

@@ -12,10 +12,11 @@ from sklearn.linear_model import Lasso
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
+from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explanation, OfOutput
 from exegete.explainers.perturbation.coalitions import coalition_values
-from exegete.explainers.units import Granularity, spread, units
+from exegete.explainers.units import spread, units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How
 from exegete.models.tasks import Task

@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 
 from exegete.data.cards import MethodCard
+from exegete.data.granularity import Granularity
 from exegete.explainers.base import Chosen, Explanation, OfOutput
-from exegete.explainers.units import Granularity, spread, units
+from exegete.explainers.units import spread, units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How, perturbed_logits
 

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
+from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.base import Explainer
 from exegete.explainers.perturbation.beam import Beam, grow
 from exegete.explainers.perturbation.coalitions import coalition_values
-from exegete.explainers.units import Granularity, spread, units
+from exegete.explainers.units import spread, units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How
 

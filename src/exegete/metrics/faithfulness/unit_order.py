@@ -9,9 +9,10 @@ from typing import ClassVar, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.perturbation.coalitions import coalition_values
-from exegete.explainers.units import Granularity, units
+from exegete.explainers.units import units
 from exegete.metrics.base import Metric
 from exegete.metrics.ranking import ranks
 from exegete.models import Batch, ExplainedModel

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from exegete.data.cards import MethodCard
+from exegete.data.granularity import Granularity
 from exegete.data.specs import split
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer
@@ -20,7 +21,6 @@ from exegete.explainers.attribute_examples import AVERAGE_LENGTH, batches, liste
 from exegete.explainers.base import recorded
 from exegete.explainers.generated import for_units
 from exegete.explainers.registry import seed_for, seeded
-from exegete.explainers.units import Granularity
 from exegete.metrics import Metric, metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models import ExplainedModel

@@ -167,7 +167,9 @@ def _passes(config: Mapping[str, Any]) -> float:
         return BASELINE + sum(passes for each, passes in CRITERIA.items() if each in str(given["criteria"]))
     if name == "smat":
         return BASELINE + {"none": 0.0, "learned": 12.0}.get(str(given["explainer_id"]), 4.0)
-    return 9.0 if name == "aml" else BASELINE
+    if name == "cite":  # the second derivative, ablations of each example, and the original's pass
+        return BASELINE * (3.7 + 0.35 * given["masks"] / given["every"])
+    return {"aml": 9.0, "at2": 0.0}.get(name, BASELINE)
 
 
 def _passes_on_dev(config: Mapping[str, Any]) -> float:
@@ -178,6 +180,8 @@ def _passes_on_dev(config: Mapping[str, Any]) -> float:
 def _before(config: Mapping[str, Any], train: Source) -> float:
     """Passes before training, of explainers that teach."""
     given = config["parameters"]
+    if config["recipe"] == "at2":
+        return 1.0 + float(given["ablations"])
     taught = given.get("explainer_id")
     single = (None, "none", "learned", "untrained", "untrained_last")
     if config["recipe"] not in ("smat", "fresh") or isinstance(taught, Mapping) or taught in single:

@@ -9,11 +9,12 @@ from typing import Any, TypeAlias
 
 from exegete.errors import ExegeteError
 from exegete.metrics import metric
-from exegete.studies.runs import estimate, protocols
+from exegete.studies.runs import estimate
 from exegete.studies.runs import explainers as explaining
 from exegete.studies.runs import recipes as methods
 from exegete.studies.runs.explainers import Chosen
 from exegete.studies.runs.kinds import judge_model, train_model
+from exegete.studies.runs.protocols import registry as protocols
 from exegete.studies.runs.run_ref import (
     DATASET,
     MODEL,
@@ -214,9 +215,15 @@ class _Builder:
         """The values, runs, datasets and models among them by their addresses; these runs; and where the others are."""
         values, needs, parts = dict(given), list[Cell | None](), dict[str, Any]()
         for name, part in runs_named(given).items():
-            cell = self._other(part, place, (*line, name))
-            values[name] = _inside(cell, part)
-            needs.append(cell)
+            cell = self._model(part, place, (*line, name))
+            if cell is None:
+                values[name], parts[name] = (
+                    {MODEL: self.models[place.model].address},
+                    self.file.models[place.model].source,
+                )
+            else:
+                values[name] = _inside(cell, part)
+                needs.append(cell)
         for name, dataset in parts_named(given, DATASET).items():
             values[name], parts[name] = {DATASET: self.datasets[dataset].address}, self.study.dataset(dataset)
         for name, model in parts_named(given, MODEL).items():
@@ -288,6 +295,8 @@ class _Builder:
         }
         if judgement.special_tokens:
             config["special_tokens"] = True
+        if judgement.unit is not None:
+            config["unit"] = judgement.unit
         if judgement.protocol is not None:
             known = protocols.with_defaults(judgement.protocol, options)
             config["protocol"] = {"name": judgement.protocol, "options": known}

@@ -14,13 +14,15 @@ from exegete.models import ExplainedModel
 from exegete.models.encoding.labels import in_model_labels
 from exegete.models.outputs import finite
 from exegete.training.loop import evaluation
+from exegete.training.loop.exchanges import are_exchanges
 
 
 @torch.no_grad()
 def performance(model: ExplainedModel, data: Dataset) -> tuple[dict[str, float], pd.DataFrame]:
     """The task's figures over a dataset, and a row an example: its label, and what was predicted.
 
-    Labels are in the model's numbering; a dataset without labels has no figures.
+    Labels are in the model's numbering; a dataset without labels has no figures. Of generated text `accuracy` is the
+    share of responses that are given word for word.
 
     Raises:
         ExegeteError: a label that the model does not know.
@@ -34,6 +36,10 @@ def performance(model: ExplainedModel, data: Dataset) -> tuple[dict[str, float],
             predicted |= dict(zip(indices, answers, strict=True))
     stacked = np.stack([predicted[index] for index in range(len(rows))])
     frame = pd.DataFrame({"example": range(len(rows)), "predicted": list(stacked.reshape(len(rows), -1))})
+    if are_exchanges(data):
+        right = evaluation.exact_responses(model, rows)
+        figures = evaluation.score(model.task.name, stacked, data) | {"accuracy": float(right.mean())}
+        return figures, frame.assign(right=right)
     if "answer" in data.column_names:
         return evaluation.score(model.task.name, stacked, data), frame
     labels = [row.get("label") for row in rows]

@@ -24,17 +24,18 @@ from exegete.models.passes.preserve import full_attention
 from exegete.studies.compare.compare import compare
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.shards import OtherComparisonError
-from exegete.studies.runs import protocols
 from exegete.studies.runs import recipes as methods
 from exegete.studies.runs.explainers import NOISY
 from exegete.studies.runs.kinds import ATTRIBUTIONS, CURVES, FIGURES, LAYERS, PREDICTIONS, RESULTS
 from exegete.studies.runs.layers import by_layer
 from exegete.studies.runs.noisy import BestOfNoisy
 from exegete.studies.runs.performance import performance
+from exegete.studies.runs.protocols import registry as protocols
 from exegete.studies.runs.run_ref import NAMED, OWN, TRAINED
 from exegete.studies.runs.store import Cell, Store, Workspace
 from exegete.studies.spec import sources
 from exegete.training import RunOptions
+from exegete.training.loop.exchanges import are_exchanges
 from exegete.training.loop.run import HISTORY, METRICS, RECORD
 
 PASSING = (".*", "checkpoint-*", "events.out.*")
@@ -72,7 +73,8 @@ def train_model(cell: Cell, space: Workspace) -> None:
 def judge_model(cell: Cell, space: Workspace) -> None:
     """Judges a model on a dataset: its figures and predictions, and its explanations where any are asked for."""
     config = cell.config
-    model, data = load(_model(cell, space.store)), sources.load(cell.sources["dataset"])
+    data = sources.load(cell.sources["dataset"])
+    model = load(_model(cell, space.store), task="generation" if are_exchanges(data) else None)
     chosen = drawn(len(data), config.get("limit"))
     data = data.select(chosen)
     figures, predictions = performance(model, data)
@@ -137,6 +139,7 @@ def _compared(
     """The comparison of a judgement, which goes on where a stopped one was."""
     config = cell.config
     options = {name: config[name] for name in ("target", "seed")} | {"special_tokens": "special_tokens" in config}
+    options["unit"] = config.get("unit")
     metrics = [_metric(spec, facts, store) for spec, facts in config["metrics"].items()]
     _require_parts(folder)
     try:

@@ -10,7 +10,7 @@ from exegete.data.load import open_spec
 from exegete.errors import ExegeteError, unknown
 from exegete.metrics import metric
 from exegete.studies.runs.explainers import NONE, check_explainer
-from exegete.studies.runs.protocols import check_protocol, explains
+from exegete.studies.runs.protocols.registry import check_protocol, explains
 from exegete.studies.runs.recipes import check_options, check_recipe
 from exegete.studies.runs.run_ref import DATASET, MODEL, NAMED, parts_named, runs_named
 from exegete.studies.spec.schema import RunPart, StudyFile

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
+from exegete.data.granularity import Granularity
+
 Names = list[str] | None
 
 
@@ -179,7 +181,8 @@ class JudgementPart(Part):
     found out about the model, see `exegete.studies.runs.protocols`. `limits`: explainer → the number of examples that
     it is judged on where all cost too much; a smaller draw is part of a larger one. `layers`: also judge each layer's
     scores by the metrics on rationales, for explainers that have them. `special_tokens`: what explainers give to
-    special tokens is judged too, by metrics that look at them; else it counts as 0.
+    special tokens is judged too, by metrics that look at them; else it counts as 0. `unit`: of generated text, what
+    methods score and metrics remove; default: sources where all examples have some, else sentences.
     """
 
     datasets: Several
@@ -196,6 +199,7 @@ class JudgementPart(Part):
     keep_attributions: bool = False
     layers: bool = False
     special_tokens: bool = False
+    unit: Granularity | None = None
 
 
 class Significance(Part):

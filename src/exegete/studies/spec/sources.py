@@ -14,6 +14,7 @@ import numpy as np
 from exegete.data import load_data, selection
 from exegete.data.load import open_spec
 from exegete.data.provenance import data_digest
+from exegete.data.readers.exchanges import EXCHANGE
 from exegete.errors import ExegeteError
 from exegete.studies.spec.remembered import remembered
 from exegete.studies.spec.schema import StudyFile
@@ -136,9 +137,16 @@ def _dataset(resolved_part: str) -> Source:
 def _measured(part: Mapping[str, Any]) -> dict[str, Any]:
     """The number of a resolved dataset's rows, their digest, and the characters of each one's texts."""
     rows = load(part)
-    texts = [rows[name][:] for name in ("text", "text_pair") if name in rows.column_names]
-    characters = [sum(len(text or "") for text in row) for row in zip(*texts, strict=True)]
+    texts = [rows[name][:] for name in ("text", "text_pair", *EXCHANGE[:4]) if name in rows.column_names]
+    characters = [sum(_characters(part) for part in row) for row in zip(*texts, strict=True)]
     return {"rows": len(rows), "digest": data_digest(rows), "characters": characters}
+
+
+def _characters(value: Any) -> int:
+    """Of a text, or of all texts in messages or sources."""
+    if isinstance(value, dict):
+        return sum(map(_characters, value.values()))
+    return sum(map(_characters, value)) if isinstance(value, list) else len(value or "")
 
 
 def _paths(part: Mapping[str, Any]) -> list[Path]:

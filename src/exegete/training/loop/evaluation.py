@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,9 +18,11 @@ from torch import Tensor
 
 from exegete.metrics.simulatability import pearson
 from exegete.models import Batch, ExplainedModel
+from exegete.models.generation.model import GeneratingModel
 from exegete.objectives import task_losses
 
 Array = NDArray[Any]
+ASKED = ("prompt", "messages", "sources")
 
 
 def predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:
@@ -54,6 +56,16 @@ def answer_characters(batch: Batch, positions: Tensor) -> Tensor:
         there = begin is not None and end is not None and begin[0] == 1
         characters.append((begin[1], end[2]) if there else (0, 0))
     return torch.tensor(characters, device=positions.device)
+
+
+def exact_responses(model: ExplainedModel, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:
+    """[N] Whether a generating model, greedily, gives each row's response token for token, and then ends."""
+    wanted = [model.tokenizer(row["response"], add_special_tokens=False)["input_ids"] for row in rows]
+    asked = [{name: value for name, value in row.items() if name in ASKED} for row in rows]
+    said = cast(GeneratingModel, model).respond(asked, 1 + max(map(len, wanted), default=0))
+    ends = model.tokenizer.all_special_ids
+    given = [[id for id in row["response"] if id not in ends] for row in said]
+    return np.array([one == other for one, other in zip(given, wanted, strict=True)], dtype=bool)
 
 
 def score(task: str, predicted: Array, dataset: Dataset) -> dict[str, float]:

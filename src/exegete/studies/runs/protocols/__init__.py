@@ -1,0 +1,1 @@
+"""What else a judgement finds out about a model: a function each, by name in `registry`."""

@@ -1,0 +1,57 @@
+"""Protocols of generated text with sources: what training changed, and whether citations hold what they promise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from exegete.models import ExplainedModel
+
+
+def drift(model: ExplainedModel, data: Dataset, *, original: str, n_masks: int = 64) -> dict[str, float]:
+    """How alike two models take the loss of sources: Pearson's correlation of a response's log-probabilities.
+
+    Args:
+        model: trained on from the other one.
+        data: prompts with sources and responses.
+        original: folder of the other one.
+        n_masks: random sets of sources that stay, those of the metric `lds`.
+    """
+    import numpy as np
+
+    from exegete.metrics.faithfulness.ablation import Lds
+    from exegete.models import load
+    from exegete.models.ranks import correlations
+
+    judge = Lds(level="source", how="remove", n_masks=n_masks)
+    before, found = load(original, task="generation", device=model.device), []
+    for row in data:
+        batch = model.encode([row])
+        target, there = model.target(batch), judge.present(judge.units(batch).amax(1) + 1)
+        answers = [judge.answers(each, batch, target, there).T for each in (model, before)]
+        found.append(float(correlations(*answers)))
+    return {"ablation_agreement": float(np.mean(found))}
+
+
+def promises(
+    model: ExplainedModel, data: Dataset, *, citation: str, calibration: Dataset, alpha: float = 0.1
+) -> dict[str, float]:
+    """How often the falls that citations promise are real (see `exegete.explainers.learned.promise`).
+
+    Args:
+        model: trained by the recipe `cite`.
+        data: new prompts with sources and responses.
+        citation: the run's folder.
+        calibration: other prompts, which bounds are calibrated on.
+        alpha: the share of promises that may be wrong.
+    """
+    from exegete.explainers.learned.citation import Citation
+    from exegete.training.citations import held, measured, promise
+
+    cited = Citation.from_pretrained(citation)
+    known, asked = ([measured(model, cited, row, "remove") for row in rows] for rows in (calibration, data))
+    made = promise(known, alpha)
+    found = held([(each, made.bounds(each.scores)) for each in asked])
+    return {"promise_held": found["held"], "promise_share": found["promised"], "promise_prompts": found["bounded"]}

@@ -1,0 +1,119 @@
+"""Evaluation protocols: figures of a model on a dataset beyond its performance and its explanations' metrics.
+
+A new protocol is a function in one of the files beside this one and an entry in `PROTOCOLS`; a study's judgement names
+it with its options.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from exegete.errors import ExegeteError, unknown
+from exegete.studies.runs.protocols import citations, students, trained, words
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from datasets import Dataset
+
+    from exegete.models import ExplainedModel
+
+
+class Protocol(NamedTuple):
+    """A function of a model and a dataset that gives figures by name, and whether higher is better of each.
+
+    Its options are keyword arguments; a study may give another run's folder, `{dataset: NAME}` or `{model: NAME}`. What
+    is called `seed`, `explainers` or `folder` is given by the run: its seed, the specs of the judgement's explainers,
+    a folder to work in. A protocol with explainers gives a row for each `example` and `method`, a spec, instead.
+    """
+
+    run: Callable[..., Mapping[str, float] | pd.DataFrame]
+    figures: Mapping[str, bool]
+
+
+GIVEN = ("seed", "explainers", "folder")
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    "attack": Protocol(
+        words.attacked,
+        {
+            "attack_successes": False,
+            "attack_original_accuracy": True,
+            "attack_accuracy_under_attack": True,
+            "attack_success_rate": False,
+            "attack_perturbed_words": True,
+            "attack_words_per_input": True,
+            "attack_queries": True,
+        },
+    ),
+    "best_attention": Protocol(words.supervised, {"best_layer": True, "best_head": True}),
+    "drift": Protocol(citations.drift, {"ablation_agreement": True}),
+    "headroom": Protocol(
+        students.headroom,
+        dict.fromkeys(("simulatability", "headroom", "headroom_low", "headroom_high", "headroom_chosen"), True),
+    ),
+    "select_then_predict": Protocol(
+        trained.select_then_predict, {"rationale_accuracy": True, "rationale_f1_macro": True, "rationale_pearson": True}
+    ),
+    "micro_f1": Protocol(words.micro_f1, {"micro_f1": True}),
+    "promises": Protocol(citations.promises, {"promise_held": True, "promise_share": True, "promise_prompts": True}),
+    "roar": Protocol(
+        trained.remove_and_retrain, {"roar_accuracy": False, "roar_f1_macro": False, "roar_pearson": False}
+    ),
+    "sanity": Protocol(
+        words.sanity, dict.fromkeys(("sanity_head", "sanity_half", "sanity_all", "sanity_labels"), False)
+    ),
+    "simulatability": Protocol(students.simulates, {"simulatability": True, "simulatability_gain": True}),
+    "students": Protocol(students.students, {"simulatability": True}),
+}
+
+
+def check_protocol(name: str, options: Mapping[str, Any]) -> None:
+    """Raises ExegeteError for an unknown protocol or option, or one that is missing."""
+    if name not in PROTOCOLS:
+        raise unknown("protocol", name, PROTOCOLS)
+    valid = _options(name)
+    wrong = next((key for key in options if key not in valid), None)
+    if wrong is not None:
+        raise unknown(f"option of {name}", wrong, valid)
+    missing = [key for key, each in valid.items() if each.default is each.empty and key not in options]
+    if missing:
+        raise ExegeteError(f"{name} needs the option {missing[0]!r}")
+
+
+def with_defaults(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options that a protocol's figures depend on, but those that the run gives."""
+    return {key: options.get(key, each.default) for key, each in _options(name).items()}
+
+
+def explains(name: str | None) -> bool:
+    """Whether a protocol gives its figures for each of the judgement's explainers."""
+    return name is not None and "explainers" in _given(name)
+
+
+def follow(
+    name: str, model: ExplainedModel, data: Dataset, options: Mapping[str, Any], **given: Any
+) -> Mapping[str, float] | pd.DataFrame:
+    """The figures of a protocol; `given`: what the run gives, see `Protocol`.
+
+    Raises:
+        ExegeteError: it gives figures that it does not declare.
+    """
+    protocol = PROTOCOLS[name]
+    found = protocol.run(model, data, **options, **{key: given[key] for key in _given(name)})
+    figures = found if isinstance(found, Mapping) else found.columns.drop(["example", "method"])
+    wrong = next((key for key in figures if key not in protocol.figures), None)
+    if wrong is not None:
+        raise unknown(f"figure of {name}", wrong, protocol.figures)
+    return found
+
+
+def _given(name: str) -> list[str]:
+    return [key for key in inspect.signature(PROTOCOLS[name].run).parameters if key in GIVEN]
+
+
+def _options(name: str) -> dict[str, inspect.Parameter]:
+    parameters = list(inspect.signature(PROTOCOLS[name].run).parameters.items())[2:]
+    return {key: each for key, each in parameters if key not in GIVEN}

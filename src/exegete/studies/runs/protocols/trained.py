@@ -1,0 +1,59 @@
+"""Protocols of models that were trained on what explanations of another one left or took."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from exegete.models import ExplainedModel
+
+
+def select_then_predict(
+    model: ExplainedModel,
+    data: Dataset,
+    *,
+    support: str,
+    explainer: str = "attention_last",
+    ratio: float = 0.2,
+    contiguous: bool = False,
+) -> dict[str, float]:
+    """How well a model does that sees the words alone that an explanation of another model chose (FRESH).
+
+    Args:
+        model: what predicts, trained by the recipe `fresh`.
+        data: texts with labels.
+        support: folder of the model that is explained.
+        explainer: chooses; as in training, like `ratio` and `contiguous`.
+        ratio: share of the words that is kept.
+        contiguous: whether they are one stretch.
+    """
+    from exegete.models import load
+    from exegete.recipes.fresh import rationales
+    from exegete.studies.runs.performance import performance
+
+    cut = rationales(load(support, device=model.device), data, explainer, ratio, contiguous)
+    figures, _ = performance(model, cut)
+    return {f"rationale_{name}": value for name, value in figures.items()}
+
+
+def remove_and_retrain(
+    model: ExplainedModel, data: Dataset, *, support: str, explainer: str = "random", ratio: float = 0.5
+) -> dict[str, float]:
+    """How well a model still does without the words that an explanation of another model chose (ROAR): lower is better.
+
+    Args:
+        model: what predicts, trained by the recipe `roar`.
+        data: texts with labels.
+        support: folder of the model that is explained.
+        explainer: chooses; as in training, like `ratio`.
+        ratio: share of the words that is taken away.
+    """
+    from exegete.models import load
+    from exegete.recipes.fresh import rationales
+    from exegete.studies.runs.performance import performance
+
+    cut = rationales(load(support, device=model.device), data, explainer, ratio, rest=True)
+    figures, _ = performance(model, cut)
+    return {f"roar_{name}": value for name, value in figures.items()}
