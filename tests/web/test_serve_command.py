@@ -61,6 +61,14 @@ def test_a_study_is_made_of_a_model_and_data(started, folder):
     assert client.get("/explore/example").status_code == 200
 
 
+def test_a_study_of_changed_examples_needs_the_model_that_answers_them(started, folder, comparison):
+    options = ("--study", "changed", "--kind", "counterfactual")
+    made = ("--model", folder, "--data", "generated?size=12", "--limit", "3", "--methods", "saliency")
+    assert "3 examples, explained by saliency" in pages(started(*made, *options)).get("/studies/changed").text
+    with pytest.raises(ExegeteError, match="give that --model"):
+        started("--result", str(comparison), "--study", "others", "--kind", "counterfactual")
+
+
 def test_an_address_of_ipv6_has_brackets(started):
     start = started("--name", "fd00::5", "--name", "[fd00::6]")
     assert "open: http://[fd00::5]:" in start["printed"]
@@ -128,7 +136,7 @@ def test_smats_table_4_is_collected_from_its_file(started, tmp_path):
     [
         (("--study", "new"), "no study new yet"),
         (("--data", "generated", "--study", "new"), "needs a --model"),
-        (("--study", "new", "--kind", "sing"), "Valid choices: highlight, rank, simulate"),
+        (("--study", "new", "--kind", "sing"), "Valid choices: counterfactual, highlight, rank, simulate"),
         (("--study", "a/b"), "expected a name"),
         (("--study", ""), "expected a name"),
     ],
