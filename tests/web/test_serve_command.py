@@ -80,6 +80,14 @@ def test_a_language_model_is_asked_on_documents_and_begins_with_its_own_citation
         started(*options, "--study", "answers")
 
 
+def test_a_study_of_changed_examples_needs_the_model_that_answers_them(started, folder, comparison):
+    options = ("--study", "changed", "--kind", "counterfactual")
+    made = ("--model", folder, "--data", "generated?size=12", "--limit", "3", "--methods", "saliency")
+    assert "3 examples, explained by saliency" in pages(started(*made, *options)).get("/studies/changed").text
+    with pytest.raises(ExegeteError, match="give that --model"):
+        started("--result", str(comparison), "--study", "others", "--kind", "counterfactual")
+
+
 def test_an_address_of_ipv6_has_brackets(started):
     start = started("--name", "fd00::5", "--name", "[fd00::6]")
     assert "open: http://[fd00::5]:" in start["printed"]
@@ -147,7 +155,7 @@ def test_smats_table_4_is_collected_from_its_file(started, tmp_path):
     [
         (("--study", "new"), "no study new yet"),
         (("--data", "generated", "--study", "new"), "needs a --model"),
-        (("--study", "new", "--kind", "sing"), "Valid choices: highlight, rank, simulate"),
+        (("--study", "new", "--kind", "sing"), "Valid choices: counterfactual, highlight, rank, simulate"),
         (("--study", "a/b"), "expected a name"),
         (("--study", ""), "expected a name"),
     ],

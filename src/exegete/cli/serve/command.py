@@ -47,7 +47,8 @@ def serve(
         str | None,
         typer.Option(
             "--kind",
-            help="Of a new study: rank explanations, highlight evidence, or simulate the model. Default: rank.",
+            help="Of a new study: rank explanations, highlight evidence, simulate the model, or foretell its answer to "
+            "changed examples (counterfactual). Default: rank.",
         ),
     ] = None,
     protocol: Annotated[
