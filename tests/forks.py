@@ -24,11 +24,18 @@ def _forge(orders, others_end):
             order = orders.recv()
             child = os.fork()
             if not child:
-                tqdm.set_lock(threading.RLock())  # its own, as of any process: one shared by forks dies with its holder
+                _own_bars(tqdm, threading.RLock())
                 os.setsid()
                 os._exit(_done(*order))
             orders.send(child)
             orders.send(os.waitpid(child, 0)[1])
+
+
+def _own_bars(kind, lock):
+    """A lock of its own for all kinds of bars, as of any process: one that forks share stays with a killed one."""
+    kind.set_lock(lock)
+    for each in kind.__subclasses__():
+        _own_bars(each, lock)
 
 
 def _done(function, *arguments):

@@ -105,5 +105,11 @@ print(f"agreement of people, Kendall's W: {result.w_people:.2f}")
 #
 # `studies/people/smat-table-4.yaml` is a whole one; `exegete study schema --protocol` prints what a file may hold.
 #
-# Other kinds of study: `highlight` (people mark the evidence) and `simulate` (people predict the model without and
-# with an explanation). Answers leave as CSV, Parquet, a corpus that training reads, Label Studio or Argilla records.
+# Other kinds of study: `highlight` (people mark the evidence: words, or sentences where the protocol says `main:
+# {unit: sentence}`), `simulate` (people predict the model without and with an explanation) and `counterfactual`:
+# people know an example's answer, and predict that to a version of it with words removed or replaced, before and
+# after they see an explanation of the example as it was. The rule is the protocol's `change: {how: remove, words:
+# 3, balanced: true}`, drawn by its seed and the same for every method; `balanced` takes versions that change the
+# answer for half of the examples, where there are such. Gains are told as of `simulate`.
+#
+# Answers leave as CSV, Parquet, a corpus that training reads, Label Studio or Argilla records.

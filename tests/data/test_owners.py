@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from exegete import ExegeteError
-from exegete.data.owners import LOCK, only_writer, sweep, unfinished
+from exegete.data.owners import LOCK, only_writer, sweep, sweep_lock, unfinished
 from exegete.data.provenance import whole_file, whole_folder, write_json
 
 SRC = Path(__file__).parents[2] / "src"
@@ -105,7 +105,11 @@ def test_a_killed_writer_is_not_in_the_way(tmp_path):
     process.wait()
     assert (tmp_path / LOCK).exists()
     with only_writer(tmp_path):
-        pass
+        sweep_lock(tmp_path)
+        assert (tmp_path / LOCK).exists()
+    assert not list(tmp_path.iterdir())
+    (tmp_path / LOCK).write_text("{}")
+    sweep_lock(tmp_path)
     assert not list(tmp_path.iterdir())
 
 

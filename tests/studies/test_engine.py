@@ -57,6 +57,17 @@ def test_when_the_time_is_up_no_run_is_begun_and_the_same_call_goes_on(tmp_path)
         assert (outcome.waiting, len(outcome.done), outcome.failed) == (left, 3 - left, {})
 
 
+def test_a_ctrl_c_while_a_worker_starts_is_the_commands_affair(tmp_path):
+    root = tmp_path / "store"
+    workers = LocalWorkers(root, 1)
+    for number in (signal.SIGINT, signal.SIGINT):
+        os.kill(workers.workers[0].process.pid, number)
+    first = workers.workers[0].process
+    outcome, told = driven(root, cells(1), workers)
+    assert (outcome.failed, [status for _, status in told]) == ({}, ["done"])
+    assert workers.workers[0].process is first
+
+
 def test_needs_come_first_in_whatever_order_runs_are_given(tmp_path):
     first, second = cells(2)
     late = Cell({"kind": "test", "number": 2}, ordinary, "late", needs=(first.key, second.key))

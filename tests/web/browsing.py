@@ -24,6 +24,7 @@ FLAGS = [
 PATIENCE = 15_000
 expect.set_options(timeout=PATIENCE)
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+NARROW = {"width": 360, "height": 740}
 
 
 @contextmanager

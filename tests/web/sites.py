@@ -14,7 +14,10 @@ from exegete.web import Limits, Site, create_app
 from exegete.web.browse.stored import open_results
 from exegete.web.explore.service import Explorer
 from exegete.web.human_study.cases import cases
+from exegete.web.human_study.changes import with_changes
+from exegete.web.human_study.kinds import KINDS
 from exegete.web.human_study.projects import create, find, invite
+from exegete.web.human_study.protocol.file import ChangePart
 from exegete.web.human_study.storage import Storage
 from small import small
 
@@ -79,8 +82,11 @@ def project(made, name="first", kind="rank", people=("Ada", "Ben"), texts=TEXTS,
     """A study of these texts; by name the invitations' tokens."""
     items = [(method, item) for method in methods for item in exegete.attribute(model(), list(texts), method)]
     labels = [{"label_name": ("good", "bad")[index % 2]} for index in range(len(texts))]
+    found = cases(items, labels)
+    if KINDS[kind].changes:
+        found = with_changes(model(), found, ChangePart())
     with made.studies.writing() as session:
-        create(session, name, cases(items, labels), kind, labels=model().labels, **options)
+        create(session, name, found, kind, labels=model().labels, **options)
     with made.studies.writing() as session:
         return invite(session, find(session, name), list(people))
 

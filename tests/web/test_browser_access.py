@@ -7,7 +7,7 @@ from importlib.resources import files
 import pytest
 from playwright.sync_api import expect
 
-from browsing import PHONE, fits
+from browsing import NARROW, PHONE, fits
 from sites import project
 
 pytestmark = pytest.mark.browser
@@ -56,9 +56,9 @@ def test_the_admins_pages_are_open_to_everybody(opened, whole, path):
     assert fits(page)
 
 
-@pytest.mark.parametrize("kind", ["rank", "highlight", "simulate"])
+@pytest.mark.parametrize("kind", ["rank", "highlight", "simulate", "counterfactual"])
 def test_the_annotators_pages_are_open_to_everybody(opened, whole, kind):
-    page = opened(f"/join/{project(whole, kind=kind)['Ada']}", size=PHONE)
+    page = opened(f"/join/{project(whole, kind=kind)['Ada']}", size=NARROW)
     assert both(page) == []
     page.emulate_media(color_scheme="light")
     page.get_by_role("button", name="Begin").click()
@@ -70,7 +70,7 @@ def test_the_annotators_pages_are_open_to_everybody(opened, whole, kind):
     page.locator("input[type=radio] + span, input[type=radio], .mark label").first.click()
     assert both(page) == []
     assert fits(page)
-    if kind == "simulate":
+    if kind in ("simulate", "counterfactual"):
         page.get_by_role("button", name="Save and go on").click()
         expect(page.locator(".words")).to_have_count(1)
         assert both(page) == []

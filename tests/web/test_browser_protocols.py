@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from browsing import DESKTOP, fits
+from browsing import DESKTOP, NARROW, fits
 from exegete.web.human_study.analysis.pairs import fit, wins
 from exegete.web.human_study.exports import exported
 from exegete.web.human_study.people import taking
@@ -24,7 +24,6 @@ from sites import project
 from test_browser_access import both
 
 pytestmark = pytest.mark.browser
-NARROW = {"width": 360, "height": 740}
 
 
 def said_in(storage):

@@ -159,7 +159,7 @@ def test_opening_an_invitation_changes_nothing(whole):
 def mark(client, place, words):
     page = client.get(f"/annotate/{place}")
     numbers = [re.search(rf'value="(\d+)"(?: checked)?><span>{word}</span>', page.text).group(1) for word in words]
-    return client.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "word": numbers})
+    return client.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "unit": numbers})
 
 
 def place_of(made, person, text):
@@ -179,7 +179,7 @@ def test_marked_words_become_spans_of_the_raw_text(whole):
     mark(ada, place, [])
     assert said(whole)[0].content["marks"] == []
     page = ada.get(f"/annotate/{place}")
-    assert ada.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "word": "99"}).status_code == 422
+    assert ada.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "unit": "99"}).status_code == 422
 
 
 def test_methods_are_judged_by_how_many_words_they_rank_below_the_marked_one(whole):

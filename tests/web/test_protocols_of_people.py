@@ -157,7 +157,7 @@ def test_known_examples_have_one_right_explanation_and_others_that_differ():
         KnownPart(text="the plot is dull and long", evidence=["dull"], prediction="bad"),
         KnownPart(square=(2, 3), grid=(3, 4), prediction="red"),
     ):
-        item = known_item(part, 5, "check", "rank", seed=0)
+        item = known_item(part, 5, "check", protocol_of(protocol()))
         scores = {each.method: restored(each).scores for each in item.explanations}
         assert set(scores) == {"planted", "decoy 1", "decoy 2"}
         assert len({tuple(each) for each in scores.values()}) == 3
@@ -166,7 +166,8 @@ def test_known_examples_have_one_right_explanation_and_others_that_differ():
         assert passed("rank", item, {"ranks": {"planted": 1, "decoy 1": 2, "decoy 2": 2}})
         assert not passed("rank", item, {"ranks": {"planted": 1, "decoy 1": 1, "decoy 2": 2}})
         assert [passed("simulate", item, {"guess": guess}) for guess in (part.prediction, "other")] == [True, False]
-    marks = known_item(KnownPart(text="a dull film", evidence=["dull"], prediction="bad"), 0, "check", "highlight", 0)
+    part = KnownPart(text="a dull film", evidence=["dull"], prediction="bad")
+    marks = known_item(part, 0, "check", protocol_of(protocol("highlight")))
     assert [passed("highlight", marks, {"marks": each}) for each in ([[0, 2, 6]], [[0, 0, 11]], [[0, 0, 1]], [])] == [
         True, True, False, False,
     ]  # fmt: skip
@@ -234,7 +235,11 @@ def test_a_protocol_says_what_is_wrong_with_it_and_where():
     text = protocol()
     for old, new, told in (
         ("language: en", "languages: en", "protocol:4: languages: Extra inputs"),
-        ("kind: rank", "kind: sing", "protocol:3: kind: Input should be 'rank', 'highlight' or 'simulate'"),
+        (
+            "kind: rank",
+            "kind: sing",
+            "protocol:3: kind: Input should be 'rank', 'highlight', 'simulate' or 'counterfactual'",
+        ),
         ("evidence: [dull]", "evidence: [sad]", "expected evidence that stands in the text"),
         ("answer: the best", "answer: neither", "the answer is not one of the choices"),
         ("{basic: 1}", "{perfect: 1}", "quotas: english is no screening question with these choices"),

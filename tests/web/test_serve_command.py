@@ -11,7 +11,10 @@ import torch
 from starlette.testclient import TestClient
 
 import families
+from chats import chatting
+from exegete import explainer
 from exegete.errors import ExegeteError
+from exegete.explainers.learned.citation import Citation
 from exegete.web.human_study.protocol.file import digest_of
 from participants import protocol, step
 from sites import HERE, METHODS, TEXTS, csrf, model
@@ -59,6 +62,30 @@ def test_a_study_is_made_of_a_model_and_data(started, folder):
     client = pages(start)
     assert "3 examples, explained by attention_all, saliency" in client.get("/studies/said").text
     assert client.get("/explore/example").status_code == 200
+
+
+def test_a_language_model_is_asked_on_documents_and_begins_with_its_own_citation(started, tmp_path):
+    chat = chatting(dtype=torch.float32)
+    chat.model.save_pretrained(tmp_path / "tiny")
+    chat.tokenizer.save_pretrained(tmp_path / "tiny")
+    options = ("--model", str(tmp_path / "tiny"), "--task", "generation")
+    rows = ("--data", "generated?task=retrieval", "--limit", "3")
+    client = pages(started(*options, *rows))
+    assert '<option value="occlusion" selected>' in client.get("/").text
+    assert "name=note+1" in client.get("/chat/example", follow_redirects=False).headers["location"]
+    assert client.get("/explore").status_code == 404
+    Citation(explainer("input_x_gradient")).save_pretrained(tmp_path / "tiny", "input_x_gradient")
+    assert '<option value="citation:tiny" selected>' in pages(started(*options)).get("/chat").text
+    with pytest.raises(ExegeteError, match="human studies show no generated text"):
+        started(*options, "--study", "answers")
+
+
+def test_a_study_of_changed_examples_needs_the_model_that_answers_them(started, folder, comparison):
+    options = ("--study", "changed", "--kind", "counterfactual")
+    made = ("--model", folder, "--data", "generated?size=12", "--limit", "3", "--methods", "saliency")
+    assert "3 examples, explained by saliency" in pages(started(*made, *options)).get("/studies/changed").text
+    with pytest.raises(ExegeteError, match="give that --model"):
+        started("--result", str(comparison), "--study", "others", "--kind", "counterfactual")
 
 
 def test_an_address_of_ipv6_has_brackets(started):
@@ -128,7 +155,7 @@ def test_smats_table_4_is_collected_from_its_file(started, tmp_path):
     [
         (("--study", "new"), "no study new yet"),
         (("--data", "generated", "--study", "new"), "needs a --model"),
-        (("--study", "new", "--kind", "sing"), "Valid choices: highlight, rank, simulate"),
+        (("--study", "new", "--kind", "sing"), "Valid choices: counterfactual, highlight, rank, simulate"),
         (("--study", "a/b"), "expected a name"),
         (("--study", ""), "expected a name"),
     ],

@@ -80,7 +80,7 @@ def test_a_model_is_trained_on_marks_that_a_page_collected(whole, tmp_path):
     client = annotator(whole, tokens["Ada"])
     for place in range(1, 33):
         page = client.get(f"/annotate/{place}")
-        client.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "seconds": "2", "word": ["0", "1"]})
+        client.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "seconds": "2", "unit": ["0", "1"]})
     path = whole.studies.engine.url.database
     command = ["train", "er_joint", "--config", "tiny", "--data", f"study:{path}", "--output-dir", f"{tmp_path}/guided"]
     settings = ["--set", "max_steps=2", "--set", "per_device_train_batch_size=4", "--device", "cpu", "--quiet"]

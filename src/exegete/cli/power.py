@@ -12,7 +12,7 @@ from exegete.cli.shared import options
 from exegete.cli.shared.console import console
 from exegete.errors import ExegeteError, unknown
 
-KINDS = ("rank", "simulate")
+KINDS = ("rank", "simulate", "counterfactual")
 
 
 def power(
@@ -25,7 +25,7 @@ def power(
         ),
     ],
     people: Annotated[str, typer.Option("--people", help="Numbers of people, comma-separated.")] = "10,20,40,60",
-    kind: Annotated[str, typer.Option("--kind", help="rank or simulate.")] = "rank",
+    kind: Annotated[str, typer.Option("--kind", help="rank, simulate or counterfactual.")] = "rank",
     methods: Annotated[int, typer.Option("--methods", min=1, help="Methods compared.")] = 3,
     items: Annotated[int, typer.Option("--items", min=1, help="Examples that each person sees.")] = 10,
     screen: Annotated[int, typer.Option("--screen", min=2, help="Explanations on a screen.")] = 4,

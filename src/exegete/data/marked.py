@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
+from exegete.data.alignment import Word, words_of
 from exegete.data.readers.base import Table, is_blank, text_features
 from exegete.data.readers.columns import Labels
+from exegete.data.sentences import sentences_of
 from exegete.errors import ExegeteError
 
 Mark = tuple[int, int, int]
 """Side (0 or 1), start and end in characters of that side's raw text, half-open."""
 MAJORITY = 0.5
+UNITS: Mapping[str, Callable[[str, int], tuple[Word, ...]]] = {"word": words_of, "sentence": sentences_of}
+"""What people mark: words, or whole sentences."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,18 @@ class Marked:
         for side, start, end in (mark for marks in self.marks.values() for mark in marks):
             if not 0 <= side < len(self.texts) or not 0 <= start < end <= len(self.texts[side]):
                 raise ExegeteError(f"{where}: expected marks inside the texts, got [{start}, {end}] of text {side + 1}")
+
+
+def units_of(texts: Sequence[str], unit: str = "word") -> list[Word]:
+    """The words, or sentences, of all texts."""
+    return [each for side, text in enumerate(texts) for each in UNITS[unit](text, side)]
+
+
+def touched(units: Sequence[Word], marks: Sequence[Sequence[int]]) -> list[bool]:
+    """Which units the marks touch."""
+    return [
+        any(unit.side == side and unit.start < end and start < unit.end for side, start, end in marks) for unit in units
+    ]
 
 
 def agreed(example: Marked, share: float = MAJORITY) -> list[list[list[int]]] | None:

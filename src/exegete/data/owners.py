@@ -11,7 +11,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from glob import escape
 from hashlib import blake2b
@@ -79,6 +79,13 @@ def only_writer(folder: Path) -> Iterator[None]:
     finally:
         (folder / LOCK).unlink(missing_ok=True)
         file.close()
+
+
+def sweep_lock(folder: Path) -> None:
+    """Removes the lock that a killed writer left in a folder, if it can be removed; that of a living one stays."""
+    if (folder / LOCK).exists():
+        with suppress(ExegeteError, OSError), only_writer(folder):
+            pass
 
 
 def _locked(path: Path) -> TextIO:

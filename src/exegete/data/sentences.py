@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable
 
-from exegete.data.alignment import Alignment
+from exegete.data.alignment import Alignment, Word, trimmed
 
 _END = re.compile(r"""[.!?…]+["'”’)\]]*(?=\s)|[。！？]+["'”’」』）]*|(?=\n)""")
 _BLANK = re.compile(r"\n[^\S\n]*\n\s*")
@@ -27,6 +27,13 @@ def sentence_ends(text: str) -> list[int]:
         if following and not inside and text[start:end].strip():
             ends.append(end)
     return [*ends, len(text)]
+
+
+def sentences_of(text: str, side: int = 0) -> tuple[Word, ...]:
+    """The sentences of a text as units that people can mark, without the white space around them."""
+    ends = sentence_ends(text)
+    spans = (trimmed(text, start, end) for start, end in zip([0, *ends], ends, strict=False))
+    return tuple(Word(text[start:end], side, start, end) for start, end in spans if start < end)
 
 
 def paragraph_ends(text: str) -> list[int]:

@@ -15,6 +15,7 @@ from exegete.errors import ExegeteError
 from exegete.web import guard
 from exegete.web.browse.routes import router as browse
 from exegete.web.busy import BusyError
+from exegete.web.chat.routes import router as chat
 from exegete.web.explore.routes import router as explore
 from exegete.web.human_study.annotate import router as annotate
 from exegete.web.human_study.manage import router as manage
@@ -41,6 +42,8 @@ def create_app(site: Site) -> FastAPI:
     admin = [Depends(guard.need_admin)]
     if site.explorer is not None:
         app.include_router(explore, dependencies=admin)
+    if site.chats is not None:
+        app.include_router(chat, dependencies=admin)
     if site.results:
         app.include_router(browse, dependencies=admin)
     if site.storage is not None:
@@ -63,9 +66,9 @@ def create_app(site: Site) -> FastAPI:
 async def _life(app: FastAPI) -> AsyncIterator[None]:
     """Work with models ends with the server."""
     yield
-    explorer = app.state.site.explorer
-    if explorer is not None:
-        explorer.work.close()
+    for room in (app.state.site.explorer, app.state.site.chats):
+        if room is not None:
+            room.work.close()
 
 
 @public.get("/static/{name}")
@@ -104,7 +107,7 @@ def sign_in(request: Request, form: guard.AnyForm) -> Response:
 def home(request: Request) -> Response:
     """The first room that is open."""
     site = site_of(request)
-    rooms = (("/explore", site.explorer), ("/browse", site.results), ("/studies", site.storage))
+    rooms = (("/explore", site.explorer), ("/chat", site.chats), ("/browse", site.results), ("/studies", site.storage))
     return RedirectResponse(next(address for address, room in rooms if room), 303)
 
 

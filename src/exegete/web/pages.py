@@ -19,6 +19,7 @@ from exegete.web.site import site_of
 
 ROOM = Path(str(files("exegete.web")))
 SCRIPTS = {
+    "chat.js": ROOM / "static" / "chat.js",
     "explore.js": ROOM / "static" / "explore.js",
     "annotate.js": ROOM / "static" / "annotate.js",
     "report.js": Path(str(files("exegete.reports"))) / "templates" / "report.js",

@@ -13,6 +13,7 @@ from exegete.web.settings import Limits
 
 if TYPE_CHECKING:
     from exegete.web.browse.stored import Result
+    from exegete.web.chat.service import Chats
     from exegete.web.explore.service import Explorer
     from exegete.web.human_study.storage import Storage
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 class Site:
     """The rooms that are open, the admin's token, and the names under which the server may be asked for.
 
-    `explorer`: models to explain; `results`: what `compare` and `study` left, by name; `storage`: human studies;
-    `address`: where browsers reach the server, which invitations begin with; default: where a request came to.
+    `explorer`: models to explain; `chats`: language models; `results`: what `compare` and `study` left, by name;
+    `storage`: human studies; `address`: where browsers reach the server, which invitations begin with; default: where a
+    request came to.
     """
 
     token: str = field(repr=False)
@@ -32,6 +34,7 @@ class Site:
     limits: Limits = field(default_factory=Limits)
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")
     address: str = ""
+    chats: Chats | None = None
 
     def __post_init__(self) -> None:
         if len(self.token) < 20:

@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.parse import quote
 
 import typer
@@ -22,7 +22,6 @@ from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
     from exegete.models import ExplainedModel
-    from exegete.web.explore.service import Explorer
 
 TOKEN = "EXEGETE_ADMIN_TOKEN"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -48,7 +47,8 @@ def serve(
         str | None,
         typer.Option(
             "--kind",
-            help="Of a new study: rank explanations, highlight evidence, or simulate the model. Default: rank.",
+            help="Of a new study: rank explanations, highlight evidence, simulate the model, or foretell its answer to "
+            "changed examples (counterfactual). Default: rank.",
         ),
     ] = None,
     protocol: Annotated[
@@ -70,6 +70,7 @@ def serve(
         int | None, typer.Option("--limit", min=1, help="Examples of a new study. Default: the protocol's, or 20.")
     ] = None,
     methods: options.Methods = None,
+    task: options.Task = None,
     host: Annotated[
         str,
         typer.Option("--host", help="The address to listen at; 0.0.0.0 lets other machines in that use a --name."),
@@ -97,6 +98,8 @@ def serve(
 
     Examples: exegete serve --model my-model --data generated --port 8000
 
+    exegete serve --model my-chat-model --task generation
+
     exegete serve --result comparison --result runs
 
     exegete serve --result comparison --study films --kind rank --host 0.0.0.0 --name study.example.org
@@ -105,6 +108,8 @@ def serve(
     """
     if not (model or result or storage) and study is None and protocol is None:
         raise ExegeteError("there is nothing to serve: give --model, --result, --study or --protocol")
+    if task == "generation" and (study is not None or protocol is not None):
+        raise ExegeteError("human studies show no generated text: leave --task out, or --study and --protocol")
     plan = None if protocol is None else Plan.of(protocol, study, kind)
     if plan is not None:
         study, kind, source = plan.name, plan.protocol.kind, plan.protocol.source
@@ -115,13 +120,18 @@ def serve(
     _require_web()
     import uvicorn
 
+    import exegete
     from exegete.studies.compare.compare import native_methods
     from exegete.web import Site
     from exegete.web.browse.stored import open_results
     from exegete.web.server import configuration
 
     hush()
-    explained, specs = _models(model or [], device, dtype, max_length), options.split_ids(methods) or []
+    sources = _named(model or [])
+    loaded: dict[str, Any] = {"device": device, "dtype": dtype, "max_length": max_length}
+    loaded |= {} if task is None else {"task": task}
+    explained = {short: exegete.load(source, **loaded) for short, source in sources.items()}
+    specs = options.split_ids(methods) or []
     if explained:
         choose(threads, max(hidden_size(each) or 0 for each in explained.values()), device)
     specs = native_methods() if specs == ["all"] else specs
@@ -136,7 +146,8 @@ def serve(
     hosts = (*LOOPBACK, *(_in_address(each) for each in names))
     socket = uvicorn.Config("", host=host, port=port).bind_socket()
     address = _address(names[0], socket.getsockname()[1])
-    site = Site(token, _explorer(explained, specs, rows, seed), results, kept, hosts=hosts, address=address)
+    rooms = _rooms(explained, sources, specs, rows, seed, task)
+    site = Site(token, results=results, storage=kept, hosts=hosts, address=address, **rooms)
     config = configuration(site, host, port)
     if host in EVERYWHERE and not name:
         say("other machines are refused: say with --name by which name or address their browsers reach this one")
@@ -171,17 +182,12 @@ def _require_web() -> None:
     del fastapi, sqlalchemy, uvicorn
 
 
-def _models(
-    models: Sequence[str], device: str | None, dtype: str | None, max_length: int | None
-) -> dict[str, ExplainedModel]:
+def _named(models: Sequence[str]) -> dict[str, str]:
     """Models by the last part of their name."""
-    import exegete
-
-    found: dict[str, ExplainedModel] = {}
+    found: dict[str, str] = {}
     for source in models:
         short = source.rstrip("/").rpartition("/")[2]
-        taken = short if short not in found else f"{short} {len(found) + 1}"
-        found[taken] = exegete.load(source, device=device, dtype=dtype, max_length=max_length)
+        found[short if short not in found else f"{short} {len(found) + 1}"] = source
     return found
 
 
@@ -200,13 +206,26 @@ def _examples(
     from exegete.studies.compare.compare import with_label_names
 
     model = next(iter(models.values()))
+    if model.task.name == "generation":
+        return list(dataset)
     rows = in_model_labels(model, dataset)
     return with_label_names(model, rows)
 
 
-def _explorer(
-    models: Mapping[str, ExplainedModel], methods: Sequence[str], rows: Sequence[Mapping[str, Any]], seed: int
-) -> Explorer | None:
+def _rooms(
+    models: Mapping[str, ExplainedModel],
+    sources: Mapping[str, str],
+    methods: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    seed: int,
+    task: str | None,
+) -> dict[str, Any]:
+    """The room where models are explained: language models have one of their own, and bring trained citations."""
+    from exegete.web.chat.service import Chats
     from exegete.web.explore.service import Explorer
 
-    return Explorer(models, methods, rows, seed=seed) if models else None
+    if task != "generation":
+        return {"explorer": Explorer(models, methods, rows, seed=seed) if models else None}
+    trained = {name: source for name, source in sources.items() if (Path(source) / "citation").is_dir()}
+    own = {name: f"citation:{source}" for name, source in trained.items()}
+    return {"chats": Chats(cast(Any, models), methods, rows, seed=seed, own=own)}

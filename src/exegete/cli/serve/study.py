@@ -81,6 +81,7 @@ def make_study(storage: Storage, name: str, kind: str | None, material: Material
     """Makes the study if there is none of its name. Raises ExegeteError where one of another plan has the name."""
     from sqlalchemy import select
 
+    from exegete.web.human_study.kinds import KINDS
     from exegete.web.human_study.projects import check_new, create
     from exegete.web.human_study.tables import Project
 
@@ -96,8 +97,22 @@ def make_study(storage: Storage, name: str, kind: str | None, material: Material
     kind = kind or "rank"
     check_new(name, kind)
     found, labels = _cases(name, material)
+    if KINDS[kind].changes:
+        found = _changed(found, material, protocol)
     with storage.writing() as session:
         create(session, name, found, kind, labels=labels, seed=material.seed, protocol=protocol)
+
+
+def _changed(found: Sequence[Case], material: Material, protocol: str | None) -> list[Case]:
+    """The examples with changed versions, by the protocol's rule or the usual one."""
+    from exegete.web.human_study.changes import with_changes
+    from exegete.web.human_study.protocol.file import ChangePart, protocol_of
+
+    if not material.models:
+        raise ExegeteError("people foretell a model's answers to changed examples: give that --model")
+    rule = ChangePart() if protocol is None else protocol_of(protocol).change
+    say("asking the model about changed examples")
+    return with_changes(next(iter(material.models.values())), found, rule, material.seed)
 
 
 def _cases(name: str, material: Material) -> tuple[list[Case], Sequence[str]]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from exegete.studies.runs.run_cell import Ended, attempt
 from exegete.studies.runs.store import Cell
 
 GRACE = 120.0
+STOPS = (signal.SIGINT, signal.SIGTERM)
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -115,7 +117,7 @@ class LocalWorkers:
             variables["CUDA_VISIBLE_DEVICES"] = _visible(number % self.gpus)
         context = mp.get_context("spawn")
         process = context.Process(target=_work, args=(theirs, self.root, self.threads), name=f"worker {number}")
-        with _environment(variables):
+        with _environment(variables), _unstopped():
             process.start()
         theirs.close()
         return _Worker(process, ours)
@@ -124,6 +126,7 @@ class LocalWorkers:
 def _work(pipe: Connection, root: Path, threads: int) -> None:
     """A worker's life: runs that come through the pipe, until it is closed."""
     os.setpgrp()
+    _listen()
     prepare(threads)
     threading.Thread(target=_outlived, daemon=True).start()
     while True:
@@ -136,6 +139,24 @@ def _work(pipe: Connection, root: Path, threads: int) -> None:
             pipe.send(ended)
         except OSError:
             return
+
+
+@contextmanager
+def _unstopped() -> Iterator[None]:
+    """What is started in the block sees no Ctrl-C and no SIGTERM until it listens, and is handed over whole."""
+    ensure_running()  # what it begins with lets these signals through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _listen() -> None:
+    """Forgets a Ctrl-C that came while this process started: it was meant for the command, which says what to do."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, before)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
 def prepare(threads: int) -> None:

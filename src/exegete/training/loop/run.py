@@ -14,7 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from exegete.data.owners import LOCK, only_writer
+from exegete.data.owners import LOCK, only_writer, sweep_lock
 from exegete.data.provenance import versions, write_json
 from exegete.errors import ExegeteError, brief
 from exegete.training.loop.checkpoints import checkpoints, flaws, newest_whole
@@ -37,10 +37,14 @@ class Run:
     config: Mapping[str, Any]
 
     def finished(self) -> Mapping[str, Any] | None:
-        """The metrics of a finished run with this very configuration; None when there is none."""
+        """The metrics of a finished run with this very configuration; None when there is none.
+
+        A lock that is left there, of a process that was killed after it had finished the run, goes.
+        """
         record = self._record()
         if record is None or record["status"] != "finished" or self._difference(record) is not None:
             return None
+        sweep_lock(self.folder)
         metrics: Mapping[str, Any] = json.loads((self.folder / METRICS).read_text(encoding="utf-8"))
         return metrics
 

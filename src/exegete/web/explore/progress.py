@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import Event
 from typing import Any
 
-from exegete.models import Batch, ExplainedModel
+from torch import nn
 
 Report = Callable[[int], None]
 
@@ -17,7 +17,7 @@ class StoppedError(Exception):
 
 
 @contextmanager
-def counted(model: ExplainedModel, report: Report, stop: Event) -> Iterator[None]:
+def counted(model: nn.Module, report: Report, stop: Event) -> Iterator[None]:
     """Inside the block `report` is told, before each forward pass, how many inputs have gone through the model.
 
     Raises:
@@ -25,14 +25,15 @@ def counted(model: ExplainedModel, report: Report, stop: Event) -> Iterator[None
     """
     seen = 0
 
-    def before(_: Any, args: tuple[Any, ...]) -> None:
+    def before(_: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         nonlocal seen
         if stop.is_set():
             raise StoppedError
         report(seen)
-        seen += len(args[0]) if args and isinstance(args[0], Batch) else 1
+        given = [*args, named.get("input_ids"), named.get("inputs_embeds")]
+        seen += next((len(each) for each in given if each is not None), 1)
 
-    hook = model.register_forward_pre_hook(before)
+    hook = model.register_forward_pre_hook(before, with_kwargs=True)
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 from random import choice
 from threading import Event
 
@@ -16,9 +17,10 @@ from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.highlighted.picture import picture as drawn_picture
 from exegete.web import guard
 from exegete.web.coefficients import coefficients, learns
+from exegete.web.explore.progress import Report
 from exegete.web.explore.question import LEVELS, Question, question
 from exegete.web.explore.service import EXAMPLE, Answer, Answered, Explorer
-from exegete.web.explore.stream import events
+from exegete.web.explore.stream import Put, events, in_steps
 from exegete.web.pages import download, fragment, page
 from exegete.web.pictures import png
 from exegete.web.site import site_of
@@ -80,17 +82,28 @@ def some_example(request: Request) -> Response:
 
 @router.get("/explore/stream")
 async def stream(request: Request) -> Response:
-    """The answers as they come."""
+    """The answers as they come: `progress` (method and share), `card` (method and HTML)."""
     explorer, asked = _asked(request)
-    lines = events(explorer, asked, lambda answered: _card(explorer, asked, answered))
+    lines = events(explorer.work, partial(_tell, explorer, asked))
     return StreamingResponse(lines, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+def _tell(explorer: Explorer, asked: Question, put: Put, stop: Event) -> None:
+    for name in asked.method:
+        found = explorer.explain(asked, name, _reporter(explorer, asked, name, put), stop)
+        put("card", {"method": name, "html": _card(explorer, asked, found)})
+
+
+def _reporter(explorer: Explorer, asked: Question, name: str, put: Put) -> Report:
+    told, total = in_steps(put, method=name), cache(partial(explorer.total, asked, name))
+    return lambda seen: told(seen / total())
 
 
 @router.post("/explore/without")
 async def without(request: Request, form: guard.CheckedForm) -> Response:
     """The model's answers when some words (tokens, patches) are removed, as JSON."""
     explorer, asked = _asked(request, form)
-    removed = _numbers(guard.one(form, "removed"))
+    removed = numbers(guard.one(form, "removed"))
     found = await explorer.work.answer(request, lambda stop: explorer.answers(asked, removed, stop))
     return JSONResponse([{"label": answer.label, "value": answer.value} for answer in found])
 
@@ -171,7 +184,8 @@ def _bars(answers: Sequence[Answer]) -> list[tuple[Answer, bool]]:
     return [(answer, place < BARS) for place, answer in enumerate(ranked)]
 
 
-def _numbers(text: str) -> list[int]:
+def numbers(text: str) -> list[int]:
+    """The numbers between commas. Raises ExegeteError for anything else."""
     parts = [part for part in text.split(",") if part]
     if not all(part.isdecimal() and len(part) < 7 for part in parts):
         raise ExegeteError("expected the numbers of words between commas")

@@ -1,4 +1,4 @@
-"""Methods' answers as server-sent events, as they come; who leaves stops the work."""
+"""What work tells while it goes on, as server-sent events; who leaves stops it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from contextlib import suppress
 from threading import Event
 from typing import Any
 
-from exegete.web.explore.question import Question
-from exegete.web.explore.service import Answered, Explorer
+from exegete.web.explore.queue import WorkQueue
 
 STEPS = 50
-"""Events of progress a method sends at most."""
+"""Events of progress at most."""
 Put = Callable[[str, Any], None]
 
 
-def events(explorer: Explorer, asked: Question, drawn: Callable[[Answered], str]) -> AsyncIterator[str]:
-    """`progress` (method and share), `card` (method and HTML, from `drawn`), at last `end`.
+def events(work: WorkQueue, tell: Callable[[Put, Event], None]) -> AsyncIterator[str]:
+    """What `tell` puts (kind, value) from the queue's thread, until it is done or its event is set; at last `end`.
 
     Raises:
         BusyError: at once, where too much is waiting.
@@ -30,9 +29,23 @@ def events(explorer: Explorer, asked: Question, drawn: Callable[[Answered], str]
         with suppress(RuntimeError):  # the server has stopped
             loop.call_soon_threadsafe(queue.put_nowait, f"event: {kind}\ndata: {json.dumps(value)}\n\n")
 
-    outcome, stop = explorer.work.put(lambda stop: _work(explorer, asked, drawn, put, stop))
+    outcome, stop = work.put(lambda stop: tell(put, stop))
     outcome.add_done_callback(lambda _: put("end", {}))
     return _told(queue, outcome, stop)
+
+
+def in_steps(put: Put, **about: Any) -> Callable[[float], None]:
+    """A function that tells how much is done, from 0 to 1, in at most so many `progress` events as are worth it."""
+    last = -1
+
+    def report(share: float) -> None:
+        nonlocal last
+        step = min(STEPS, int(STEPS * share))
+        if step > last:
+            last = step
+            put("progress", about | {"share": step / STEPS})
+
+    return report
 
 
 async def _told(queue: asyncio.Queue[str], outcome: Future[None], stop: Event) -> AsyncIterator[str]:
@@ -44,25 +57,3 @@ async def _told(queue: asyncio.Queue[str], outcome: Future[None], stop: Event) -
     finally:
         stop.set()
         outcome.cancel()
-
-
-def _work(explorer: Explorer, asked: Question, drawn: Callable[[Answered], str], put: Put, stop: Event) -> None:
-    for name in asked.method:
-        answer = explorer.explain(asked, name, _reporter(explorer, asked, name, put), stop)
-        put("card", {"method": name, "html": drawn(answer)})
-
-
-def _reporter(explorer: Explorer, asked: Question, name: str, put: Put) -> Callable[[int], None]:
-    total: float | None = None
-    last = -1
-
-    def report(seen: int) -> None:
-        nonlocal total, last
-        if total is None:
-            total = explorer.total(asked, name)
-        step = min(STEPS, int(STEPS * seen / total))
-        if step > last:
-            last = step
-            put("progress", {"method": name, "share": step / STEPS})
-
-    return report

@@ -7,21 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy.orm import Session
 
+from exegete.data.marked import touched
 from exegete.errors import ExegeteError
 from exegete.web import guard
 from exegete.web.busy import written
 from exegete.web.human_study import answers
 from exegete.web.human_study.answers import Walk
-from exegete.web.human_study.kinds import BEFORE
+from exegete.web.human_study.kinds import BEFORE, Asked
 from exegete.web.human_study.projects import invited
 from exegete.web.human_study.protocol import steps
 from exegete.web.human_study.protocol.known import passed
 from exegete.web.human_study.protocol.stages import MAIN, TRAINING
-from exegete.web.human_study.tables import Annotator, Item, now
+from exegete.web.human_study.tables import Annotator, now
 from exegete.web.pages import page
 from exegete.web.site import site_of
 
@@ -199,31 +201,28 @@ def shown(
         lang=way.language,
         place=place,
         base=f"/annotate/{way.role}/{place}" if way.role else f"/annotate/{place}",
-        signed=way.show == "signed",
+        signed=way.main.show == "signed",
         sure=(content or {}).get("confidence"),
         asked=asked,
         phase=phase,
         label=item.content["label"],
-        chosen=_chosen(way, item, content, asked, form),
+        chosen=_chosen(way, content, asked, form),
         first=None if first is None else first.content,
         problem=problem,
     )
 
 
-def _chosen(way: Walk, item: Item, content: dict[str, Any] | None, asked: Any, form: guard.Form | None) -> Any:
+def _chosen(way: Walk, content: dict[str, Any] | None, asked: Asked, form: guard.Form | None) -> Any:
     """The form's initial values: those just sent, or those of an earlier answer."""
     if way.project.kind == "rank":
         if form is not None:
             return {each.letter: guard.one(form, f"rank-{each.letter}") for each in asked.shown}
         return {each.letter: str((content or {}).get("ranks", {}).get(each.method, "")) for each in asked.shown}
-    if way.project.kind == "simulate":
+    if way.kind.guesses:
         return (content or {}).get("guess")
-    marks = (content or {}).get("marks", [])
-    return {
-        number
-        for number, word in enumerate(asked.words)
-        if any(word.side == side and word.start < end and start < word.end for side, start, end in marks)
-    }
+    if form is not None:
+        return {number for number in range(len(asked.units)) if str(number) in form.get("unit", ())}
+    return set(np.flatnonzero(touched(asked.units, (content or {}).get("marks", []))).tolist())
 
 
 def _confidence(way: Walk, form: guard.Form) -> dict[str, int]:

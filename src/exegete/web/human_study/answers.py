@@ -11,11 +11,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from exegete.errors import ExegeteError
-from exegete.web.human_study.blind import POSITIVE, Unnamed, assigned, blinded, item_order
-from exegete.web.human_study.blocks import SCREEN, Blocks
+from exegete.web.human_study.blind import Unnamed, assigned, blinded, item_order
+from exegete.web.human_study.blocks import Blocks
 from exegete.web.human_study.cases import restored
 from exegete.web.human_study.kinds import AFTER, BEFORE, KINDS, Asked, Kind
-from exegete.web.human_study.protocol.file import Protocol, digest_of, protocol_of
+from exegete.web.human_study.protocol.file import MainPart, Protocol, digest_of, main_of, protocol_of, wording
 from exegete.web.human_study.tables import Annotator, Answer, Item, Project, now
 
 LONGEST = 24 * 3600.0
@@ -56,9 +56,14 @@ class Walk:
         return "en" if self.protocol is None else self.protocol.language
 
     @property
-    def show(self) -> str:
-        """The part of scores that is shown, see `blind.SHOWN`."""
-        return POSITIVE if self.protocol is None else self.protocol.main.show
+    def main(self) -> MainPart:
+        """How examples are shown, and what is asked of each."""
+        return main_of(self.project.protocol)
+
+    @property
+    def wording(self) -> str:
+        """What the catalogue calls the usual instructions."""
+        return wording(self.project.kind, self.main.unit)
 
     @property
     def kind(self) -> Kind:
@@ -117,16 +122,16 @@ def asked(way: Walk, item: Item, phase: str) -> Asked:
         found = {each.method: restored(each) for each in item.explanations}
         person = way.annotator.id if way.annotator.slot is None else way.annotator.slot
         names = sorted(found)
-        screen = way.protocol.main.screen if way.protocol else SCREEN
-        places = Blocks.of(len(names), screen).shown(person, item.number)
+        places = Blocks.of(len(names), way.main.screen).shown(person, item.number)
         if phase == AFTER:
             places = [assigned(len(names), annotator=person, number=item.number)]
         found = {names[place]: found[names[place]] for place in places}
         order = {"seed": way.project.seed, "annotator": way.annotator.id, "number": item.number}
-        shown = blinded(found, **order, show=way.show)
+        shown = blinded(found, **order, show=way.main.show)
     content = item.content
     picture = item.picture is not None
-    return Asked(tuple(content["texts"]), picture, shown, way.project.labels, content["prediction"])
+    changed, labels = content.get("changed"), way.project.labels
+    return Asked(tuple(content["texts"]), picture, shown, labels, content["prediction"], changed, way.main.unit)
 
 
 def answer(session: Session, way: Walk, item: Item, phase: str) -> Answer | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from exegete.data.marked import Marked
@@ -22,6 +22,15 @@ USUAL = ("input_x_gradient", "integrated_gradients", "attention_all")
 
 
 @dataclass(frozen=True)
+class Changed:
+    """A changed version of an example: its texts, the model's answer, and words with what stands in their place."""
+
+    texts: tuple[str, ...]
+    prediction: str
+    edits: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class Case:
     """An example. `explanations` by method, all of one target; `label`: its name; `picture`: a PNG."""
 
@@ -31,10 +40,13 @@ class Case:
     prediction: str | None = None
     picture: bytes | None = None
     marks: Mapping[str, tuple[tuple[int, int, int], ...]] = field(default_factory=dict)
+    changed: Changed | None = None
 
     def to_item(self, number: int) -> Item:
         """The case as it is stored."""
-        content = {"texts": list(self.texts), "label": self.label, "prediction": self.prediction}
+        content: dict[str, Any] = {"texts": list(self.texts), "label": self.label, "prediction": self.prediction}
+        if self.changed is not None:
+            content["changed"] = asdict(self.changed)
         kept = [
             StoredExplanation(method=method, attribution=_plain(item)) for method, item in self.explanations.items()
         ]

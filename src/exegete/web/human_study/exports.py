@@ -17,7 +17,7 @@ from exegete.data.argilla import write_records
 from exegete.data.label_studio import write_tasks
 from exegete.data.marked import marked_table
 from exegete.errors import ExegeteError
-from exegete.web.human_study.kinds import BEFORE
+from exegete.web.human_study.kinds import BEFORE, KINDS
 from exegete.web.human_study.people import left_out, row, taking
 from exegete.web.human_study.protocol.file import digest_of, protocol_of
 from exegete.web.human_study.reporting import figure, methods, results
@@ -37,6 +37,8 @@ SCHEMA = pa.schema(
         "guess": pa.string(),
         "prediction": pa.string(),
         "label": pa.string(),
+        "changed": pa.list_(pa.string()),
+        "changed_prediction": pa.string(),
         "marks": pa.list_(pa.list_(pa.int64())),
         "confidence": pa.int64(),
         "included": pa.bool_(),
@@ -190,6 +192,8 @@ def _rows(project: Project, answer: Answer) -> Iterator[dict[str, Any]]:
         "phase": answer.phase or None,
         "prediction": item["prediction"],
         "label": item["label"],
+        "changed": item.get("changed", {}).get("texts"),
+        "changed_prediction": item.get("changed", {}).get("prediction"),
         "confidence": content.get("confidence"),
         "seconds": answer.seconds,
         "revision": answer.revision,
@@ -199,7 +203,7 @@ def _rows(project: Project, answer: Answer) -> Iterator[dict[str, Any]]:
     if project.kind == "rank":
         for place, method in enumerate(content["order"], 1):
             yield row | {"method": method, "position": place, "rank": content["ranks"][method]}
-    elif project.kind == "simulate":
+    elif KINDS[project.kind].guesses:
         yield row | {"guess": content["guess"], "method": None if answer.phase == BEFORE else content["method"]}
     else:
         yield row | {"marks": content["marks"]}

@@ -1,4 +1,4 @@
-"""The kinds of human study: ranking explanations, marking evidence, predicting the model's answer."""
+"""The kinds of human study: ranking explanations, marking evidence, predicting the model's answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from exegete.data.alignment import Word, words_of
+from exegete.data.alignment import Word
+from exegete.data.marked import units_of
 from exegete.data.spans import marked
 from exegete.errors import ExegeteError
 from exegete.web.human_study.blind import Unnamed
@@ -21,7 +22,8 @@ BEFORE, AFTER = "before", "after"
 class Asked:
     """The content of a question to one annotator about one example.
 
-    `shown`: its explanations under letters, in this annotator's order; `labels`: what the model can answer.
+    `shown`: its explanations under letters, in this annotator's order; `labels`: what the model can answer; `changed`:
+    the version of the example whose answer is asked, where there is one; `unit`: what is marked.
     """
 
     texts: tuple[str, ...]
@@ -29,21 +31,28 @@ class Asked:
     shown: Sequence[Unnamed]
     labels: Sequence[str]
     prediction: str | None
+    changed: Mapping[str, Any] | None = None
+    unit: str = "word"
 
     @property
-    def words(self) -> list[Word]:
-        """The words of all texts."""
-        return [word for side, text in enumerate(self.texts) for word in words_of(text, side)]
+    def units(self) -> list[Word]:
+        """The parts of all texts that can be marked."""
+        return units_of(self.texts, self.unit)
 
 
 class Kind(ABC):
-    """A kind of study. `phases` are asked one after the other; `final`: an answer in these cannot be changed."""
+    """A kind of study. `phases` are asked one after the other; `final`: an answer in these cannot be changed.
+
+    `guesses`: people say what the model answers; `changes`: to a changed version of each example.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
     phases: ClassVar[tuple[str, ...]] = (ONLY,)
     final: ClassVar[tuple[str, ...]] = ()
     fewest: ClassVar[int] = 0
+    guesses: ClassVar[bool] = False
+    changes: ClassVar[bool] = False
 
     @property
     def question(self) -> str:
@@ -74,23 +83,23 @@ class Rank(Kind):
 
 
 class Highlight(Kind):
-    """Mark the words that are evidence for the label: a human rationale."""
+    """Mark the words or sentences that are evidence for the label: a human rationale."""
 
     name = "highlight"
     title = "Mark evidence"
 
     def read(self, form: Mapping[str, Sequence[str]], asked: Asked, phase: str) -> dict[str, Any]:
-        """`marks`: (side, start, end) in characters; neighbouring words make one mark."""
-        words = asked.words
-        chosen = set(form.get("word", ()))
-        if not chosen <= {str(number) for number in range(len(words))}:
-            raise ExegeteError("a marked word is not one of the text's")
+        """`marks`: (side, start, end) in characters; neighbouring units make one mark."""
+        units = asked.units
+        chosen = set(form.get("unit", ()))
+        if not chosen <= {str(number) for number in range(len(units))}:
+            raise ExegeteError(f"a marked {asked.unit} is not one of the text's")
         marks = [
             [side, start, end]
             for side in range(len(asked.texts))
             for start, end in marked(
-                [(word.start, word.end) for word in words if word.side == side],
-                [str(number) in chosen for number, word in enumerate(words) if word.side == side],
+                [(unit.start, unit.end) for unit in units if unit.side == side],
+                [str(number) in chosen for number, unit in enumerate(units) if unit.side == side],
             )
         ]
         return {"marks": marks}
@@ -104,6 +113,7 @@ class Simulate(Kind):
     phases = (BEFORE, AFTER)
     final = (BEFORE,)
     fewest = 1
+    guesses = True
 
     def read(self, form: Mapping[str, Sequence[str]], asked: Asked, phase: str) -> dict[str, Any]:
         """`guess`: a label; `method`: what explained it, in the second phase."""
@@ -114,4 +124,14 @@ class Simulate(Kind):
         return guess | ({"method": asked.shown[0].method} if phase == AFTER else {})
 
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Rank(), Highlight(), Simulate())}
+class Counterfactual(Simulate):
+    """Predict the model's answer to a changed version of an example whose answer is known, before and after the
+    example's explanation (counterfactual simulation, Hase and Bansal 2020, section 3.2).
+    """
+
+    name = "counterfactual"
+    title = "Predict the model on changed examples"
+    changes = True
+
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Rank(), Highlight(), Simulate(), Counterfactual())}

@@ -40,7 +40,9 @@ def listing(request: Request) -> Response:
     site = site_of(request)
     with site.studies.reading() as session:
         found = [(project, _progress(session, project)) for project in session.scalars(select(Project))]
-        return page(request, "studies", projects=found, kinds=KINDS, sources=_sources(site), formats=FORMATS)
+        of_results = [kind for kind in KINDS.values() if not kind.changes]
+        values: dict[str, Any] = {"kinds": KINDS, "offered": of_results, "sources": _sources(site), "formats": FORMATS}
+        return page(request, "studies", projects=found, **values)
 
 
 @router.post("")

@@ -54,15 +54,16 @@ def create(
     """
     plan = None if protocol is None else protocol_of(protocol)
     if plan is not None:
-        kind, seed, question = plan.kind, plan.seed, plan.question or texts(plan.language)(f"{plan.kind}_question")
+        kind, seed, question = plan.kind, plan.seed, plan.question or texts(plan.language)(f"{plan.wording}_question")
     check_new(name, kind)
     if session.scalar(select(Project.id).where(Project.name == name)) is not None:
         raise ExegeteError(f"there is a study named {name!r} already: choose another name")
-    predicted = {case.prediction for case in cases if case.prediction is not None}
+    every = (case.prediction for case in cases), (case.changed.prediction for case in cases if case.changed)
+    predicted = {answer for answer in chain(*every) if answer is not None}
     answers = list(labels) or sorted(predicted)
     _check(cases, kind)
-    if kind == "simulate" and not (predicted <= set(answers) and len(answers) > 1):
-        raise ExegeteError(f"the kind simulate needs a model that says one of 2 labels or more, found {answers!r:.90}")
+    if KINDS[kind].guesses and not (predicted <= set(answers) and len(answers) > 1):
+        raise ExegeteError(f"the kind {kind} needs a model that says one of 2 labels or more, found {answers!r:.90}")
     project = Project(
         name=name,
         kind=kind,
@@ -84,9 +85,9 @@ def _add_known(session: Session, project: Project, plan: Protocol) -> None:
     """The protocol's examples with known answers, numbered behind the others."""
     parts = [(part, "training") for part in plan.training] + [(part, "check") for part in plan.attention.items]
     for number, (part, role) in enumerate(parts, len(project.items)):
-        if plan.kind == "simulate" and part.prediction not in project.labels:
-            raise unknown("answer of the model", part.prediction, project.labels)
-        item = known_item(part, number, role, plan.kind, plan.seed)
+        item = known_item(part, number, role, plan)
+        if KINDS[plan.kind].guesses and item.answer not in project.labels:
+            raise unknown("answer of the model", str(item.answer), project.labels)
         item.project_id = project.id
         session.add(item)
     session.flush()
@@ -115,6 +116,8 @@ def _check(cases: Sequence[Case], kind: str) -> None:
     if other is not None:
         told = f"{other.target_label} where the model predicts {other.prediction_label}"
         raise ExegeteError(f"a study of the kind {kind} needs explanations of predictions, these explain {told}")
+    if KINDS[kind].changes and any(case.changed is None for case in cases):
+        raise ExegeteError("people foretell answers to changed examples: make this study of --model and --data")
     if kind == "highlight" and any(not case.texts for case in cases):
         raise ExegeteError("evidence can be marked in texts only: choose the kind rank or simulate for images")
 

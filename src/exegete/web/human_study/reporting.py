@@ -13,16 +13,18 @@ from sqlalchemy.orm import Session
 
 from exegete.errors import ExegeteError
 from exegete.web.human_study.analysis.mixed import Mixed, Observed, mixed
-from exegete.web.human_study.kinds import AFTER
+from exegete.web.human_study.kinds import AFTER, KINDS
 from exegete.web.human_study.people import counts, left_out, taking
-from exegete.web.human_study.protocol.file import Protocol, digest_of, protocol_of
+from exegete.web.human_study.protocol.file import ChangePart, Protocol, digest_of, main_of, protocol_of
 from exegete.web.human_study.results import Findings, answers_of, findings
 from exegete.web.human_study.tables import Answer, Project
 
-KINDS = {
+DID = {
     "rank": "ranked {screen} unnamed explanations of each example, ties allowed",
-    "highlight": "marked the words that they took for evidence of the label",
-    "simulate": "predicted the model's answer before and after they saw an explanation",
+    "highlight": "marked the {unit}s that they took for evidence of the label",
+    "simulate": "predicted the model's answer before and after seeing an explanation",
+    "counterfactual": "was told the model's answer and predicted its answer to a changed version, before and after "
+    "seeing an explanation of the example as it was",
 }
 
 
@@ -104,7 +106,7 @@ def _observed(project: Project, answer: Answer) -> list[Observed]:
     if project.kind == "rank":
         return [Observed(person, item, method, float(rank)) for method, rank in content["ranks"].items()]
     if answer.phase == AFTER:
-        return [Observed(person, item, content["method"], float(content["guess"] == answer.item.content["prediction"]))]
+        return [Observed(person, item, content["method"], float(content["guess"] == answer.item.answer))]
     return []
 
 
@@ -139,14 +141,34 @@ def _who(people: Sequence[Any], plan: Protocol | None, project: Project) -> list
 
 def _what(project: Project, plan: Protocol | None) -> list[str]:
     names = sorted({each.method for item in project.items[:1] for each in item.explanations})
-    screen = min(len(names), plan.main.screen if plan else 4)
-    each = plan.main.items if plan is not None and plan.main.items else len(project.items)
+    main = main_of(project.protocol)
+    screen, each = min(len(names), main.screen), main.items or len(project.items)
     blocks = " in balanced incomplete blocks" if screen < len(names) and project.kind == "rank" else ""
     by = f" Explanations were made by {', '.join(names)}{blocks}." if names else ""
     shown = {"positive": "their positive scores", "absolute": "their scores' size", "signed": "scores of both signs"}
-    rule = f" All showed {shown[plan.main.show if plan else 'positive']} in the same colours." if names else ""
-    did = KINDS[project.kind].format(screen=screen)
-    return [f"For {each} of {len(project.items)} examples, in random order, each person {did}.{by}{rule}"]
+    rule = f" All showed {shown[main.show]} in the same colours." if names else ""
+    did = DID[project.kind].format(screen=screen, unit=main.unit)
+    told = f"For {each} of {len(project.items)} examples, in random order, each person {did}.{by}{rule}"
+    return [told, *_changed(project, plan)]
+
+
+def _changed(project: Project, plan: Protocol | None) -> list[str]:
+    """The rule by which examples were changed, and how often the model's answer changed with them."""
+    if not KINDS[project.kind].changes:
+        return []
+    rule = ChangePart() if plan is None else plan.change
+    turned = sum(item.answer != item.content["prediction"] for item in project.items)
+    how = "removed" if rule.how == "remove" else "replaced by words of other examples"
+    chosen = (
+        f"of {rule.tries} versions of each, for half of the examples one was taken that changes the model's answer, "
+        "as far as there were such, for the others one that does not"
+        if rule.balanced
+        else "one version of each"
+    )
+    return [
+        f"In changed versions {rule.words} words, drawn by chance (seed {project.seed}), were {how}; {chosen}. The "
+        f"model's answer differs in {turned} of {len(project.items)}."
+    ]
 
 
 def _analysis(project: Project, found: Findings) -> list[str]:
@@ -156,7 +178,7 @@ def _analysis(project: Project, found: Findings) -> list[str]:
             "and by a linear mixed model of ranks with people and examples as crossed random effects; people agreed "
             f"with Krippendorff's α = {_number(found.alpha)} (ordinal)."
         ]
-    if project.kind == "simulate":
+    if KINDS[project.kind].guesses:
         return [
             "The gain is the share of right guesses with an explanation less that without, with 95 % intervals "
             "bootstrapped over examples; normalised, it is divided by the largest gain there could be. Second guesses "
@@ -164,7 +186,8 @@ def _analysis(project: Project, found: Findings) -> list[str]:
         ]
     return [
         "Each method's scores were compared with the words that half of the people marked (AUC, average precision); "
-        f"people agreed with F1 = {_number(found.f1)} and Krippendorff's α = {_number(found.alpha)} on words."
+        f"people agreed with F1 = {_number(found.f1)} and Krippendorff's α = {_number(found.alpha)} on "
+        f"{main_of(project.protocol).unit}s."
     ]
 
 

@@ -11,12 +11,13 @@ from sqlalchemy.orm import Session, selectinload
 
 from exegete.data.marked import Marked
 from exegete.web.human_study.analysis.agreement import krippendorff
-from exegete.web.human_study.analysis.evidence import Plausible, agreement, marked_words, plausible
+from exegete.web.human_study.analysis.evidence import Plausible, agreement, marked_units, plausible
 from exegete.web.human_study.analysis.pairs import Strength, strengths
 from exegete.web.human_study.analysis.ranking import Ballot, Rating, concordance, mean_concordance, ratings
 from exegete.web.human_study.analysis.simulation import Guess, Help, helped
 from exegete.web.human_study.cases import restored
-from exegete.web.human_study.kinds import AFTER, BEFORE
+from exegete.web.human_study.kinds import AFTER, BEFORE, KINDS
+from exegete.web.human_study.protocol.file import main_of
 from exegete.web.human_study.tables import Annotator, Answer, Item, Project
 
 NAN = float("nan")
@@ -28,7 +29,7 @@ class Findings:
 
     `w_examples`: mean of Kendall's W over `n_examples` examples that several people ranked; `w_people`: W of the
     people's mean ranks of each method; `f1`: agreement of marks; `alpha`: Krippendorff's α of ranks (ordinal), second
-    guesses or marked words (nominal).
+    guesses or marked units (nominal).
     """
 
     answers: int
@@ -62,14 +63,14 @@ def findings(session: Session, project: Project, left_out: Collection[int] = ())
     answers = answers_of(session, project, left_out)
     if project.kind == "rank":
         return _ranked(answers)
-    if project.kind == "simulate":
+    if KINDS[project.kind].guesses:
         found = guesses(answers)
         return Findings(len(answers), help=helped(found, project.seed), guesses=found, alpha=_alpha_of_guesses(answers))
     examples = marked_examples(session, project, left_out)
     explained = [{each.method: restored(each) for each in item.explanations} for item in project.items]
-    words = (column for each in examples if each.marks for column in _columns(each))
-    found_alpha = krippendorff(words)
-    return Findings(len(answers), plausible=plausible(examples, explained), f1=agreement(examples), alpha=found_alpha)
+    unit = main_of(project.protocol).unit
+    alpha = krippendorff(column for each in examples if each.marks for column in _columns(each, unit))
+    return Findings(len(answers), plausible=plausible(examples, explained), f1=agreement(examples, unit), alpha=alpha)
 
 
 def guesses(answers: Sequence[Answer]) -> list[Guess]:
@@ -79,8 +80,8 @@ def guesses(answers: Sequence[Answer]) -> list[Guess]:
         Guess(
             answer.item.number,
             answer.content["method"],
-            first[place] == answer.item.content["prediction"],
-            answer.content["guess"] == answer.item.content["prediction"],
+            first[place] == answer.item.answer,
+            answer.content["guess"] == answer.item.answer,
         )
         for answer in answers
         if answer.phase == AFTER and (place := (answer.annotator_id, answer.item_id)) in first
@@ -143,9 +144,9 @@ def _alpha_of_guesses(answers: Sequence[Answer]) -> float:
     return krippendorff(units.values())
 
 
-def _columns(example: Marked) -> list[list[bool]]:
-    """For each word, whether each person marked it."""
-    rows = [marked_words(example, marks).tolist() for marks in example.marks.values()]
+def _columns(example: Marked, unit: str) -> list[list[bool]]:
+    """For each word or sentence, whether each person marked it."""
+    rows = [marked_units(example, marks, unit).tolist() for marks in example.marks.values()]
     return [list(column) for column in zip(*rows, strict=True)]
 
 

@@ -80,6 +80,12 @@ class Item(Base):
     project: Mapped[Project] = relationship(back_populates="items")
     explanations: Mapped[list[StoredExplanation]] = relationship(order_by="StoredExplanation.id")
 
+    @property
+    def answer(self) -> str | None:
+        """The model's answer that people guess: that to the changed version, where there is one."""
+        answer: str | None = (self.content.get("changed") or self.content)["prediction"]
+        return answer
+
 
 class StoredExplanation(Base):
     """An example as one method explains it: an `Attribution` as plain values."""

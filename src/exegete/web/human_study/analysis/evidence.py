@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from exegete.data.alignment import words_of
-from exegete.data.marked import Marked, agreed
+from exegete.data.marked import Marked, agreed, touched, units_of
 from exegete.reports.attributions import Attribution
 
 
@@ -25,21 +24,20 @@ class Plausible(NamedTuple):
     examples: int
 
 
-def marked_words(example: Marked, marks: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
-    """Which words of all texts the marks touch."""
-    words = [word for side, text in enumerate(example.texts) for word in words_of(text, side)]
-    return np.array([any(w.side == s and w.start < e and b < w.end for s, b, e in marks) for w in words], dtype=bool)
+def marked_units(example: Marked, marks: Sequence[Sequence[int]], unit: str = "word") -> NDArray[np.bool_]:
+    """Which words, or sentences, of all texts the marks touch."""
+    return np.array(touched(units_of(example.texts, unit), marks), dtype=bool)
 
 
-def agreement(examples: Sequence[Marked]) -> float:
-    """Mean F1 of the words that two people marked, over pairs of people and examples; NaN where nobody shares one.
+def agreement(examples: Sequence[Marked], unit: str = "word") -> float:
+    """Mean F1 of the units that two people marked, over pairs of people and examples; NaN where nobody shares one.
 
     Two who both mark nothing agree fully.
     """
     found = []
     for example in examples:
-        words = [marked_words(example, marks) for marks in example.marks.values()]
-        for one, other in combinations(words, 2):
+        units = [marked_units(example, marks, unit) for marks in example.marks.values()]
+        for one, other in combinations(units, 2):
             total = one.sum() + other.sum()
             found.append(2 * (one & other).sum() / total if total else 1.0)
     return float(np.mean(found)) if found else float("nan")

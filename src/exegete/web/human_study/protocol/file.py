@@ -74,7 +74,8 @@ class KnownPart(Part):
     """An example whose answer is known, as its evidence is planted: for training and for checks of attention.
 
     `text` with the `evidence` in it, or a made picture of `rows` by `columns` squares with one of another colour at
-    `square` (row and column from 1). `prediction`: what the model says of it.
+    `square` (row and column from 1). `prediction`: what the model says of it; `changed` and
+    `changed_prediction`: a changed version of the text and what the model says of that, where people are asked for it.
     """
 
     text: str | None = None
@@ -82,6 +83,8 @@ class KnownPart(Part):
     square: tuple[PositiveInt, PositiveInt] | None = None
     grid: tuple[PositiveInt, PositiveInt] = (7, 7)
     prediction: str
+    changed: str | None = None
+    changed_prediction: str | None = None
     feedback: Texts = ()
 
     @model_validator(mode="after")
@@ -135,7 +138,8 @@ class MainPart(Part):
     """`items`: examples of each person (default: all); `overlap`: people for each; `screen`: explanations on a screen.
 
     `show`: how scores become colours, the same for every method: their positive part, their size, or both signs in two
-    colours (only where all methods are signed). `confidence`: whether each answer comes with how sure one is.
+    colours (only where all methods are signed). `confidence`: whether each answer comes with how sure one is. `unit`:
+    what people mark.
     """
 
     items: PositiveInt | None = None
@@ -143,6 +147,21 @@ class MainPart(Part):
     screen: int = Field(default=4, ge=2)
     show: Literal["positive", "absolute", "signed"] = "positive"
     confidence: bool = False
+    unit: Literal["word", "sentence"] = "word"
+
+
+class ChangePart(Part):
+    """How examples are changed whose answers people foretell; chance decides, whatever a method says of them.
+
+    `how`: `words` words are removed, or replaced by words of other examples. Of `tries` versions one is taken: where
+    `balanced`, for half of the examples one to which the model answers otherwise, as far as there are such, and for the
+    others one to which it doesn't; else the first.
+    """
+
+    how: Literal["remove", "replace"] = "remove"
+    words: PositiveInt = 3
+    tries: PositiveInt = 20
+    balanced: bool = True
 
 
 class WayOut(Part):
@@ -179,7 +198,7 @@ class Protocol(Part):
 
     name: str | None = None
     title: str
-    kind: Literal["rank", "highlight", "simulate"] = "rank"
+    kind: Literal["rank", "highlight", "simulate", "counterfactual"] = "rank"
     language: Literal["en", "de"] = "en"
     question: str = ""
     hypotheses: Texts = ()
@@ -193,6 +212,7 @@ class Protocol(Part):
     comprehension: ComprehensionPart | None = None
     attention: AttentionPart = AttentionPart()
     main: MainPart = MainPart()
+    change: ChangePart = ChangePart()
     questionnaire: tuple[QuestionPart, ...] = ()
     thanks: Texts
     recruiting: RecruitingPart = RecruitingPart()
@@ -211,7 +231,25 @@ class Protocol(Part):
             raise ValueError("stop: marks have no interval to stop at")
         if self.kind == "highlight" and any(each.text is None for each in (*self.training, *self.attention.items)):
             raise ValueError("evidence can be marked in texts only")
+        known = ((each.text, each.changed, each.changed_prediction) for each in (*self.training, *self.attention.items))
+        if self.kind == "counterfactual" and any(None in each for each in known):
+            raise ValueError("counterfactual: known examples need a text, 'changed' and 'changed_prediction'")
         return self
+
+    @property
+    def wording(self) -> str:
+        """What the catalogue calls the usual question and instructions."""
+        return wording(self.kind, self.main.unit)
+
+
+def wording(kind: str, unit: str) -> str:
+    """How the catalogue's question and instructions begin for a kind of study."""
+    return f"{kind}_{unit}" if kind == "highlight" and unit != "word" else kind
+
+
+def main_of(text: str | None) -> MainPart:
+    """The main part of a protocol's text; the usual one where a study has no protocol."""
+    return MainPart() if text is None else protocol_of(text).main
 
 
 def read_protocol(path: Path) -> tuple[Protocol, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from exegete.data.alignment import words_of
+from exegete.data.marked import touched, units_of
 from exegete.reports.attributions import Attribution
-from exegete.web.human_study.cases import Case
-from exegete.web.human_study.protocol.file import KnownPart
+from exegete.web.human_study.cases import Case, Changed
+from exegete.web.human_study.kinds import KINDS
+from exegete.web.human_study.protocol.file import KnownPart, Protocol
 from exegete.web.human_study.tables import Item
 
 PLANTED = "planted"
@@ -24,14 +27,25 @@ ENOUGH = 0.5
 """F1 of marked words with the planted evidence from which a mark passes."""
 
 
-def known_item(part: KnownPart, number: int, role: str, kind: str, seed: int) -> Item:
-    """The example as it is stored, with a planted explanation and two decoys."""
+def known_item(part: KnownPart, number: int, role: str, plan: Protocol) -> Item:
+    """The example as it is stored, with a planted explanation and two decoys.
+
+    Where people mark sentences, those that the evidence stands in are the evidence.
+    """
     case = _picture(part) if part.text is None else _text(part, part.text)
     evidence = _evidence(part, case.texts)
-    scored = {} if kind == "highlight" else _explanations(part, case, evidence, np.random.default_rng([seed, number]))
-    if kind == "simulate":
+    generator = np.random.default_rng([plan.seed, number])
+    scored = {} if plan.kind == "highlight" else _explanations(part, case, evidence, generator)
+    if KINDS[plan.kind].guesses:
         scored = {PLANTED: scored[PLANTED]}
-    item = Case(case.texts, scored, part.prediction, part.prediction, case.picture).to_item(number)
+    made = replace(case, explanations=scored, label=part.prediction)
+    if KINDS[plan.kind].changes:
+        made = replace(made, changed=Changed((str(part.changed),), str(part.changed_prediction)))
+    item = made.to_item(number)
+    units = units_of(case.texts, plan.main.unit)
+    if plan.main.unit != "word":
+        hit = touched(units, evidence)
+        evidence = [[unit.side, unit.start, unit.end] for unit, true in zip(units, hit, strict=True) if true]
     item.role = role
     item.content = item.content | {"evidence": evidence, "feedback": list(part.feedback)}
     return item
@@ -50,14 +64,11 @@ def passed(kind: str, item: Item, content: Mapping[str, Any]) -> bool:
         ranks = dict(content["ranks"])
         mine = ranks.pop(PLANTED)
         return all(mine < other for other in ranks.values())
-    if kind == "simulate":
-        return bool(content["guess"] == item.content["prediction"])
-    words = [word for side, text in enumerate(item.content["texts"]) for word in words_of(text, side)]
-    marked, wanted = (
-        {n for n, w in enumerate(words) if any(w.side == s and w.start < e and b < w.end for s, b, e in marks)}
-        for marks in (content["marks"], item.content["evidence"])
-    )
-    return 2 * len(marked & wanted) >= ENOUGH * (len(marked) + len(wanted))
+    if KINDS[kind].guesses:
+        return bool(content["guess"] == item.answer)
+    words = units_of(item.content["texts"])
+    marked, wanted = (np.array(touched(words, each)) for each in (content["marks"], item.content["evidence"]))
+    return bool(2 * (marked & wanted).sum() >= ENOUGH * (marked.sum() + wanted.sum()))
 
 
 def _evidence(part: KnownPart, texts: Sequence[str]) -> list[list[int]]:

@@ -1,0 +1,208 @@
+"""Language models behind the chat's page: answers, where they come from, what they lose. Nothing here knows of HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Event
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from exegete.errors import ExegeteError
+from exegete.explainers import Explainer
+from exegete.explainers.generated import attribute_generated, for_units, plan, units_of
+from exegete.explainers.registry import explainer, seed_for, titles, usual_method
+from exegete.explainers.units import Granularity
+from exegete.models import Batch
+from exegete.models.generation.examples import as_example
+from exegete.models.generation.model import GeneratingModel
+from exegete.models.loading.adapters import unwrapped
+from exegete.reports.generated import GeneratedAttribution
+from exegete.studies.compare.compare import native_methods
+from exegete.web.chat.question import Question
+from exegete.web.explore.progress import counted
+from exegete.web.explore.queue import WorkQueue
+from exegete.web.names import shown
+from exegete.web.settings import Limits
+
+REMEMBERED = 256
+ANSWERING = 0.3
+"""The share of the progress that an answer takes, the explanation has the rest."""
+Report = Callable[[float], None]
+V = TypeVar("V")
+
+
+class Answered(NamedTuple):
+    """The attribution of an answer, or why there is none; `own`: whether the model gave the answer itself."""
+
+    attribution: GeneratedAttribution | None = None
+    problem: str = ""
+    own: bool = True
+    seconds: float = 0.0
+
+
+class Chats:
+    """Explains what models by name say on documents; what pages ask goes through `work`, one piece after the other.
+
+    Args:
+        models: language models, with an encoder or without.
+        methods: specs as on the command line, beside every method that needs nothing but the model; what a request
+            names is looked up among these, never made from its words.
+        examples: rows of prompt or messages, sources and response to begin with.
+        limits: see `Limits`.
+        seed: of methods that have one.
+        own: by model the spec of the method that it was trained for.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, GeneratingModel],
+        methods: Sequence[str] = (),
+        examples: Sequence[Mapping[str, Any]] = (),
+        limits: Limits = Limits(),  # noqa: B008  (frozen)
+        seed: int = 0,
+        own: Mapping[str, str] | None = None,
+    ) -> None:
+        if not models:
+            raise ExegeteError("there is no model to explain: give one with --model")
+        self.models, self.seed = dict(models), seed
+        names = shown((*(own or {}).values(), *methods, *native_methods()))
+        for spec in names:
+            explainer(spec)
+        self.methods = {name: spec for spec, name in names.items()}
+        self.chosen = [names[spec] for spec in methods]
+        self.own = {model: names[spec] for model, spec in (own or {}).items()}
+        self.titles = titles(self.methods)
+        self.examples = [found for row in examples if (found := _asked(row)) is not None]
+        self.work = WorkQueue(limits.waiting, limits.seconds)
+        self._made = dict[tuple[str, str], tuple[Explainer, Granularity]]()
+        self._said = OrderedDict[Question, dict[str, Any]]()
+        self._kept = OrderedDict[Question, Answered]()
+
+    def usual(self, model: str) -> str:
+        """The method a page begins with: what the model was trained for, else the server's first, else the best."""
+        return self.own.get(model) or next(iter(self.chosen), usual_method(self.models[model]))
+
+    def takes_messages(self, model: str) -> bool:
+        """Whether a model reads chats; the others go on with a text."""
+        return bool(getattr(self.models[model].tokenizer, "chat_template", None))
+
+    def method(self, asked: Question) -> tuple[Explainer, Granularity]:
+        """The method and the units it scores: those asked for, else its own, else documents where there are some."""
+        spec = self.methods[asked.method]
+        unit = asked.unit or (explainer(spec).params.get("unit") if ":" in spec else None)
+        unit = unit or ("source" if asked.sources else "word")
+        if (spec, unit) not in self._made:
+            self._made[spec, unit] = for_units(spec, cast(Granularity, unit), seed_for(spec, self.seed))
+        return self._made[spec, unit]
+
+    def example(self, asked: Question) -> dict[str, Any]:
+        """The question as a row: messages where the model reads chats, else a prompt.
+
+        Documents stand where the question says {sources} or {NAME} (or word for word), else where a chat template has a
+        place for them, else before the question.
+        """
+        text, model = asked.question, self.models[asked.model]
+        marks = ["{sources}", *(f"{{{name}}}" for name, _ in asked.sources if name), *(t for _, t in asked.sources)]
+        template = str(getattr(model.tokenizer, "chat_template", None) or "")
+        if asked.sources and "documents" not in template and not any(mark and mark in text for mark in marks):
+            text = f"{{sources}}\n\n{text}"
+        row: dict[str, Any] = {"sources": [{"name": name, "text": content} for name, content in asked.sources]}
+        answer = asked.response
+        if template:
+            said = [{"role": "system", "content": asked.system}] if asked.system.strip() else []
+            row["messages"] = [*said, {"role": "user", "content": text}]
+        else:
+            row["prompt"] = text
+            answer = answer if model.two_stacks or text[-1:].isspace() or answer[:1].isspace() else f" {answer}"
+        return row | ({"response": answer} if asked.response.strip() else {})
+
+    def explain(self, asked: Question, report: Report | None = None, stop: Event | None = None) -> Answered:
+        """Where the answer comes from; what was answered lately is remembered.
+
+        Raises:
+            StoppedError: `stop` was set meanwhile.
+        """
+        if asked not in self._kept:
+            _remember(self._kept, asked, self._explain(asked, report or (lambda share: None), stop or Event()))
+        return self._kept[asked]
+
+    def without(self, asked: Question, removed: Iterable[int], stop: Event | None = None) -> list[float]:
+        """Log-probabilities of the whole answer and of its explained parts when the units of these numbers are gone.
+
+        A text all of whose units are gone is removed as a whole.
+        """
+        item, model = self.explain(asked, stop=stop).attribution, self.models[asked.model]
+        if item is None:
+            return []
+        row = self._answered(asked, lambda share: None, stop or Event())
+        with counted(unwrapped(model.spoken), lambda seen: None, stop or Event()):
+            batch = model.encode([row])
+            keep = ~_gone(batch, item, set(removed))
+            table = model.perturbed(batch, keep[None, None].to(batch.device))[0]
+        spans = torch.tensor([(0, len(item.exchange.tokens)), *item.spans], device=batch.device)[:, None]
+        return [float(model.task.log_probability(table, span)) for span in spans]
+
+    def _explain(self, asked: Question, report: Report, stop: Event) -> Answered:
+        begun, model = time.perf_counter(), self.models[asked.model]
+        try:
+            method, unit = self.method(asked)
+            row = self._answered(asked, lambda share: report(ANSWERING * share), stop)
+            total = plan(model, row, method, asked.rows, unit, asked.tokens).forward
+            with counted(
+                unwrapped(model.spoken),
+                lambda seen: report(ANSWERING + (1 - ANSWERING) * min(1.0, seen / total)),
+                stop,
+            ):
+                (item,) = attribute_generated(model, [row], method, asked.rows, unit)
+            return Answered(item, "", "response" not in self.example(asked), time.perf_counter() - begun)
+        except ExegeteError as error:
+            return Answered(problem=str(error))
+
+    def _answered(self, asked: Question, report: Report, stop: Event) -> dict[str, Any]:
+        """The row with an answer."""
+        model, row = self.models[asked.model], self.example(asked)
+        plain = Question(
+            asked.model, "", asked.question, asked.sources, asked.system, asked.response, tokens=asked.tokens
+        )
+        if plain not in self._said:
+            with counted(unwrapped(model.spoken), lambda seen: report(min(1.0, seen / asked.tokens)), stop):
+                _remember(self._said, plain, model.respond([row], asked.tokens)[0])
+        return self._said[plain]
+
+
+def _gone(batch: Batch, item: GeneratedAttribution, removed: set[int]) -> Tensor:
+    """[L] Positions of the removed units, and of texts of which nothing stays."""
+    number = units_of(batch, cast(Granularity, item.unit)).number
+    (alignment,) = batch.alignments or ()
+    text = torch.tensor([-1 if span is None else span[0] for span in alignment.spans])
+    texts = torch.nn.functional.pad(text, (len(number) - len(text), 0), value=-1)
+    left = {text for unit, (text, _, _) in enumerate(item.unit_spans) if unit not in removed}
+    whole = {text for text, _, _ in item.unit_spans} - left
+    of_units, of_texts = (torch.tensor(sorted(each), dtype=torch.long) for each in (removed, whole))
+    return torch.isin(number, of_units) | torch.isin(texts, of_texts)
+
+
+def _asked(row: Mapping[str, Any]) -> Question | None:
+    """What a row asks, without model and method; None for chats of several turns, which the page has no place for."""
+    example = as_example(row)
+    messages = example.get("messages") or [{"role": "user", "content": example.get("prompt")}]
+    *before, last = messages
+    if last.get("role") != "user" or any(each.get("role") != "system" for each in before) or len(before) > 1:
+        return None
+    sources = example.get("sources") or {}
+    named = sources.items() if isinstance(sources, Mapping) else [(each["name"], each["text"]) for each in sources]
+    answer = example.get("response")
+    return Question(
+        "", "", str(last["content"]), tuple(named), str(before[0]["content"]) if before else "",
+        answer if isinstance(answer, str) else "",
+    )  # fmt: skip
+
+
+def _remember(kept: OrderedDict[Question, V], asked: Question, found: V) -> None:
+    kept[asked] = found
+    while len(kept) > REMEMBERED:
+        kept.popitem(last=False)

@@ -1,0 +1,174 @@
+"""The chat's page, walked in Chromium: by mouse, by keyboard, on a phone, under axe-core."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import expect
+
+from browsing import fits, served, tab_to, visitor
+from chats import SOURCES
+from chatting import ASKED, chats, site
+from exegete.web.chat.drawing import drawing
+from exegete.web.chat.question import Question
+from test_browser_access import both
+
+pytestmark = pytest.mark.browser
+SMALL = {"width": 360, "height": 740}
+WORDS = replace(ASKED, method="input_x_gradient", unit="word", rows="words")
+
+
+@pytest.fixture(scope="module")
+def room():
+    return chats()
+
+
+@pytest.fixture(scope="module")
+def address(room):
+    with served(site(room)) as found:
+        yield found
+
+
+@pytest.fixture
+def opened(browser, address):
+    with visitor(browser, address) as found:
+        yield found
+
+
+def there(page):
+    """Waits until the answer is there."""
+    expect(page.locator("#arrived")).to_have_text("The answer is here")
+
+
+def shown(page):
+    """The log-probabilities that are shown, once no answer is waited for."""
+    expect(page.locator("#bars")).not_to_have_attribute("aria-busy", "true")
+    return [float(text) for text in page.locator("#bars li:visible .value").all_inner_texts()]
+
+
+def shades(page):
+    """By unit, the classes of its colour."""
+    names = page.locator("[data-unit]").evaluate_all("units => units.map((unit) => unit.className.split(' ')[0])")
+    return [0 if name in ("", "gone") else int(name[1:]) * (-1 if name[0] == "n" else 1) for name in names]
+
+
+def test_documents_are_added_and_removed_and_the_models_answer_is_explained(opened, room):
+    page = opened("/chat", admin=True, size=SMALL)
+    expect(page.get_by_label("Text")).to_have_count(2)
+    page.get_by_role("button", name="Add a document").click()
+    for number, (name, text) in enumerate([("doc 1", SOURCES["doc 1"]), ("wrong", "x"), ("doc 2", "two women")]):
+        page.get_by_label("Name").nth(number).fill(name)
+        page.get_by_label("Text").nth(number).fill(text)
+    page.get_by_role("button", name="Remove this document").nth(1).click()
+    expect(page.get_by_label("Text")).to_have_count(2)
+    page.get_by_label("Question", exact=True).fill("what is small ?")
+    page.locator("summary", has_text="Instructions, and an answer to explain").click()
+    page.get_by_label("Tokens of the model's own answer").fill("6")
+    with page.expect_navigation():
+        page.get_by_role("button", name="Explain").click()
+    there(page)
+    asked = Question(
+        "tiny", "occlusion", "what is small ?", (("doc 1", SOURCES["doc 1"]), ("doc 2", "two women")), tokens=6
+    )
+    item = room.explain(asked).attribution
+    expect(page.get_by_role("heading", name="The model answers")).to_be_visible()
+    assert page.locator("#says").locator("xpath=../..").locator(".text").inner_text().strip() == item.response.strip()
+    assert shown(page) == pytest.approx([item.log_probs.sum()], abs=6e-3)
+    expect(page.locator("[data-section] h3")).to_contain_text(["doc 1", "doc 2", "user"])
+    assert fits(page)
+
+
+def test_a_chosen_word_lights_up_what_the_model_read(opened, room):
+    drawn = drawing(room.explain(WORDS).attribution)
+    page = opened(f"/chat?{WORDS.query}", admin=True)
+    there(page)
+    assert shades(page) == drawn.lit.levels[0]
+    word = page.locator("[data-row]").get_by_text("town", exact=True)
+    row = int(word.get_attribute("data-row"))
+    assert drawn.lit.levels[row] != drawn.lit.levels[0]
+    word.hover()
+    assert shades(page) == drawn.lit.levels[row]
+    page.mouse.move(0, 0)
+    assert shades(page) == drawn.lit.levels[0]
+    word.click()
+    page.mouse.move(0, 0)
+    expect(word).to_have_attribute("aria-pressed", "true")
+    assert shades(page) == drawn.lit.levels[row]
+    expect(page.locator("#best")).to_have_text(drawn.lit.best[row])
+    sums = [float(text) for text in page.locator("[data-sum]").all_inner_texts()]
+    assert sums == pytest.approx(drawn.sums[row], rel=6e-3)
+    assert shown(page) == pytest.approx([drawn.log_probs[0], drawn.log_probs[row]], abs=6e-3)
+    word.click()
+    expect(word).to_have_attribute("aria-pressed", "false")
+    expect(page.locator("#bars li:visible")).to_have_count(1)
+
+
+def test_a_document_is_left_out_and_put_back_and_the_answers_probability_follows(opened, room):
+    page = opened(f"/chat?{WORDS.query}", admin=True)
+    there(page)
+    clean = room.without(WORDS, [])
+    without = room.without(replace(WORDS, unit="source", method="occlusion"), [0])
+    assert abs(clean[0] - without[0]) > 0.1
+    width = page.locator("#bars rect:not(.was)").first.get_attribute("width")
+    leave = page.get_by_role("button", name="Leave out doc 1")
+    leave.click()
+    expect(leave).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#told")).to_contain_text(
+        f"Without doc 1: log-probability {without[0]:.2f} instead of {clean[0]:.2f}, probability"
+    )
+    assert shown(page) == pytest.approx(without[:1], abs=6e-3)
+    bar = page.locator("#bars li").first
+    assert bar.locator(".was").get_attribute("width") == width
+    assert bar.locator("rect:not(.was)").get_attribute("width") != width
+    page.locator("[data-section='1'] [data-unit]").first.click()
+    expect(page.locator("#told")).to_contain_text("Without doc 1, 1 part: log-probability")
+    assert page.locator(".gone").count() == len(SOURCES["doc 1"].split()) + 1
+    page.get_by_role("button", name="Put all back").click()
+    expect(page.locator("#told")).to_have_text("")
+    assert shown(page) == pytest.approx(clean[:1], abs=6e-3)
+    expect(leave).to_have_attribute("aria-pressed", "false")
+    expect(page.locator(".gone")).to_have_count(0)
+
+
+def test_the_keyboard_alone_chooses_parts_and_leaves_documents_out(opened):
+    page = opened(f"/chat?{WORDS.query}", admin=True)
+    there(page)
+    press, focused = page.keyboard.press, "document.activeElement"
+    tab_to(page, "dataset.row", "1")
+    press("ArrowRight")
+    press("Enter")
+    assert page.evaluate(f"{focused}.dataset.row") == "2"
+    expect(page.locator("[data-row='2']")).to_have_attribute("aria-pressed", "true")
+    tab_to(page, "innerText", page.locator("[data-leave]").nth(1).inner_text())
+    press("Space")
+    expect(page.locator("#told")).to_contain_text("Without doc 2: log-probability")
+    press("Tab")
+    press("Space")
+    expect(page.locator("#told")).to_contain_text("instead of")
+    assert page.evaluate(f"{focused}.getAttribute('aria-pressed')") == "false", "the document's first word is put back"
+
+
+@pytest.mark.parametrize("asked", [None, WORDS, replace(WORDS, unit="source"), replace(ASKED, method="globenc")])
+def test_the_page_is_open_to_everybody(opened, asked):
+    page = opened(f"/chat?{asked.query}" if asked else "/chat", admin=True, reduced_motion="reduce", size=SMALL)
+    if asked is not None:
+        there(page)
+    if page.locator("[data-unit]").count():
+        page.locator("[data-row]").first.click()
+        page.locator("[data-leave]").first.click()
+        expect(page.locator("#told")).to_contain_text("instead of")
+        shown(page)
+    folds = page.locator("details:not([open]) > summary")
+    for _ in range(folds.count()):
+        folds.first.click()
+    assert both(page) == []
+    assert fits(page)
+
+
+def test_an_answer_that_does_not_come_is_said_not_to(opened):
+    page = opened(f"/chat?{ASKED.query}", admin=True)
+    there(page)
+    page.evaluate("() => { fetch = () => Promise.reject(new TypeError('gone')) }")
+    page.get_by_role("button", name="Leave out doc 1").click()
+    expect(page.locator("#told")).to_have_text("No answer came, the bars are those from before.")

@@ -1,0 +1,209 @@
+"""What the chat's page answers, against the model itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from threading import Event
+from urllib.parse import parse_qs
+
+import pytest
+import torch
+
+import exegete
+from chats import SOURCES
+from chatting import ANSWER, ASKED, chats, model, site
+from exegete.errors import ExegeteError
+from exegete.explainers.learned.citation import Citation
+from exegete.explainers.learned.promise import Promise
+from exegete.web import Limits
+from exegete.web.chat.question import question
+from exegete.web.chat.service import Chats
+from exegete.web.explore.progress import StoppedError
+from sites import admin, csrf
+
+METHODS = ["occlusion", "input_x_gradient", "decompx_classifier"]
+SPACED = (("letter", "the  small\n\n town  moves"), ("memo", "it rains"))
+
+
+@pytest.fixture(scope="module")
+def room():
+    return chats()
+
+
+def read(text, limits=Limits()):  # noqa: B008  (frozen)
+    return question(parse_qs(text, keep_blank_values=True), ["tiny"], METHODS, lambda name: "occlusion", limits)
+
+
+def log_probs(ids, said):
+    """Of each token of the response, token by token."""
+    with torch.no_grad():
+        table = model().model(torch.tensor([[*ids, *said]])).logits[0].log_softmax(-1)
+    return [float(table[len(ids) + place - 1, token]) for place, token in enumerate(said)]
+
+
+def test_an_answer_loses_what_occlusion_says_and_as_much_as_without_the_tokens(room):
+    item = room.explain(ASKED).attribution
+    assert item.units == tuple(SOURCES)
+    clean = room.without(ASKED, [])
+    assert clean == pytest.approx([item.log_probs.sum(), *item.log_probs], abs=1e-4)
+    batch = model().encode([room.example(ASKED)])
+    ids, said = batch.inputs["input_ids"][0], batch.inputs["input_ids"][0, batch.response[0]].tolist()
+    for number in range(2):
+        found = room.without(ASKED, [number])
+        assert [one - other for one, other in zip(clean[1:], found[1:], strict=True)] == pytest.approx(
+            item.scores[:, number], abs=1e-5
+        )
+        left = ids[(batch.unit_of[0] != number) & ~batch.response[0] & batch.attended[0]].tolist()
+        each = log_probs(left, said)
+        spans = [sum(each[start:end]) for start, end in item.spans]
+        assert found == pytest.approx([sum(each), *spans], abs=1e-8)
+
+
+def test_a_document_whose_words_are_all_gone_is_gone_with_what_is_between_them(room):
+    by_source = replace(ASKED, sources=SPACED)
+    by_word = replace(by_source, unit="word", method="random")
+    item = room.explain(by_word).attribution
+    words = [unit for unit, (text, _, _) in enumerate(item.unit_spans) if item.exchange.names[text] == "letter"]
+    assert room.without(by_word, words) == pytest.approx(room.without(by_source, [0]), abs=1e-9)
+    assert room.without(by_word, words[1:]) != pytest.approx(room.without(by_source, [0]), abs=1e-3)
+
+
+def test_without_an_answer_the_model_answers_and_that_is_kept_for_all_methods(room, monkeypatch):
+    asked = replace(ASKED, response="", tokens=5)
+    found = room.explain(asked)
+    assert found.own
+    (row,) = model().respond([room.example(asked)], 5)
+    assert found.attribution == exegete.attribute(model(), [row], "occlusion", "sentences", unit="source")[0]
+    monkeypatch.setattr(model().model, "generate", None)
+    assert room.explain(replace(asked, method="input_x_gradient")).attribution.response == found.attribution.response
+
+
+def test_documents_stand_where_the_question_says_else_before_it(room):
+    said = [
+        room.example(replace(ASKED, question=text))["messages"][-1]["content"] for text in ("why ?", "{doc 1} why ?")
+    ]
+    assert said == ["{sources}\n\nwhy ?", "{doc 1} why ?"]
+    assert "no place for the source 'doc 2'" in room.explain(replace(ASKED, question="{doc 1} why ?")).problem
+    assert room.example(replace(ASKED, system="be brief"))["messages"][0] == {"role": "system", "content": "be brief"}
+
+
+def test_an_answer_typed_after_a_plain_prompt_begins_with_a_space(monkeypatch):
+    room = chats()
+    monkeypatch.setattr(model().tokenizer, "chat_template", None)
+    asked = replace(ASKED, response="the town .")
+    assert room.example(asked)["response"] == " the town ."
+    assert room.explain(asked).attribution.response == " the town ."
+
+
+def test_a_stop_ends_an_answer_at_its_next_token_and_leaves_the_model():
+    room, stop, shares = chats(), Event(), []
+
+    def report(share):
+        shares.append(share)
+        if len(shares) == 4:
+            stop.set()
+
+    asked = replace(ASKED, response="", tokens=40)
+    with pytest.raises(StoppedError):
+        room.explain(asked, report, stop)
+    assert len(shares) == 4
+    assert not model().model._forward_pre_hooks
+    assert room.explain(asked).attribution is not None, "nothing of a stopped answer is kept"
+
+
+def test_a_method_that_cannot_says_why(room):
+    found = room.explain(replace(ASKED, method="decompx_classifier"))
+    assert found.attribution is None
+    assert found.problem
+    assert room.without(replace(ASKED, method="decompx_classifier"), [0]) == []
+
+
+def test_a_question_stands_in_its_address():
+    asked = replace(
+        ASKED, system="be brief", unit="word", rows="tokens", tokens=9, sources=(("a & b", "x\ny"), ("", "z"))
+    )
+    assert read(asked.query) == asked
+    assert read("question=q&name=&text=&name=one&text=x%0D%0Ay").sources == (("one", "x\ny"),)
+    assert read("question=q").method == "occlusion"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("question=q&method=nonsense", "nonsense"),
+        ("question=q&unit=chapter", "chapter"),
+        ("question=q&rows=pages", "pages"),
+        ("question=q&model=other", "other"),
+        ("question=q&tokens=0", "1 to 512 tokens"),
+        ("question=q&tokens=99999999999999999999", "1 to 512 tokens"),
+        ("question=abc&name=abc&text=abcde", "may have 10 characters, these have 11"),
+    ],
+)
+def test_what_the_server_does_not_have_is_refused(text, told):
+    with pytest.raises(ExegeteError, match=told):
+        read(text, Limits(text=10))
+
+
+def test_the_method_that_a_model_was_trained_for_comes_first_with_its_units_and_bounds(tmp_path):
+    method = exegete.explainer("input_x_gradient")
+    Citation(method, "source", 0.1, Promise(0.2, (0.5,) * 5)).save_pretrained(tmp_path, "input_x_gradient")
+    own = f"citation:{tmp_path}"
+    room = Chats({"tiny": model()}, ["saliency"], own={"tiny": own})
+    asked = question({"question": [ASKED.question]}, ["tiny"], list(room.methods), room.usual, Limits())
+    assert room.methods[asked.method] == own
+    item = room.explain(replace(asked, sources=ASKED.sources, response=ANSWER)).attribution
+    assert item.unit == "source"
+    assert item == exegete.attribute(model(), [room.example(ASKED)], own, "sentences", unit="source")[0]
+    page = admin(site(room)).get(f"/chat?{replace(ASKED, method=asked.method).query}&whole=1").text
+    assert "[≥ x]: without it the log-probability falls by x at least, right in 80% of cases" in page
+    assert "doc 1 +0.109 [\\u2265 0.5]" in page
+
+
+def test_the_stream_tells_progress_then_the_card_then_its_end(room):
+    lines = admin(site(room)).get("/chat/stream", params=parse_qs(replace(ASKED, method="lime").query)).text
+    events = re.findall(r"event: (\w+)\ndata: (.*)\n", lines)
+    assert [kind for kind, _ in events][-2:] == ["card", "end"]
+    shares = [json.loads(data)["share"] for kind, data in events if kind == "progress"]
+    assert shares == sorted(shares)
+    assert 0 < shares[-1] <= 1
+
+
+def test_the_answer_without_parts_is_asked_for_by_a_page_of_ours(room):
+    chief = admin(site(room))
+    form = parse_qs(ASKED.query) | {"removed": "0"}
+    assert chief.post("/chat/without", data=form).status_code == 403
+    headers = {"x-csrf-token": csrf(chief.get("/chat")), "accept": "application/json"}
+    assert chief.post("/chat/without", data=form, headers=headers).json() == pytest.approx(room.without(ASKED, [0]))
+    assert chief.post("/chat/without", data=form | {"removed": "x"}, headers=headers).status_code == 422
+
+
+def test_texts_of_documents_and_answers_are_shown_as_they_are(room):
+    marked = replace(ASKED, sources=(("<b>x</b>", "<i>film</i>"),), question="<u>what</u>", response=" <s>town</s>")
+    page = admin(site(room)).get(f"/chat?{marked.query}&whole=1").text
+    assert "&lt;i&gt;" in page
+    for tag in ("b", "i", "u", "s"):
+        assert f"<{tag}>" not in page
+
+
+def test_examples_are_rows_with_one_question():
+    rows = [
+        {"prompt": "{sources} who ?", "sources": [{"name": "a", "text": "x"}], "response": " me"},
+        {"messages": [{"role": "user", "content": "why ?"}]},
+        {"messages": [{"role": role, "content": "so"} for role in ("user", "assistant", "user")]},
+    ]
+    room = chats(examples=rows)
+    assert [found.question for found in room.examples] == ["{sources} who ?", "why ?"]
+    assert room.examples[0].sources == (("a", "x"),)
+    reply = admin(site(room)).get("/chat/example", follow_redirects=False)
+    assert reply.status_code == 303
+    assert "question=" in reply.headers["location"]
+
+
+def test_exports_are_the_attribution(room):
+    chief = admin(site(room))
+    (found,) = json.loads(chief.get(f"/chat/export/json?{ASKED.query}").text)
+    assert found["units"] == list(SOURCES)
+    assert "data-levels" in chief.get(f"/chat/export/html?{ASKED.query}").text
+    assert chief.get(f"/chat/export/png?{ASKED.query}").status_code == 404
