@@ -14,7 +14,8 @@ from exegete.data.generated.retrieval import vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.models.loading.digest import weights_digest
 from exegete.training import answering
-from exegete.training.answering import CUT, IGNORED, LONGEST, SHORTEST, Taught, accuracy, train_answering
+from exegete.training.answering import CUT, IGNORED, LONGEST, SHORTEST, Taught, train_answering
+from exegete.training.loop.evaluation import exact_responses
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_a_stopped_training_goes_on_to_the_same_weights_and_a_finished_one_is_ta
     one, other = (exegete.load(tmp_path / name / "model", task="generation") for name in ("whole", "run"))
     assert weights_digest(one.model) == weights_digest(other.model)
     assert train_answering(tmp_path / "run", scale=0.004).reused
-    with pytest.raises(exegete.ExegeteError, match="another seed or scale"):
+    with pytest.raises(exegete.ExegeteError, match="another training"):
         train_answering(tmp_path / "run", scale=0.004, seed=1)
     assert torch.equal(torch.random.get_rng_state(), before)
 
@@ -79,7 +80,7 @@ def test_answers_are_right_word_for_word_or_wrong(tmp_path, monkeypatch):
     ids = [model.tokenizer(row["response"], add_special_tokens=False)["input_ids"] for row in rows]
     said = [[*ids[0], model.tokenizer.sep_token_id], ids[1][:-1], [*ids[2], 9], ids[3]]
     monkeypatch.setattr(type(model), "respond", lambda *_: [{"response": one} for one in said])
-    assert accuracy(model, rows) == 0.5
+    assert exact_responses(model, rows).tolist() == [True, False, False, True]
 
 
 def test_the_model_is_of_stock_layers_whose_biases_are_drawn():
@@ -87,3 +88,16 @@ def test_the_model_is_of_stock_layers_whose_biases_are_drawn():
     attention = model.model.layers[0].self_attn
     assert float(attention.q_proj.bias.detach().std()) > 0.5
     assert float(attention.v_proj.bias.detach().abs().max()) == 0
+
+
+def test_layers_of_gpt2_are_taught_too_and_others_are_refused(tmp_path):
+    found = train_answering(tmp_path, device="cpu", scale=0.001, architecture="gpt2")
+    assert (found.steps, found.model.config.model_type, found.model.config.n_layer) == (3, "gpt2", 3)
+    positions = answering.untrained_gpt2(found.model.tokenizer).transformer.wpe.weight
+    assert torch.cosine_similarity(positions[7:8], positions[8:9]) > torch.cosine_similarity(
+        positions[7:8], positions[90:91]
+    )
+    with pytest.raises(exegete.ExegeteError, match="another training"):
+        train_answering(tmp_path, scale=0.001)
+    with pytest.raises(exegete.ExegeteError, match="unknown architecture 'bert'"):
+        train_answering(tmp_path / "other", architecture="bert")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from exegete.data.readers.exchanges import identity
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ RATIONALES = ("rationale", "rationale_pair")
 
 
 def without(data: Dataset, *others: Dataset) -> Dataset:
-    """The rows whose texts (or image) stand in none of the others."""
+    """The rows whose texts (image, prompt) stand in none of the others."""
     there = {row for other in others for row in _contents(other)}
     return data.select([index for index, row in enumerate(_contents(data)) if row not in there])
 
@@ -68,8 +69,10 @@ def tokens(source: str) -> Callable[[list[str]], int]:
 
 
 def _contents(data: Dataset) -> list[Hashable]:
-    """The identity of a row: its texts, or the picture."""
+    """The identity of a row: its texts, the picture, or of generated text all that is asked."""
     columns = [data[name][:] for name in TEXTS if name in data.column_names]
-    if not columns:
+    if columns:
+        return list(zip(*columns, strict=True))
+    if "image" in data.column_names:
         return [(image.size, image.tobytes()) for image in data["image"]]
-    return list(zip(*columns, strict=True))
+    return [identity(row) for row in data]

@@ -1,26 +1,30 @@
-"""A small Llama that learns from nothing to answer questions on the generated notes, in a few minutes of one core.
+"""A small language model that learns from nothing to answer questions on the generated notes, in minutes of one core.
 
 A model learns to find its answers in the notes once it has an induction head: a layer that tells each token what stood
 before it, and one that looks the last token up there. Questions alone do not lead to it for a long time, so the first
-three fifths of the steps are reciting: words by chance, and the same again in pieces of another order. Biases of
-queries and keys, drawn and not zero, and a low rotary base let a head look one token back whatever stands there.
+three fifths of the steps are reciting: words by chance, and the same again in pieces of another order. A head of Llama
+can look one token back, whatever stands there, by biases of queries and keys that are drawn and not zero, and a low
+rotary base; one of GPT-2, which needs a third layer and half as many steps again, by positions that begin as waves.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import IterableDataset
 from transformers import (
     DataCollatorForSeq2Seq,
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
@@ -29,22 +33,30 @@ from transformers import (
 from exegete.data.generated.retrieval import lessons, vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.data.provenance import whole_folder, write_json
-from exegete.errors import ExegeteError
+from exegete.errors import ExegeteError, unknown
 from exegete.models import load
 from exegete.models.passes.preserve import unchanged_random_state
 from exegete.training.loop.checkpoints import newest_whole
 from exegete.training.loop.execute import TrainResult
 from exegete.training.loop.stop import StopAfterStep
 
+Architecture = Literal["llama", "gpt2"]
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 STEPS, RECITED, BATCH = 2000, 1200, 48
 SHORTEST, LONGEST, CUT = 6, 30, 0.25
 """Words that are recited, and the chance that a piece ends behind one."""
 IGNORED = -100
+LONGEST_TEXT = 512
 
 
 def train_answering(
-    output_dir: str | Path, *, seed: int = 0, device: str | None = None, scale: float = 1.0, show_progress: bool = False
+    output_dir: str | Path,
+    *,
+    architecture: Architecture = "llama",
+    seed: int = 0,
+    device: str | None = None,
+    scale: float = 1.0,
+    show_progress: bool = False,
 ) -> TrainResult:
     """Trains the model, with a loss on what is recited and answered alone; it lies in `model` of the folder.
 
@@ -52,18 +64,23 @@ def train_answering(
 
     Args:
         output_dir: the folder.
+        architecture: "llama" or "gpt2".
         seed: of weights and lessons.
         device: cpu or cuda; default: a GPU if there is one.
         scale: of the number of steps; below 1 the answers will not be right.
         show_progress: whether to show the Trainer's bar.
 
     Raises:
-        ExegeteError: the folder holds a training of another seed or scale.
+        ExegeteError: the folder holds a training of another architecture, seed or scale; or an unknown architecture.
     """
+    if architecture not in UNTRAINED:
+        raise unknown("architecture", architecture, UNTRAINED)
+    untrained_model, scale = UNTRAINED[architecture], scale * LONGER.get(architecture, 1.0)
     folder, stop = Path(output_dir), StopAfterStep()
     whole, tokenizer = folder / "model", generated_tokenizer(vocabulary())
     steps, recited = (max(1, round(scale * each)) for each in (STEPS, RECITED))
-    _require_same(folder / "settings.json", {"seed": seed, "steps": steps, "recited": recited})
+    named = {} if architecture == "llama" else {"architecture": architecture}
+    _require_same(folder / "settings.json", {"seed": seed, "steps": steps, "recited": recited} | named)
     if whole.exists():
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return TrainResult(whole, load(whole, device=device, task="generation"), {}, reused=True)
@@ -89,7 +106,7 @@ def train_answering(
     with unchanged_random_state():
         torch.manual_seed(seed)
         trainer = Trainer(
-            untrained(tokenizer),
+            untrained_model(tokenizer),
             arguments,
             DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=IGNORED),
             Taught(tokenizer, seed, recited * BATCH),
@@ -112,14 +129,14 @@ def _require_same(path: Path, settings: dict[str, Any]) -> None:
     if not path.exists():
         write_json(path, settings)
     elif json.loads(path.read_text(encoding="utf-8")) != settings:
-        raise ExegeteError(f"{path.parent} holds a training of another seed or scale: choose another folder")
+        raise ExegeteError(f"{path.parent} holds another training (see {path.name}): choose another folder")
 
 
 def untrained(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """The model before training: stock layers, with biases of queries and keys that are drawn."""
+    """Llama before training: stock layers, with biases of queries and keys that are drawn."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        max_position_embeddings=512,
+        max_position_embeddings=LONGEST_TEXT,
         tie_word_embeddings=True,
         initializer_range=0.05,
         attention_bias=True,
@@ -134,6 +151,40 @@ def untrained(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         for part in (layer.self_attn.q_proj, layer.self_attn.k_proj):
             torch.nn.init.normal_(part.bias, 0.0, 0.8)
     return model
+
+
+def untrained_gpt2(tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
+    """GPT-2 before training: stock layers, with positions that begin as sine waves."""
+    width = SIZES["hidden_size"]
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=LONGEST_TEXT,
+        n_embd=width,
+        n_inner=SIZES["intermediate_size"],
+        n_layer=1 + SIZES["num_hidden_layers"],
+        n_head=SIZES["num_attention_heads"],
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        initializer_range=0.05,
+        bos_token_id=tokenizer.cls_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = GPT2LMHeadModel(config)
+    turned = torch.arange(LONGEST_TEXT)[:, None] * 1000.0 ** (-torch.arange(0, width, 2) / width)
+    waves = torch.stack([turned.sin(), turned.cos()], -1).flatten(1)
+    with torch.no_grad():
+        model.transformer.wpe.weight.copy_(0.15 * waves)
+    return model
+
+
+UNTRAINED: dict[str, Callable[[PreTrainedTokenizerFast], PreTrainedModel]] = {
+    "llama": untrained,
+    "gpt2": untrained_gpt2,
+}
+LONGER = {"gpt2": 1.5}
+"""Times as many steps as Llama's."""
 
 
 class Taught(IterableDataset[dict[str, list[int]]]):

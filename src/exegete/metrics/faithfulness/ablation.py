@@ -123,6 +123,5 @@ def lds(scores: Tensor, present: Tensor, answers: Tensor, looked_at: Tensor | No
     `looked_at` [B, N]: of each example only these sets.
     """
     foretold = (present * scores).sum(-1).T
-    return spearman(
-        foretold, answers.T, torch.ones_like(foretold, dtype=torch.bool) if looked_at is None else looked_at
-    )
+    every = torch.ones_like(foretold, dtype=torch.bool)
+    return spearman(foretold, answers.T, every if looked_at is None else looked_at)

@@ -168,7 +168,7 @@ def _passes(config: Mapping[str, Any]) -> float:
     if name == "smat":
         return BASELINE + {"none": 0.0, "learned": 12.0}.get(str(given["explainer_id"]), 4.0)
     if name == "cite":  # the second derivative, ablations of each example, and the original's pass
-        return BASELINE * (3.7 + 0.35 * given["masks"] / given["every"])
+        return BASELINE * (3.7 + 0.35 * float(given["masks"]) / int(given["every"]))
     return {"aml": 9.0, "at2": 0.0}.get(name, BASELINE)
 
 

@@ -30,7 +30,7 @@ from exegete.studies.runs.run_ref import (
 )
 from exegete.studies.runs.store import Cell
 from exegete.studies.spec import sources
-from exegete.studies.spec.schema import JudgementPart, RunPart
+from exegete.studies.spec.schema import SEED, JudgementPart, RunPart
 from exegete.studies.spec.study_file import Study
 from exegete.studies.spec.yaml_lines import Place as Line
 
@@ -117,7 +117,12 @@ class _Builder:
         datasets = {name: sources.dataset(study.dataset(name)) for name in self.file.datasets}
         names = {name for part in self.file.judgements.values() for name in part.datasets}
         judged = {name: sources.dataset(study.dataset(name, judged=True)) for name in sorted(names)}
-        models = {name: sources.model(part.source) for name, part in self.file.models.items()}
+        own = {(place.model, place.seed) for place in run_refs(self.file)}
+        models = {
+            self._name(name, seed): sources.model(part.at(seed))
+            for name, part in self.file.models.items()
+            for seed in sorted(seed for model, seed in own if model == name) or [0]
+        }
         self.datasets, self.judged, self.models = (
             {name: _known(each, recorded.get(kind, {}).get(name)) for name, each in found.items()}
             for kind, found in (("datasets", datasets), ("judged", judged), ("models", models))
@@ -128,11 +133,18 @@ class _Builder:
         self.found: list[Run] = []
         self._places = frozenset(run_refs(self.file))
 
+    def _name(self, model: str, seed: int) -> str:
+        """What a model is kept under: its name, and the seed where its source is another one for each."""
+        return f"{model}{OF_SEED}{seed}" if SEED in self.file.models[model].source else model
+
+    def _start(self, place: RunRef) -> sources.Source:
+        return self.models[self._name(place.model, place.seed)]
+
     def missing(self) -> list[str]:
         """Datasets and models that cannot be found on this machine, each with the line that asks for it."""
         asked = {name: self.judged.get(name, source) for name, source in self.datasets.items()}
         run_refs = [(("datasets", name, "spec"), source) for name, source in asked.items()]
-        run_refs += [(("models", name, "source"), source) for name, source in self.models.items()]
+        run_refs += [(("models", name.split(OF_SEED)[0], "source"), source) for name, source in self.models.items()]
         return [str(self.study.error(place, source.problem)) for place, source in run_refs if source.problem]
 
     def runs(self) -> list[Run]:
@@ -167,7 +179,7 @@ class _Builder:
             "kind": "train",
             "train": self.datasets[data.train].address,
             "dev": self.datasets[data.dev].address,
-            "model": self.models[place.model].address if other is None else _inside(other, part.model),
+            "model": self._start(place).address if other is None else _inside(other, part.model),
             "max_length": start.max_length,
             "early_stopping_patience": part.early_stopping_patience,
             "seed": place.seed,
@@ -187,8 +199,8 @@ class _Builder:
             train_model,
             _title(*_place(place)),
             _keys([*needs, other]),
-            found | {"model": start.source, "arguments": others, "parts": parts},
-            estimate.training(self.datasets[data.train], self.datasets[data.dev], self.models[place.model], config),
+            found | {"model": start.at(place.seed), "arguments": others, "parts": parts},
+            estimate.training(self.datasets[data.train], self.datasets[data.dev], self._start(place), config),
         )
         self.found.append(Run(cell, *place))
         return cell
@@ -216,18 +228,17 @@ class _Builder:
         values, needs, parts = dict(given), list[Cell | None](), dict[str, Any]()
         for name, part in runs_named(given).items():
             cell = self._model(part, place, (*line, name))
-            if cell is None:
-                values[name], parts[name] = (
-                    {MODEL: self.models[place.model].address},
-                    self.file.models[place.model].source,
-                )
-            else:
+            if cell is not None:
                 values[name] = _inside(cell, part)
                 needs.append(cell)
+            else:
+                values[name] = {MODEL: self._start(place).address}
+                parts[name] = self.file.models[place.model].at(place.seed)
         for name, dataset in parts_named(given, DATASET).items():
             values[name], parts[name] = {DATASET: self.datasets[dataset].address}, self.study.dataset(dataset)
         for name, model in parts_named(given, MODEL).items():
-            values[name], parts[name] = {MODEL: self.models[model].address}, self.file.models[model].source
+            address = self.models[self._name(model, place.seed)].address
+            values[name], parts[name] = {MODEL: address}, self.file.models[model].at(place.seed)
         return values, needs, parts
 
     def _other(self, part: RunPart, place: RunRef, line: Line) -> Cell:
@@ -259,7 +270,7 @@ class _Builder:
             for limit, few in _by_limit(judgement, chosen, len(data.lengths)).items():
                 config = self._judged_by(judgement, place, few, options) | {
                     "metrics": metrics,
-                    "model": self.models[place.model].address if judged is None else _inside(judged, judgement.model),
+                    "model": self._start(place).address if judged is None else _inside(judged, judgement.model),
                     "dataset": data.address,
                 }
                 prompt = self.file.models[place.model].prompt
@@ -275,8 +286,8 @@ class _Builder:
                     judge_model,
                     _title(*_place(place), name, title, dataset),
                     _keys([judged, *learned, *needed, *copies]),
-                    {"model": self.file.models[place.model].source, "dataset": part, "parts": parts},
-                    self._judging(data, place.model, config, judgement.options),
+                    {"model": self.file.models[place.model].at(place.seed), "dataset": part, "parts": parts},
+                    self._judging(data, place, config, judgement.options),
                 )
                 specs = {key: each.spec for key, each in few.items()}
                 self.found.append(Run(cell, *place, dataset, name, specs, partly=limit > 0))
@@ -332,10 +343,10 @@ class _Builder:
         return found, needs
 
     def _judging(
-        self, data: sources.Source, model: str, config: Mapping[str, Any], options: Mapping[str, Any]
+        self, data: sources.Source, place: RunRef, config: Mapping[str, Any], options: Mapping[str, Any]
     ) -> float:
         """The operations of a judgement, roughly."""
-        length, source = self.file.models[model].max_length, self.models[model]
+        length, source = self.file.models[place.model].max_length, self._start(place)
         if "protocol" in config:
             parts = {name: self.datasets[dataset] for name, dataset in parts_named(options, DATASET).items()}
             return estimate.following(data, source, config, parts, length)
@@ -351,6 +362,7 @@ def _known(source: sources.Source, recorded: Mapping[str, Any] | None) -> source
 
 
 _A_RUN = "the model of a run"
+OF_SEED = ", seed "
 
 
 def _asked(judgement: JudgementPart, place: RunRef) -> bool:

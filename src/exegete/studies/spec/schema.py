@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeI
 from exegete.data.granularity import Granularity
 
 Names = list[str] | None
+SEED = "{seed}"
 
 
 def _listed(value: Any) -> Any:
@@ -128,6 +129,7 @@ class PromptPart(Part):
 class ModelPart(Part):
     """Where training starts: a folder, a hub name, or a size from scratch; see `exegete.training.starting_model`.
 
+    `{seed}` in the `source` is the run's seed: each has a model of its own.
     `prompt`: a causal model that stays as it is, for the recipes `none` and those that explain a model.
     `full_attention`: a model whose attention is sparse on long texts (BigBird) is explained with all of it.
     """
@@ -136,6 +138,10 @@ class ModelPart(Part):
     max_length: int | None = Field(None, ge=8)
     full_attention: bool = False
     prompt: PromptPart | None = None
+
+    def at(self, seed: int) -> str:
+        """The source for the runs of a seed."""
+        return self.source.replace(SEED, str(seed))
 
 
 class RunPart(Part):

@@ -8,8 +8,8 @@ from itertools import zip_longest
 from typing import Any, get_args
 from urllib.parse import urlencode
 
+from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
-from exegete.explainers.units import Granularity
 from exegete.web.choice import one_of
 from exegete.web.settings import Limits
 

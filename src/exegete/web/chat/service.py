@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
+from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.explainers.generated import attribute_generated, for_units, plan, units_of
 from exegete.explainers.registry import explainer, seed_for, titles, usual_method
-from exegete.explainers.units import Granularity
 from exegete.models import Batch
 from exegete.models.generation.examples import as_example
 from exegete.models.generation.model import GeneratingModel
