@@ -20,12 +20,12 @@ from exegete.explainers.base import Explainer, Explanation, not_finite, require_
 from exegete.explainers.generated import attribute_generated, for_units, with_unit
 from exegete.explainers.registry import explainer, usual_method
 from exegete.explainers.units import Granularity
-from exegete.explainers.windows import in_windows
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.encode import as_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.outputs import finite
 from exegete.models.passes.readout import answer_only
+from exegete.models.windowed import WindowedModel
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.waiting import waiting
 
@@ -103,14 +103,15 @@ def attribute(
         batch_size: examples a batch; default: as many as fit a token budget. Similar lengths go together either way.
         show_progress: a progress bar on stderr; default: where a person waits longer than a second.
         allow_nan: go on where scores are no finite numbers; a warning says for how many examples.
-        stride: texts longer than the model takes are read in windows that share so many tokens, see `in_windows`;
-            default: they are cut.
+        stride: texts longer than the model takes are read in windows that share so many tokens, see `WindowedModel`: a
+            token's score is the mean over the windows that hold it; default: texts are cut.
         params: the method's parameters, as `n_steps=50`.
 
     Raises:
         ExegeteError: an unknown method or parameter, an empty text, a model that answers NaN, scores
             that are not finite.
     """
+    model = model if stride is None else WindowedModel(model, stride)
     rows = model.expanded(listed(examples))
     if not len(rows):
         raise ExegeteError("the model tags nothing in these texts: say what by rows with 'text' and 'span'")
@@ -123,7 +124,7 @@ def attribute(
         "explaining", len(rows) * sum(each or 1.0 for each in passes), show_progress, _seconds(model, rows, passes)
     ) as done:
         found = [
-            _attributed(model, rows, *each, target, batch_size, allow_nan, partial(_tell, done, cost), stride)
+            _attributed(model, rows, *each, target, batch_size, allow_nan, partial(_tell, done, cost))
             for each, cost in zip(chosen, passes, strict=True)
         ]
     if not isinstance(method, list):
@@ -177,20 +178,8 @@ def _attributed(
     batch_size: int | None,
     allow_nan: bool,
     done: Callable[[int], None],
-    stride: int | None = None,
 ) -> Attributions[Any]:
     """The examples by one method; `done` is told how many more are."""
-    if stride is not None:
-        return Attributions(
-            in_windows(
-                model,
-                rows,
-                target,
-                stride,
-                lambda parts, each: _attributed(model, parts, chosen, unit, each, batch_size, allow_nan, done),
-            ),
-            _config(model, chosen) | {"stride": stride},
-        )
     if isinstance(model, GeneratingModel) and unit is not None:
         items = attribute_generated(model, rows, chosen, target, unit, done=done, allow_nan=allow_nan)
         return Attributions(items, _config(model, chosen))
@@ -213,7 +202,8 @@ def _attributed(
 
 def _config(model: ExplainedModel, method: Explainer) -> dict[str, Any]:
     names = {"model": model.config._name_or_path, "model_type": model.config.model_type}
-    return names | {"method": method.name, "params": method.params}
+    read = {"stride": model.stride} if isinstance(model, WindowedModel) else {}
+    return names | {"method": method.name, "params": method.params} | read
 
 
 def listed(examples: Any) -> Sequence[Any]:
