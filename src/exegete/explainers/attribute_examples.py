@@ -20,6 +20,7 @@ from exegete.explainers.base import Explainer, Explanation, not_finite, require_
 from exegete.explainers.generated import attribute_generated, for_units, with_unit
 from exegete.explainers.registry import explainer, usual_method
 from exegete.explainers.units import Granularity
+from exegete.heap import give_back
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.encode import as_row
 from exegete.models.generation.model import GeneratingModel
@@ -34,6 +35,10 @@ logger = logging.getLogger(__name__)
 TOKENS_PER_BATCH = 4096
 ON_A_CPU = 1024
 """Tokens a batch there: more are slower, and take memory in proportion."""
+EXPLAINED_ON_A_CPU = 512
+"""Where a batch is explained by one method and done with: as quick, in half the memory."""
+BETWEEN = 4
+"""Batches after which a CPU's freed memory is given back."""
 AVERAGE_LENGTH = 32
 """Content positions of an example, where only the sizes of methods' work are compared."""
 TIMED = 16
@@ -185,7 +190,7 @@ def _attributed(
         return Attributions(items, _config(model, chosen))
     found: dict[int, Attribution] = {}
     broken = 0
-    for indices in batches(model, rows, batch_size):
+    for number, indices in enumerate(batches(model, rows, batch_size, EXPLAINED_ON_A_CPU), 1):
         batch = model.encode([rows[index] for index in indices])
         wanted = targets_of(target, indices, len(rows))
         explained, logits, explanation = _explain(model, chosen, batch, wanted)
@@ -194,6 +199,8 @@ def _attributed(
             require_finite(chosen, model, explanation.scores, indices)
         described = describe(model, chosen, batch, explained, logits, explanation, indices)
         found |= {item.index: item for item in described}
+        if number % BETWEEN == 0 and model.device.type == "cpu":
+            give_back()
         done(len(indices))
     if broken:
         logger.warning("%s: %d of %d examples have scores that are no finite numbers", chosen.name, broken, len(rows))
@@ -220,14 +227,16 @@ def listed(examples: Any) -> Sequence[Any]:
     return rows
 
 
-def batches(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None = None) -> Iterator[list[int]]:
+def batches(
+    model: ExplainedModel, rows: Sequence[Any], batch_size: int | None = None, on_a_cpu: int = ON_A_CPU
+) -> Iterator[list[int]]:
     """Indices of rows in batches of similar length, short rows first: by count, or by a budget of padded tokens."""
     if batch_size is not None and batch_size < 1:
         raise ExegeteError(f"batch_size is at least 1, got {batch_size}")
     sizes = np.array([_size(as_row(row)) for row in rows])
     order = np.argsort(sizes, kind="stable")
     estimate = np.minimum(sizes[order] // 4 + 2, model.max_length)
-    budget = ON_A_CPU if model.device.type == "cpu" else TOKENS_PER_BATCH
+    budget = on_a_cpu if model.device.type == "cpu" else TOKENS_PER_BATCH
     start = 0
     while start < len(rows):
         fits = 1 + np.searchsorted(estimate[start + 1 :] * np.arange(2, len(rows) - start + 1), budget, "right")
