@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain, count
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -39,6 +40,7 @@ def create(
     labels: Sequence[str] = (),
     seed: int = 0,
     protocol: str | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> Project:
     """A new project of these cases, with the marks that they bring.
 
@@ -51,6 +53,7 @@ def create(
         labels: what the model can answer; default: what it predicted for the cases.
         seed: of the orders in which annotators see things.
         protocol: the text of a protocol's file, whose kind, question and seed are taken instead.
+        origin: what it was made of.
 
     Raises:
         ExegeteError: a name that is taken or unusable, no cases, or cases or labels that are not what the kind needs.
@@ -74,6 +77,7 @@ def create(
         seed=seed,
         labels=answers,
         protocol=protocol,
+        origin=None if origin is None else dict(origin),
     )
     project.items = [case.to_item(number) for number, case in enumerate(cases)]
     session.add(project)
