@@ -77,4 +77,4 @@ def _training(source: str) -> dict[str, Any]:
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             run = json.loads((folder / RUN).read_text(encoding="utf-8"))
             return {"recipe": run.get("recipe"), "trained_on": run["config"]["data"]["train"]}
-    return {}
+    return {"recipe": None, "trained_on": None}

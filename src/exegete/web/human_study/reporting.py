@@ -156,10 +156,13 @@ def _what(project: Project, plan: Protocol | None) -> list[str]:
 def _origin(project: Project) -> list[str]:
     """The models by their weights, and the marks that they were trained on."""
     models = (project.origin or {}).get("models", {})
-    trained = {name: made.get("trained_on") for name, made in models.items()}
     told = [
         f"{name} ({made['source']}, weights {made['weights']}"
-        + (f", trained on {on['source']}, {on['rows']} rows, digest {on['digest']})" if (on := trained[name]) else ")")
+        + (
+            f", trained on {on['source']}, {on['rows']} rows, digest {on['digest']})"
+            if (on := made["trained_on"])
+            else ")"
+        )
         for name, made in models.items()
     ]
     return [f"Models: {'; '.join(told)}."] if told else []
