@@ -188,7 +188,7 @@ def test_words_are_marked_by_clicking_drawing_and_keys_and_become_a_corpus(opene
     assert [text[start:end] for _, start, end in marks] == [f"{given[0]} {given[1]}", given[2]]
     chief = opened("/studies/first", admin=True)
     with chief.expect_download() as file:
-        chief.get_by_role("link", name="Corpus with rationales").click()
+        chief.get_by_role("link", name="Corpus with rationales (Parquet)").click()
     file.value.save_as(tmp_path / "corpus.parquet")
     data = exegete.load_data(f"parquet:{tmp_path / 'corpus.parquet'}", "all")
     assert dict(zip(data["text"], data["rationale"], strict=True))[text] == [mark[1:] for mark in marks]
