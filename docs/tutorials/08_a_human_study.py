@@ -112,4 +112,7 @@ print(f"agreement of people, Kendall's W: {result.w_people:.2f}")
 # 3, balanced: true}`, drawn by its seed and the same for every method; `balanced` takes versions that change the
 # answer for half of the examples, where there are such. Gains are told as of `simulate`.
 #
+# Answers of language models are ranked, too, by what each method says of their sources: `exegete serve --task
+# generation --model my-chat-model --data jsonl:chats.jsonl --study cited`, or `cases` of saved explanations.
+#
 # Answers leave as CSV, Parquet, a corpus that training reads, Label Studio or Argilla records.

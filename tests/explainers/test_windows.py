@@ -1,8 +1,6 @@
-"""Long texts in windows are what an explicit loop over the windows gives; paragraphs are units."""
+"""Long texts in windows are what an explicit loop over transformers' own windows gives; paragraphs are units."""
 
 from __future__ import annotations
-
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,65 +11,180 @@ import families
 from exegete import ExegeteError
 from exegete.data.sentences import paragraph_ends
 from exegete.explainers.units import units
-from exegete.explainers.windows import windows
+from exegete.models import Batch
+from exegete.models.windowed import WindowedModel
 from small import shared
 
 LONG = " ".join(families.SENTENCES[:4])
 SHORT = "the plot is dull"
+PAIRS = [(LONG, "dull"), ("dull", LONG), ("dull", "in the rain")]
 
 
-@pytest.fixture(scope="module", params=["bert", "roberta"])
+@pytest.fixture(scope="module", params=["bert", "roberta", "gpt2"])
 def model(request):
     return shared(request.param).with_max_length(16)
 
 
-def test_windows_hold_all_words_overlap_and_fit(model):
-    for stride in (0, 5, 9):
-        found = list(windows(model, LONG, stride))
-        assert found[0][0] == 0
-        assert found[-1][1] == len(LONG)
-        for (_, end), (start, _) in pairwise(found):
-            both = model.tokenizer(LONG[start:end], add_special_tokens=False)["input_ids"] if start < end else []
-            assert start <= end + 1
-            assert len(both) <= stride + 3  # a word at a beginning may have some more
-        assert all(len(model.tokenizer(LONG[a:b])["input_ids"]) <= 16 for a, b in found)
-        assert all(not LONG[max(0, a - 1) : a].strip() for a, _ in found)
+@pytest.fixture(scope="module", params=["bert", "roberta"])
+def parting(request):
+    """Models whose tokenizers put special tokens between two texts."""
+    return shared(request.param).with_max_length(16)
+
+
+def windows_of(model, example, stride):
+    """Transformers' windows of one example: a batch for each, and where its tokens stand in the whole."""
+    texts = example if isinstance(example, tuple) else (example,)
+    longer = int(len(texts) == 2 and len(texts[1]) > len(texts[0]))
+    how = ("only_first", "only_second")[longer] if len(texts) == 2 else True
+    given = {"truncation": how, "max_length": 16, "stride": stride, "return_overflowing_tokens": True}
+    step, whole, found = 0, model.tokenizer(*texts).encodings[0].sequence_ids, []
+    for number, one in enumerate(model.tokenizer(*texts, **given).encodings):
+        own = torch.tensor([not special for special in one.special_tokens_mask])
+        types = (
+            {"token_type_ids": torch.tensor([one.type_ids])} if "token_type_ids" in model.encode([SHORT]).inputs else {}
+        )
+        batch, sides = Batch.from_ids(torch.tensor([one.ids]), content=own[None], **types), one.sequence_ids
+        step = step if number else sides.count(longer) - stride
+        begun = number * step
+        places = [
+            None if side is None else whole.index(side) + sides[:at].count(side) + begun * (side == longer)
+            for at, side in enumerate(sides)
+        ]
+        found.append((batch, places))
+    return found, len(whole)
+
+
+def same_windows(model, example, stride):
+    windowed = WindowedModel(model, stride)
+    batch = windowed.encode([example, example])
+    expected, _ = windows_of(model, example, stride)
+    found = windowed.windows(batch)
+    if found is None:
+        assert len(expected) == 1
+        return
+    assert len(found.owner) == 2 * len(expected) > 2
+    for row, (one, _) in enumerate(expected):
+        ids = found.batch.inputs["input_ids"][row, found.real[row]]
+        assert ids.tolist() == one.inputs["input_ids"][0].tolist()
+        assert found.batch.content[row, found.real[row]].tolist() == one.content[0].tolist()
+
+
+@pytest.mark.parametrize("stride", [0, 3, 6])
+def test_windows_are_those_of_transformers(model, stride):
+    same_windows(model, LONG, stride)
+    same_windows(model, SHORT, stride)
+
+
+@pytest.mark.parametrize("stride", [0, 3, 6])
+@pytest.mark.parametrize("pair", PAIRS, ids=["first", "second", "short"])
+def test_windows_of_pairs_are_those_of_transformers(parting, pair, stride):
+    same_windows(parting, pair, stride)
 
 
 @pytest.mark.parametrize("target", ["predicted", 1, (0, 2)])
-@pytest.mark.parametrize("method", ["input_x_gradient", "occlusion"])
+@pytest.mark.parametrize("method", ["input_x_gradient", "occlusion?granularity=token"])
 def test_scores_are_means_over_windows_in_an_explicit_loop(model, method, target):
-    long, short = exegete.attribute(model, [LONG, SHORT], method, target, stride=6)
-    spans = list(windows(model, LONG, 6))
-    with torch.no_grad():
-        logits = torch.cat(
-            [model.model(**model.tokenizer(LONG[a:b], return_tensors="pt")).logits for a, b in spans]
-        ).mean(0)
+    means_over_windows(model, method, target, LONG, SHORT)
+
+
+def test_scores_of_pairs_are_means_over_windows(parting):
+    means_over_windows(parting, "input_x_gradient", 1, PAIRS[1], PAIRS[2])
+
+
+def means_over_windows(model, method, target, example, short):
+    item, other = exegete.attribute(model, [example, short], method, target, stride=4)
+    spans, length = windows_of(model, example, 4)
+    with torch.no_grad(), model.evaluating():
+        logits = torch.cat([model(batch).logits for batch, _ in spans]).mean(0)
     chosen = int(logits.argmax()) if target == "predicted" else target
-    scores = {}
-    for start, end in spans:
-        item = exegete.attribute(model, LONG[start:end], method, chosen)[0]
-        for (_, begun, _), score in zip(item.word_spans, item.word_scores, strict=True):
-            scores.setdefault(start + begun, []).append(score)
-    assert max(map(len, scores.values())) > 1
-    np.testing.assert_allclose(long.word_scores, [np.mean(scores[start]) for _, start, _ in long.word_spans], rtol=1e-5)
-    assert long.words == tuple(LONG.split())
-    assert long.prediction == int(logits.argmax())
-    assert long.probability == pytest.approx(
-        float(logits.softmax(-1)[chosen[0] if isinstance(chosen, tuple) else chosen])
-    )
-    alone = exegete.attribute(model, SHORT, method, target)[0]
-    np.testing.assert_allclose(short.word_scores, alone.word_scores, rtol=1e-6)
-    assert (short.index, long.truncated) == (1, False)
+    total, count = np.zeros(length), np.zeros(length)
+    for batch, places in spans:
+        scores = exegete.explainer(method).attribute(model, batch, chosen)[0]
+        for at, score in zip(places, scores.tolist(), strict=True):
+            if at is not None:
+                total[at] += score
+                count[at] += 1
+    assert count.max() > 1
+    np.testing.assert_allclose(item.scores, total / count.clip(1), rtol=1e-5, atol=1e-7)
+    assert [(side, text) for (side, _, _), text in zip(item.word_spans, item.words, strict=True)] == [
+        (side, word) for side, text in enumerate(item.texts) for word in text.split()
+    ]
+    assert item.prediction == int(logits.argmax())
+    first = chosen[0] if isinstance(chosen, tuple) else chosen
+    assert item.probability == pytest.approx(float(logits.softmax(-1)[first]))
+    alone = exegete.attribute(model, short, method, target)[0]
+    np.testing.assert_allclose(other.scores, alone.scores, rtol=1e-5, atol=1e-7)
+    assert (other.index, item.truncated) == (1, False)
+
+
+def test_what_is_removed_makes_windows_of_what_stays(model):
+    windowed = WindowedModel(model, 4)
+    batch = windowed.encode([LONG])
+    keep = torch.ones(3, 1, batch.length, dtype=torch.bool)
+    keep[1, 0, 3:9] = False
+    keep[2, 0, 2:-3] = False
+    found = windowed.perturbed(batch, keep)
+    for version, answer in zip(keep, found, strict=True):
+        shorter = batch.select([0])
+        stays = (version | ~batch.content)[0]
+        shorter = Batch.from_ids(batch.inputs["input_ids"][:, stays], content=batch.content[:, stays])
+        with torch.no_grad(), model.evaluating():
+            cut = windowed.windows(shorter)
+            rows = [shorter] if cut is None else [cut.batch.select([row]).trimmed()[0] for row in range(len(cut.owner))]
+            expected = torch.cat([model(row).logits for row in rows]).mean(0).softmax(-1)
+        torch.testing.assert_close(answer[0], expected)
+    assert windowed.windows(batch) is not None
+    masked = windowed.perturbed(batch, keep, "mask")
+    torch.testing.assert_close(masked[0], found[0])
+
+
+def test_gradients_reach_all_of_a_long_text(model):
+    windowed = WindowedModel(model, 4)
+    batch = windowed.encode([LONG])
+    with windowed.evaluating():
+        embeddings = windowed.embed(batch).detach().requires_grad_()
+        (found,) = torch.autograd.grad(windowed(batch, embeddings).logits[0, 0], embeddings)
+        step = 1e-5 * torch.randn_like(embeddings)
+        moved = [windowed(batch, embeddings + sign * step).logits[0, 0] for sign in (1, -1)]
+    assert bool((found != 0).any(-1).all())
+    torch.testing.assert_close((found * step).sum(), (moved[0] - moved[1]) / 2, rtol=1e-4, atol=1e-12)
+
+
+def test_a_comparison_explains_by_windows_and_asks_about_whole_texts(model, tmp_path):
+    rows = [{"text": LONG, "rationale": [[0, 8]]}, {"text": SHORT, "rationale": [[4, 8]]}]
+    given = {"methods": ["saliency", "attention_last"], "metrics": ["aopc_comprehensiveness", "auc"], "stride": 4}
+    found = exegete.compare(model, rows, output_dir=tmp_path, **given)
+    assert len(found.results) == 4
+    assert not found.results["truncated"].any()
+    windowed, batch = WindowedModel(model, 4), WindowedModel(model, 4).encode(rows)
+    for method in given["methods"]:
+        expected = exegete.attribute(model, rows, method, stride=4)
+        scores = exegete.explainer(method).attribute(windowed, batch)
+        values = exegete.metric("aopc_comprehensiveness").judge(windowed, batch, scores)["aopc_comprehensiveness"]
+        mine = found.results[found.results["method"] == method]
+        np.testing.assert_allclose(mine["aopc_comprehensiveness"], values, rtol=1e-5, atol=1e-7)
+        kept = [item for item in found.attributions if item.method == method]
+        for one, other in zip(kept, expected, strict=True):
+            np.testing.assert_allclose(one.scores, other.scores, rtol=1e-6)
+    again = exegete.compare(model, rows, output_dir=tmp_path, **given)
+    assert again.results.equals(found.results)
+    with pytest.raises(ExegeteError, match="something else"):
+        exegete.compare(model, rows, output_dir=tmp_path, **given | {"stride": 5})
 
 
 def test_what_windows_are_not_for_is_told(model):
-    with pytest.raises(ExegeteError, match="single texts"):
-        exegete.attribute(model, [(LONG, SHORT)], "saliency", stride=4)
+    refused = "nothing parts its texts" if model.config.model_type == "gpt2" else "both texts of a pair are long"
+    with pytest.raises(ExegeteError, match=refused):
+        exegete.attribute(model, [(LONG, LONG)], "saliency", stride=4)
     with pytest.raises(ExegeteError, match="expected a stride from 0 to"):
         exegete.attribute(model, LONG, "saliency", stride=40)
     with pytest.raises(ExegeteError, match="not for span"):
         exegete.attribute(shared("bert", "QuestionAnswering"), [(SHORT, LONG)], "saliency", stride=4)
+    special = model.tokenizer.sep_token or model.tokenizer.eos_token
+    with pytest.raises(ExegeteError, match="special tokens in its text"):
+        exegete.attribute(model, f"a {special} {LONG}", "saliency", stride=4)
+    with pytest.raises(ExegeteError, match="several passes"):
+        exegete.compare(model, [LONG], ["saliency"], ["consistency"], stride=4)
 
 
 def test_paragraphs_end_at_blank_lines():

@@ -15,7 +15,7 @@ sections => sections.map(one => [
   [...one.querySelectorAll('span')].filter(span => /^p[0-9]/.test(span.className)).map(span => span.textContent.trim()),
 ])
 """
-TARGETS = "a.button, button, summary, .brand, .guess label, .segmented label, .tap"
+TARGETS = "a.button, button, summary, .brand, .guess label, .segmented label, .tap, .order li"
 SMALL = """
 found => found.filter(each => each.getClientRects().length && each.getBoundingClientRect().height < 43.5)
   .map(each => each.outerHTML.slice(0, 90))

@@ -7,8 +7,11 @@ from importlib.resources import files
 import pytest
 from playwright.sync_api import expect
 
-from browsing import NARROW, PHONE, fits
-from sites import project
+from browsing import NARROW, fits
+from exegete.web.human_study.cases import Case
+from exegete.web.human_study.origin import origin_of
+from exegete.web.human_study.projects import create
+from sites import model, project
 
 pytestmark = pytest.mark.browser
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
@@ -23,6 +26,7 @@ ADMIN = {
     "studies": "/studies",
     "a study": "/studies/first",
     "its results": "/studies/first/results",
+    "a study of marks": "/studies/marked",
 }
 
 
@@ -44,6 +48,10 @@ def both(page):
 @pytest.mark.parametrize("path", ADMIN.values(), ids=list(ADMIN))
 def test_the_admins_pages_are_open_to_everybody(opened, whole, path):
     project(whole)
+    if path.endswith("marked"):
+        made = Case(("a film",), label="bad", marks={"Ada": ((0, 2, 6),)})
+        with whole.studies.writing() as session:
+            create(session, "marked", [made], "highlight", origin=origin_of({"old": model()}, {}, "csv:x.csv", [made]))
     page = opened(path, admin=True, reduced_motion="reduce")
     expect(page.locator(".waiting")).to_have_count(0)
     if page.locator("[data-unit]").count() and "explore" in path:
@@ -52,7 +60,7 @@ def test_the_admins_pages_are_open_to_everybody(opened, whole, path):
     for _ in range(folds.count()):
         folds.first.click()
     assert both(page) == []
-    page.set_viewport_size(PHONE)
+    page.set_viewport_size(NARROW)
     assert fits(page)
 
 

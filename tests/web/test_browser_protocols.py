@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from browsing import DESKTOP, NARROW, fits
 from exegete.web.human_study.analysis.pairs import fit, wins
 from exegete.web.human_study.exports import exported
 from exegete.web.human_study.people import taking
-from exegete.web.human_study.projects import find
+from exegete.web.human_study.projects import create, find, invite
+from exegete.web.human_study.protocol.file import KnownPart
+from exegete.web.human_study.protocol.known import planted
 from exegete.web.human_study.results import answers_of, findings
 from exegete.web.human_study.storage import Storage
 from participants import METHODS, link, planned, protocol
@@ -92,6 +95,30 @@ def test_many_explanations_are_four_a_screen_and_fit_a_small_phone(opened, whole
     expect(page.locator(".explanation")).to_have_count(4)
     assert fits(page)
     assert too_small(page) == []
+
+
+@pytest.mark.parametrize("kind", ["rank", "simulate"])
+def test_pictures_stand_beside_their_maps_on_a_small_phone(opened, whole, kind):
+    case, shown = planted(KnownPart(square=(3, 5), prediction="a red square"))
+    found = replace(case, explanations={"one": shown, "two": shown})
+    with whole.studies.writing() as session:
+        made = create(session, "squares", [found], kind, labels=["a red square", "none"])
+        token = invite(session, made, ["Ada"])["Ada"]
+    page = opened(f"/join/{token}", size=NARROW)
+    for role in ("button", "link"):
+        with page.expect_navigation():
+            page.get_by_role(role, name="Begin").click()
+    if kind == "simulate":
+        page.get_by_label("none").check()
+        with page.expect_navigation():
+            page.get_by_role("button", name="Save and go on").click()
+    pictures = page.locator(".beside").first.locator(".picture")
+    left, right = (pictures.nth(place).bounding_box() for place in (0, 1))
+    assert left["x"] + left["width"] <= right["x"]
+    assert (left["y"], left["width"]) == (right["y"], right["width"])
+    expect(page.get_by_role("img", name="The picture with the parts coloured").first).to_be_visible()
+    assert fits(page)
+    assert both(page) == []
 
 
 @pytest.mark.crowd

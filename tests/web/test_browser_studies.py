@@ -121,6 +121,53 @@ def test_explanations_are_ranked_with_the_keyboard_alone(opened, whole):
     assert [content["ranks"][method] for method in content["order"]] == [1, 2, 3, 4]
 
 
+def order(page):
+    """The letters of the strip, and the rank that is checked for each of A to D."""
+    strip = page.locator(".order li").all_inner_texts()
+    ranks = page.evaluate("[...'ABCD'].map(letter => document.forms.answer.elements[`rank-${letter}`].value)")
+    return "".join(strip), "".join(rank or "-" for rank in ranks)
+
+
+def middle(page, letter):
+    box = page.locator(f".order li[data-letter={letter}]").bounding_box()
+    return {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+
+
+def test_explanations_are_ranked_by_dragging_and_ranks_below_say_the_same(opened, whole):
+    page = opened(f"/join/{project(whole)['Ada']}", size=PHONE, has_touch=True)
+    begin(page)
+    expect(page.locator(".order li")).to_have_count(4)
+    assert order(page) == ("ABCD", "----")
+    page.locator(".order li").first.click()
+    assert order(page) == ("ABCD", "----"), "who only touches a letter has ranked nothing"
+    page.mouse.move(*middle(page, "C").values())
+    page.mouse.down()
+    page.mouse.move(*middle(page, "A").values(), steps=8)
+    page.mouse.up()
+    assert order(page) == ("CABD", "2314")
+    page.get_by_role("group", name="Rank of D").get_by_text("1", exact=True).click()
+    page.get_by_role("group", name="Rank of A").get_by_text("4", exact=True).click()
+    assert order(page) == ("CDBA", "4311"), "ties are for the ranks below"
+    client = page.context.new_cdp_session(page)
+    page.locator(".order").scroll_into_view_if_needed()
+    start, target = middle(page, "A"), middle(page, "D")
+    client.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [start]})
+    client.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [target]})
+    client.send("Input.dispatchTouchEvent", {"type": "touchCancel", "touchPoints": []})
+    expect(page.locator(".dragged")).to_have_count(0)
+    assert order(page)[1] == "4311", "a gesture that is broken off changes nothing"
+    start, target = middle(page, "A"), middle(page, "D")
+    client.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [start]})
+    client.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [target]})
+    client.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    expect(page.locator(".dragged")).to_have_count(0)
+    assert order(page) == ("CADB", "2413")
+    save(page)
+    page.wait_for_url("**/annotate/2")
+    content = kept(whole)[0][3]
+    assert [content["ranks"][method] for method in content["order"]] == [2, 4, 1, 3]
+
+
 def test_words_are_marked_by_clicking_drawing_and_keys_and_become_a_corpus(opened, whole, tmp_path):
     page = opened(f"/join/{project(whole, kind='highlight')['Ada']}")
     begin(page)
@@ -141,7 +188,7 @@ def test_words_are_marked_by_clicking_drawing_and_keys_and_become_a_corpus(opene
     assert [text[start:end] for _, start, end in marks] == [f"{given[0]} {given[1]}", given[2]]
     chief = opened("/studies/first", admin=True)
     with chief.expect_download() as file:
-        chief.get_by_role("link", name="Corpus with rationales").click()
+        chief.get_by_role("link", name="Corpus with rationales (Parquet)").click()
     file.value.save_as(tmp_path / "corpus.parquet")
     data = exegete.load_data(f"parquet:{tmp_path / 'corpus.parquet'}", "all")
     assert dict(zip(data["text"], data["rationale"], strict=True))[text] == [mark[1:] for mark in marks]

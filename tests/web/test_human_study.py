@@ -343,7 +343,8 @@ def test_pictures_are_shown_with_their_explanations(tmp_path):
         assert invited(session, token).name == "Ada"
     client = annotator(made, token)
     page = client.get("/annotate/1").text
-    assert page.count('src="/annotate/1/picture"') == 3
+    assert page.count('src="/annotate/1/picture"') == 1 + 2 * 2, "each map has the picture beside it"
+    assert page.count('class="beside"') == 2
     reply = client.get("/annotate/1/picture")
     assert reply.headers["content-type"] == "image/png"
     assert reply.content.startswith(b"\x89PNG")

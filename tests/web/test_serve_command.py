@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from chats import chatting
 from exegete import explainer
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.citation import Citation
+from exegete.models.loading.digest import weights_digest
 from exegete.web.human_study.protocol.file import digest_of
 from participants import protocol, step
 from sites import HERE, METHODS, TEXTS, csrf, model
@@ -76,8 +78,11 @@ def test_a_language_model_is_asked_on_documents_and_begins_with_its_own_citation
     assert client.get("/explore").status_code == 404
     Citation(explainer("input_x_gradient")).save_pretrained(tmp_path / "tiny", "input_x_gradient")
     assert '<option value="citation:tiny" selected>' in pages(started(*options)).get("/chat").text
-    with pytest.raises(ExegeteError, match="human studies show no generated text"):
-        started(*options, "--study", "answers")
+    study = (*options, *rows, "--study", "answers", "--methods", "input_x_gradient,random")
+    page = unescape(pages(started(*study)).get("/studies/answers").text)
+    assert "3 examples, explained by input_x_gradient, random" in page
+    assert f"{tmp_path}/tiny, weights {weights_digest(chat.model)}" in page
+    assert "generated?task=retrieval" in page
 
 
 def test_a_study_of_changed_examples_needs_the_model_that_answers_them(started, folder, comparison):

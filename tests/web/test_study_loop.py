@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 import sqlite3
+import sys
+from html import unescape
+from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy import make_url
 
 import exegete
 from exegete.cli import main
+from exegete.data.provenance import data_digest
 from exegete.errors import ExegeteError
+from exegete.models.loading.digest import weights_digest
+from exegete.web import Site
 from exegete.web.human_study.cases import Case, followed_up
+from exegete.web.human_study.exports import exported
+from exegete.web.human_study.origin import data_of, loop_commands, origin_of
 from exegete.web.human_study.projects import create, find
+from exegete.web.human_study.storage import Storage
 from exegete.web.human_study.tables import Annotator, Answer, now
-from sites import METHODS, TEXTS, annotator, csrf, model, project, storage
+from sites import METHODS, TEXTS, TOKEN, admin, annotator, csrf, model, project, storage
 
 MADE = {"towns": 40, "other": 2}
 
 
-@pytest.fixture
-def marked(tmp_path):
-    """A storage with two studies of marks: in the first, Ada marks the first word and Ben the first two."""
-    made = storage(tmp_path)
+def filled(made):
+    """Two studies of marks: in the first, Ada marks the first word and Ben the first two."""
     for name, count in MADE.items():
         marks = {"Ada": ((0, 0, 5),), "Ben": ((0, 0, 5), (0, 6, 7))}
         found = [
@@ -29,6 +40,13 @@ def marked(tmp_path):
         ]
         with made.writing() as session:
             create(session, name, found, "highlight")
+
+
+@pytest.fixture
+def marked(tmp_path):
+    """A storage with these studies, and its file."""
+    made = storage(tmp_path)
+    filled(made)
     yield made, str(tmp_path / "studies.db")
     made.close()
 
@@ -65,6 +83,57 @@ def test_people_who_did_not_complete_a_protocol_are_not_counted(marked):
     assert exegete.load_data(f"study:{path}?name=other&share=0.6", "all")["rationale"][0] == [[0, 5], [6, 7]]
 
 
+def test_marks_are_read_from_either_storage_as_its_page_names_it(url):
+    made = Storage(url)
+    filled(made)
+    spec = data_of(made.engine.url, "towns")
+    data = exegete.load_data(spec, "all")
+    assert (len(data), data["rationale"][0], data["label"][:2]) == (40, [[0, 5], [6, 7]], [0, 1])
+    sizes = [len(exegete.load_data(spec, split)) for split in ("train", "dev", "test")]
+    assert sum(sizes) == 40
+    assert min(sizes) > 0
+    with pytest.raises(ExegeteError, match=r"unknown study in which words are marked 'town'.*towns"):
+        exegete.load_data(data_of(made.engine.url, "town"), "all")
+    made.close()
+
+
+def test_a_server_that_is_not_there_or_gets_a_password_in_its_address_is_refused(monkeypatch):
+    with pytest.raises(ExegeteError, match="is no storage of studies") as refused:
+        exegete.load_data("study:postgresql://me@127.0.0.1:1/studies?name=films", "all")
+    assert "postgresql://me@127.0.0.1:1/studies" in str(refused.value)
+    with pytest.raises(ExegeteError, match="give it as PGPASSWORD") as refused:
+        exegete.load_data("study:postgresql://me:hunter2@127.0.0.1:1/studies", "all")
+    assert "hunter2" not in str(refused.value)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ExegeteError, match=r"pip install 'exegete\[postgres\]'"):
+        exegete.load_data("study:postgresql://me@127.0.0.1:1/studies", "all")
+
+
+def test_addresses_of_storages_have_no_password():
+    told = data_of(make_url("postgresql+psycopg://me:hunter2@db.example.org:5433/studies"), "old films")
+    assert told == "study:postgresql://me@db.example.org:5433/studies?name=old+films"
+    assert data_of(make_url("sqlite:////data/s.db"), "films") == "study:/data/s.db?name=films"
+
+
+def test_one_click_gives_training_data_and_the_commands_that_follow(marked, tmp_path):
+    made, path = marked
+    chief = admin(Site(TOKEN, storage=made))
+    page = chief.get("/studies/towns")
+    assert "40 of 40 examples are marked." in page.text
+    assert f"exegete train er_joint --config tiny --data 'study:{path}?name=towns' --output-dir corrected" in unescape(
+        page.text
+    )
+    expected = exegete.load_data(f"study:{path}?name=towns", "all")
+    for kind in ("jsonl", "parquet"):
+        link = re.search(rf'href="([^"]*rationales.{kind})"', page.text).group(1)
+        (tmp_path / f"marks.{kind}").write_bytes(chief.get(link).content)
+        data = exegete.load_data(f"{kind}:{tmp_path}/marks.{kind}", "all")
+        names = data.features["label"].names
+        assert data["text"] == expected["text"]
+        assert data["rationale"] == expected["rationale"]
+        assert [names[label] for label in data["label"]] == [str(n % 2) for n in range(40)]
+
+
 def test_what_is_no_storage_is_refused(tmp_path):
     (tmp_path / "text.db").write_text("no database " * 100)
     sqlite3.connect(tmp_path / "empty.db").close()
@@ -73,7 +142,7 @@ def test_what_is_no_storage_is_refused(tmp_path):
             exegete.load_data(f"study:{tmp_path}/{name}", "all")
 
 
-def test_a_model_is_trained_on_marks_that_a_page_collected(whole, tmp_path):
+def test_a_model_is_trained_by_the_pages_command_and_a_study_of_it_tells_so(whole, chief, tmp_path, monkeypatch):
     tokens = project(
         whole, kind="highlight", people=("Ada",), texts=[f"{text} {n}" for n in range(8) for text in TEXTS]
     )
@@ -81,11 +150,26 @@ def test_a_model_is_trained_on_marks_that_a_page_collected(whole, tmp_path):
     for place in range(1, 33):
         page = client.get(f"/annotate/{place}")
         client.post(f"/annotate/{place}", data={"csrf": csrf(page), "phase": "", "seconds": "2", "unit": ["0", "1"]})
-    path = whole.studies.engine.url.database
-    command = ["train", "er_joint", "--config", "tiny", "--data", f"study:{path}", "--output-dir", f"{tmp_path}/guided"]
+    told = shlex.split(loop_commands(whole.studies.engine.url, "first", None)[0])[1:]
     settings = ["--set", "max_steps=2", "--set", "per_device_train_batch_size=4", "--device", "cpu", "--quiet"]
-    assert main([*command, *settings]) == 0
-    assert exegete.load(str(tmp_path / "guided"), device="cpu").labels == ("bad", "good")
+    monkeypatch.chdir(tmp_path)
+    assert main([*told, *settings]) == 0
+    made = exegete.load("corrected", device="cpu")
+    assert made.labels == ("bad", "good")
+    found = origin_of({"new": made}, {"new": "corrected"}, "csv:x.csv", [Case(("a film",))])
+    new, run = found["models"]["new"], json.loads(Path("corrected/exegete_run.json").read_text())
+    assert (new["weights"], new["trained_on"]) == (weights_digest(made.model), run["config"]["data"]["train"])
+    assert new["trained_on"]["source"].startswith("study:/")
+    assert new["trained_on"]["digest"] == data_digest(exegete.load_data(data_of(whole.studies.engine.url, "first")))
+    with whole.studies.writing() as session:
+        create(session, "follow-up", followed_up({"old": made, "new": made}, [{"text": TEXTS[0]}]), origin=found)
+    with whole.studies.reading() as session:
+        study = find(session, "follow-up")
+        assert json.loads(exported(session, study, "results.json")[1])["origin"] == found
+        assert f"trained on {new['trained_on']['source']}" in exported(session, study, "methods.md")[1].decode()
+    page = unescape(chief.get("/studies/follow-up").text)
+    assert new["weights"] in page
+    assert new["trained_on"]["digest"] in page
 
 
 def test_two_models_are_compared_on_what_they_agree_on(whole):

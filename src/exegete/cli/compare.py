@@ -47,6 +47,7 @@ def compare(
     incomplete: options.Incomplete = False,
     task: options.Task = None,
     unit: options.Unit = None,
+    stride: options.Stride = None,
     quiet: options.Quiet = False,
     threads: Threads = None,
     text_column: options.TextColumn = None,
@@ -94,6 +95,7 @@ def compare(
         seed=seed,
         output_dir=folder,
         allow_nan=allow_nan,
+        stride=stride,
         show_progress=False if quiet else None,
     )
     show(comparison.leaderboard, folder)

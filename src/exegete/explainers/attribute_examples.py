@@ -20,12 +20,13 @@ from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, Explanation, not_finite, require_finite
 from exegete.explainers.generated import attribute_generated, for_units, with_unit
 from exegete.explainers.registry import explainer, usual_method
-from exegete.explainers.windows import in_windows
+from exegete.heap import give_back
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.encode import as_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.outputs import finite
 from exegete.models.passes.readout import answer_only
+from exegete.models.windowed import WindowedModel
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.waiting import waiting
 
@@ -34,6 +35,10 @@ logger = logging.getLogger(__name__)
 TOKENS_PER_BATCH = 4096
 ON_A_CPU = 1024
 """Tokens a batch there: more are slower, and take memory in proportion."""
+EXPLAINED_ON_A_CPU = 512
+"""Where a batch is explained by one method and done with: as quick, in half the memory."""
+BETWEEN = 4
+"""Batches after which a CPU's freed memory is given back."""
 AVERAGE_LENGTH = 32
 """Content positions of an example, where only the sizes of methods' work are compared."""
 TIMED = 16
@@ -103,14 +108,15 @@ def attribute(
         batch_size: examples a batch; default: as many as fit a token budget. Similar lengths go together either way.
         show_progress: a progress bar on stderr; default: where a person waits longer than a second.
         allow_nan: go on where scores are no finite numbers; a warning says for how many examples.
-        stride: texts longer than the model takes are read in windows that share so many tokens, see `in_windows`;
-            default: they are cut.
+        stride: texts longer than the model takes are read in windows that share so many tokens, see `WindowedModel`: a
+            token's score is the mean over the windows that hold it; default: texts are cut.
         params: the method's parameters, as `n_steps=50`.
 
     Raises:
         ExegeteError: an unknown method or parameter, an empty text, a model that answers NaN, scores
             that are not finite.
     """
+    model = model if stride is None else WindowedModel(model, stride)
     rows = model.expanded(listed(examples))
     if not len(rows):
         raise ExegeteError("the model tags nothing in these texts: say what by rows with 'text' and 'span'")
@@ -123,7 +129,7 @@ def attribute(
         "explaining", len(rows) * sum(each or 1.0 for each in passes), show_progress, _seconds(model, rows, passes)
     ) as done:
         found = [
-            _attributed(model, rows, *each, target, batch_size, allow_nan, partial(_tell, done, cost), stride)
+            _attributed(model, rows, *each, target, batch_size, allow_nan, partial(_tell, done, cost))
             for each, cost in zip(chosen, passes, strict=True)
         ]
     if not isinstance(method, list):
@@ -177,26 +183,14 @@ def _attributed(
     batch_size: int | None,
     allow_nan: bool,
     done: Callable[[int], None],
-    stride: int | None = None,
 ) -> Attributions[Any]:
     """The examples by one method; `done` is told how many more are."""
-    if stride is not None:
-        return Attributions(
-            in_windows(
-                model,
-                rows,
-                target,
-                stride,
-                lambda parts, each: _attributed(model, parts, chosen, unit, each, batch_size, allow_nan, done),
-            ),
-            _config(model, chosen) | {"stride": stride},
-        )
     if isinstance(model, GeneratingModel) and unit is not None:
         items = attribute_generated(model, rows, chosen, target, unit, done=done, allow_nan=allow_nan)
         return Attributions(items, _config(model, chosen))
     found: dict[int, Attribution] = {}
     broken = 0
-    for indices in batches(model, rows, batch_size):
+    for number, indices in enumerate(batches(model, rows, batch_size, EXPLAINED_ON_A_CPU), 1):
         batch = model.encode([rows[index] for index in indices])
         wanted = targets_of(target, indices, len(rows))
         explained, logits, explanation = _explain(model, chosen, batch, wanted)
@@ -205,6 +199,8 @@ def _attributed(
             require_finite(chosen, model, explanation.scores, indices)
         described = describe(model, chosen, batch, explained, logits, explanation, indices)
         found |= {item.index: item for item in described}
+        if number % BETWEEN == 0 and model.device.type == "cpu":
+            give_back()
         done(len(indices))
     if broken:
         logger.warning("%s: %d of %d examples have scores that are no finite numbers", chosen.name, broken, len(rows))
@@ -213,7 +209,8 @@ def _attributed(
 
 def _config(model: ExplainedModel, method: Explainer) -> dict[str, Any]:
     names = {"model": model.config._name_or_path, "model_type": model.config.model_type}
-    return names | {"method": method.name, "params": method.params}
+    read = {"stride": model.stride} if isinstance(model, WindowedModel) else {}
+    return names | {"method": method.name, "params": method.params} | read
 
 
 def listed(examples: Any) -> Sequence[Any]:
@@ -230,14 +227,16 @@ def listed(examples: Any) -> Sequence[Any]:
     return rows
 
 
-def batches(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None = None) -> Iterator[list[int]]:
+def batches(
+    model: ExplainedModel, rows: Sequence[Any], batch_size: int | None = None, on_a_cpu: int = ON_A_CPU
+) -> Iterator[list[int]]:
     """Indices of rows in batches of similar length, short rows first: by count, or by a budget of padded tokens."""
     if batch_size is not None and batch_size < 1:
         raise ExegeteError(f"batch_size is at least 1, got {batch_size}")
     sizes = np.array([_size(as_row(row)) for row in rows])
     order = np.argsort(sizes, kind="stable")
     estimate = np.minimum(sizes[order] // 4 + 2, model.max_length)
-    budget = ON_A_CPU if model.device.type == "cpu" else TOKENS_PER_BATCH
+    budget = on_a_cpu if model.device.type == "cpu" else TOKENS_PER_BATCH
     start = 0
     while start < len(rows):
         fits = 1 + np.searchsorted(estimate[start + 1 :] * np.arange(2, len(rows) - start + 1), budget, "right")

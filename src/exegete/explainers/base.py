@@ -20,8 +20,11 @@ from exegete.models.loading.digest import weights_digest
 from exegete.models.outputs import finite
 from exegete.models.passes.readout import answer_only
 from exegete.models.tasks import Output
+from exegete.models.windowed import WindowedModel
 
 Aggregate = Literal["sum", "l2", "abs"]
+TOKENS_OF_WINDOWS = 2048
+"""Windows of so many tokens are explained together."""
 _BACKWARD_AGAIN: ContextVar[bool] = ContextVar("exegete_backward_again", default=False)
 """Whether the pass whose gradient is taken will be gone back through once more."""
 
@@ -123,6 +126,8 @@ class Explainer(ABC):
         Explanation regularisation and its analyses look at these: there, special tokens are part of the input.
         """
         self._check_gradients()
+        if isinstance(model, WindowedModel):
+            return self._in_windows(model, batch, target)
         keep_graph = torch.is_grad_enabled() and self.differentiable
 
         def chosen(logits: Tensor | None) -> Tensor:
@@ -136,6 +141,23 @@ class Explainer(ABC):
         with model.evaluating(), torch.set_grad_enabled(keep_graph):
             return self.explanation_of(model.with_output(self.output), batch, chosen)
 
+    def _in_windows(self, model: WindowedModel, batch: Batch, target: Any) -> Explanation:
+        """The target explained in each window; a position's score is the mean over the windows that hold it."""
+        with model.evaluating(), torch.no_grad():
+            logits = finite(model(batch).logits)
+        target, windows, inner = model.target(batch, target, logits), model.windows(batch), model.of_a_window
+        if windows is None:
+            return replace(self.explain_all_positions(inner, batch, target), logits=logits, delta=None, pairs=None)
+        parts = torch.arange(len(windows.owner)).split(max(1, TOKENS_OF_WINDOWS // windows.batch.length))
+        found = [
+            self.explain_all_positions(inner, windows.batch.select(part), target[windows.owner[part]]) for part in parts
+        ]
+        scores = windows.means(torch.cat([each.scores for each in found]))
+        layers = (
+            None if found[0].layers is None else torch.cat([each.layers for each in found if each.layers is not None])
+        )
+        return Explanation(scores, layers=None if layers is None else windows.means(layers), logits=logits)
+
     def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
         """The explanation of the target that `chosen` gives; methods that answer give it the logits of their pass."""
         return self.explanation(model, batch, chosen(None))
@@ -147,6 +169,8 @@ class Explainer(ABC):
         They cost less than one by one: passes and perturbed inputs that do not depend on the target are run once.
         """
         self._check_gradients()
+        if isinstance(model, WindowedModel):
+            return torch.stack([self.explain(model, batch, target).scores for target in targets])
         with model.evaluating(), model.remember():
             checked = [model.target(batch, target) for target in targets]
             found = self.scores_each(model.with_output(self.output), batch, checked)

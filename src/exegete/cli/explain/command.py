@@ -92,12 +92,7 @@ def explain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Generation: print what would be done, and stop.")] = False,
     allow_nan: options.AllowNan = False,
     incomplete: options.Incomplete = False,
-    stride: Annotated[
-        int | None,
-        typer.Option(
-            "--stride", min=0, help="Read texts longer than the model in windows that share so many tokens, not cut."
-        ),
-    ] = None,
+    stride: options.Stride = None,
     threads: Threads = None,
     text_column: options.TextColumn = None,
     text_pair_column: options.PairColumn = None,

@@ -108,8 +108,6 @@ def serve(
     """
     if not (model or result or storage) and study is None and protocol is None:
         raise ExegeteError("there is nothing to serve: give --model, --result, --study or --protocol")
-    if task == "generation" and (study is not None or protocol is not None):
-        raise ExegeteError("human studies show no generated text: leave --task out, or --study and --protocol")
     plan = None if protocol is None else Plan.of(protocol, study, kind)
     if plan is not None:
         study, kind, source = plan.name, plan.protocol.kind, plan.protocol.source
@@ -139,7 +137,7 @@ def serve(
     results = open_results(result or [])
     kept = open_storage(storage) if study is not None or storage else None
     if study is not None and kept is not None:
-        made = Material(explained, specs, rows, results, limit or LIMIT, seed)
+        made = Material(explained, specs, rows, results, limit or LIMIT, seed, sources, data)
         make_study(kept, study, kind, made, None if plan is None else plan.text)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
     names = [*(name or []), EVERYWHERE.get(host, host)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Material:
-    """Material of a study: a result with attributions, or a model, methods and rows."""
+    """Material of a study: a result with attributions, or a model, methods and rows.
+
+    `sources`: where each model comes from; `data`: the rows' spec.
+    """
 
     models: Mapping[str, ExplainedModel]
     methods: Sequence[str]
@@ -68,6 +71,8 @@ class Material:
     results: Mapping[str, Result]
     limit: int
     seed: int
+    sources: Mapping[str, str] = field(default_factory=dict)
+    data: str | None = None
 
 
 def open_storage(url: str | None) -> Storage:
@@ -82,6 +87,7 @@ def make_study(storage: Storage, name: str, kind: str | None, material: Material
     from sqlalchemy import select
 
     from exegete.web.human_study.kinds import KINDS
+    from exegete.web.human_study.origin import origin_of
     from exegete.web.human_study.projects import check_new, create
     from exegete.web.human_study.tables import Project
 
@@ -100,7 +106,16 @@ def make_study(storage: Storage, name: str, kind: str | None, material: Material
     if KINDS[kind].changes:
         found = _changed(found, material, protocol)
     with storage.writing() as session:
-        create(session, name, found, kind, labels=labels, seed=material.seed, protocol=protocol)
+        create(
+            session,
+            name,
+            found,
+            kind,
+            labels=labels,
+            seed=material.seed,
+            protocol=protocol,
+            origin=origin_of(material.models, material.sources, material.data, found) if material.models else None,
+        )
 
 
 def _changed(found: Sequence[Case], material: Material, protocol: str | None) -> list[Case]:

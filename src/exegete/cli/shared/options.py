@@ -105,6 +105,12 @@ Target = Annotated[
         help="predicted, label, a class by index or name, or two with a comma: the first rather than the second.",
     ),
 ]
+Stride = Annotated[
+    int | None,
+    typer.Option(
+        "--stride", min=0, help="Read texts longer than the model in windows that share so many tokens, not cut."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 TextColumn = Annotated[str | None, typer.Option("--text-column", help="Tables: the column of the text.")]
 PairColumn = Annotated[str | None, typer.Option("--text-pair-column", help="Tables: the column of the second text.")]

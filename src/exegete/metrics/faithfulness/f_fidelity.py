@@ -16,6 +16,7 @@ from exegete.explainers.seeding import generators
 from exegete.metrics.faithfulness.unit_order import ByUnits, Ordered
 from exegete.metrics.ranking import checked_fractions, sizes
 from exegete.models import Batch, ExplainedModel, load
+from exegete.models.windowed import WindowedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,7 @@ class FFidelity(ByUnits):
         judge = _loaded(str(Path(self.copy).expanduser().resolve()), str(model.device))
         if judge.labels != model.labels:
             raise ExegeteError(f"{self.copy} is no copy of the model: it answers {judge.labels}, not {model.labels}")
-        return judge
+        return WindowedModel(judge, model.stride) if isinstance(model, WindowedModel) else judge
 
     def taken(self, batch: Batch, ordered: Ordered) -> Tensor:
         """[K · draws, B, U] The units that go."""

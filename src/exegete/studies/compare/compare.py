@@ -28,6 +28,7 @@ from exegete.models.encoding.encode import as_row
 from exegete.models.encoding.labels import in_model_labels
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.loading.digest import weights_digest
+from exegete.models.windowed import WindowedModel
 from exegete.reports.attributions import Attributions
 from exegete.reports.waiting import waiting
 from exegete.studies.compare.comparison import Comparison
@@ -89,6 +90,7 @@ def compare(
     seed: int = 0,
     special_tokens: bool = False,
     allow_nan: bool = False,
+    stride: int | None = None,
     output_dir: str | Path | None = None,
     show_progress: bool | None = None,
 ) -> Comparison:
@@ -109,6 +111,8 @@ def compare(
         special_tokens: whether special tokens keep the scores that methods give them; else these are 0. Only metrics
             with `specials` look at them.
         allow_nan: go on where a method's scores are no finite numbers: these have no figures, and are counted.
+        stride: texts longer than the model takes are read in windows that share so many tokens, see `attribute`;
+            metrics ask about the whole text, in windows of what they leave of it. Default: texts are cut.
         output_dir: where results go. A comparison that was stopped there goes on where it stopped.
         show_progress: a progress bar on stderr; default: where a person waits longer than a second.
 
@@ -117,6 +121,7 @@ def compare(
             else in `output_dir`.
     """
     given = listed(data)
+    model = model if stride is None else WindowedModel(model, stride)
     if isinstance(model, GeneratingModel):
         rows = model.respond(list(given))
         unit = unit or ("source" if all(row.get("sources") for row in rows) else "sentence")

@@ -127,7 +127,7 @@ def _dataset(resolved_part: str) -> Source:
     if kind == "hub":
         return Source({"dataset": part}, assumed)
     try:
-        found = remembered(part, _paths(part), lambda: _measured(part))
+        found = _measured(part) if kind == "study" else remembered(part, _paths(part), lambda: _measured(part))
     except ExegeteError as error:
         return Source({"dataset": part, "missing": True}, assumed, problem=str(error))
     lengths = [2 + count / CHARACTERS_A_TOKEN for count in found["characters"]] or [PATCHES] * found["rows"]

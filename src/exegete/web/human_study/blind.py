@@ -11,7 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exegete.reports.attributions import Attribution
+from exegete.reports.generated import GeneratedAttribution
+from exegete.web.human_study.sources import ShownSource, shown_sources
 
+Explained = Attribution | GeneratedAttribution
 POSITIVE = "positive"
 SHOWN: Mapping[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
     POSITIVE: lambda scores: np.maximum(scores, 0),
@@ -26,11 +29,16 @@ class Unnamed(NamedTuple):
 
     letter: str
     method: str
-    attribution: Attribution
+    attribution: Explained
+
+    @property
+    def sources(self) -> list[ShownSource]:
+        """The sources of a generated answer; of other answers there are none."""
+        return shown_sources(self.attribution) if isinstance(self.attribution, GeneratedAttribution) else []
 
 
 def blinded(
-    explanations: Mapping[str, Attribution], *, seed: int, annotator: int, number: int, show: str = POSITIVE
+    explanations: Mapping[str, Explained], *, seed: int, annotator: int, number: int, show: str = POSITIVE
 ) -> list[Unnamed]:
     """The explanations of example `number` in this annotator's random order, under letters.
 
@@ -46,9 +54,13 @@ def blinded(
     ]
 
 
-def unnamed(item: Attribution, letter: str, show: str = POSITIVE) -> Attribution:
-    """The attribution without what tells its method."""
+def unnamed(item: Explained, letter: str, show: str = POSITIVE) -> Explained:
+    """The attribution without what tells its method; of a generated answer, all of it in one row."""
     rule = SHOWN[show]
+    if isinstance(item, GeneratedAttribution):
+        scores, spans = rule(item.scores.sum(0))[None], tuple(item.exchange.spans("response"))
+        whole = replace(item, scores=scores, spans=spans, log_probs=item.log_probs.sum(keepdims=True), bounds=None)
+        return replace(whole, method=letter, params={}, signed=True)
     scores, words = rule(item.scores), rule(item.word_scores)
     bare = replace(item, method=letter, params={}, delta=None, layers=None, signed=True, pairs=())
     return replace(bare, scores=scores, word_scores=words)

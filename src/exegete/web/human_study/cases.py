@@ -7,18 +7,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from exegete.data.granularity import Granularity
 from exegete.data.marked import Marked
 from exegete.errors import ExegeteError
 from exegete.explainers import attribute
-from exegete.explainers.registry import seeded
+from exegete.explainers.registry import seeded, with_seed
 from exegete.models import ExplainedModel
+from exegete.models.generation.model import GeneratingModel
 from exegete.reports.attributions import Attribution, Attributions
+from exegete.reports.generated import GeneratedAttribution
 from exegete.studies.compare.comparison import Comparison
+from exegete.web.human_study.blind import Explained
+from exegete.web.human_study.sources import asked_texts
 from exegete.web.human_study.tables import Item, StoredExplanation
 from exegete.web.names import shown
 from exegete.web.pictures import png
 
 USUAL = ("input_x_gradient", "integrated_gradients", "attention_all")
+USUAL_OF_ANSWERS = ("input_x_gradient", "attn_lrp", "occlusion")
 
 
 @dataclass(frozen=True)
@@ -32,10 +38,13 @@ class Changed:
 
 @dataclass(frozen=True)
 class Case:
-    """An example. `explanations` by method, all of one target; `label`: its name; `picture`: a PNG."""
+    """An example. `explanations` by method, all of one target; `label`: its name; `picture`: a PNG.
+
+    Of a generated answer `texts` are what was asked, and `prediction` is the answer.
+    """
 
     texts: tuple[str, ...]
-    explanations: Mapping[str, Attribution] = field(default_factory=dict)
+    explanations: Mapping[str, Explained] = field(default_factory=dict)
     label: str | None = None
     prediction: str | None = None
     picture: bytes | None = None
@@ -53,9 +62,9 @@ class Case:
         return Item(number=number, content=content, picture=self.picture, explanations=kept)
 
 
-def cases(explanations: Iterable[tuple[str, Attribution]], rows: Sequence[Mapping[str, Any]] = ()) -> list[Case]:
+def cases(explanations: Iterable[tuple[str, Explained]], rows: Sequence[Mapping[str, Any]] = ()) -> list[Case]:
     """The examples of what methods, by their specs, say of them; `rows` are the examples, where they are known."""
-    by_example: dict[int, dict[str, Attribution]] = {}
+    by_example: dict[int, dict[str, Explained]] = {}
     given = list(explanations)
     names = shown(dict.fromkeys(method for method, _ in given))
     for method, item in given:
@@ -68,10 +77,18 @@ def explained(
 ) -> list[Case]:
     """The rows as several methods explain the model's predictions; default: those of Fernandes et al. 2022, table 4.
 
-    The learned explainer of that table needs a folder: give it among `methods`.
+    The learned explainer of that table needs a folder: give it among `methods`. Of a model that generates, its answers
+    are explained by the sources, where every row has some, else by sentences of the prompt.
     """
-    chosen = {spec: seeded(spec, seed) for spec in methods or USUAL}
-    found = ((spec, item) for spec, method in chosen.items() for item in attribute(model, list(rows), method))
+    unit: Granularity | None = None
+    if isinstance(model, GeneratingModel):
+        rows = model.respond(list(rows))
+        unit = "source" if all(row.get("sources") for row in rows) else "sentence"
+    found = (
+        (spec, item)
+        for spec in methods or (USUAL if unit is None else USUAL_OF_ANSWERS)
+        for item in attribute(model, list(rows), with_seed(spec, seed), unit=unit)
+    )
     return cases(found, rows)
 
 
@@ -84,7 +101,7 @@ def followed_up(
     """
     explainer = seeded(method or USUAL[0], seed)
     said = {name: list(attribute(model, list(rows), explainer)) for name, model in models.items()}
-    same = [len({item.prediction_label for item in items}) == 1 for items in zip(*said.values(), strict=True)]
+    same = [len({_said(item) for item in items}) == 1 for items in zip(*said.values(), strict=True)]
     if not any(same):
         raise ExegeteError(
             f"the models {', '.join(models)} agree on none of {len(rows)} examples: none can be compared"
@@ -108,18 +125,28 @@ def marked_cases(examples: Sequence[Marked]) -> list[Case]:
     ]
 
 
-def restored(explanation: StoredExplanation) -> Attribution:
+def restored(explanation: StoredExplanation) -> Explained:
     """The attribution that was stored."""
-    return Attribution(**explanation.attribution)
+    kept = explanation.attribution
+    if "response" in kept:
+        return GeneratedAttribution.from_row(kept | {"params": json.dumps(kept["params"])})
+    return Attribution(**kept)
 
 
-def _plain(item: Attribution) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(Attributions([replace(item, layers=None)]).to_json())[0]
+def _said(item: Explained) -> str:
+    return item.response if isinstance(item, GeneratedAttribution) else item.prediction_label
+
+
+def _plain(item: Explained) -> dict[str, Any]:
+    bare = replace(item, layers=None) if isinstance(item, Attribution) else item
+    plain: dict[str, Any] = json.loads(Attributions([bare]).to_json())[0]
     return plain
 
 
-def _case(explanations: Mapping[str, Attribution], row: Mapping[str, Any]) -> Case:
+def _case(explanations: Mapping[str, Explained], row: Mapping[str, Any]) -> Case:
     first = next(iter(explanations.values()))
+    if isinstance(first, GeneratedAttribution):
+        return Case(asked_texts(first.exchange), explanations, prediction=first.response)
     picture = row.get("image")
     return Case(
         first.texts,

@@ -122,20 +122,24 @@ def to_dataset(session: Session, project: Project) -> Dataset:
 
 def to_corpus(session: Session, project: Project) -> bytes:
     """The corpus as Parquet, which `parquet:FILE` reads; labels by their names."""
+    rows, spans = _corpus(session, project), pa.list_(pa.list_(pa.int32()))
+    label = pa.float32() if isinstance(rows[0].get("label"), float) else pa.string()
+    kinds = {"rationale": spans, "rationale_pair": spans, "label": label}
+    schema = pa.schema({name: kinds.get(name, pa.string()) for name in rows[0]})
+    return _parquet(pa.Table.from_pylist(rows, schema=schema))
+
+
+def _corpus(session: Session, project: Project) -> list[dict[str, Any]]:
+    """The rows of the corpus, labels by their names."""
     dataset = to_dataset(session, project)
     names = getattr(dataset.features.get("label"), "names", None)
-    rows = [dict(row) | ({"label": names[row["label"]]} if names else {}) for row in dataset]
-    spans = pa.list_(pa.list_(pa.int32()))
-    kinds = {"rationale": spans, "rationale_pair": spans}
-    label = pa.string() if names else pa.float32()
-    return _parquet(
-        pa.Table.from_pylist(
-            rows,
-            schema=pa.schema(
-                {name: kinds.get(name, label if name == "label" else pa.string()) for name in dataset.features}
-            ),
-        )
-    )
+    return [dict(row) | ({"label": names[row["label"]]} if names else {}) for row in dataset]
+
+
+def to_jsonl(session: Session, project: Project) -> bytes:
+    """The corpus as JSON lines, which `jsonl:FILE` reads; labels by their names."""
+    rows = _corpus(session, project)
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
 def to_label_studio(session: Session, project: Project) -> bytes:
@@ -155,6 +159,7 @@ EXPORTS: dict[str, Export] = {
     "methods.md": Export("A paragraph on the methods (Markdown)", "text/markdown; charset=utf-8", methods),
     "figure.svg": Export("A figure of the findings (SVG)", "image/svg+xml", figure),
     "rationales.parquet": Export("Corpus with rationales (Parquet)", "application/vnd.apache.parquet", to_corpus),
+    "rationales.jsonl": Export("Corpus with rationales (JSON lines)", "application/jsonl", to_jsonl),
     "label-studio.json": Export("Rationales for Label Studio", "application/json", to_label_studio),
     "argilla.json": Export("Rationales for Argilla", "application/json", to_argilla),
 }
@@ -165,7 +170,7 @@ PLANNED = {
 }
 """Exports of studies that have a protocol."""
 EXPORTS |= PLANNED
-RATIONALES = ("rationales.parquet", "label-studio.json", "argilla.json")
+RATIONALES = ("rationales.parquet", "rationales.jsonl", "label-studio.json", "argilla.json")
 
 
 def offered(project: Project) -> dict[str, Export]:

@@ -19,11 +19,12 @@ from exegete.web.human_study import projects
 from exegete.web.human_study.cases import compared, marked_cases
 from exegete.web.human_study.exports import exported, offered
 from exegete.web.human_study.kinds import KINDS
+from exegete.web.human_study.origin import loop_commands
 from exegete.web.human_study.people import counts, left_out, taking
 from exegete.web.human_study.protocol.admission import COMPLETE
 from exegete.web.human_study.protocol.file import digest_of
 from exegete.web.human_study.reporting import effects
-from exegete.web.human_study.results import findings
+from exegete.web.human_study.results import findings, marked_examples
 from exegete.web.human_study.tables import Annotator, Answer, Item, Project
 from exegete.web.pages import download, page
 from exegete.web.settings import DIGITS
@@ -146,6 +147,8 @@ def _overview(request: Request, name: str, links: dict[str, str] | None = None) 
             progress=_progress(session, project),
             methods=sorted({each.method for item in project.items[:1] for each in item.explanations}),
             exports=offered(project),
+            loop=loop_commands(site_of(request).studies.engine.url, name, project.origin),
+            marked=sum(bool(each.marks) for each in marked_examples(session, project)),
             links=links or {},
             taking={each.person.id: each for each in taking(session, project)},
             take=f"{site_of(request).address_of(request)}/take/{quote(name)}" if project.protocol else "",

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain, count
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from exegete.errors import ExegeteError, unknown
+from exegete.reports.attributions import Attribution
+from exegete.reports.generated import GeneratedAttribution
+from exegete.web.human_study.blind import Explained
 from exegete.web.human_study.cases import Case
 from exegete.web.human_study.kinds import KINDS, ONLY
 from exegete.web.human_study.protocol.file import Protocol, protocol_of
@@ -36,6 +40,7 @@ def create(
     labels: Sequence[str] = (),
     seed: int = 0,
     protocol: str | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> Project:
     """A new project of these cases, with the marks that they bring.
 
@@ -48,6 +53,7 @@ def create(
         labels: what the model can answer; default: what it predicted for the cases.
         seed: of the orders in which annotators see things.
         protocol: the text of a protocol's file, whose kind, question and seed are taken instead.
+        origin: what it was made of.
 
     Raises:
         ExegeteError: a name that is taken or unusable, no cases, or cases or labels that are not what the kind needs.
@@ -71,6 +77,7 @@ def create(
         seed=seed,
         labels=answers,
         protocol=protocol,
+        origin=None if origin is None else dict(origin),
     )
     project.items = [case.to_item(number) for number, case in enumerate(cases)]
     session.add(project)
@@ -112,7 +119,10 @@ def _check(cases: Sequence[Case], kind: str) -> None:
         fewest, found = KINDS[kind].fewest, len(methods)
         raise ExegeteError(f"a study of the kind {kind} needs explanations by at least {fewest} methods, found {found}")
     shown = [item for case in cases for item in case.explanations.values()] if KINDS[kind].fewest else []
-    other = next((item for item in shown if item.target_label != item.prediction_label), None)
+    said = [item for item in shown if isinstance(item, Attribution)]
+    if len(said) < len(shown):
+        _check_answers(shown, kind)
+    other = next((item for item in said if item.target_label != item.prediction_label), None)
     if other is not None:
         told = f"{other.target_label} where the model predicts {other.prediction_label}"
         raise ExegeteError(f"a study of the kind {kind} needs explanations of predictions, these explain {told}")
@@ -120,6 +130,17 @@ def _check(cases: Sequence[Case], kind: str) -> None:
         raise ExegeteError("people foretell answers to changed examples: make this study of --model and --data")
     if kind == "highlight" and any(not case.texts for case in cases):
         raise ExegeteError("evidence can be marked in texts only: choose the kind rank or simulate for images")
+
+
+def _check_answers(shown: Sequence[Explained], kind: str) -> None:
+    """Generated answers are ranked, each explained for the same text by units of the same size."""
+    if kind != "rank":
+        raise ExegeteError("explanations of generated answers can be ranked: choose the kind rank")
+    units = sorted({item.unit for item in shown if isinstance(item, GeneratedAttribution)})
+    if len(units) > 1:
+        raise ExegeteError(
+            f"people would tell methods by their units ({', '.join(units)}): compare them with one --unit"
+        )
 
 
 def _keep_marks(session: Session, project: Project, cases: Sequence[Case]) -> None:

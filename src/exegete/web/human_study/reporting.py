@@ -54,6 +54,7 @@ def results(session: Session, project: Project) -> bytes:
         "study": project.name,
         "kind": project.kind,
         "protocol_sha256": None if project.protocol is None else digest_of(project.protocol),
+        "origin": project.origin,
         "people": counts(taking(session, project)),
         **{name: getattr(found, name) for name in ("answers", "alpha", "w_examples", "n_examples", "w_people", "f1")},
         "trueskill": [row._asdict() for row in found.ratings],
@@ -70,7 +71,7 @@ def methods(session: Session, project: Project) -> bytes:
     people = taking(session, project)
     found = findings(session, project, left_out(session, project))
     plan = None if project.protocol is None else protocol_of(project.protocol)
-    parts = [*_who(people, plan, project), *_what(project, plan), *_analysis(project, found)]
+    parts = [*_who(people, plan, project), *_what(project, plan), *_origin(project), *_analysis(project, found)]
     return (" ".join(parts) + "\n").encode()
 
 
@@ -150,6 +151,21 @@ def _what(project: Project, plan: Protocol | None) -> list[str]:
     did = DID[project.kind].format(screen=screen, unit=main.unit)
     told = f"For {each} of {len(project.items)} examples, in random order, each person {did}.{by}{rule}"
     return [told, *_changed(project, plan)]
+
+
+def _origin(project: Project) -> list[str]:
+    """The models by their weights, and the marks that they were trained on."""
+    models = (project.origin or {}).get("models", {})
+    told = [
+        f"{name} ({made['source']}, weights {made['weights']}"
+        + (
+            f", trained on {on['source']}, {on['rows']} rows, digest {on['digest']})"
+            if (on := made["trained_on"])
+            else ")"
+        )
+        for name, made in models.items()
+    ]
+    return [f"Models: {'; '.join(told)}."] if told else []
 
 
 def _changed(project: Project, plan: Protocol | None) -> list[str]:

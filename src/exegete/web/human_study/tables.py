@@ -42,8 +42,8 @@ class Base(DeclarativeBase):
 class Project(Base):
     """A study: examples, how each is explained, and what people are asked.
 
-    `protocol`: the text of its file, where it has one. `items` are the examples that are studied, `known` those with a
-    known answer, for training and for checks.
+    `protocol`: the text of its file, where it has one; `origin`: what it was made of, see `origin.py`. `items` are the
+    examples that are studied, `known` those with a known answer, for training and for checks.
     """
 
     __tablename__ = "project"
@@ -55,6 +55,7 @@ class Project(Base):
     labels: Mapped[list[str]] = mapped_column(JSON, default=list)
     created: Mapped[datetime] = mapped_column(DateTime, default=now)
     protocol: Mapped[str | None] = mapped_column(Text)
+    origin: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     items: Mapped[list[Item]] = relationship(
         primaryjoin="and_(Item.project_id == Project.id, Item.role == '')",
         back_populates="project",

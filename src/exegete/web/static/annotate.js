@@ -1,5 +1,5 @@
 "use strict";
-// How long an example took, saving until it is saved, and marking words by drawing over them. The form works without.
+// How long an example took, saving until it is saved, marking words by drawing over them, ranking by dragging. The form works without.
 const form = document.getElementById("answer");
 const begun = performance.now();
 const button = form.querySelector("button.main");
@@ -39,3 +39,35 @@ form.addEventListener("click", (event) => {
   if (event.detail && boxOf(event.target) && event.pointerType === "mouse") event.preventDefault();
 });
 addEventListener("pointerup", () => { marking = null; });
+// letters dragged into order set the ranks; the buttons for ranks say the same to keys and screen readers
+const list = document.querySelector(".order ol");
+if (list) {
+  const ranks = (item) => form.elements[`rank-${item.dataset.letter}`];
+  const place = (item) => Number(ranks(item).value) || Infinity;
+  const sorted = () => list.append(...[...list.children].sort((one, other) => place(one) - place(other)));
+  let dragged = null, moved = false;
+  const end = () => { dragged?.classList.remove("dragged"); dragged = null; };
+  list.addEventListener("pointerdown", (event) => {
+    dragged = event.button === 0 ? event.target.closest("li") : null;
+    if (!dragged) return;
+    event.preventDefault();
+    list.setPointerCapture(event.pointerId);
+    dragged.classList.add("dragged");
+    moved = false;
+  });
+  list.addEventListener("pointermove", (event) => {
+    const under = dragged && document.elementFromPoint(event.clientX, event.clientY)?.closest(".order li");
+    if (!under || under === dragged) return;
+    const ahead = dragged.compareDocumentPosition(under) & Node.DOCUMENT_POSITION_FOLLOWING;
+    if (ahead) under.after(dragged); else under.before(dragged);
+    moved = true;
+  });
+  list.addEventListener("pointerup", () => {
+    if (dragged && moved) [...list.children].forEach((item, number) => { ranks(item).value = String(number + 1); });
+    end();
+  });
+  list.addEventListener("pointercancel", () => { end(); sorted(); });
+  form.addEventListener("change", sorted);
+  list.parentElement.hidden = false;
+  sorted();
+}

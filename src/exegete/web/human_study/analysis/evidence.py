@@ -13,6 +13,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from exegete.data.marked import Marked, agreed, touched, units_of
 from exegete.reports.attributions import Attribution
+from exegete.reports.generated import GeneratedAttribution
 
 
 class Plausible(NamedTuple):
@@ -43,7 +44,9 @@ def agreement(examples: Sequence[Marked], unit: str = "word") -> float:
     return float(np.mean(found)) if found else float("nan")
 
 
-def plausible(examples: Sequence[Marked], explanations: Sequence[Mapping[str, Attribution]]) -> list[Plausible]:
+def plausible(
+    examples: Sequence[Marked], explanations: Sequence[Mapping[str, Attribution | GeneratedAttribution]]
+) -> list[Plausible]:
     """By method, best first: AUC and average precision of its word scores against the evidence people agree on.
 
     Examples where all words are evidence or none is are left out.
@@ -52,7 +55,8 @@ def plausible(examples: Sequence[Marked], explanations: Sequence[Mapping[str, At
     for example, methods in zip(examples, explanations, strict=True):
         spans = agreed(example)
         marks = [(side, start, end) for side, each in enumerate(spans or []) for start, end in each]
-        for method, item in methods.items():
+        words = ((method, item) for method, item in methods.items() if isinstance(item, Attribution))
+        for method, item in words:
             gold = np.array([any(w == s and a < e and b < z for s, b, e in marks) for w, a, z in item.word_spans])
             if spans is not None and gold.any() and not gold.all():
                 scores = np.nan_to_num(item.word_scores)
