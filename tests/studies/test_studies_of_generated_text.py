@@ -1,0 +1,135 @@
+"""Studies of language models: answers, citations, what training changed, promises."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+import exegete
+from exegete.explainers.learned.citation import Citation
+from exegete.metrics.faithfulness.ablation import Lds
+from exegete.studies.runs.grid import grid
+from exegete.studies.runs.kinds import FIGURES, RESULTS
+from exegete.studies.runs.protocols.registry import check_protocol, follow
+from exegete.studies.runs.run_cell import run_cell
+from exegete.studies.runs.store import Store
+from exegete.studies.spec.study_file import load_study
+from exegete.training.answering import train_answering
+from exegete.training.citations import held, measured, promise
+
+NOTES = "generated?task=retrieval&size=24"
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A study of two models that hardly learned anything, one for each seed, with all of its runs done."""
+    root = tmp_path_factory.mktemp("study")
+    for seed in range(2):
+        train_answering(root / f"base-{seed}", seed=seed, device="cpu", scale=0.001)
+    content = {
+        "datasets": {
+            "lessons": {"spec": NOTES, "split": "train", "limit": 4},
+            "dev": {"spec": NOTES, "split": "dev", "limit": 2},
+            "redundant": {"spec": f"{NOTES}&kind=redundant", "split": "test", "limit": 2},
+        },
+        "training": {"notes": {"train": "lessons", "dev": "dev"}},
+        "models": {"base": {"source": str(root / "base-{seed}" / "model")}},
+        "seeds": 2,
+        "recipes": {
+            "frozen": {"recipe": "none"},
+            "plain": {"recipe": "baseline", "arguments": {"max_steps": 1, "learning_rate": 1e-2}, "seeds": [0]},
+        },
+        "explainers": {"IxG": "input_x_gradient", "gone": "occlusion?output=log_prob"},
+        "metrics": {"LDS": "lds?n_masks=6", "ρ": "lds?sets=leave_one_out", "AUC": "auc"},
+        "judgements": {
+            "citations": {
+                "datasets": ["redundant"], "recipes": ["frozen"], "explainers": ["IxG", "gone"],
+                "metrics": ["LDS", "ρ", "AUC"], "unit": "source",
+            },
+            "drift": {
+                "datasets": ["redundant"], "recipes": ["frozen", "plain"], "protocol": "drift",
+                "options": {"original": {"run": "frozen"}, "n_masks": 5}, "seeds": None,
+            },
+        },
+    }  # fmt: skip
+    del content["judgements"]["drift"]["seeds"]
+    (root / "study.yaml").write_text(yaml.safe_dump(content, allow_unicode=True))
+    study, store = grid(load_study(root / "study.yaml")), Store(root / "store")
+    for cell in study.cells:
+        assert run_cell(cell, store.root)
+    return study, store, root
+
+
+def only(done, **where):
+    study, store, _ = done
+    (run,) = [run for run in study.runs if all(getattr(run, name) == value for name, value in where.items())]
+    return store.folder(run.cell.key)
+
+
+def test_each_seed_has_its_model_and_citations_are_what_compare_says(done):
+    data = exegete.load_data(NOTES, "test", kind="redundant", limit=2)
+    assert set(data["kind"]) == {"redundant"}
+    seen = []
+    for seed in range(2):
+        folder = only(done, recipe="frozen", judgement="citations", seed=seed)
+        found = pd.read_parquet(folder / RESULTS)
+        model = exegete.load(done[2] / f"base-{seed}" / "model", task="generation", device="cpu")
+        methods = {each: each for each in ("input_x_gradient", "occlusion?output=log_prob")}
+        metrics = ["lds?n_masks=6", "lds?sets=leave_one_out", "auc"]
+        table = exegete.compare(model, data, methods, metrics, unit="source", seed=seed).results
+        pd.testing.assert_frame_equal(found[metrics], table[[*metrics[:2], "auc"]].set_axis(metrics, axis=1))
+        assert json.loads((folder / FIGURES).read_text())["accuracy"] == 0
+        seen.append(found[metrics[0]].tolist())
+    assert seen[0] != seen[1]
+
+
+def test_scores_that_are_the_falls_agree_with_leaving_one_out(done):
+    found = pd.read_parquet(only(done, recipe="frozen", judgement="citations", seed=0) / RESULTS)
+    own = found[found["method"].str.startswith("occlusion")]["lds?sets=leave_one_out"]
+    np.testing.assert_allclose(own, 1, atol=1e-6)
+
+
+def test_drift_is_the_correlation_of_answers_on_the_same_sets(done):
+    same = json.loads((only(done, recipe="frozen", judgement="drift", seed=0) / FIGURES).read_text())
+    assert same["ablation_agreement"] == pytest.approx(1, abs=1e-6)
+    found = json.loads((only(done, recipe="plain", judgement="drift") / FIGURES).read_text())["ablation_agreement"]
+    folders = (done[2] / "base-0" / "model", only(done, recipe="plain", judgement=""))
+    models = [exegete.load(folder, task="generation", device="cpu") for folder in folders]
+    sets, values = Lds(level="source", how="remove", n_masks=5), []
+    for row in exegete.load_data(NOTES, "test", kind="redundant", limit=2):
+        there = sets.present(torch.tensor([6]))[:, 0]
+        answers = []
+        for model in models:
+            batch = model.encode([row])
+            unit = sets.units(batch)
+            keep = there.gather(1, unit.clamp(min=0).expand(len(there), -1)) | (unit < 0)
+            with torch.no_grad():
+                tokens = model.perturbed(batch, keep[:, None])[..., 0]
+            answers.append(tokens.sum(-1)[:, 0].double().numpy())
+        values.append(np.corrcoef(*answers)[0, 1])
+    assert found == pytest.approx(np.mean(values), abs=1e-5)
+    assert found < 1
+
+
+def test_promises_are_calibrated_on_one_set_and_held_against_another(done, tmp_path):
+    model = exegete.load(done[2] / "base-0" / "model", task="generation", device="cpu")
+    Citation(exegete.explainer("decompx_linear"), "source", 0.1).save_pretrained(tmp_path, "decompx_linear")
+    known, asked = (exegete.load_data(NOTES, split) for split in ("dev", "test"))
+    options = {"citation": str(tmp_path), "calibration": known, "alpha": 0.4}
+    check_protocol("promises", options)
+    found = follow("promises", model, asked, options)
+    cited = Citation.from_pretrained(tmp_path)
+    made = promise([measured(model, cited, row, "remove") for row in known], 0.4)
+    pairs = [(each, made.bounds(each.scores)) for each in (measured(model, cited, row, "remove") for row in asked)]
+    expected = held(pairs)
+    assert [*found.values()] == pytest.approx(
+        [expected["held"], expected["promised"], expected["bounded"]], nan_ok=True
+    )
+    told = [row for each, bounds in pairs for row in (each.falls >= bounds)[~np.isnan(bounds)]]
+    assert found["promise_prompts"] == sum((~np.isnan(bounds)).any() for _, bounds in pairs)
+    assert not told or 0 <= found["promise_held"] <= 1
