@@ -104,6 +104,31 @@ def test_a_file_needs_no_split_and_results_go_to_a_dated_folder(model, data, tmp
     assert (folder / "report.html").read_text(encoding="utf-8").count("On 2 examples, ") == 1
 
 
+def test_the_columns_that_are_read_and_the_rows_are_said(model, data, tmp_path, capsys):
+    data.write_text("review,stars\na moving film,good\nthe plot is dull,bad\n", encoding="utf-8")
+    code, err = run("compare", "--model", model, "--data", data, "--output-dir", tmp_path / "o", "--methods", "random",
+                    "--metrics", "important_tokens", "--quiet", capsys=capsys)  # fmt: skip
+    assert code == 0
+    unused = "(unused: stars; give --label-column, --rationale-column)"
+    assert f"columns: text ← review; no label, no rationale {unused}" in err.splitlines()
+    assert any(
+        line.startswith("2 examples: all of data.csv (`exegete train` on it divides") for line in err.splitlines()
+    )
+    code, err = run(*comparing(model, data, tmp_path / "p", "--limit", "1", "--methods", "random"),
+                    "--metrics", "important_tokens", "--label-column", "stars", capsys=capsys)  # fmt: skip
+    assert code == 0
+    assert {"columns: text ← review, label ← stars; no rationale", "1 example: drawn from all of data.csv"} <= {
+        *err.splitlines()
+    }
+
+
+def test_a_metric_of_rationales_without_any(model, data, tmp_path, capsys):
+    for more in (("--metrics", "sufficiency,auc"), ("--preset", "ivra")):
+        code, err = run(*comparing(model, data, tmp_path / "o", "--methods", "random", *more), capsys=capsys)
+        assert_one_clear_line(code, err, "auc needs rationales, and the data has none", "--rationale-column")
+    assert not list(tmp_path.glob("o/*"))
+
+
 def test_an_unknown_method_or_metric_names_the_valid_ones(model, data, tmp_path, capsys):
     code, err = run(*comparing(model, f"csv:{data}", tmp_path / "o", "--methods", "occlusoin"), capsys=capsys)
     assert_one_clear_line(code, err, "occlusion", "integrated_gradients", "random")

@@ -9,6 +9,7 @@ import pytest
 from datasets import ClassLabel, Value
 
 from exegete.data import load_data
+from exegete.data.load import open_spec
 from exegete.data.splits import belongs
 from exegete.errors import ExegeteError
 
@@ -86,6 +87,29 @@ def test_usual_names_are_recognised(tmp_path, head, text, pair, label):
         assert data["text_pair"][:] == [row[pair] for row in rows]
     else:
         assert set(data.column_names) == {"text", "label", "rationale"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ("csv:mine.csv", "columns: text ← review; no label, no rationale (unused: stars, day; give --label-column, "
+         "--rationale-column)"),
+        ("csv:mine.csv?label_column=stars", "columns: text ← review, label ← stars; no rationale (unused: day; give "
+         "--rationale-column)"),
+        ("csv:mine.csv?label_column=stars&split_column=day", "columns: text ← review, label ← stars; no rationale"),
+        ("csv:mine.csv?text_column=title", ""),
+        ("jsonl:whole.jsonl", "columns: text, label, rationale"),
+        ("jsonl:chats.jsonl", ""),
+        ("jsonl:asked.jsonl", "columns: text ← question, text_pair ← context, answer ← answers"),
+    ],
+)  # fmt: skip
+def test_the_columns_that_are_read_and_those_that_are_not(spec, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(Path("mine.csv"), "review,stars,day\na film,5,train\ndull,1,dev\n")
+    write(Path("whole.jsonl"), '{"text": "a film"}\n{"text": "dull", "label": 0, "rationale": [[0, 4]]}\n')
+    write(Path("chats.jsonl"), '{"prompt": "When?", "response": "Now."}\n')
+    write(Path("asked.jsonl"), '{"question": "Who?", "context": "Ann.", "answers": [[0, 3]]}\n')
+    assert open_spec(spec).columns() == line
 
 
 def test_question_answering_columns(tmp_path):
@@ -224,7 +248,10 @@ BAD = {
     "blank": (" \n\n", "is empty"),
     "not_utf8": ("text,label\ncafé,1\n".encode("latin-1"), r"line 2 is not UTF-8"),
     "no_rows": ("text,label\n", "is empty: it has no rows"),
-    "no_column": ("body,label\na,1\n", r"it has: body, label; set text_column"),
+    "no_column": (
+        "body,label\na,1\n",
+        r"usual name.*sentence, review.*it has: body, label; name it with --text-column",
+    ),
     "wide_row": ("text,label\na,1\nb,1,2\n", r"line 3: expected 2 cells, got 3"),
     "quote": ('text,label\n"a,1\n', "not valid csv"),
     "two_of_a_name": ("text,label,label\na,1,2\n", "several columns 'label'"),

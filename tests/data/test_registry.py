@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import exegete
+from exegete.cli import main
 from exegete.data import READERS
 from exegete.data.cards import DataCard, MethodCard, MetricCard
 from exegete.data.registry import Registry, installed
@@ -57,13 +58,16 @@ def package(tmp_path, monkeypatch):
         "from exegete.explainers.control import Random\n"
         "from exegete.metrics.conciseness import ImportantTokens\n"
         "class Mine(Random):\n    card = Random.card.__class__(name='mine', family='control', cost='0')\n"
-        "class Few(ImportantTokens):\n    pass\n"
+        "class Few(ImportantTokens):\n    card = ImportantTokens.card.__class__(\n"
+        "        name='few', family='conciseness', higher_is_better=False\n    )\n"
+        "class Bare:\n    pass\n"
     )
     info = tmp_path / "plugged-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1\n")
     (info / "entry_points.txt").write_text(
         "[exegete.explainers]\nmine = plugged:Mine\nrandom = plugged:Mine\nbroken = plugged:Nowhere\n"
+        "other_id = plugged:Mine\nbare = plugged:Bare\nabsent = plugged_without:Part\n"
         "[exegete.metrics]\nfew = plugged:Few\nauc = plugged:Few\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -79,8 +83,8 @@ def test_an_installed_package_adds_parts_and_replaces_none(caplog):
     assert metric("few?thresholds=0.5").thresholds == (0.5,)
     assert type(explainer("random")).__module__ == "exegete.explainers.control"
     assert METRICS["auc"].__module__ == "exegete.metrics.plausibility"
-    assert set(list(EXPLAINERS)[-2:]) == {"broken", "mine"}
-    assert len(EXPLAINERS) == len(EXPLAINERS.native) + 2
+    assert set(list(EXPLAINERS)[-5:]) == {"broken", "mine", "other_id", "bare", "absent"}
+    assert len(EXPLAINERS) == len(EXPLAINERS.native) + 5
     assert "mine" in set(methods()["name"])
     assert "broken" not in set(methods()["name"])
     assert "plugged:Nowhere" in caplog.text
@@ -88,6 +92,35 @@ def test_an_installed_package_adds_parts_and_replaces_none(caplog):
         explainer("broken")
     with pytest.raises(ExegeteError, match="Did you mean 'mine'"):
         explainer("mien")
+
+
+@pytest.mark.usefixtures("package")
+def test_an_id_that_is_not_the_name_on_the_card_is_refused():
+    message = "the package calls it other_id, its card mine: make them one"
+    with pytest.raises(ExegeteError, match=message):
+        explainer("other_id")
+    assert message in EXPLAINERS.broken(MethodCard)["other_id"]
+
+
+@pytest.mark.usefixtures("package")
+def test_lists_and_doctor_name_the_parts_that_cannot_be_used(capsys):
+    assert main(["methods"]) == 0
+    listed = capsys.readouterr().out.splitlines()[-1]
+    assert listed.startswith("Cannot be used: ")
+    assert all(name in listed for name in ("broken", "other_id", "bare", "absent"))
+    assert main(["doctor"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "No module named 'plugged_without'" in said
+    assert "(plugged:Bare): it has no `card: MethodCard`" in said
+    assert main(["metrics"]) == 0
+    assert "Cannot be used" not in capsys.readouterr().out
+
+
+def test_a_card_of_an_unknown_family_is_refused():
+    with pytest.raises(ExegeteError, match=r"unknown family of mine 'gradient'\. Did you mean 'gradients'"):
+        MethodCard(name="mine", family="gradient", cost="F")
+    with pytest.raises(ExegeteError, match=r"unknown family of few 'brevity'.*conciseness"):
+        MetricCard(name="few", family="brevity", higher_is_better=True)
 
 
 def test_packages_are_looked_for_once(monkeypatch):

@@ -1,6 +1,7 @@
 """attribute(): texts in any order and number, targets of every kind, words, and clear errors."""
 
 import logging
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 import exegete
 from exegete import ExegeteError, attribute, explainer
+from exegete.data.cards import MethodCard
+from exegete.explainers import Explainer, SinglePass
 from exegete.explainers.attribute_examples import ON_A_CPU, batches
 from small import PAIRS, shared, small, uneven
 
@@ -240,6 +243,40 @@ def test_any_text_or_a_clear_error(texts, family, paired):
 def test_examples_that_are_none(examples, message):
     with pytest.raises(ExegeteError, match=message):
         attribute(shared("bert"), examples, "random")
+
+
+@dataclass(frozen=True)
+class Short(Explainer):
+    """Forgets the last position."""
+
+    card = MethodCard(name="short", family="control", cost="0")
+
+    def scores(self, model, batch, target):
+        return batch.content[:, :-1].float()
+
+
+@dataclass(frozen=True)
+class ShortPass(SinglePass):
+    """Gives a score for every hidden dimension."""
+
+    card = MethodCard(name="short_pass", family="control", cost="F")
+
+    def from_outputs(self, model, batch, outputs, target, *, keep_graph):
+        return model.embed(batch)
+
+
+def test_scores_of_another_shape_are_refused_by_name():
+    model = shared("bert")
+    batch = model.encode(["a moving film"])
+    rows, length = batch.content.shape
+    expected = rf"expected \[{rows}, {length}\]"
+    for explain in (lambda: Short().attribute(model, batch), lambda: attribute(model, "a moving film", Short())):
+        with pytest.raises(ExegeteError, match=rf"short.scores returned \[{rows}, {length - 1}\], {expected}"):
+            explain()
+    with pytest.raises(ExegeteError, match=r"short\.scores returned"):
+        Short().attribute_each(model, batch, model.target(batch)[None])
+    with pytest.raises(ExegeteError, match=rf"short_pass.from_outputs returned \[{rows}, {length}, \d+\], {expected}"):
+        ShortPass().attribute(model, batch)
 
 
 def test_other_errors():

@@ -9,7 +9,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from exegete.cli.shared import options
+from exegete.cli.shared import options, reading
 from exegete.cli.shared.checks import check
 from exegete.cli.shared.console import console, hush
 from exegete.cli.shared.threads import Threads, choose, hidden_size
@@ -70,7 +70,7 @@ def attack(
     explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length)
     choose(threads, hidden_size(explained), device)
     named = options.columns(text_column, text_pair_column, label_column, None)
-    examples = exegete.load_data(data, split, limit=limit, seed=seed, **named)
+    examples = reading.examples(data, split, limit, seed, named)
     report = attacked(
         explained,
         in_model_labels(explained, examples),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from exegete.cli.shared import options
+from exegete.cli.shared import options, reading
 from exegete.cli.shared.checks import check
 from exegete.cli.shared.console import hush, say, show
 from exegete.cli.shared.stopping import keeping
@@ -83,7 +83,7 @@ def compare(
     explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length, **given)
     choose(threads, hidden_size(explained), device)
     named = columns(text_column, text_pair_column, label_column, rationale_column)
-    examples = exegete.load_data(data, split, limit=limit, seed=seed, **named)
+    examples = reading.examples(data, split, limit, seed, named)
     comparison = exegete.compare(
         explained,
         examples,

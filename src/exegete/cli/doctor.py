@@ -11,6 +11,7 @@ import typer
 from packaging.requirements import Requirement
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from exegete.cli.shared.console import console, say
 
@@ -33,6 +34,8 @@ def doctor() -> None:
         table.add_row(f"extra {extra}", "", "; ".join(wrong) or "ok")
     for name, use in PROGRAMS.items():
         table.add_row(name, shutil.which(name) or "", use)
+    for name, state in _broken():
+        table.add_row(name, "", Text(state))
     for name, state in _devices():
         table.add_row(name, "", state)
     console().print(table)
@@ -40,6 +43,21 @@ def doctor() -> None:
     if wrong:
         say(f"exegete: not as needed: {', '.join(wrong)}; pip install --upgrade exegete mends it")
         raise typer.Exit(1)
+
+
+def _broken() -> Iterator[tuple[str, str]]:
+    """Parts of installed packages that cannot be used, and why."""
+    from exegete.data import READERS
+    from exegete.data.cards import DataCard, MethodCard, MetricCard
+    from exegete.explainers.registry import EXPLAINERS
+    from exegete.metrics.registry import METRICS
+    from exegete.objectives import OBJECTIVES
+    from exegete.recipes import RECIPES
+
+    for registry, kind in ((EXPLAINERS, MethodCard), (METRICS, MetricCard), (READERS, DataCard)):
+        yield from registry.broken(kind).items()
+    for each in (OBJECTIVES, RECIPES):
+        yield from each.broken().items()
 
 
 def _requirements(extra: str) -> Iterator[Requirement]:

@@ -17,6 +17,8 @@ GAP = 3
 if TYPE_CHECKING:
     import pandas as pd
 
+    from exegete.data.registry import Registry
+
 
 def methods() -> None:
     """List the attribution methods: id, family, signed, differentiable, learned, cost, paper.
@@ -24,8 +26,10 @@ def methods() -> None:
     Cost is in forward (F) and backward (B) passes an example. Example: exegete methods
     """
     import exegete
+    from exegete.data.cards import MethodCard
+    from exegete.explainers.registry import EXPLAINERS
 
-    _show(exegete.methods())
+    _show(exegete.methods(), EXPLAINERS, MethodCard)
 
 
 def metrics() -> None:
@@ -34,8 +38,9 @@ def metrics() -> None:
     Example: exegete metrics
     """
     from exegete import metrics
+    from exegete.data.cards import MetricCard
 
-    _show(metrics.metrics())
+    _show(metrics.metrics(), metrics.METRICS, MetricCard)
 
 
 def objectives() -> None:
@@ -71,11 +76,14 @@ def datasets() -> None:
     from exegete.data import READERS
     from exegete.data.cards import DataCard
 
-    _show(pd.DataFrame([asdict(card) for card in READERS.cards(DataCard).values()]))
+    _show(pd.DataFrame([asdict(card) for card in READERS.cards(DataCard).values()]), READERS, DataCard)
 
 
-def _show(frame: pd.DataFrame) -> None:
-    """The table, as many of its columns as fit without breaking a word; the others are named below it."""
+def _show(frame: pd.DataFrame, registry: Registry[Any] | None = None, kind: type = object) -> None:
+    """The table, as many of its columns as fit without breaking a word; the others are named below it.
+
+    Below it also stand the parts of installed packages that cannot be used.
+    """
     out = console()
     texts = {
         str(name): [{True: "yes", False: "no"}.get(value, str(value)) for value in frame[name]]
@@ -98,3 +106,6 @@ def _show(frame: pd.DataFrame) -> None:
     out.print(table)
     if len(shown) < len(texts):
         out.print(f"Too narrow for {', '.join(list(texts)[len(shown) :])}: widen the terminal.", markup=False)
+    broken = {} if registry is None else registry.broken(kind)
+    if broken:
+        out.print(f"Cannot be used: {', '.join(broken)}; `exegete doctor` says why.", markup=False)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from exegete.errors import unknown
 
 MethodFamily = Literal[
     "control",
@@ -27,6 +29,11 @@ def spoken(name: str, label: str = "") -> str:
     return label or words[:1].upper() + words[1:]
 
 
+def _check_family(name: str, family: str, valid: tuple[str, ...]) -> None:
+    if family not in valid:
+        raise unknown(f"family of {name}", family, valid)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodCard:
     """Properties of an explainer that hold for every input.
@@ -34,7 +41,8 @@ class MethodCard:
     `label`: what people call it, where that is not the words of its id. `signed`: whether negative scores mean evidence
     against the target. `differentiable`: whether its attributions keep a graph to the model's weights. `cost`: forward
     (F) and backward (B) passes an example, as a formula for people. `learned`: it has parameters of its own and is
-    loaded from a path, as `id:PATH`.
+    loaded from a path, as `id:PATH`. `family`: control, gradients, attention, decomposition, perturbation, search,
+    interactions, learned or prompted; another one raises ExegeteError.
     """
 
     name: str
@@ -46,6 +54,9 @@ class MethodCard:
     cost: str
     paper: str = ""
 
+    def __post_init__(self) -> None:
+        _check_family(self.name, self.family, get_args(MethodFamily))
+
     @property
     def title(self) -> str:
         """The method in people's words, as tables, reports and pages show it; files and commands use `name`."""
@@ -56,7 +67,8 @@ class MethodCard:
 class MetricCard:
     """A metric's facts. `bounds` are those of one example's value; None means unbounded on that side.
 
-    `label`: what people call it, where that is not the words of its id.
+    `label`: what people call it, where that is not the words of its id. `family`: one of `MetricFamily`; another one
+    raises ExegeteError.
     """
 
     name: str
@@ -66,6 +78,9 @@ class MetricCard:
     bounds: tuple[float | None, float | None] = (None, None)
     needs_rationale: bool = False
     label: str = ""
+
+    def __post_init__(self) -> None:
+        _check_family(self.name, self.family, get_args(MetricFamily))
 
     @property
     def heading(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from exegete.data.outline import LIGHT, outline, wanted
 from exegete.data.specs import parameters, split
-from exegete.errors import ExegeteError, unknown
+from exegete.errors import ExegeteError, brief, unknown
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -44,8 +44,30 @@ class Registry(Mapping[str, T]):
         except Exception as error:
             if name in self.native:
                 raise
-            raise ExegeteError(f"the {self.what} {name!r} of an installed package ({point.value}): {error}") from error
+            raise ExegeteError(f"{self._told(point)}: {error}") from error
+        card = getattr(part, "card", None)
+        if name not in self.native and card is not None and card.name != name:
+            raise ExegeteError(f"{self._told(point)}: the package calls it {name}, its card {card.name}: make them one")
         return part
+
+    def broken(self, kind: type = object) -> dict[str, str]:
+        """By id, the parts of installed packages without a card of this kind or not loadable; a line says why."""
+        found = {}
+        for name in self._installed:
+            try:
+                self._card_of(name, kind)
+            except ExegeteError as error:
+                found[name] = brief(error)
+        return found
+
+    def _card_of(self, name: str, kind: type[C]) -> C:
+        card = getattr(self[name], "card", None)
+        if not isinstance(card, kind):
+            raise ExegeteError(f"{self._told(self._installed[name])}: it has no `card: {kind.__name__}`")
+        return card
+
+    def _told(self, point: EntryPoint) -> str:
+        return f"the {self.what} {point.name!r} of an installed package ({point.value})"
 
     def __iter__(self) -> Iterator[str]:
         return iter({**self.native, **self._installed})
@@ -88,7 +110,7 @@ class Registry(Mapping[str, T]):
         found: dict[str, C] = {name: _card(point) for name, point in self.native.items()}
         for name in self._installed:
             try:
-                found[name] = self[name].card  # type: ignore[attr-defined]  # of the kind that was asked for
+                found[name] = self._card_of(name, kind)
             except ExegeteError as error:
                 logging.getLogger(__name__).warning("%s", error)
         return found

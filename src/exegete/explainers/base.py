@@ -139,7 +139,9 @@ class Explainer(ABC):
             return found
 
         with model.evaluating(), torch.set_grad_enabled(keep_graph):
-            return self.explanation_of(model.with_output(self.output), batch, chosen)
+            found = self.explanation_of(model.with_output(self.output), batch, chosen)
+        self._check_shape(found.scores, batch)
+        return found
 
     def _in_windows(self, model: WindowedModel, batch: Batch, target: Any) -> Explanation:
         """The target explained in each window; a position's score is the mean over the windows that hold it."""
@@ -174,11 +176,19 @@ class Explainer(ABC):
         with model.evaluating(), model.remember():
             checked = [model.target(batch, target) for target in targets]
             found = self.scores_each(model.with_output(self.output), batch, checked)
+        for scores in found:
+            self._check_shape(scores, batch)
         return torch.stack(found).masked_fill(~batch.content, 0.0)
 
     def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
         """Scores [B, L] for each target."""
         return [self.explanation_of(model, batch, given(target)).scores for target in targets]
+
+    def _check_shape(self, scores: Tensor, batch: Batch) -> None:
+        got = list(scores.shape) if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
+        if got != (expected := list(batch.content.shape)):
+            formula = "from_outputs" if isinstance(self, SinglePass) else "scores"
+            raise ExegeteError(f"{self.name}.{formula} returned {got}, expected {expected}: a score for each position")
 
     def _check_gradients(self) -> None:
         if torch.is_inference_mode_enabled() and self._needs_gradient:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from exegete.cli.shared.console import say
+from exegete.cli.shared.reading import say_columns
 from exegete.cli.shared.stopping import keeping
 from exegete.errors import ExegeteError
 
@@ -30,6 +31,7 @@ def run(given: dict[str, Any], workers: int, threads: int | None, ray: str | Non
 
     folder = given["folder"]
     keeping(f"finished parts are kept in {folder}: the same command goes on")
+    say_columns(given["data"], given["columns"])
     job = Job(**given | {"target": target_of(given["target"], ())})
     rows = explain_corpus(job, workers, threads=threads, ray=ray)
     if rows:

@@ -43,7 +43,7 @@ Unit = Annotated[
 Split = Annotated[str, typer.Option("--split", help="train, dev, test, or all where the data is one file.")]
 SplitOrAll = Annotated[
     str | None,
-    typer.Option("--split", help="train, dev, test or all. Default: dev; all of a single file that is not divided."),
+    typer.Option("--split", help="train, dev, test or all. Default: dev; of a single file, all."),
 ]
 Methods = Annotated[
     str | None,

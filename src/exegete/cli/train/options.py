@@ -11,6 +11,7 @@ import typer
 from exegete.cli.shared import options
 from exegete.cli.shared.checks import check, check_arguments
 from exegete.cli.shared.console import console, hush, say
+from exegete.cli.shared.reading import say_columns
 from exegete.cli.shared.stopping import keeping
 from exegete.cli.shared.threads import Threads, choose, hidden_size
 from exegete.errors import ExegeteError
@@ -90,6 +91,7 @@ def run(
     choose(threads, hidden_size(start), chosen.device)
     keeping(f"checkpoints are kept in {output_dir}: the same command goes on")
     named = options.columns(text_column, text_pair_column, label_column, rationale_column)
+    say_columns(data, named)
     train = exegete.load_data(data, train_split, limit=limit, seed=chosen.seed, **named)
     dev = exegete.load_data(data, dev_split, limit=limit, seed=chosen.seed, **named)
     arguments = {

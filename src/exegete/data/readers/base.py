@@ -67,6 +67,10 @@ class Reader(ABC):
         splits = self.splits()
         return "dev" if "dev" in map(canonical, splits) else splits[-1]
 
+    def columns(self) -> str:
+        """One line on which columns are read and which are not; empty where the format leaves no choice."""
+        return ""
+
     @abstractmethod
     def splits(self) -> tuple[str, ...]:
         """The splits that are there."""

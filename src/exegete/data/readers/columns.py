@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -84,7 +84,30 @@ def resolve(options: ColumnOptions, records: Records, where: str) -> Columns:
     Raises:
         ExegeteError: a named one or any text is missing; the message names those there are.
     """
-    names = list(dict.fromkeys(name for _, row in records for name in row))
+    return _resolved(options, list(dict.fromkeys(name for _, row in records for name in row)), where)
+
+
+def described(options: ColumnOptions, names: list[str], where: str, used: Collection[str] = ()) -> str:
+    """One line on which of a table's columns are read and which are not, `used` being read for something else.
+
+    As "columns: text ← review; no label, no rationale (unused: stars; give --label-column, --rationale-column)". Empty
+    for a table without a text or a named column: reading it says so.
+    """
+    try:
+        found = _resolved(options, names, where)
+    except ExegeteError:
+        return ""
+    read = [name if name == column else f"{name} ← {column}" for name, column in found._asdict().items() if column]
+    missing = [name for name in ("label", "rationale") if not getattr(found, name) and not found.answer]
+    unused = [name for name in names if name not in (*found, *used)]
+    line = f"columns: {', '.join(read)}" + (f"; no {', no '.join(missing)}" if missing else "")
+    if not unused:
+        return line
+    give = f"; give {', '.join(f'--{name}-column' for name in missing)}" if missing else ""
+    return f"{line} (unused: {', '.join(unused)}{give})"
+
+
+def _resolved(options: ColumnOptions, names: list[str], where: str) -> Columns:
     wanted = {key: value for key, value in vars(options).items() if key.endswith("_column") and value}
     for option, name in wanted.items():
         if name not in names:
@@ -157,7 +180,11 @@ def _texts(options: ColumnOptions, names: list[str], where: str) -> tuple[str, s
     for text in TEXTS:
         if text in names:
             return text, options.text_pair_column or None
-    raise ExegeteError(f"{where} has no column with a usual name for text; it has: {', '.join(names)}; set text_column")
+    raise ExegeteError(
+        f"{where} has no column with a usual name for text ({', '.join(TEXTS)}, or two: "
+        f"{', '.join(map('+'.join, PAIRS[1:5]))}); it has: {', '.join(names)}; "
+        "name it with --text-column (text_column=)"
+    )
 
 
 def _is_empty(record: Row, columns: Columns) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from exegete.data.cards import DataCard
 from exegete.data.readers.base import Again, Reader, Record, Table
-from exegete.data.readers.columns import LABELS, USUAL, ColumnOptions, Records, tabulate
+from exegete.data.readers.columns import LABELS, USUAL, ColumnOptions, Records, described, tabulate
 from exegete.data.readers.images import image_table
 from exegete.data.splits import choose
 from exegete.errors import ExegeteError
@@ -32,6 +32,13 @@ class Hub(ColumnOptions, Reader):
     config: str = ""
     revision: str = ""
     image_column: str = ""
+
+    def columns(self) -> str:
+        """As the dataset has them; nothing of images."""
+        parts = self._load()
+        if self._images(parts):
+            return ""
+        return described(self, list(next(iter(parts.values())).features), f"hub:{self.path}")
 
     def splits(self) -> tuple[str, ...]:
         """The splits of the dataset; validation is dev."""

@@ -6,16 +6,19 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.readers.base import Again, Reader, Record, Row, Table, field
-from exegete.data.readers.columns import ColumnOptions, Records, resolve, tabulate
+from exegete.data.readers.columns import ColumnOptions, Records, described, resolve, tabulate
 from exegete.data.readers.exchanges import are_exchanges, exchange_table, identity
 from exegete.data.readers.layouts import files
 from exegete.data.splits import DIVIDED, belongs, canonical
 from exegete.errors import ExegeteError
+
+PEEKED = 1000
+"""Rows that are looked at for the names of columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,15 @@ class Tabular(ColumnOptions, Reader):
     def judged(self) -> str:
         """All of a file that no column divides, else dev."""
         return "dev" if self.split_column or Path(self.path).is_dir() else "all"
+
+    def columns(self) -> str:
+        """As the head, or the first rows, have them; nothing of generated text."""
+        paths = self._files().values() if Path(self.path).is_dir() else [Path(self.path)]
+        first = [record for path in paths for record in islice(self._anew(path), PEEKED)]
+        if not self.text_column and are_exchanges(first):
+            return ""
+        names = list(dict.fromkeys(name for _, row in first for name in row))
+        return described(self, names, self.path, [self.split_column])
 
     def splits(self) -> tuple[str, ...]:
         """The files of a folder, the values of the split column, or train, dev, test and all."""

@@ -91,6 +91,7 @@ def compare(
     special_tokens: bool = False,
     allow_nan: bool = False,
     stride: int | None = None,
+    unmarked: bool = False,
     output_dir: str | Path | None = None,
     show_progress: bool | None = None,
 ) -> Comparison:
@@ -113,12 +114,13 @@ def compare(
         allow_nan: go on where a method's scores are no finite numbers: these have no figures, and are counted.
         stride: texts longer than the model takes are read in windows that share so many tokens, see `attribute`;
             metrics ask about the whole text, in windows of what they leave of it. Default: texts are cut.
+        unmarked: whether metrics of rationales may be asked for where the data has none, and are undefined.
         output_dir: where results go. A comparison that was stopped there goes on where it stopped.
         show_progress: a progress bar on stderr; default: where a person waits longer than a second.
 
     Raises:
-        ExegeteError: unknown names, one name for two, a label that the model does not know, or results of something
-            else in `output_dir`.
+        ExegeteError: unknown names, one name for two, metrics that need rationales where the data has none, a label
+            that the model does not know, or results of something else in `output_dir`.
     """
     given = listed(data)
     model = model if stride is None else WindowedModel(model, stride)
@@ -131,6 +133,8 @@ def compare(
         _check_no_unit(unit)
     examples = with_label_names(model, rows)
     chosen, judges = _methods(methods, seed, unit), _metrics(model, metrics, rows, unit)
+    if not unmarked and not _marked(rows):
+        _refuse([name for name, judge in judges.items() if judge.card.needs_rationale])
     config = _config(model, rows, chosen, judges) | {"target": str(target), "seed": seed}
     config |= ({"special_tokens": True} if special_tokens else {}) | ({} if unit is None else {"unit": unit})
     if batch_size and any(judge.compares_examples for judge in judges.values()):
@@ -207,13 +211,29 @@ def _metrics(
 ) -> dict[str, Metric]:
     """Metrics by column: their id, or all they were called where two share an id."""
     if metrics is None:
-        marked = any(row.get(name) is not None for row in rows for name in ("rationale", "rationale_pair", "evidence"))
+        marked = _marked(rows)
         usual = [_metric(name, unit) for name in (USUAL_METRICS if unit is None else USUAL_FOR_GENERATION)]
         return {m.name: m for m in usual if m.applies(model) and (marked or not m.card.needs_rationale)}
     judged = [each for each in metrics if each not in (SECONDS.name, PEAK_MEMORY.name)]  # always measured
     made = [(each, each if isinstance(each, Metric) else _metric(each, unit)) for each in judged]
     count = Counter(each.name for _, each in made)
     return _named("metrics", [(spec if isinstance(spec, str) and count[m.name] > 1 else m.name, m) for spec, m in made])
+
+
+def _marked(rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether people marked evidence, or it is known, in any row."""
+    names = ("rationale", "rationale_pair", "evidence")
+    return any(row.get(name) is not None for row in rows for name in names)
+
+
+def _refuse(metrics: Sequence[str]) -> None:
+    """Raises ExegeteError where there are any of these metrics, which need rationales."""
+    if metrics:
+        one = len(metrics) == 1
+        raise ExegeteError(
+            f"{', '.join(metrics)} need{'s' if one else ''} rationales, and the data has none: name their column "
+            f"(--rationale-column, rationale_column=), or leave {'it' if one else 'them'} out"
+        )
 
 
 def _metric(spec: str, unit: Granularity | None) -> Metric:

@@ -139,7 +139,7 @@ def _compared(
     """The comparison of a judgement, which goes on where a stopped one was."""
     config = cell.config
     options = {name: config[name] for name in ("target", "seed")} | {"special_tokens": "special_tokens" in config}
-    options["unit"] = config.get("unit")
+    options |= {"unmarked": True, "unit": config.get("unit")}
     metrics = [_metric(spec, facts, store) for spec, facts in config["metrics"].items()]
     _require_parts(folder)
     try:

@@ -1,0 +1,43 @@
+"""Data as commands read it: what was read is said on standard error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from exegete.cli.shared.console import say
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+def say_columns(data: str, named: dict[str, Any]) -> None:
+    """One line on which columns of a table are read; nothing where its format leaves no choice."""
+    from exegete.data.load import open_spec
+
+    line = open_spec(data, **named).columns()
+    if line:
+        say(line)
+
+
+def examples(data: str, split: str | None, limit: int | None, seed: int, named: dict[str, Any]) -> Dataset:
+    """The rows that a command explains, after a line on the columns and one on which rows these are."""
+    import exegete
+    from exegete.data.load import open_spec
+
+    say_columns(data, named)
+    found = exegete.load_data(data, split, limit=limit, seed=seed, **named)
+    reader = open_spec(data, **named)
+    drawn = "drawn from " if limit is not None and len(found) == limit else ""
+    line = f"{len(found)} example{'' if len(found) == 1 else 's'}: {drawn}{split or reader.judged} of {source(data)}"
+    if split is None and reader.judged == "all":
+        line += " (`exegete train` on it divides it: --split test leaves out what that trains on)"
+    say(line)
+    return found
+
+
+def source(data: str) -> str:
+    """The file's or folder's name, or the spec where it has none."""
+    from exegete.data.load import open_spec
+
+    return Path(open_spec(data).path).name or data.partition("?")[0]
