@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from exegete.errors import ExegeteError
+
 LANGUAGES = ("en", "de")
 
 
@@ -29,3 +31,22 @@ def texts(language: str = "en") -> Callable[..., Any]:
         return found.format(**values) if values else found
 
     return text
+
+
+class MissingError(ExegeteError):
+    """What a form lacks, by its key in the catalogue: the page says it in its own language."""
+
+    def __init__(self, key: str, **values: object) -> None:
+        super().__init__(texts()(key, **values))
+        self.key, self.values = key, values
+
+
+def told(error: object, language: str) -> str:
+    """What went wrong, in a language; what the catalogue does not know is told in English, else in general."""
+    if isinstance(error, MissingError):
+        return str(texts(language)(error.key, **{name: _value(each, language) for name, each in error.values.items()}))
+    return str(error) if language == "en" else str(texts(language)("missing"))
+
+
+def _value(value: object, language: str) -> object:
+    return told(value, language) if isinstance(value, MissingError) else value
