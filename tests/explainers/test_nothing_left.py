@@ -167,3 +167,21 @@ def test_what_is_compared_does_see_changes():
     model.config.pad_token_id = 9
     torch.rand(1)
     assert {name for name, value in state_of(model).items() if value != before[name]} == {"training", "config", "torch"}
+
+
+@pytest.mark.parametrize("method", ["saliency", "integrated_gradients", "decompx_linear", "generic_attention"])
+def test_a_pass_keeps_nothing_for_gradients_of_weights_unless_a_graph_to_them_is_wanted(method):
+    model = small("bert")
+    batch, asked = model.encode(uneven("bert", 2)), []
+    hook = model.model.base_model.register_forward_pre_hook(
+        lambda module, given: asked.append(any(weight.requires_grad for weight in model.parameters()))
+    )
+    with torch.no_grad():
+        made(method).attribute(model, batch)
+        made(method).attribute_each(model, batch, torch.tensor([[0, 0], [1, 1]]))
+    assert not any(asked)
+    asked.clear()
+    assert made(method).attribute(model, batch).requires_grad
+    assert all(asked)
+    hook.remove()
+    assert all(weight.requires_grad for weight in model.parameters())

@@ -1,6 +1,7 @@
 """The engine for perturbed inputs against a loop of plain forward passes, one input at a time."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -276,6 +277,22 @@ def test_memory_keeps_ways_of_perturbing_apart():
         with model.remember():
             assert model.memory
         assert model.memory
+
+
+@torch.no_grad()
+def test_the_same_call_is_answered_from_memory_and_no_other(monkeypatch):
+    model = shared("bert")
+    batch = model.encode(uneven("bert"))
+    keep, others = masks(batch), masks(batch, seed=1)
+    first, second = model.perturbed(batch, keep, "mask"), model.perturbed(batch, others, "mask")
+    with model.remember():
+        model.perturbed(batch, keep, "mask").zero_()
+        with monkeypatch.context() as only:
+            only.setattr("exegete.models.perturbation.perturbed.Replacement", None)
+            assert torch.equal(model.perturbed(batch, keep, "mask"), first), "what was given out is another's"
+        keep.copy_(others)
+        torch.testing.assert_close(model.perturbed(batch, keep, "mask"), second, rtol=1e-12, atol=0)
+        assert torch.equal(model.perturbed(batch, keep, "pad"), model.perturbed(replace(batch), keep, "pad"))
 
 
 @torch.no_grad()

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 import torch
 
 import exegete
+from causal import causal
 from exegete.models.families import FAMILIES
 from exegete.models.layers.architecture import layers, part
 from exegete.models.passes.readout import answer_only
@@ -28,6 +31,26 @@ def test_answers_and_gradients_are_the_same_with_less_work(family):
         hook.remove()
     torch.testing.assert_close(found[0], found[1], atol=1e-12, rtol=1e-10)
     assert widths == ([] if path is None else [1, batch.length])
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen3"])
+def test_a_language_models_last_layer_ends_where_its_response_is_said(family):
+    model = causal(family)
+    batch = model.batch([[5, 6, 7, 8, 9, 10, 11], [12, 13, 14]], [[15, 16], [17, 18, 19]])
+    embeddings = model.embed(batch).detach().requires_grad_()
+    widths, found = [], []
+    inside = part(layers(model.model)[-1], FAMILIES[family].feed_forward.into)
+    hook = inside.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
+    for times in (2, 0):  # a block inside another changes nothing
+        with ExitStack() as scope:
+            for _ in range(times):
+                scope.enter_context(answer_only(model))
+            logits = model(batch, embeddings).logits
+        found.append((logits, *torch.autograd.grad(logits[..., 0].sum(), embeddings)))
+    hook.remove()
+    assert widths == [3, batch.length]
+    torch.testing.assert_close(found[0], found[1], atol=1e-12, rtol=1e-10)
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
 
 
 def test_spans_need_every_position():

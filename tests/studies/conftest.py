@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,13 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def cluster():
     """Two `ray start` processes on this machine, which end with the tests; gives their address."""
+    with two_nodes() as (address, _):
+        yield address
+
+
+@contextmanager
+def two_nodes():
+    """The address of a cluster, and the processes of its two nodes, the head first."""
     pytest.importorskip("ray", reason="needs the extra 'cluster'")
     paths = [str(ROOT / "src"), str(ROOT / "tests"), str(Path(__file__).parent)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "RAY_worker_niceness": "0"}
@@ -30,11 +38,17 @@ def cluster():
             command = [*ray, *more, "--object-store-memory=100000000"]
             nodes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
             joined(len(nodes), nodes[-1], port)
-        yield f"127.0.0.1:{port}"
+        yield f"127.0.0.1:{port}", nodes
     finally:
         for node in reversed(nodes):
             node.terminate()
             node.wait(60)
+
+
+@pytest.fixture(scope="session")
+def ray_nodes():
+    """What starts a cluster of one's own."""
+    return two_nodes
 
 
 def joined(count, node, port):

@@ -26,6 +26,7 @@ from exegete.studies.corpus.words import Words, distance, drift, shares
 
 WORDS = ["a", "moving", "film", "about", "town", "river", "the", "plot", "is", "dull", "but", "laughs"]
 COUNT = 53
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1])}
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,12 @@ def corpus(tmp_path_factory):
 def job(model, corpus, folder, **changes):
     given = {"method": "decompx_linear", "rows_a_part": 10, "loading": {"device": "cpu"}} | changes
     return Job(model=model, data=f"jsonl:{corpus}", folder=folder, **given)
+
+
+def command_of(model, corpus, folder, *more):
+    """The same as a command."""
+    given = ["--model", model, "--data", f"jsonl:{corpus}", "--methods", "decompx_linear", "-o", str(folder)]
+    return [sys.executable, "-m", "exegete", "explain", *given, "--device", "cpu", *more]
 
 
 def stored(folder):
@@ -106,11 +113,9 @@ def test_a_stream_gives_what_load_data_gives(corpus, tmp_path, suffix):
 
 def test_killed_twice_it_goes_on_without_a_lost_or_doubled_row(model, corpus, whole, tmp_path):
     folder = tmp_path / "out"
-    command = [sys.executable, "-m", "exegete", "explain", "--model", model, "--data", f"jsonl:{corpus}"]
-    command += ["--methods", "decompx_linear", "-o", str(folder), "--rows-a-part", "1", "--device", "cpu"]
-    environment = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1])}
+    command = command_of(model, corpus, folder, "--rows-a-part", "1")
     for parts in (1, 4):
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as process:
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=ENVIRONMENT) as process:
             while len(list(folder.glob("part-*"))) < parts:
                 assert process.poll() is None
                 time.sleep(0.002)
@@ -136,6 +141,28 @@ def test_two_processes_give_the_same_rows(model, corpus, whole, tmp_path):
 def test_ray_data_gives_the_same_rows(cluster, model, corpus, whole, tmp_path):
     assert explain_corpus(job(model, corpus, tmp_path / "out"), workers=2, ray=cluster) == COUNT
     assert stored(tmp_path / "out") == stored(whole)
+
+
+@pytest.mark.cluster
+def test_a_killed_node_loses_no_row(ray_nodes, model, corpus, whole, tmp_path):
+    import psutil
+
+    folder, told = tmp_path / "out", tmp_path / "told"
+    with ray_nodes() as (address, nodes), told.open("w") as said:
+        given = ["--rows-a-part", "1", "--workers", "2", "--ray", address]
+        with subprocess.Popen(command_of(model, corpus, folder, *given), stderr=said, env=ENVIRONMENT) as process:
+            while len(list(folder.glob("part-*"))) < 4:
+                assert process.poll() is None, told.read_text()
+                time.sleep(0.02)
+            for one in psutil.Process(nodes[1].pid).children(recursive=True):
+                one.kill()
+            assert nodes[1].wait(60) != 0
+            assert process.wait(240) == 0, told.read_text()
+    again, once = stored(folder), stored(whole)
+    assert [row["index"] for row in again] == list(range(COUNT))
+    for one, other in zip(again, once, strict=True):
+        np.testing.assert_allclose(one.pop("scores"), other.pop("scores"), rtol=1e-5, atol=1e-7)
+        assert one["texts"] == other["texts"]
 
 
 def test_another_corpus_or_changed_data_is_refused(model, corpus, tmp_path):

@@ -109,7 +109,7 @@ def test_a_stop_ends_an_answer_at_its_next_token_and_leaves_the_model():
     with pytest.raises(StoppedError):
         room.explain(asked, report, stop)
     assert len(shares) == 4
-    assert not model().model._forward_pre_hooks
+    assert not model().embedding._forward_pre_hooks
     assert room.explain(asked).attribution is not None, "nothing of a stopped answer is kept"
 
 

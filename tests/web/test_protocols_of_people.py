@@ -213,10 +213,14 @@ def test_pages_speak_german_where_the_protocol_does(whole):
     client, page = begun(whole, 1)
     assert '<html lang="de">' in page.text
     assert "Ich willige ein und nehme teil" in page.text
-    assert "eine Antwort fehlt" in step(client, "consent").text
+    assert "jede Aussage muss angekreuzt sein" in step(client, "consent").text
+    step(client, "consent", agree=["0", "1"])
+    assert "How good is your English?: eine Antwort wird gebraucht" in step(client, "screening").text
     page = prepared(client)
     assert "Beispiel 1 von 5" in page.text
     assert "Rang von A" in page.text
+    sent = {"csrf": csrf(page), "phase": "", "rank-A": "1", "rank-B": "9"}
+    assert "Erklärung B braucht einen Rang von 1 bis 3" in client.post("/annotate/1", data=sent).text
     assert "Explanation" not in page.text
 
 

@@ -8,10 +8,14 @@ from string import Formatter
 import pytest
 
 import exegete
+from exegete.web.human_study.analysis.quality import ALL_ALIKE, CHECKS_MISSED, TOO_FAST
 from exegete.web.human_study.blind import unnamed
-from exegete.web.human_study.texts import LANGUAGES, catalogue, texts
+from exegete.web.human_study.exports import EXPORTS
+from exegete.web.human_study.kinds import KINDS
+from exegete.web.human_study.protocol.admission import COMPLETE, FAILED, LATE, SCREENED_OUT, WITHDRAWN
+from exegete.web.human_study.texts import LANGUAGES, catalogue, preferred, sayer, texts
 from exegete.web.pages import ROOM
-from sites import TEXTS, model
+from sites import TEXTS, model, project
 
 PAGES = sorted(
     [*ROOM.glob("templates/annotate*.j2"), *ROOM.glob("templates/take*.j2"), ROOM / "templates/join.html.j2"]
@@ -40,6 +44,55 @@ def test_pages_say_nothing_but_what_the_catalogue_has(path):
         assert key in catalogue(), key
     shown = re.sub(r"\{% block root %\}.*?\{% endblock %\}|<[^>]*>", " ", source)
     assert set(re.findall(r"[A-Za-z]{3,}", INNER.sub(" ", shown))) <= {"exegete"}
+
+
+ADMIN = [ROOM / f"templates/{name}.html.j2" for name in ("studies", "study", "study_results")]
+SAID = re.compile(r'\bsay\("([^"]+)"')
+
+
+@pytest.mark.parametrize("path", ADMIN, ids=lambda path: path.stem)
+def test_the_admins_pages_say_everything_in_german_too(path):
+    source = path.read_text(encoding="utf-8")
+    for text in SAID.findall(source):
+        assert places(sayer("de")(text)) == places(text)
+    shown = re.sub(r"<[^>]*>", " ", source)
+    assert set(re.findall(r"[A-Za-z]{3,}", INNER.sub(" ", shown))) <= {"exegete"}
+    assert re.findall(r'aria-label="[A-Za-z]', source) == []
+
+
+@pytest.mark.parametrize("kind", ["rank", "highlight", "simulate"])
+def test_the_admin_reads_german_where_the_browser_asks_for_it(whole, chief, kind):
+    project(whole, kind=kind)
+    for address, told in (("", "Studien mit Menschen"), ("/first", "Einladen"), ("/first/results", "Noch ist nichts")):
+        page = chief.get(f"/studies{address}", headers={"accept-language": "fr, de;q=0.9, en;q=0.8"})
+        assert page.status_code == 200
+        assert told in page.text
+        assert '<html lang="de">' in page.text
+        assert told not in chief.get(f"/studies{address}").text
+    assert [preferred(header) for header in ("", "fr", "en-GB,de;q=0.5", "de-AT", "de;q=x,en")] == [
+        "en",
+        "en",
+        "en",
+        "de",
+        "en",
+    ]
+
+
+def test_titles_and_states_have_german_names():
+    named = {kind.title for kind in KINDS.values()} | {export.title for export in EXPORTS.values()}
+    named |= {
+        COMPLETE,
+        SCREENED_OUT,
+        FAILED,
+        LATE,
+        WITHDRAWN,
+        TOO_FAST,
+        CHECKS_MISSED,
+        ALL_ALIKE,
+        "under way",
+        "flagged",
+    }
+    assert all(sayer("de")(text) for text in named)
 
 
 def test_values_stand_where_their_places_are():

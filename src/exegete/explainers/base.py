@@ -18,6 +18,7 @@ from exegete.errors import ExegeteError, unknown
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.models.loading.digest import weights_digest
 from exegete.models.outputs import finite
+from exegete.models.passes.preserve import weights_fixed
 from exegete.models.passes.readout import answer_only
 from exegete.models.tasks import Output
 from exegete.models.windowed import WindowedModel
@@ -138,7 +139,8 @@ class Explainer(ABC):
                 )
             return found
 
-        with model.evaluating(), torch.set_grad_enabled(keep_graph):
+        held = nullcontext() if keep_graph else weights_fixed(model.model)
+        with model.evaluating(), held, torch.set_grad_enabled(keep_graph):
             found = self.explanation_of(model.with_output(self.output), batch, chosen)
         self._check_shape(found.scores, batch)
         return found
@@ -173,7 +175,7 @@ class Explainer(ABC):
         self._check_gradients()
         if isinstance(model, WindowedModel):
             return torch.stack([self.explain(model, batch, target).scores for target in targets])
-        with model.evaluating(), model.remember():
+        with model.evaluating(), model.remember(), weights_fixed(model.model):
             checked = [model.target(batch, target) for target in targets]
             found = self.scores_each(model.with_output(self.output), batch, checked)
         for scores in found:

@@ -22,7 +22,7 @@ from exegete.models.passes.capture import Capture, Recorded, recording
 from exegete.models.passes.exclusive import exclusive
 from exegete.models.passes.preserve import attention_type_for, evaluating, hooks_removed
 from exegete.models.passes.substitute import embeddings_replaced, last_tokens, read_at
-from exegete.models.perturbation.perturbed import How, perturbed_logits
+from exegete.models.perturbation.perturbed import How, Memory, perturbed_logits
 from exegete.models.tasks import Task, task_of
 
 Reference = Literal["mask", "pad", "zero"]
@@ -65,7 +65,7 @@ class ExplainedModel(ModelFacts):
         self.processing_class = processing_class
         self.task: Task = task_of(unwrapped(model), task)
         self._arguments = frozenset(inspect.signature(unwrapped(model).forward).parameters)
-        self.memory: dict[bytes, Tensor] | None = None
+        self.memory: Memory | None = None
 
     def __repr__(self) -> str:
         names = self.labels
@@ -228,7 +228,7 @@ class ExplainedModel(ModelFacts):
     def remember(self) -> Iterator[None]:
         """Inside the block no perturbed input is run twice, over all calls: methods often ask for the same ones."""
         with self.alone():
-            before, self.memory = self.memory, {} if self.memory is None else self.memory
+            before, self.memory = self.memory, Memory() if self.memory is None else self.memory
             try:
                 yield
             finally:

@@ -35,7 +35,7 @@ def serve(
     ] = None,
     result: Annotated[
         list[Path] | None,
-        typer.Option("--result", "-r", help="A folder of compare or study to browse; may be repeated."),
+        typer.Option("--result", "-r", help="A folder of compare, explain --data or study to browse; may be repeated."),
     ] = None,
     study: Annotated[
         str | None,

@@ -9,6 +9,7 @@ from torch.func import jvp, vmap
 from exegete.models.batch import Batch
 from exegete.models.explained import ExplainedModel
 from exegete.models.passes.capture import Capture
+from exegete.models.passes.readout import answer_only
 
 TOKENS_TOGETHER = 4096
 PASSES_A_PART = 1.4
@@ -37,6 +38,7 @@ def moved(model: ExplainedModel, batch: Batch, embeddings: Tensor, direction: Te
         slope: Tensor = jvp(logits, (embeddings,), (direction * part[..., None],))[1]
         return slope
 
-    together = max(1, TOKENS_TOGETHER // embeddings.shape[:2].numel())
-    found: Tensor = vmap(along, chunk_size=together)(parts.to(embeddings.dtype))
+    with answer_only(model):
+        together = max(1, TOKENS_TOGETHER // embeddings.shape[:2].numel())
+        found: Tensor = vmap(along, chunk_size=together)(parts.to(embeddings.dtype))
     return found

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from exegete.models.families import FAMILIES
+from exegete.models.families import FAMILIES, Family
 from exegete.models.layers.architecture import layers, part
 
 if TYPE_CHECKING:
     from exegete.models.explained import ExplainedModel
 
 
+_INSIDE: ContextVar[tuple[nn.Module, ...]] = ContextVar("exegete_answer_only", default=())
+"""Last layers that are left out already where nothing is read."""
+
+
 @contextmanager
 def answer_only(model: ExplainedModel) -> Iterator[None]:
-    """Inside the block the last layer ends with the first position alone, if the head reads there.
+    """Inside the block the last layer ends with the positions alone at which the head reads, where that is known.
 
-    Logits stay what they are; hidden states of the last layer must not be asked for. In families with a known part
-    `after_attention` this saves most of a layer; in others nothing happens.
+    Logits stay what they are; hidden states of the last layer must not be asked for. Heads that read the first position
+    in families with a known part `after_attention`, and language models whose family has a record: it saves most of a
+    layer. In others nothing happens.
     """
     family = FAMILIES.get(model.config.model_type)
+    if family is not None and model.task.name == "generation" and family.norm_first and not model.two_stacks:
+        with _where_tokens_are_said(model, family):
+            yield
+        return
     if family is None or family.after_attention is None or model.task.at_positions:
         yield
         return
@@ -32,3 +42,37 @@ def answer_only(model: ExplainedModel) -> Iterator[None]:
 
 def _first(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(value[:, :1] if isinstance(value, Tensor) else value for value in inputs)
+
+
+@contextmanager
+def _where_tokens_are_said(model: ExplainedModel, family: Family) -> Iterator[None]:
+    """The projection behind the last layer's attention and its feed-forward see the predicting columns alone."""
+    last = layers(model.model)[-1]
+    if last in _INSIDE.get():
+        yield
+        return
+    columns, beside = slice(None), (0, 0)
+
+    def begin(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        nonlocal columns
+        kept = named.get("logits_to_keep")
+        columns = slice(int(kept[0]), int(kept[-1]) + 1) if isinstance(kept, Tensor) else slice(None)
+
+    def narrow(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        nonlocal beside
+        begun, ended, _ = columns.indices(args[0].shape[1])
+        beside = (begun, args[0].shape[1] - ended)
+        return (args[0][:, columns].contiguous(), *args[1:])
+
+    def widen(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        return nn.functional.pad(output, (0, 0, *beside))
+
+    token = _INSIDE.set((*_INSIDE.get(), last))
+    with ExitStack() as scope:
+        scope.callback(_INSIDE.reset, token)
+        scope.enter_context(model.model.register_forward_pre_hook(begin, with_kwargs=True))
+        for path in (family.attention.output, family.feed_forward.into.rpartition(".")[0]):
+            module = part(last, path)
+            scope.enter_context(module.register_forward_pre_hook(narrow))
+            scope.enter_context(module.register_forward_hook(widen))
+        yield

@@ -120,6 +120,17 @@ class Parts:
             for batch in _opened(path).iter_batches(columns=columns):
                 yield from batch.to_pylist()
 
+    def some(self, first: int, count: int) -> list[dict[str, Any]]:
+        """Rows from number `first` on, `count` at most; only the parts that hold them are read."""
+        found: list[dict[str, Any]] = []
+        for path in self.paths():
+            part = _opened(path)
+            size = part.metadata.num_rows
+            if first < size and len(found) < count:
+                found += part.read().slice(max(0, first), count - len(found)).to_pylist()
+            first = max(0, first - size)
+        return found
+
 
 def explained_row(item: Attribution, row: Mapping[str, Any], label: str | None) -> dict[str, Any]:
     """An explanation and what the corpus says of its example, by column."""

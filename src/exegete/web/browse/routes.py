@@ -8,6 +8,7 @@ from fastapi.responses import HTMLResponse, Response
 from exegete.errors import unknown
 from exegete.reports.highlighted import colors
 from exegete.reports.tables.cells import cells
+from exegete.web.browse.corpus import corpus_page
 from exegete.web.browse.listing import ONLY, ORDERS, SORTS, listing, values_at, view_of
 from exegete.web.browse.stored import Result
 from exegete.web.cells import layer_map
@@ -36,6 +37,8 @@ def result(request: Request, name: str) -> Response:
     found = _found(request, name)
     if found.is_study:
         return _study(request, found)
+    if found.is_corpus:
+        return corpus_page(request, found)
     view = view_of(found, request.query_params)
     board = found.board
     return page(
@@ -60,7 +63,7 @@ def result(request: Request, name: str) -> Response:
 def example(request: Request, name: str, example: int) -> Response:
     """One example by every method."""
     found = _found(request, name)
-    if found.is_study or example not in set(found.comparison.results["example"]):
+    if found.is_study or found.is_corpus or example not in set(found.comparison.results["example"]):
         raise HTTPException(404, "This result has no such example.")
     rows = found.comparison.examples
     row = rows[example] if example < len(rows) else {}
@@ -82,7 +85,8 @@ def example(request: Request, name: str, example: int) -> Response:
 @router.get("/{name}/examples/{example}/picture")
 def picture(request: Request, name: str, example: int) -> Response:
     """The image of an example, as PNG."""
-    rows = _found(request, name).comparison.examples
+    found = _found(request, name)
+    rows = [] if found.is_corpus else found.comparison.examples
     if not 0 <= example < len(rows) or "image" not in rows[example]:
         raise HTTPException(404, "This example has no picture.")
     return Response(png(rows[example]["image"]), media_type="image/png")
@@ -92,7 +96,7 @@ def picture(request: Request, name: str, example: int) -> Response:
 def heads(request: Request, name: str) -> Response:
     """The page of coefficients that the result's learned explainers give to attention heads."""
     found = _found(request, name)
-    if found.is_study or not found.learned:
+    if found.is_study or found.is_corpus or not found.learned:
         raise HTTPException(404, "This result has no learned explainer.")
     methods = {each: coefficients(found.explainer(each)) for each in found.learned if learns(found.explainer(each))}
     return page(request, "heads", methods=methods, back=f"/browse/{name}")

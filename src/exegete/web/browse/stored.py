@@ -22,6 +22,7 @@ from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.tables.leaderboard import Leaderboard
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.examples import EXAMPLES, read_examples
+from exegete.studies.corpus.parts import HEAD as CORPUS
 from exegete.studies.runs.kinds import ATTRIBUTIONS, CURVES, RESULTS, judge_model
 from exegete.studies.runs.store import Cell, Store
 from exegete.studies.runs.work import learned
@@ -33,7 +34,7 @@ DEPTH = 3
 
 @dataclass(frozen=True)
 class Result:
-    """A comparison, a judged run of a study, or a study's report; read when first looked at."""
+    """A comparison, a judged run of a study, a study's report or an explained corpus; read when first looked at."""
 
     name: str
     title: str
@@ -54,6 +55,11 @@ class Result:
     def is_study(self) -> bool:
         """Whether it is a study's report: figures of runs, no examples."""
         return (self.folder / FIGURES).is_file() and not (self.folder / RESULTS).is_file()
+
+    @property
+    def is_corpus(self) -> bool:
+        """Whether it is an explained corpus: one method's rows, of any number."""
+        return (self.folder / CORPUS).is_file()
 
     @cached_property
     def figures(self) -> pd.DataFrame:
@@ -146,14 +152,15 @@ def _results(folder: Path) -> Iterator[tuple[str, Path]]:
     found = list(_found(folder, DEPTH))
     if not found:
         raise ExegeteError(
-            f"{folder} holds no results: give a folder that `exegete compare`, `exegete study run` or "
-            "`exegete study report` wrote to, or one that holds such folders"
+            f"{folder} holds no results: give a folder that `exegete compare`, `exegete explain --data`, "
+            "`exegete study run` or `exegete study report` wrote to, or one that holds such folders"
         )
     yield from found
 
 
 def _found(folder: Path, depth: int) -> Iterator[tuple[str, Path]]:
-    if ((folder / RUN).is_file() and (folder / RESULTS).is_file()) or (folder / FIGURES).is_file():
+    compared = (folder / RUN).is_file() and (folder / RESULTS).is_file()
+    if compared or (folder / FIGURES).is_file() or (folder / CORPUS).is_file():
         yield folder.resolve().name, folder
         return
     store = Store(folder)

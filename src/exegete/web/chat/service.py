@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from threading import Event
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -19,7 +20,6 @@ from exegete.explainers.registry import explainer, seed_for, titles, usual_metho
 from exegete.models import Batch
 from exegete.models.generation.examples import as_example
 from exegete.models.generation.model import GeneratingModel
-from exegete.models.loading.adapters import unwrapped
 from exegete.reports.generated import GeneratedAttribution
 from exegete.studies.compare.compare import native_methods
 from exegete.web.chat.question import Question
@@ -139,7 +139,7 @@ class Chats:
         if item is None:
             return []
         row = self._answered(asked, lambda share: None, stop or Event())
-        with counted(unwrapped(model.spoken), lambda seen: None, stop or Event()):
+        with counted(model.embedding, lambda seen: None, stop or Event()):
             batch = model.encode([row])
             keep = ~_gone(batch, item, set(removed))
             table = model.perturbed(batch, keep[None, None].to(batch.device))[0]
@@ -152,11 +152,8 @@ class Chats:
             method, unit = self.method(asked)
             row = self._answered(asked, lambda share: report(ANSWERING * share), stop)
             total = plan(model, row, method, asked.rows, unit, asked.tokens).forward
-            with counted(
-                unwrapped(model.spoken),
-                lambda seen: report(ANSWERING + (1 - ANSWERING) * min(1.0, seen / total)),
-                stop,
-            ):
+            passes = partial(_in_all, report, total)
+            with counted(model.embedding, passes, stop):
                 (item,) = attribute_generated(model, [row], method, asked.rows, unit)
             return Answered(item, "", "response" not in self.example(asked), time.perf_counter() - begun)
         except ExegeteError as error:
@@ -169,9 +166,14 @@ class Chats:
             asked.model, "", asked.question, asked.sources, asked.system, asked.response, tokens=asked.tokens
         )
         if plain not in self._said:
-            with counted(unwrapped(model.spoken), lambda seen: report(min(1.0, seen / asked.tokens)), stop):
+            with counted(model.embedding, lambda seen: report(min(1.0, seen / asked.tokens)), stop):
                 _remember(self._said, plain, model.respond([row], asked.tokens)[0])
         return self._said[plain]
+
+
+def _in_all(report: Report, total: float, seen: int) -> None:
+    """Reports the share of an explanation's passes, after its answer's."""
+    report(ANSWERING + (1 - ANSWERING) * min(1.0, seen / total))
 
 
 def _gone(batch: Batch, item: GeneratedAttribution, removed: set[int]) -> Tensor:

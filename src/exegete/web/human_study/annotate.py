@@ -24,6 +24,7 @@ from exegete.web.human_study.protocol import steps
 from exegete.web.human_study.protocol.known import passed
 from exegete.web.human_study.protocol.stages import MAIN, TRAINING
 from exegete.web.human_study.tables import Annotator, now
+from exegete.web.human_study.texts import MissingError, told
 from exegete.web.pages import page
 from exegete.web.site import site_of
 
@@ -138,7 +139,7 @@ def kept(request: Request, session: Session, way: Walk, place: int, form: guard.
     try:
         content = way.kind.read(form, answers.asked(way, item, phase), phase) | _confidence(way, form)
     except ExegeteError as error:
-        return shown(request, session, way, place, problem=str(error), form=form)
+        return shown(request, session, way, place, problem=told(error, way.language), form=form)
     answers.keep(session, way, item, phase, content, seconds_of(form))
     session.flush()
     return None
@@ -231,7 +232,7 @@ def _confidence(way: Walk, form: guard.Form) -> dict[str, int]:
         return {}
     given = guard.one(form, "confidence")
     if given not in set("12345"):
-        raise ExegeteError("say how sure you are")
+        raise MissingError("needs_sure")
     return {"confidence": int(given)}
 
 

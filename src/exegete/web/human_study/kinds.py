@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 from exegete.data.alignment import Word
 from exegete.data.marked import units_of
 from exegete.data.spans import marked
-from exegete.errors import ExegeteError
 from exegete.web.human_study.blind import Unnamed
-from exegete.web.human_study.texts import texts
+from exegete.web.human_study.texts import MissingError, texts
 
 ONLY = ""
 BEFORE, AFTER = "before", "after"
@@ -61,7 +60,7 @@ class Kind(ABC):
 
     @abstractmethod
     def read(self, form: Mapping[str, Sequence[str]], asked: Asked, phase: str) -> dict[str, Any]:
-        """The answer that a form holds, by method. Raises ExegeteError, telling what is missing."""
+        """The answer that a form holds, by method. Raises MissingError, telling what that is."""
 
 
 class Rank(Kind):
@@ -77,7 +76,7 @@ class Rank(Kind):
         for each in asked.shown:
             given = form.get(f"rank-{each.letter}", ())
             if len(given) != 1 or given[0] not in map(str, range(1, len(asked.shown) + 1)):
-                raise ExegeteError(f"explanation {each.letter} needs a rank from 1 to {len(asked.shown)}")
+                raise MissingError("needs_rank", letter=each.letter, count=len(asked.shown))
             ranks[each.method] = int(given[0])
         return {"ranks": ranks, "order": [each.method for each in asked.shown]}
 
@@ -93,7 +92,7 @@ class Highlight(Kind):
         units = asked.units
         chosen = set(form.get("unit", ()))
         if not chosen <= {str(number) for number in range(len(units))}:
-            raise ExegeteError(f"a marked {asked.unit} is not one of the text's")
+            raise MissingError("not_of_text")
         marks = [
             [side, start, end]
             for side in range(len(asked.texts))
@@ -119,7 +118,7 @@ class Simulate(Kind):
         """`guess`: a label; `method`: what explained it, in the second phase."""
         given = form.get("guess", ())
         if len(given) != 1 or given[0] not in map(str, range(len(asked.labels))):
-            raise ExegeteError("choose what you think the model answers")
+            raise MissingError("needs_guess")
         guess = {"guess": asked.labels[int(given[0])]}
         return guess | ({"method": asked.shown[0].method} if phase == AFTER else {})
 

@@ -26,6 +26,7 @@ from exegete.web.human_study.protocol.file import digest_of
 from exegete.web.human_study.reporting import effects
 from exegete.web.human_study.results import findings, marked_examples
 from exegete.web.human_study.tables import Annotator, Answer, Item, Project
+from exegete.web.human_study.texts import preferred
 from exegete.web.pages import download, page
 from exegete.web.settings import DIGITS
 from exegete.web.site import Site, site_of
@@ -43,7 +44,7 @@ def listing(request: Request) -> Response:
         found = [(project, _progress(session, project)) for project in session.scalars(select(Project))]
         of_results = [kind for kind in KINDS.values() if not kind.changes]
         values: dict[str, Any] = {"kinds": KINDS, "offered": of_results, "sources": _sources(site), "formats": FORMATS}
-        return page(request, "studies", projects=found, **values)
+        return page(request, "studies", lang=_language(request), projects=found, **values)
 
 
 @router.post("")
@@ -123,7 +124,14 @@ def results(request: Request, name: str) -> Response:
         model = effects(session, project) if project.kind != "highlight" else None
         people = counts(taking(session, project))
         return page(
-            request, "study_results", project=project, kind=KINDS[project.kind], found=found, model=model, people=people
+            request,
+            "study_results",
+            lang=_language(request),
+            project=project,
+            kind=KINDS[project.kind],
+            found=found,
+            model=model,
+            people=people,
         )
 
 
@@ -141,6 +149,7 @@ def _overview(request: Request, name: str, links: dict[str, str] | None = None) 
         return page(
             request,
             "study",
+            lang=_language(request),
             project=project,
             kind=KINDS[project.kind],
             people=_people(session, project),
@@ -177,6 +186,11 @@ def _progress(session: Session, project: Project) -> dict[str, int]:
     asked = sum(examples if person.items is None else len(person.items) - checks for person in people)
     phases = len(KINDS[project.kind].phases)
     return {"examples": examples, "people": len(people), "answers": answered or 0, "all": asked * phases}
+
+
+def _language(request: Request) -> str:
+    """The language that the admin's browser asks for."""
+    return preferred(request.headers.get("accept-language", ""))
 
 
 def _sources(site: Site) -> list[str]:

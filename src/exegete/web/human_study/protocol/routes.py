@@ -15,7 +15,7 @@ from exegete.web.human_study.protocol import stages, steps
 from exegete.web.human_study.protocol.admission import FullError, Visitor, admit, visitor
 from exegete.web.human_study.protocol.file import Protocol, WayOut, digest_of, protocol_of
 from exegete.web.human_study.tables import Annotator, Project
-from exegete.web.human_study.texts import texts
+from exegete.web.human_study.texts import texts, told
 from exegete.web.pages import page
 from exegete.web.site import site_of
 
@@ -83,7 +83,7 @@ def _submitted(request: Request, step: str, form: guard.Form) -> Response:
         try:
             stages.take(session, way, protocol, step, form, seconds_of(form))
         except ExegeteError as error:
-            return steps.step_page(request, session, way, protocol, step, str(error), form=form)
+            return steps.step_page(request, session, way, protocol, step, told(error, way.language), form=form)
         session.flush()
         steps.finish(session, way)
     return RedirectResponse("/annotate", 303)

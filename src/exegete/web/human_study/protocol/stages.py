@@ -9,11 +9,11 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from exegete.errors import ExegeteError
 from exegete.web.human_study.answers import Walk
 from exegete.web.human_study.protocol.admission import COMPLETE, FAILED, LATE, SCREENED_OUT, WITHDRAWN, late, quota_left
 from exegete.web.human_study.protocol.file import Protocol, QuestionPart
 from exegete.web.human_study.tables import Annotator, Answer, Step, now
+from exegete.web.human_study.texts import MissingError
 
 CONSENT, SCREENING, INSTRUCTIONS, TRAINING = "consent", "screening", "instructions", "training"
 COMPREHENSION, MAIN, QUESTIONNAIRE, END = "comprehension", "main", "questionnaire", "end"
@@ -50,7 +50,7 @@ def steps_of(session: Session, person: Annotator) -> list[Step]:
 def take(session: Session, way: Walk, protocol: Protocol, name: str, form: Form, seconds: float | None) -> None:
     """Keeps what a form says of a step, once, and ends a person's way where it says so.
 
-    Raises ExegeteError, telling what is missing in the form.
+    Raises MissingError, telling what is missing in the form.
     """
     person = way.annotator
     content = READ[name](protocol, form)
@@ -92,7 +92,7 @@ def withdraw(session: Session, person: Annotator) -> None:
 
 def _consent(protocol: Protocol, form: Form) -> dict[str, Any]:
     if len(set(form.get("agree", ()))) < len(protocol.consent.agree):
-        raise ExegeteError("every statement has to be ticked")
+        raise MissingError("needs_ticks")
     return {"agreed": protocol.consent.agree}
 
 
@@ -103,14 +103,14 @@ def _comprehension(protocol: Protocol, form: Form) -> dict[str, Any]:
 
 
 def _answers(questions: Sequence[QuestionPart], form: Form) -> dict[str, Any]:
-    """Reads a form's answers to questions. Raises ExegeteError for the first one that needs an answer."""
+    """Reads a form's answers to questions. Raises MissingError for the first one that needs an answer."""
     found: dict[str, Any] = {}
     for question in questions:
         try:
             found[question.name] = _answer(question, form)
-        except ExegeteError as error:
+        except MissingError as error:
             if not question.optional:
-                raise ExegeteError(f"{question.question}: {error}") from None
+                raise MissingError("of_question", question=question.question, problem=error) from None
             found[question.name] = None
     return found
 
@@ -125,10 +125,10 @@ def _answer(question: QuestionPart, form: Form) -> Any:
         return [int(_among(points, each)) for each in every]
     text = "".join(given[:1]).strip()[:LONGEST]
     if not text:
-        raise ExegeteError("an answer is needed")
+        raise MissingError("needs_answer")
     if question.kind == "number":
         if not text.isdecimal() or len(text) > 9:
-            raise ExegeteError("a whole number is needed")
+            raise MissingError("needs_number")
         return int(text)
     return text
 
@@ -139,7 +139,7 @@ def _choice(choices: Sequence[str], given: Sequence[str]) -> str:
 
 def _among(valid: Sequence[str], given: Sequence[str]) -> str:
     if len(given) != 1 or given[0] not in valid:
-        raise ExegeteError("an answer is needed")
+        raise MissingError("needs_answer")
     return given[0]
 
 
