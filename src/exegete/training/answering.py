@@ -84,25 +84,7 @@ def train_answering(
     if whole.exists():
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return TrainResult(whole, load(whole, device=device, task="generation"), {}, reused=True)
-    arguments = TrainingArguments(
-        str(folder / "checkpoints"),
-        max_steps=steps,
-        per_device_train_batch_size=BATCH,
-        learning_rate=3e-3,
-        adam_beta2=0.98,
-        weight_decay=0.01,
-        lr_scheduler_type="warmup_stable_decay",
-        lr_scheduler_kwargs={"num_decay_steps": steps // 3},
-        warmup_steps=steps // 40,
-        save_steps=max(1, steps // 10),
-        save_total_limit=2,
-        logging_steps=100,
-        report_to="none",
-        seed=seed,
-        use_cpu=device == "cpu",
-        disable_tqdm=not show_progress,
-        dataloader_pin_memory=False,
-    )
+    arguments = _arguments(folder / "checkpoints", steps, seed, device, show_progress)
     with unchanged_random_state():
         torch.manual_seed(seed)
         trainer = Trainer(
@@ -123,6 +105,28 @@ def train_answering(
         shutil.rmtree(folder / "checkpoints")
     model = load(trainer.model.eval(), tokenizer, task="generation")
     return TrainResult(whole, model, {}, done, finished=finished, signal=stop.signal)
+
+
+def _arguments(checkpoints: Path, steps: int, seed: int, device: str | None, show: bool) -> TrainingArguments:
+    return TrainingArguments(
+        str(checkpoints),
+        max_steps=steps,
+        per_device_train_batch_size=BATCH,
+        learning_rate=3e-3,
+        adam_beta2=0.98,
+        weight_decay=0.01,
+        lr_scheduler_type="warmup_stable_decay",
+        lr_scheduler_kwargs={"num_decay_steps": steps // 3},
+        warmup_steps=steps // 40,
+        save_steps=max(1, steps // 10),
+        save_total_limit=2,
+        logging_steps=100,
+        report_to="none",
+        seed=seed,
+        use_cpu=device == "cpu",
+        disable_tqdm=not show,
+        dataloader_pin_memory=False,
+    )
 
 
 def _require_same(path: Path, settings: dict[str, Any]) -> None:
