@@ -117,12 +117,8 @@ class _Builder:
         datasets = {name: sources.dataset(study.dataset(name)) for name in self.file.datasets}
         names = {name for part in self.file.judgements.values() for name in part.datasets}
         judged = {name: sources.dataset(study.dataset(name, judged=True)) for name in sorted(names)}
-        own = {(place.model, place.seed) for place in run_refs(self.file)}
-        models = {
-            self._name(name, seed): sources.model(part.at(seed))
-            for name, part in self.file.models.items()
-            for seed in sorted(seed for model, seed in own if model == name) or [0]
-        }
+        own = {(place.model, place.seed) for place in run_refs(self.file)} | {(name, 0) for name in self.file.models}
+        models = {self._name(name, seed): sources.model(self.file.models[name].at(seed)) for name, seed in sorted(own)}
         self.datasets, self.judged, self.models = (
             {name: _known(each, recorded.get(kind, {}).get(name)) for name, each in found.items()}
             for kind, found in (("datasets", datasets), ("judged", judged), ("models", models))
@@ -143,9 +139,9 @@ class _Builder:
     def missing(self) -> list[str]:
         """Datasets and models that cannot be found on this machine, each with the line that asks for it."""
         asked = {name: self.judged.get(name, source) for name, source in self.datasets.items()}
-        run_refs = [(("datasets", name, "spec"), source) for name, source in asked.items()]
-        run_refs += [(("models", name.split(OF_SEED)[0], "source"), source) for name, source in self.models.items()]
-        return [str(self.study.error(place, source.problem)) for place, source in run_refs if source.problem]
+        asked_at = [(("datasets", name, "spec"), source) for name, source in asked.items()]
+        asked_at += [(("models", name.split(OF_SEED)[0], "source"), source) for name, source in self.models.items()]
+        return [str(self.study.error(place, source.problem)) for place, source in asked_at if source.problem]
 
     def runs(self) -> list[Run]:
         """All runs of the study: its trainings and their judgements."""

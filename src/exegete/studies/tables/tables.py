@@ -189,8 +189,8 @@ def _ranks(
             if mine.sum() > 1:
                 goodness = sign * center[mine, at]
                 distinct = np.unique(goodness)
-                run_refs = len(distinct) - np.searchsorted(distinct, goodness)
-                ranks[mine, at] = np.where(run_refs <= 2, run_refs, 0)
+                places = len(distinct) - np.searchsorted(distinct, goodness)
+                ranks[mine, at] = np.where(places <= 2, places, 0)
     return ranks
 
 
@@ -208,16 +208,16 @@ def _significant(
         return marked, ""
     if how.method == "quartiles":
         return _apart(results, part, how, chosen, rows, columns)
-    run_refs, p_values = [], []
+    places, p_values = [], []
     for i, row in enumerate(rows):
         against = _reference(row, rows, how.against)
         for j, column in enumerate(columns):
             pairs = _pairs(results, part, chosen, (against, row), column) if against is not None else []
             if pairs:
                 one, other = zip(*pairs, strict=True)
-                run_refs.append((i, j))
+                places.append((i, j))
                 p_values.append(paired(one, other, how.method, how.resamples))
-    for place, p in zip(run_refs, corrected(p_values, how.correction), strict=True):
+    for place, p in zip(places, corrected(p_values, how.correction), strict=True):
         marked[place] = p < how.level
     correction = {"holm": "Holm", "bh": "Benjamini–Hochberg", "none": "no"}[how.correction]
     return marked, (

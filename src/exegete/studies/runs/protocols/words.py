@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def attacked(
     model: ExplainedModel, data: Dataset, *, budget: int | None = None, choices: int = 5, seed: int = 0
 ) -> dict[str, float]:
-    """How often swaps of contractions, names, run_refs and numbers change a right answer (see `metrics.attack`).
+    """How often swaps of contractions, names, places and numbers change a right answer (see `metrics.attack`).
 
     Args:
         model: a classifier.
