@@ -6,10 +6,13 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import examples
+import parameters
 import scores
 import yaml
 from latex2mathml.converter import convert
@@ -23,7 +26,6 @@ from exegete.metrics.registry import METRICS, cards
 from exegete.objectives import OBJECTIVES
 from exegete.recipes import RECIPES
 
-DOCS = Path(__file__).parents[1]
 YES = {True: "yes", False: "no"}
 
 
@@ -60,24 +62,58 @@ def pages(pictures: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]
             yield f"{kind.folder}/{name}.md", page(kind, name, facts[name], said.get(name, {}), picture)
 
 
+HEADINGS = {
+    "computed": "What is computed",
+    "read": "Reading a value",
+    "use": "When to use it",
+    "avoid": "When not to use it",
+}
+
+
 def page(kind: Kind, name: str, facts: Mapping[str, str], said: Mapping[str, str], picture: str) -> str:
-    """One part's page: facts, equation, when to use it, when not, an example, results, reference."""
+    """One part's page: facts, equation, when to use it, when not, parameters, an example, results, reference."""
     lines = [f"# {name}", *_idea(kind, name)]
     if "equation" in said:
         lines.append(f'<p class="equation">{_equation(said["equation"])}</p>')
     if len(facts) > 1:
         first, *rest = (f"| {key} | {value} |" for key, value in facts.items())
         lines.append("\n".join([first, "| --- | --- |", *rest]))
-    for key, heading in (("use", "When to use it"), ("avoid", "When not")):
+    for key, heading in HEADINGS.items():
         if key in said:
             lines += [f"## {heading}", said[key]]
+    lines += _parameters(kind, name)
     lines += ["## Example", f"```sh\n{command(kind, name)}\n```"]
     if picture:
         lines.append(f'<div class="picture">{picture}</div>')
+    lines += _model(kind, name, said)
     if scored := _scored(kind, name, said):
         lines += ["## On our results pages", scored]
     lines += ["## Reference", _reference(kind, name)]
     return "\n\n".join(lines) + "\n"
+
+
+def _parameters(kind: Kind, name: str) -> list[str]:
+    """A section with the parameters of a method or a metric."""
+    if kind.folder not in ("methods", "metrics"):
+        return []
+    if name not in kind.registry.native:
+        return []
+    text = parameters.table(kind.registry.loaded(name)) or "It has none."
+    if name in examples.FOLDERS:
+        text = f"Given in training, and kept in its folder: `{name}:FOLDER`."
+    elif "`" in text:
+        text = f"Set as `{name}?PARAMETER=VALUE`; several are joined by `&`.\n\n{text}"
+    return ["## Parameters", text]
+
+
+def _model(kind: Kind, name: str, said: Mapping[str, str]) -> list[str]:
+    """What an example shows, and how its model is made."""
+    if kind.folder not in ("methods", "metrics"):
+        return []
+    lines = [said["example"]] if "example" in said else []
+    if name in examples.UNTRAINED:
+        lines.append(f"Shown is the method before it has learned anything; a trained one is `{name}:FOLDER`.")
+    return [*lines, f"The model `baseline` is made in half a minute:\n\n```sh\n{examples.TRAINING}\n```"]
 
 
 def notes(kind: Kind) -> Mapping[str, Mapping[str, str]]:
@@ -88,13 +124,23 @@ def notes(kind: Kind) -> Mapping[str, Mapping[str, str]]:
     file = Path(__file__).with_name(f"{kind.folder}.yaml")
     if not file.exists():
         return {}
-    said: dict[str, Mapping[str, str]] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    read: dict[str, Mapping[str, str]] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    common = read.pop("common", {})
+    said = {
+        name: {key: text if key == "equation" else _filled(text, common) for key, text in each.items()}
+        for name, each in read.items()
+    }
     known = set(cards()) if kind.folder == "metrics" else set(kind.registry.native)
     if said.keys() - known:
         raise ValueError(f"{file.name}: not in the registry: {sorted(said.keys() - known)}")
     if known - said.keys():
         sys.stderr.write(f"{file.name} has no equation and use of: {', '.join(sorted(known - said.keys()))}\n")
     return said
+
+
+def _filled(text: str, common: Mapping[str, str]) -> str:
+    """The text with the sentences that several parts share, each written as {name}."""
+    return re.sub(r"\{(\w+)\}", lambda found: common.get(found[1], found[0]), text)
 
 
 def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
@@ -117,7 +163,7 @@ def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
             name: {
                 "family": card.family,
                 "better": "higher" if card.higher_is_better else "lower",
-                "bounds": " … ".join("∞" if each is None else f"{each:.3g}" for each in card.bounds),
+                "values": _bounds(*card.bounds),
                 "needs rationales": YES[card.needs_rationale],
                 "source": card.paper or "–",
             }
@@ -131,6 +177,13 @@ def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
             if name in kind.registry.native
         }
     return {name: {"in short": _first(docstring(kind, name))} for name in kind.registry.native}
+
+
+def _bounds(low: float | None, high: float | None) -> str:
+    """The values that a metric can have."""
+    if low is None or high is None:
+        return "any" if low is high else f"from {low:.3g}" if high is None else f"up to {high:.3g}"
+    return f"{low:.3g} to {high:.3g}".replace("-", "−")
 
 
 def docstring(kind: Kind, name: str) -> str:
@@ -151,18 +204,21 @@ def command(kind: Kind, name: str) -> str:
         return f'exegete train custom --objectives "{loss}" --config tiny --data generated --output-dir runs/{name}'
     if kind.folder == "datasets":
         return f'exegete compare --model my-model --data "{READERS.cards(DataCard)[name].example}"'
-    if kind.folder == "metrics":
-        return f"exegete compare --model demo/model --data generated --split test --limit 20 --metrics {name}"
-    spec = f"{name}:FOLDER" if EXPLAINERS.cards(MethodCard)[name].learned else name
-    spec = f"{name}?ranker=CHAT-MODEL" if name == "llm_ranking" else spec
-    return f'exegete explain "The plot is not dull at all." --model demo/model --methods "{spec}"'
+    return examples.judging(name) if kind.folder == "metrics" else examples.explaining(name)
 
 
 def _scored(kind: Kind, name: str, said: Mapping[str, str]) -> str:
     """What the part scored. Tables know it by its id, its title, or what its notes say that they call it (`called`)."""
     names = {each.lower() for each in (name, _title(kind, name), said.get("called")) if each}
     measured = kind.folder in ("methods", "metrics", "recipes")
-    return scores.told(names, said.get("page")) or "Not measured there yet." * measured
+    return scores.told(names, said.get("page"), _long()) or "Not measured there yet." * measured
+
+
+@cache
+def _long() -> dict[str, str]:
+    """Metrics in people's words by what tables of results call them."""
+    said = notes(next(kind for kind in KINDS if kind.folder == "metrics"))
+    return {each["called"]: cards()[name].heading for name, each in said.items() if "called" in each}
 
 
 def _title(kind: Kind, name: str) -> str:

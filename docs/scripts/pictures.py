@@ -3,57 +3,50 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import chdir
+from dataclasses import replace
 from functools import partial
+from html import escape
 from pathlib import Path
-from typing import Any
 
+import examples
 import first_rows
-from torch import Tensor
 
 import exegete
 import runs
-from exegete.data.cards import MethodCard
+from exegete.cli import app
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
 from exegete.metrics import METRICS
-from exegete.models import Batch, ExplainedModel
+from exegete.models import ExplainedModel
 from exegete.reports.highlighted.highlight import fragment
+from exegete.studies.compare.comparison import Comparison
 
-SEED = 3
-"""Draws the text that is explained."""
 COMPARED = ("decompx_linear", "integrated_gradients?n_steps=10", "occlusion", "attention_rollout", "random")
-JUDGED = ("occlusion", "attention_rollout", "random")
-SMALL = {
-    "context_cite": {"n_samples": 48},
-    "reagent": {"steps": 40},
-    "solvex": {"beam": 5},
-    "smooth_grad": {"n_samples": 20},
-}
-"""Parameters at which a page's picture is drawn in a second."""
+WIDTH = "100"
+"""Columns of the terminal that tables are drawn for."""
+
+
+def made(command: str) -> None:
+    """Runs a command of the pages here, in the present folder; a finished training is not done again."""
+    app([*shlex.split(command)[1:], "--device", "cpu", "--quiet"], standalone_mode=False)
 
 
 def trained(folder: Path) -> ExplainedModel:
-    """A BERT of two layers, trained on generated reviews; a finished training is not done again."""
-    from exegete.training import train_baseline
+    """The model `baseline` of the pages and the copy that F-fidelity needs, both made by the commands on pages."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with chdir(folder):
+        made(examples.TRAINING)
+        made(examples.COPY)
+    return exegete.load(folder / "baseline", device="cpu")
 
-    train, dev = (exegete.load_data("generated", split, size=4000) for split in ("train", "dev"))
-    arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "disable_tqdm": True}
-    train_baseline("tiny", train, dev, folder, arguments=arguments, masked_share=0.1)
-    return exegete.load(folder, device="cpu")
 
-
-def drawn(model: ExplainedModel) -> dict[str, dict[str, str]]:
-    """An HTML fragment for each method and metric that needs nothing but a classifier, by folder and id."""
-    row = exegete.load_data("generated", "test", limit=1, seed=SEED)[0]
-    methods = {name: card for name, card in EXPLAINERS.cards(MethodCard).items() if name in EXPLAINERS.native}
-    specs = {name: f"{name}?untrained" if card.learned else name for name, card in methods.items()}
-    shown = {name: _tried(partial(_picture, model, row, spec)) for name, spec in specs.items()}
-    judged = [exegete.attribute(model, [row], method=method)[0] for method in JUDGED]
-    batch = model.encode([row])
-    scores = {method: exegete.explainer(method).attribute(model, batch) for method in JUDGED}
-    values = {name: _tried(partial(_values, model, batch, scores, name)) for name in METRICS.native}
-    return {"methods": shown, "metrics": {name: text and text + fragment(judged) for name, text in values.items()}}
+def methods(model: ExplainedModel) -> dict[str, str]:
+    """What the command of each method's page shows, as HTML; nothing of those that need another model."""
+    return {name: _tried(partial(_picture, model, examples.spec(name))) for name in EXPLAINERS.native}
 
 
 def _tried(draw: Callable[[], str]) -> str:
@@ -64,25 +57,34 @@ def _tried(draw: Callable[[], str]) -> str:
         return ""
 
 
-def _picture(model: ExplainedModel, row: dict[str, Any], spec: str) -> str:
-    return fragment(exegete.attribute(model, [row], method=exegete.explainer(spec, **SMALL.get(spec, {}))))
+def _picture(model: ExplainedModel, spec: str) -> str:
+    return fragment(exegete.attribute(model, [examples.TEXT], method=spec))
 
 
-def _values(model: ExplainedModel, batch: Batch, scores: dict[str, Tensor], name: str) -> str:
-    """The metric's value of each method's attribution of one text."""
-    judge = exegete.metric(name)
-    values = {method: float(judge.judge(model, batch, each)[name][0]) for method, each in scores.items()}
-    shown = ", ".join(f"{method} <strong>{value:.3f}</strong>" for method, value in values.items())
-    return f"<p>{name}: {shown}</p>"
+def metrics(model: ExplainedModel, folder: Path) -> dict[str, str]:
+    """What the command of each metric's page prints, as HTML. All are judged at once: none sees the others."""
+    os.environ["COLUMNS"] = WIDTH
+    rows = exegete.load_data("generated", "test", limit=examples.LIMIT)
+    with chdir(folder):
+        table = exegete.compare(model, rows, examples.JUDGED, list(map(examples.spec, METRICS.native)))
+    shown = {name: _alone(table, [name]) for name in METRICS.native}
+    return shown | dict.fromkeys(("seconds", "peak_memory"), _alone(table, ["aopc_comprehensiveness"]))
+
+
+def _alone(table: Comparison, names: Sequence[str]) -> str:
+    """The verdict and the table as if these metrics alone had been asked for."""
+    cards = [card for card in table.cards if card.name in names or card.family == "cost"]
+    return f'<pre class="output">{escape(repr(replace(table, cards=cards)))}</pre>'
 
 
 def write(folder: Path) -> None:
     """Draws everything into `pictures.json` of the folder, and the gallery's pages into `gallery/`."""
     work, gallery = folder / "work", folder / "gallery"
-    model = trained(work / "baseline")
+    model = trained(work)
     gallery.mkdir(parents=True, exist_ok=True)
     shown = {
-        **drawn(model),
+        "methods": methods(model),
+        "metrics": metrics(model, work),
         "objectives": runs.objectives(work / "baseline", work / "objectives"),
         "recipes": runs.recipes(work / "baseline", work / "recipes"),
         "datasets": first_rows.drawn(work / "datasets"),

@@ -18,7 +18,10 @@ from exegete.models import Batch, ExplainedModel
 
 @dataclass(frozen=True)
 class Random(Explainer):
-    """Independent N(0, 1) scores from the seed and the input itself, so batching and order change nothing."""
+    """Independent N(0, 1) scores: the control that knows nothing about the model.
+
+    `seed`: with the example's own content it decides the scores; batching and order change nothing.
+    """
 
     seed: int = 0
     card: ClassVar = MethodCard(name="random", family="control", cost="0")

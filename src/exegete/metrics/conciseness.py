@@ -19,7 +19,7 @@ class ImportantTokens(Metric):
     """Fraction of content whose score, scaled to [0, 1] within its example, is above z, mean over `thresholds` z.
 
     After IvRA, appendix D. Lower is more concise. Where all scores are equal, every position is as important as the
-    most important one: 1.
+    most important one: 1. `thresholds`: the values of z.
     """
 
     thresholds: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

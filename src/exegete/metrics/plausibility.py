@@ -39,7 +39,7 @@ class Plausibility(Metric):
     `level`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens', and it is
     marked if one of them is.
     `specials`: special tokens count as unmarked tokens, with the score 0 that attributions have there.
-    `absolute`: compare magnitudes: evidence against the target is evidence people mark too. Unsigned methods have none.
+    `absolute`: units are ordered by the size of their scores, without the sign.
     """
 
     level: Granularity = "word"

@@ -18,7 +18,7 @@ from exegete.models import Batch
 class SideAuc(Auc):
     """Area under the ROC curve among the words of one text of a pair (Fernandes et al. 2022, table 6).
 
-    `side`: 1, the first text, or 2. NaN where all or none of its words are marked.
+    NaN where all or none of its words are marked. `side`: 1, the first text, or 2, the second.
     """
 
     side: int = 1

@@ -29,9 +29,9 @@ from exegete.models import Batch, ExplainedModel
 class Citation(Explainer):
     """Scores of the method that `exegete train cite` trained a model on, as sparse as that run found best.
 
-    `method`: what was trained; `unit`: what it cites, sources, sentences or words; `threshold`: units below this share
-    of the largest score get 0, None: all keep their scores. `promise`: see `Promise`; for `unit` alone, and the
-    sentences of a response (of other answers, the answer).
+    `method`: the method that was trained. `unit`: the units that it cites: sources, sentences or words. `threshold`:
+    units below this share of the largest score get 0; None: all keep their scores. `promise`: bounds on what an answer
+    loses without a unit, from held-out examples; None: nothing is promised.
     """
 
     method: Explainer

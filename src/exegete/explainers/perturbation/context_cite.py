@@ -35,14 +35,14 @@ class ContextCite(OfOutput):
     the masks' own scale and to f: how much f gains from the unit. `Explanation.bias` [B] is the intercept.
 
     Args:
-        n_samples: ablations M.
+        n_samples: how many random ablations are asked, M.
         granularity: the units, `word`, `token`, `sentence`, `paragraph` or `source`; default: sentences (or what
             `Batch.unit_of` says) of a prompt, words elsewhere. A unit's weight is shared equally by its tokens.
         perturbation: what happens to absent units: `remove`, `mask`, `pad` or `zero`.
         keep: the probability that a unit is present.
-        alpha: the penalty.
+        alpha: the weight of the penalty ‖w‖₁; a larger one sets more units to zero.
         seed: decides the masks, which depend on the number of units and not on the text; 0: the authors' masks.
-        output: the number of the target that is regressed; default: f.
+        output: `logit`, `log_prob` or `prob` is regressed; default: f.
 
     Raises:
         ExegeteError: a number out of range.

@@ -23,7 +23,7 @@ class Lime(CoalitionMethod):
     its cosine distance 1 − √(|z| / n) from the whole (Ribeiro et al. 2016). The intercept is not penalised.
 
     Args:
-        kernel_width: w.
+        kernel_width: w above, the width of the kernel that weighs samples.
         alpha: the ridge penalty on Σ coefficient².
 
     Other parameters: see `CoalitionMethod`.

@@ -36,7 +36,7 @@ class Solvex(Explainer):
     millionth count as ties, which the first unit wins.
 
     Args:
-        objective: what an order is good for.
+        objective: `comprehensiveness`, `sufficiency`, `difference` or `log_odds`, of which the best order is sought.
         beam: orders kept at every length, the best of each set of units.
         granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens.

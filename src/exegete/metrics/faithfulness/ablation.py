@@ -30,10 +30,10 @@ class Lds(ByUnits):
     """Linear datamodelling score: Spearman's ρ between answers on sets of units and their scores' sums.
 
     Args:
-        sets: "random" ones, or all units but one ("leave_one_out"): then ρ of scores and the falls without each unit.
-        n_masks: random sets, by their number alone, so that they are the same for every method and text.
-        keep: each unit's chance to stay.
-        seed: the number of the first set.
+        sets: `random` ones, or `leave_one_out`, all units but one: then ρ of scores and the falls without each unit.
+        n_masks: how many random sets, the same for every method and text.
+        keep: the probability that a unit stays in a random set.
+        seed: decides the random sets.
     """
 
     sets: Sets = RANDOM
@@ -81,7 +81,10 @@ class Lds(ByUnits):
 
 @dataclass(frozen=True, kw_only=True)
 class TopkDrop(AlongOrder):
-    """Fall of the target's log-probability (a regression's value) without the `k` highest units, or without all."""
+    """Fall of the target's log-probability (a regression's value) without the k highest units, or without all.
+
+    `k`: how many units go.
+    """
 
     k: int = 3
     counts: ClassVar = ("k",)

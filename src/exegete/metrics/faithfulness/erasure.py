@@ -29,8 +29,10 @@ Probability = Callable[[Tensor], Tensor]
 class Erasure(Metric):
     """The change of p when the top positions are erased, or, where the top is left `alone`, all others.
 
-    `how`: `remove` (delete), `mask`, `pad` or `zero` (replace). `rounding`: see `ranking.sizes`. `keep_question`: of a
-    question on a context, only the context's positions are ranked and erased.
+    `how`: `remove` deletes tokens; `mask`, `pad` and `zero` put the mask token, the padding token or a zero embedding
+    in their place. `rounding`: of a budget in tokens: `ceil` up, `floor` down (which may be none), `er` down but at
+    least one, of all tokens with the special ones. `keep_question`: of a question on a context, only the context's
+    tokens are ranked and erased.
     """
 
     how: How = "remove"
@@ -90,7 +92,7 @@ class Erasure(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class AtBudget(Erasure):
-    """One budget: the top is the fraction `k` of the content."""
+    """One budget. `k`: the share of the text's tokens (special tokens not counted) that are the top."""
 
     k: float = 0.2
 
@@ -107,6 +109,7 @@ class AtBudget(Erasure):
 class OverBudgets(Erasure):
     """The mean over several budgets (area over the perturbation curve).
 
+    `budgets`: the shares of the text's tokens (special tokens not counted) that are the top, one after the other.
     `divisor`: `bins` divides the sum by the number of budgets, `bins_plus_one` by one more, as AML's figures do.
     """
 

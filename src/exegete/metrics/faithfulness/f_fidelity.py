@@ -29,10 +29,10 @@ class FFidelity(ByUnits):
     Args:
         copy: the copy's folder, as `exegete train baseline --model MODEL --masked-share 1` writes it.
         budgets: shares of the units that count as the top.
-        alpha: share of the top that goes, but
-        beta: no more than this share of all units; at least one unit.
-        draws: random parts for each budget, by the example: the same dice for all methods.
-        seed: of the draws.
+        alpha: share of the top that goes; see `beta`.
+        beta: at most this share of all units goes, and at least one unit.
+        draws: random parts for each budget.
+        seed: with the example's own content it decides the draws, which are the same for all methods.
     """
 
     copy: str = ""

@@ -19,9 +19,9 @@ from exegete.models import Batch, ExplainedModel
 class Infidelity(ByUnits):
     """Mean over random sets S of units of (β · Σ scores of S − (p(x) − p(x without S)))² (Yeh et al. 2019).
 
-    Each unit is in S with probability ½. `normalise`: β is the number that makes the mean least in the least-squares
-    sense, Σ(score · drop) / Σ(score²), so that a method's scale does not matter; else 1. The sets belong to the
-    example: all methods are asked about the same ones.
+    Each unit is in S with probability ½. `n_samples`: sets for each example. `normalise`: β is the number that makes
+    the mean least in the least-squares sense, Σ(score · drop) / Σ(score²), so that a method's scale is of no effect;
+    else 1. `seed`: with the example's own content it decides the sets, which are the same for all methods.
     """
 
     n_samples: int = 64

@@ -39,8 +39,8 @@ class Soft(Metric):
         share: the mean probability to stay over an example's content, the same for every method: scores are multiplied
             up to certainty, and what is still missing is divided among the others. None: scores as they are, so that
             a method which keeps more is more sufficient.
-        draws: the mean is over so many.
-        seed: of the draws, with the example's own content.
+        draws: random draws for each example; the value is their mean.
+        seed: with the example's own content it decides the draws, which are the same for all methods.
     """
 
     distance: Distance = "hellinger"

@@ -18,7 +18,10 @@ from exegete.models import ExplainedModel
 
 @dataclass(frozen=True, kw_only=True)
 class UnitComprehensiveness(AlongOrder):
-    """Of p(x) − p(x without the first k), k to K, or to all of fewer units; NaN for an example without units."""
+    """Mean of p(x) − p(x without the first k units) over k = 1 … K, or to all of fewer units; NaN without units.
+
+    `k`: K.
+    """
 
     k: int = 5
     counts: ClassVar = ("k",)
@@ -48,7 +51,7 @@ class UnitComprehensiveness(AlongOrder):
 
 @dataclass(frozen=True, kw_only=True)
 class UnitSufficiency(UnitComprehensiveness):
-    """Of p(x) − p(the first k alone)."""
+    """Mean of p(x) − p(the first k units alone) over k = 1 … K, or to all of fewer units."""
 
     card: ClassVar = replace(
         UnitComprehensiveness.card, name="unit_sufficiency", label="Sufficiency of units", higher_is_better=False

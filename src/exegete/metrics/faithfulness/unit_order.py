@@ -40,8 +40,8 @@ class ByUnits(Metric):
     """A metric that takes units away and asks the model again.
 
     `level`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens'. `how`: what
-    happens to units that are taken away: `remove`, `mask`, `pad` or `zero`. `max_units`: longer texts are cut into so
-    many stretches of units, of nearly equal length, which then are the units; None: never. `counts`: fields of at
+    happens to units that are taken away: `remove`, `mask`, `pad` or `zero`. `max_units`: a text of more units is cut
+    into so many stretches of nearly equal length, which then are the units; None: never. `counts`: fields of at
     least 1.
     """
 

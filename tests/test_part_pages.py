@@ -1,0 +1,91 @@
+"""The pages of methods and metrics say what is computed, and tell of every parameter."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+
+import pytest
+import yaml
+
+from exegete.explainers import EXPLAINERS
+from exegete.metrics.registry import METRICS, cards
+from exegete.models.families import FAMILIES
+from readme_blocks import ROOT
+
+SCRIPTS = ROOT / "docs" / "scripts"
+
+
+@pytest.fixture(scope="module")
+def parameters():
+    """The script that makes tables of parameters."""
+    found = importlib.util.spec_from_file_location("part_parameters", SCRIPTS / "parameters.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("registry", "name"), [(registry, name) for registry in (EXPLAINERS, METRICS) for name in registry.native]
+)
+def test_every_parameter_has_a_text(parameters, registry, name):
+    assert all(text and not text.startswith("see") for _, _, text in parameters.told(registry.loaded(name)))
+
+
+def test_texts_are_found_in_arguments_and_sentences(parameters):
+    @dataclass(frozen=True)
+    class Base:
+        """Does it.
+
+        `level`: word or token. `k`: of the
+        base.
+        """
+
+        level: str = "word"
+
+    @dataclass(frozen=True)
+    class Part(Base):
+        """Does it, too.
+
+        Args:
+            k: how many,
+                in words.
+            level: see `Base`.
+
+        Raises:
+            ValueError: never.
+        """
+
+        k: tuple[int, ...] = (1, 2)
+
+    assert list(parameters.told(Part)) == [("level", "word", "word or token."), ("k", "1,2", "how many, in words.")]
+
+    @dataclass(frozen=True)
+    class Silent(Base):
+        """Says nothing of `more`, and more."""
+
+        more: int = 0
+
+    with pytest.raises(ValueError, match=r"no docstring of .*Silent tells of its parameter more"):
+        parameters.table(Silent)
+
+
+@pytest.mark.parametrize("kind", ["methods", "metrics"])
+def test_every_page_says_when_not_to_use_its_part(kind):
+    said = yaml.safe_load((SCRIPTS / f"{kind}.yaml").read_text(encoding="utf-8"))
+    common = said.pop("common", {})
+    assert said.keys() == (set(cards()) if kind == "metrics" else set(EXPLAINERS.native))
+    for name, page in said.items():
+        assert page["avoid"].startswith("Do not "), name
+        if kind == "metrics":
+            assert page["computed"], name
+            assert page["read"], name
+        words = " ".join(text for key, text in page.items() if key != "equation")
+        assert set(re.findall(r"\{(\w+)\}", words)) <= common.keys(), name
+
+
+def test_supported_architectures_are_listed():
+    text = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
+    section = text.partition("## Supported architectures")[2].partition("\n## ")[0]
+    assert set(FAMILIES.native) <= set(re.findall(r"`([\w-]+)`", section))
