@@ -117,7 +117,9 @@ class _Builder:
         datasets = {name: sources.dataset(study.dataset(name)) for name in self.file.datasets}
         names = {name for part in self.file.judgements.values() for name in part.datasets}
         judged = {name: sources.dataset(study.dataset(name, judged=True)) for name in sorted(names)}
-        own = {(place.model, place.seed) for place in run_refs(self.file)} | {(name, 0) for name in self.file.models}
+        own = {(place.model, place.seed) for place in run_refs(self.file)} | {
+            (name, 0) for name, part in self.file.models.items() if SEED not in part.source
+        }
         models = {self._name(name, seed): sources.model(self.file.models[name].at(seed)) for name, seed in sorted(own)}
         self.datasets, self.judged, self.models = (
             {name: _known(each, recorded.get(kind, {}).get(name)) for name, each in found.items()}
