@@ -74,3 +74,18 @@ def test_a_teacher_that_is_stopped_is_no_bad_input(tmp_path, monkeypatch, capsys
     assert main([*train, "--quiet", "--output-dir", str(tmp_path / "run")]) == 128 + signal.SIGTERM
     said = capsys.readouterr().err.splitlines()[-1]
     assert said == "stopped: the teacher's training was stopped: the same call goes on from there"
+
+
+def test_a_signal_that_becomes_an_error_of_pythons_own_is_a_stop_too(monkeypatch, capsys):
+    def parse(*_):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise SystemError("AST constructor recursion depth mismatch") from None
+
+    monkeypatch.setattr("exegete.cli.app", lambda **_: parse())
+    assert main([]) == 128 + signal.SIGTERM
+    assert capsys.readouterr().err.startswith("stopped: ")
+    monkeypatch.setattr("exegete.cli.app", lambda **_: (_ for _ in ()).throw(SystemError("another")))
+    with pytest.raises(SystemError, match="another"):
+        main([])

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import families
+from exegete.cli import main
 from exegete.errors import ExegeteError
 from exegete.metrics import METRICS, PRESETS, cards, metric, preset
 from judged import attribution_for, model_of
@@ -128,3 +129,14 @@ def test_judging_leaves_no_graph_and_no_memory_behind():
     assert not value.requires_grad
     assert model.memory is None
     assert torch.equal(attribution, attribution_for(batch))
+
+
+def test_the_list_shows_ranges_as_people_write_them(capsys):
+    assert main(["metrics"]) == 0
+    shown = capsys.readouterr().out
+    lines = {line.split()[0]: " ".join(line.split()) for line in shown.splitlines() if line.split()}
+    assert "None" not in shown
+    assert " 0 … 1 " in lines["auc"]
+    assert " 1 … ∞ " in lines["needle_rank"]
+    assert " −∞ … ∞ " in lines["topk_drop"]
+    assert " -27.6 … 27.6 " in lines["log_odds"]

@@ -48,6 +48,7 @@ def test_means_and_counts_leave_out_the_undefined():
             assert board.mean[row, column] == pytest.approx(values.mean(), rel=1e-12)
             assert board.count[row, column] == values.notna().sum()
     assert board.rows == sorted(board.rows, key=dict(zip(board.rows, -board.mean[:, 0], strict=True)).get)
+    board = board.judged
     assert np.all(board.low <= board.mean)
     assert np.all(board.mean <= board.high)
 
@@ -74,7 +75,7 @@ def test_an_example_that_a_method_lacks_is_undefined():
 
 
 def test_one_example_no_example_and_nothing_defined():
-    board = leaderboard(results(examples=2).query("example == 1"), CARDS)
+    board = leaderboard(results(examples=2).query("example == 1"), CARDS).judged
     np.testing.assert_array_equal(board.low, board.mean)
     np.testing.assert_array_equal(board.high, board.mean)
     empty = leaderboard(results(examples=0), CARDS)
@@ -167,3 +168,19 @@ def test_cells_say_enough_digits():
     board = leaderboard(_frame({"a": [1089.4], "b": [1.024], "c": [np.nan]}), [CARDS[1]])
     assert [cell.mean for (cell,) in cells(board)] == ["1.02", "1089", "–"]
     assert decimals(np.array([])) == []
+
+
+def test_costs_have_neither_an_interval_nor_a_best_and_significant_digits():
+    frame = results().assign(
+        seconds=lambda rows: rows["method"].map({"random": 9e-5, "attention": 0.012, "occlusion": 1.5})
+    )
+    board = leaderboard(frame, CARDS)
+    assert np.isnan(board.low[:, 2]).all()
+    assert np.isnan(board.high[:, 2]).all()
+    assert not board.best[:, 2].any()
+    by_method = {name: row[2] for name, row in zip(board.rows, cells(board), strict=True)}
+    assert {name: cell.mean for name, cell in by_method.items()} == {
+        "random": "0.000090", "attention": "0.012", "occlusion": "1.5",
+    }  # fmt: skip
+    assert {cell.interval for cell in by_method.values()} == {""}
+    assert [card.name for card in board.judged.cards] == ["comprehensiveness", "sufficiency"]

@@ -31,15 +31,22 @@ def test_nothing_of_a_name_is_a_command():
 def test_the_latex_table():
     board = leaderboard(results(("a_b", "c")), CARDS)
     lines = latex(board, "5 % of it", "tab:one").splitlines()
-    assert lines[0] == r"\begin{table}"
+    assert lines[:2] == [r"% \usepackage{booktabs}", r"\begin{table}"]
     assert r"\begin{tabular}{lrrr}" in lines
     assert r"Method & Comprehensiveness $\uparrow$ & Sufficiency $\downarrow$ & Seconds $\downarrow$ \\" in lines
-    assert r"\caption{5 \% of it}" in lines
+    (caption,) = (line for line in lines if line.startswith(r"\caption"))
+    assert caption.startswith(
+        r"\caption{5 \% of it. Means over 40 examples, in brackets 95 \% bootstrap intervals. Bold: "
+    )
+    interval = f"{{[}}{board.low[board.rows.index('a_b'), 1]:.3f}, {board.high[board.rows.index('a_b'), 1]:.3f}{{]}}"
     assert r"\label{tab:one}" in lines
     (first,) = (line for line in lines if line.startswith(r"a\_b"))
     assert first.count("&") == 3
     assert f"{board.mean[board.rows.index('a_b'), 1]:.3f}" in first
+    assert f"{{\\scriptsize {interval}}}" in first
     assert sum(line.count(r"\textbf") for line in lines) == board.best.sum()
+    assert r"\begin{tabular}{lrr}" in latex(board.judged)
+    assert "Seconds" not in latex(board.judged)
 
 
 def test_undefined_numbers_in_latex_and_values():
@@ -58,7 +65,7 @@ def test_values_come_back_exactly():
     assert set(board.rows) == set(names)
     for column, card in enumerate(board.cards):
         for end in ("mean", "low", "high", "count"):
-            found = [float(row[f"{card.name}_{end}"]) for row in rows]
+            found = [float(row[f"{card.name}_{end}"] or "nan") for row in rows]
             np.testing.assert_array_equal(found, getattr(board, end)[:, column])
 
 

@@ -127,7 +127,7 @@ def test_no_word_is_broken_on_a_narrow_terminal(width):
 
 def test_intervals_go_first_then_the_last_metrics_but_seconds():
     board = leaderboard(results(), CARDS, titles=TITLES)
-    whole, means, two, one = (_print(table(board, plain=True), width) for width in (90, 76, 58, 48))
+    whole, means, two, one = (_print(table(board, plain=True), width) for width in (90, 74, 58, 48))
     interval = f"{board.low[0, 0]:.3f}…{board.high[0, 0]:.3f}"
     assert interval in whole
     assert "Too narrow" not in whole

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from exegete.reports.tables.leaderboard import leaderboard
-from exegete.reports.tables.verdict import summary, verdict
+from exegete.reports.tables.verdict import disagreements, verdict
 from reports.boards import CARDS, results
 
 NOISE = np.random.default_rng(0).normal(size=50)
@@ -33,16 +33,12 @@ def test_ties_and_what_they_cost():
         "On 50 examples, fast and slow are tied best by Comprehensiveness (0.400, 0.390); "
         "fast costs a sixth of slow, 0.02 s an example. saliency is no better than random."
     )
-    assert summary(board) == (
-        "best by Comprehensiveness: fast (0.02 s an example); tied with it: slow (0.12 s an example)"
-    )
 
 
 def test_one_is_best():
     board = _board(_others(slow=NOISE, fast=NOISE - 1), COSTS)
     assert verdict(board).startswith("On 50 examples, slow is best by Comprehensiveness (")
     assert "it takes 0.12 s an example." in verdict(board)
-    assert summary(board) == "best by Comprehensiveness: slow (0.12 s an example)"
 
 
 def test_the_cheapest_is_set_beside_the_dearest():
@@ -60,7 +56,19 @@ def test_nothing_is_claimed_that_is_within_noise():
     assert "no method is told apart from the best" in verdict(_board(alike, COSTS))
     worst = _board({"random": NOISE, "fast": NOISE[::-1], "slow": NOISE - 9}, COSTS)
     assert "no method is better than random" in verdict(worst)
-    assert summary(worst) == verdict(worst)
+
+
+def test_another_metric_that_disagrees_has_a_line_of_its_own():
+    frame = pd.concat(
+        pd.DataFrame(
+            {"method": name, "example": range(50), "comprehensiveness": NOISE + high, "sufficiency": NOISE + low}
+        )
+        for name, high, low in (("first", 1, 1), ("second", 0, 0), ("third", -1, 1))
+    )
+    assert disagreements(leaderboard(frame, CARDS[:2])) == ["By Sufficiency, second is best."]
+    assert disagreements(leaderboard(frame, [CARDS[1], CARDS[0]])) == ["By Comprehensiveness, first is best."]
+    agreeing = frame.assign(sufficiency=-frame["comprehensiveness"])
+    assert disagreements(leaderboard(agreeing, CARDS[:2])) == []
 
 
 def test_many_ties_are_counted():
@@ -73,7 +81,8 @@ def test_many_ties_are_counted():
 
 def test_tables_of_nothing_say_nothing():
     assert verdict(leaderboard(results(examples=0), CARDS)) == ""
-    assert verdict(leaderboard(results(), [])) == summary(leaderboard(results(), [])) == ""
+    assert verdict(leaderboard(results(), [])) == ""
+    assert disagreements(leaderboard(results(), [])) == []
     assert verdict(leaderboard(results().assign(comprehensiveness=np.nan), CARDS)) == ""
     assert "no other method" in verdict(leaderboard(results(("one",)), CARDS))
 

@@ -260,5 +260,6 @@ def test_a_comparison_shows_itself(saved, data):
     assert found._repr_html_().count('<th scope="row"') == 2
     assert '<span class="interval">' in found._repr_html_()
     assert r"\caption{On 6 examples" in found.to_latex()
+    assert "Seconds" not in found.to_latex()
     figure = found.plot()
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["Random", "Saliency"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
@@ -19,9 +21,10 @@ import exegete
 import families
 from exegete import ExegeteError, Job, explain_corpus, summarise
 from exegete.cli import main
+from exegete.cli.summary import _tables
 from exegete.data.load import Stream
 from exegete.studies.corpus.parts import COLUMNS, KIND, Parts, explained_row
-from exegete.studies.corpus.summary import agreement
+from exegete.studies.corpus.summary import Summary, agreement
 from exegete.studies.corpus.words import Words, distance, drift, shares
 
 WORDS = ["a", "moving", "film", "about", "town", "river", "the", "plot", "is", "dull", "but", "laughs"]
@@ -204,7 +207,37 @@ def test_the_command_and_its_refusals(model, corpus, whole, tmp_path, capsys):
     assert main(["summary", str(whole), "--json", "--against", str(whole)]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["rows"], told["distance"], sum(one["size"] for one in told["clusters"])) == (COUNT, 0, COUNT)
+    assert main(["summary", str(whole), "--against", str(whole), "--least", "2"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search(
+        r"No word's share changed \(\d+ tested\)\. Distance of what the explanations fall on: 0\.000", shown
+    )
+    assert "What changed" not in shown
+    assert "sorted by the end of the 95 % interval" in shown
+    assert "it has no sign" not in shown
     assert main(["summary", str(tmp_path)]) == 2
+
+
+def test_only_what_changed_is_listed_the_surest_first_and_an_unsigned_method_is_called_so():
+    words = ["gone", "same", "grown"]
+    drawn = np.random.default_rng(0)
+
+    def several(shift):
+        return Words(
+            row(words, [max(0.1, 3 + noise + shift), 3.0, 3 - noise - shift / 2]) for noise in drawn.normal(size=30)
+        )
+
+    drifted = drift(several(0), several(-2))
+    empty = pd.DataFrame(
+        {"label": ["yes"], "word": ["same"], "share": [0.3], "low": [0.2], "high": [0.4], "examples": [9]}
+    )
+    found = Summary(30, {"yes": 30}, empty, [], float("nan"), 0, [], drifted, 0.2, {"yes": 30}, signed=False)
+    head, _, changes = _tables(found, 10)
+    assert "it has no sign: words with much attention, not words for the class" in head.title
+    shown = [str(cell) for cell in changes.columns[1].cells]
+    assert shown == drifted[drifted["p"] < 0.05]["word"].tolist()
+    assert len(shown) > 0
+    assert drifted["p"].is_monotonic_increasing
 
 
 def row(words, scores, label="yes", **more):

@@ -21,7 +21,7 @@ from exegete.cli.power import power
 from exegete.cli.push import push
 from exegete.cli.serve.command import serve
 from exegete.cli.shared.console import say
-from exegete.cli.shared.stopping import left, signal_of, stoppable
+from exegete.cli.shared.stopping import asked, left, signal_of, stoppable
 from exegete.cli.study.commands import app as study
 from exegete.cli.summary import summary
 from exegete.cli.train.commands import app as train
@@ -73,6 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say(left())
         return 128 + signal.SIGINT
+    except SystemError:  # what a signal becomes that comes while Python parses a source file
+        if (number := asked()) is None:
+            raise
+        say(left())
+        return 128 + number
     except SystemExit as stop:
         number = signal_of(stop)
         if number is not None:

@@ -40,7 +40,8 @@ def metrics() -> None:
     from exegete import metrics
     from exegete.data.cards import MetricCard
 
-    _show(metrics.metrics(), metrics.METRICS, MetricCard)
+    ranges = [card.range for card in metrics.cards().values()]
+    _show(metrics.metrics().assign(bounds=ranges), metrics.METRICS, MetricCard)
 
 
 def objectives() -> None:

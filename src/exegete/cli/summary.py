@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from exegete.cli.shared import options
 from exegete.cli.shared.console import console
+
+LEVEL = 0.05
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -51,10 +54,12 @@ def summary(
         console().print(table)
 
 
-def _tables(found: Summary, top: int) -> Iterator[Table]:
+def _tables(found: Summary, top: int) -> Iterator[Table | Text]:
     for label, words in found.words.groupby("label", sort=False):
+        signed = "" if found.signed else "; it has no sign: words with much attention, not words for the class"
         yield _table(
-            f"Words that matter most for {label}: mean share of the explanation, 95 % interval",
+            f"Words that matter most for {label}: mean share of the explanation{signed}; "
+            "sorted by the end of the 95 % interval that is nearer to 0",
             ("word", "share", "interval", "examples"),
             ((one["word"], f"{one['share']:+.3f}", _interval(one), str(one["examples"])) for one in _first(words, top)),
         )
@@ -64,11 +69,23 @@ def _tables(found: Summary, top: int) -> Iterator[Table]:
         worst = ((f"{auc:.2f}", str(index), text) for auc, index, text in found.disagreeing[:top])
         yield _table(title, ("AUC", "row", "text"), worst)
     if found.drift is not None:
+        changed = found.drift[found.drift["p"] < LEVEL]
+        if not len(changed):
+            yield Text(f"No word's share changed ({len(found.drift)} tested). {_distance(found)}")
+            return
         yield _table(
-            f"What changed (distance {found.distance:.3f} of at most 1)",
+            f"What changed ({len(changed)} of {len(found.drift)} words; surest first). {_distance(found)}",
             ("class", "word", "before", "after", "interval of the change", "p, adjusted"),
-            map(_change, _first(found.drift, top)),
+            map(_change, _first(changed, top)),
         )
+
+
+def _distance(found: Summary) -> str:
+    """How far the explanations' words lie apart."""
+    return (
+        f"Distance of what the explanations fall on: {found.distance:.3f} (Jensen–Shannon; 0: the same words, "
+        "1: none in common)"
+    )
 
 
 def _first(frame: pd.DataFrame, top: int) -> list[Any]:
@@ -93,7 +110,6 @@ def _interval(one: Mapping[str, Any]) -> str:
 
 def _table(title: str, head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(title=title, title_justify="left", box=None, min_width=100, header_style="bold")
     for name in head:

@@ -83,6 +83,12 @@ class MetricCard:
         _check_family(self.name, self.family, get_args(MetricFamily))
 
     @property
+    def range(self) -> str:
+        """The bounds as people write them, as "0 … 1" and "−∞ … ∞"."""
+        low, high = self.bounds
+        return f"{'−∞' if low is None else f'{low:.3g}'} … {'∞' if high is None else f'{high:.3g}'}"
+
+    @property
     def heading(self) -> str:
         """The metric in people's words."""
         return spoken(self.name, self.label)

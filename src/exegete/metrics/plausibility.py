@@ -134,7 +134,7 @@ class NeedleRank(Plausibility):
 
     card: ClassVar = MetricCard(
         name="needle_rank", family="plausibility", higher_is_better=False, paper="Hsieh et al. 2024",
-        needs_rationale=True,
+        bounds=(1, None), needs_rationale=True,
     )  # fmt: skip
 
     def value(self, ranked: Ranked) -> Tensor:

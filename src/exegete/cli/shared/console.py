@@ -11,6 +11,8 @@ from rich.console import Console
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pandas as pd
+
     from exegete.reports.tables.leaderboard import Leaderboard
 
 PIPE_WIDTH = 200
@@ -28,15 +30,33 @@ def say(text: str) -> None:
 
 
 def show(board: Leaderboard, folder: Path) -> None:
-    """A comparison's verdict and table; at the end, where it is seen first, the best method and where the report is."""
+    """A comparison's table; at the end, where it is seen first, its verdict, what disagrees, and the report's place."""
     from exegete.reports.highlighted.pieces import clean
     from exegete.reports.tables.terminal_table import table
-    from exegete.reports.tables.verdict import summary, verdict
+    from exegete.reports.tables.verdict import disagreements, verdict
 
-    console().print(clean(verdict(board)), markup=False, highlight=False)
     console().print(table(board))
-    say(summary(board))
+    for line in (verdict(board), *disagreements(board)):
+        console().print(clean(line), markup=False, highlight=False)
     say(f"report: {folder / 'report.html'}")
+
+
+def show_difference(changes: pd.DataFrame, folder: Path) -> None:
+    """What changed between two comparisons, as a table and as difference.csv in the folder."""
+    from rich.table import Table
+
+    from exegete.data.provenance import whole_file
+    from exegete.studies.compare.difference import said
+
+    table = Table("method", "metric", "before", "after", "difference", "95 % interval", "p, Holm", box=None)
+    for row in changes.to_dict("records"):
+        interval = f"{row['low']:+.3f}…{row['high']:+.3f}"
+        figures = (f"{row['before']:.3f}", f"{row['after']:.3f}", f"{row['difference']:+.3f}", interval)
+        table.add_row(row["method"], row["metric"], *figures, f"{row['p']:.2g}")
+    console().print(table)
+    console().print(said(changes), markup=False, highlight=False)
+    with whole_file(folder / "difference.csv") as fresh:
+        changes.to_csv(fresh, index=False)
 
 
 def hush() -> None:

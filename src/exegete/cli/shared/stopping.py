@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 _kept: list[str] = []
+_asked: list[int] = []
 
 
 def keeping(what: str) -> None:
@@ -25,11 +26,13 @@ def left() -> str:
 def stoppable() -> Iterator[None]:
     """Inside the block SIGTERM is what Ctrl-C is: a KeyboardInterrupt with the signal as its argument."""
     _kept.clear()
+    _asked.clear()
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
+        _asked[:] = [number]
         raise KeyboardInterrupt(number)
 
     before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
@@ -38,6 +41,11 @@ def stoppable() -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def asked() -> int | None:
+    """The last signal that asked the command to stop."""
+    return _asked[-1] if _asked else None
 
 
 def signal_of(end: SystemExit) -> int | None:

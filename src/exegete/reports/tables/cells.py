@@ -46,19 +46,23 @@ def decimals(column: Floats) -> list[int]:
 
 
 def _significant(value: float) -> int:
-    return 3 if value == 0 else min(8, max(0, 2 - math.floor(math.log10(value))))
+    return 3 if value == 0 or not math.isfinite(value) else min(8, max(0, 2 - math.floor(math.log10(value))))
 
 
 def _column(board: Leaderboard, column: int) -> list[Cell]:
     most = int(board.count.max(initial=0))
+    mean = board.mean[:, column]
+    cost = board.cards[column].family == "cost"
+    digits = [min(9, max(0, _significant(value) - 1)) for value in mean.tolist()] if cost else decimals(mean)
     numbers = (array[:, column].tolist() for array in (board.mean, board.low, board.high, board.best, board.count))
     return [
-        Cell(mean, *_texts(mean, low, high, digits), best, count, count < most)
-        for mean, low, high, best, count, digits in zip(*numbers, decimals(board.mean[:, column]), strict=True)
+        Cell(mean, *_texts(mean, low, high, places), best, count, count < most)
+        for mean, low, high, best, count, places in zip(*numbers, digits, strict=True)
     ]
 
 
 def _texts(mean: float, low: float, high: float, digits: int) -> tuple[str, str]:
     if not math.isfinite(mean):
         return ABSENT, ""
-    return f"{mean:.{digits}f}", f"{low:.{digits}f} … {high:.{digits}f}"
+    interval = f"{low:.{digits}f} … {high:.{digits}f}" if math.isfinite(low) else ""
+    return f"{mean:.{digits}f}", interval

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exegete.reports.tables.cells import ABSENT, Cell, cells
+from exegete.reports.tables.cells import ABSENT, BEST, Cell, cells
 from exegete.reports.tables.leaderboard import Leaderboard
 
 _SPECIAL = {
@@ -29,10 +29,17 @@ def escape(text: str) -> str:
 
 
 def latex(board: Leaderboard, caption: str = "", label: str = "") -> str:
-    """A `table` environment with the means and their 95 % intervals; `caption` and `label` are plain text."""
+    """A `table` environment with the means and their 95 % intervals; `caption` and `label` are plain text.
+
+    How many examples there are and what brackets and bold numbers mean stands behind the caption.
+    """
     head = " & ".join(["Method", *(escape(card.title) for card in board.cards)])
     body = [_row(name, row) for name, row in zip(board.titles, cells(board), strict=True)]
+    many = int(board.count.max(initial=0))
+    note = f"Means over {many} example{'' if many == 1 else 's'}, in brackets 95 % bootstrap intervals. Bold: {BEST}."
+    said = caption.rstrip(".")
     lines = [
+        r"% \usepackage{booktabs}",
         r"\begin{table}",
         r"\centering",
         rf"\begin{{tabular}}{{l{'r' * len(board.cards)}}}",
@@ -42,7 +49,7 @@ def latex(board: Leaderboard, caption: str = "", label: str = "") -> str:
         *body,
         r"\bottomrule",
         r"\end{tabular}",
-        *([rf"\caption{{{escape(caption)}}}"] if caption else []),
+        rf"\caption{{{escape(f'{said}. {note}' if caption else note)}}}",
         *([rf"\label{{{label}}}"] if label else []),
         r"\end{table}",
     ]
@@ -57,4 +64,5 @@ def _cell(cell: Cell) -> str:
     if cell.mean == ABSENT:
         return "--"
     mean = rf"\textbf{{{cell.mean}}}" if cell.best else cell.mean
-    return f"{mean} {{\\scriptsize {escape(cell.interval.replace(' ', ''))}}}"
+    interval = f"[{cell.interval.replace(' … ', ', ')}]"
+    return f"{mean} {{\\scriptsize {escape(interval)}}}" if cell.interval else mean

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,8 @@ class Leaderboard:
     `rows` are the methods as files and commands name them, `titles` as people do.
     `mean`, `low`, `high` and `count` are [R, C]; `count` says over how many examples a metric was defined. Where it
     was for none, the numbers are NaN. `best` [R, C]: the best of the column and all that are not told apart from it,
-    by a paired bootstrap over the same examples (Holm, 5 %); none where that is every method. `chance` [R]: not
+    by a paired bootstrap over the same examples (Holm, 5 %); none where that is every method. Costs are measured for a
+    batch and shared out among its examples: they have no interval and no best. `chance` [R]: not
     better than the method `random` by the first metric, by the same test.
     """
 
@@ -47,6 +48,14 @@ class Leaderboard:
     count: Counts
     best: Flags
     chance: Flags
+
+    @property
+    def judged(self) -> Leaderboard:
+        """Without the columns of costs."""
+        kept = [column for column, card in enumerate(self.cards) if card.family != "cost"]
+        names = ("mean", "low", "high", "count", "best")
+        columns = {name: getattr(self, name)[:, kept] for name in names}
+        return replace(self, cards=[self.cards[column] for column in kept], **columns)
 
 
 def leaderboard(
@@ -74,10 +83,13 @@ def leaderboard(
     drawn = _means(values, resamples(values.shape[2], n_resamples, seed))
     low, high = _percentiles(drawn)
     ups = [card.higher_is_better for card in cards]
+    costs = [card.family == "cost" for card in cards]
+    low[:, costs], high[:, costs] = np.nan, np.nan
     best = [_best(mean[:, c], drawn[:, :, c], count[:, c], up=up) for c, up in enumerate(ups)]
     chance = _chance(rows, mean[:, 0], drawn[:, :, 0], count[:, 0], up=ups[0]) if ups else np.zeros(len(rows), bool)
     order = np.argsort(-mean[:, 0] if ups and ups[0] else mean[:, :1].sum(1), kind="stable")
     marks = np.stack(best, 1) if best else np.zeros(mean.shape, bool)
+    marks[:, costs] = False
     names = [rows[row] for row in order]
     numbers = mean[order], low[order], high[order], count[order]
     shown = [titles.get(name, name) for name in names]

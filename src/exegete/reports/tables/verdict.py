@@ -42,14 +42,15 @@ def leading(board: Leaderboard) -> list[int]:
     return [int(row) for row in np.flatnonzero(board.best[:, 0])]
 
 
-def summary(board: Leaderboard) -> str:
-    """The best method, what ties with it, and the seconds an example that each takes, in short; by their ids."""
-    leaders, seconds = leading(board) if board.cards else [], _seconds(board)
-    if not leaders or _control_leads(board, leaders):
-        return verdict(board)
-    named = [f"{board.rows[row]}{_takes(seconds[row])}" for row in leaders]
-    tied = f"; tied with it: {_listed(named[1:])}" if len(named) > 1 else ""
-    return f"best by {board.cards[0].heading}: {named[0]}{tied}"
+def disagreements(board: Leaderboard) -> list[str]:
+    """A sentence for each other metric whose best methods are none of the verdict's."""
+    leaders, lines = leading(board) if board.cards else [], []
+    for column, card in list(enumerate(board.cards))[1:]:
+        best = np.flatnonzero(board.best[:, column]).tolist()
+        if best and not set(best) & set(leaders):
+            are = "are tied best" if len(best) > 1 else "is best"
+            lines.append(f"By {card.heading}, {_listed([board.titles[row] for row in best])} {are}.")
+    return lines
 
 
 def _control_leads(board: Leaderboard, leaders: Sequence[int]) -> bool:
@@ -59,10 +60,6 @@ def _control_leads(board: Leaderboard, leaders: Sequence[int]) -> bool:
 def _seconds(board: Leaderboard) -> list[float]:
     column = next((at for at, card in enumerate(board.cards) if card.name == "seconds"), None)
     return [float("nan")] * len(board.rows) if column is None else board.mean[:, column].tolist()
-
-
-def _takes(seconds: float) -> str:
-    return f" ({seconds:.2g} s an example)" if np.isfinite(seconds) else ""
 
 
 def _cost(board: Leaderboard, leaders: Sequence[int]) -> str:

@@ -29,6 +29,7 @@ from exegete.reports.tables.leaderboard import Leaderboard, intervals, leaderboa
 from exegete.reports.tables.markdown import markdown
 from exegete.reports.tables.terminal_table import plain_table
 from exegete.reports.tables.verdict import verdict
+from exegete.studies.compare.difference import difference
 from exegete.studies.compare.examples import EXAMPLES, read_examples, write_examples
 from exegete.studies.compare.judge import BY_LAYER
 from exegete.studies.compare.shards import read_config, read_frames
@@ -63,12 +64,17 @@ class Comparison:
         return self._board(self.results[self.results["example"].isin(chosen)])
 
     def _board(self, results: pd.DataFrame) -> Leaderboard:
-        return leaderboard(results, list(self.cards), titles=self.titles, seed=self.config.get("seed", 0))
+        cards = [card for card in self.cards if card != PEAK_MEMORY or results[card.name].notna().all()]
+        return leaderboard(results, cards, titles=self.titles, seed=self.config.get("seed", 0))
 
     @property
     def titles(self) -> dict[str, str]:
         """The methods in people's words, by name; those with a name of their own keep it."""
         return titles(dict.fromkeys(map(str, self.results["method"])))
+
+    def difference(self, other: Comparison) -> pd.DataFrame:
+        """What changed from another comparison of the same examples to this one, see `difference`."""
+        return difference(self, other)
 
     def to_pandas(self) -> pd.DataFrame:
         """The table of means: methods × metrics."""
@@ -87,9 +93,9 @@ class Comparison:
         return markdown(self.leaderboard)
 
     def to_latex(self, caption: str = "", label: str = "") -> str:
-        """The table with its intervals, for the package booktabs; the verdict is the caption unless one is given."""
+        """The table without costs, for the package booktabs; the verdict begins the caption unless one is given."""
         board = self.leaderboard
-        return latex(board, caption or verdict(board), label)
+        return latex(board.judged, caption or verdict(board), label)
 
     def plot(self) -> Figure:
         """The faithfulness curves as a matplotlib figure, a panel a metric; it is returned, not shown.
@@ -117,7 +123,7 @@ class Comparison:
         write_examples(folder / EXAMPLES, self.examples)
         self.attributions.save(folder / "attributions")
         board = self.leaderboard
-        texts = {"table.csv": csv_table(board), "table.tex": latex(board), "report.html": self.to_html()}
+        texts = {"table.csv": csv_table(board), "table.tex": self.to_latex(), "report.html": self.to_html()}
         for name, text in texts.items():
             with whole_file(folder / name) as fresh:
                 fresh.write_text(text, encoding="utf-8")

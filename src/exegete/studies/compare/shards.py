@@ -19,6 +19,7 @@ from exegete.studies.compare.judge import Judged
 
 RUN = "exegete_run.json"
 HIDDEN = ".parts"
+TABLES = ("table.csv", "table.tex", "difference.csv")
 
 
 class OtherComparisonError(ExegeteError):
@@ -79,6 +80,20 @@ def remove_parts(folder: Path) -> None:
     shutil.rmtree(folder / HIDDEN, ignore_errors=True)
 
 
+def remove_comparison(folder: Path) -> None:
+    """Removes what a comparison wrote, and nothing else of the folder; nothing where none is."""
+    try:
+        config = json.loads((folder / RUN).read_text(encoding="utf-8"))["config"]
+    except (OSError, ValueError, KeyError):
+        return
+    if not {"methods", "metrics", "examples"} <= set(config):
+        return
+    for name in (HIDDEN, "attributions", "against"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in (RUN, "report.html", *(f"{part}.parquet" for part in ("results", "curves", "examples")), *TABLES):
+        (folder / name).unlink(missing_ok=True)
+
+
 def finished(folder: Path, config: dict[str, Any]) -> Judged | None:
     """The stored results of a finished comparison of this configuration; None if there is none."""
     if not (folder / RUN).exists() or not (folder / "report.html").exists():
@@ -124,5 +139,5 @@ def _same_run(path: Path, config: dict[str, Any]) -> None:
         other = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
         raise OtherComparisonError(
             f"{path.parent} holds a comparison of something else (see {', '.join(other)} in {path.name}): "
-            "choose another output directory"
+            "choose another output directory, or replace it (--overwrite)"
         )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from sklearn.cluster import MiniBatchKMeans
 
-COLUMNS = ["index", "texts", "words", "word_scores", "word_spans", "target_label", "rationale"]
+COLUMNS = ["index", "texts", "words", "word_scores", "word_spans", "target_label", "rationale", "signed"]
 FEATURES, AT_A_TIME = 4096, 1000
 """Words are hashed to so many numbers before they are clustered, so many examples at a time."""
 
@@ -46,7 +46,8 @@ class Summary:
 
     `words`: see `Words.table`. `clusters`: largest first. `agreement`: the mean AUC of words' scores against
     rationales, over so many `judged` examples; `disagreeing`: (AUC, example's number, text), worst first. `drift`: see
-    there, and `distance` between the two corpora; None where there is no other. `labels`: examples by class.
+    there, and `distance` between the two corpora; None where there is no other. `labels`: examples by class. `signed`:
+    whether scores tell evidence for a class from evidence against it.
     """
 
     rows: int
@@ -59,6 +60,7 @@ class Summary:
     drift: pd.DataFrame | None
     distance: float | None
     other_labels: dict[str, int] | None
+    signed: bool = True
 
     def plain(self, top: int = 10) -> dict[str, Any]:
         """Values that JSON can hold, `top` of each list (of words: for each class)."""
@@ -100,10 +102,12 @@ def summarise(
     """
     parts = Parts(Path(folder))
     words, ranked, total, judged = Words(), list[tuple[float, int, str]](), 0.0, 0
+    signed = True
     for row in parts.rows(COLUMNS):
         if not row["words"]:
             raise ExegeteError(f"{folder} has no words to sum up: summaries are of texts")
         words.add(row["target_label"], shares(row))
+        signed = row["signed"]
         auc = agreement(row)
         if auc is not None:
             total, judged = total + auc, judged + 1
@@ -120,6 +124,7 @@ def summarise(
         drift=None if other is None else drift(other, words, least),
         distance=None if other is None else distance(other, words),
         other_labels=None if other is None else dict(other.examples),
+        signed=signed,
     )
 
 

@@ -69,7 +69,7 @@ class Words:
 
 
 def drift(before: Words, after: Words, least: int = LEAST) -> pd.DataFrame:
-    """Words whose share changed between two corpora, surest first; p values by Welch's test, adjusted for many words.
+    """Words whose share changed between two corpora, surest first, then largest; p values by Welch's test, adjusted.
 
     label, word, before and after (mean shares), change, low, high (Welch's 95 % interval), p
     (Benjamini and Hochberg 1995).
@@ -85,7 +85,7 @@ def drift(before: Words, after: Words, least: int = LEAST) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=columns)
     if len(frame):
         frame["p"] = stats.false_discovery_control(frame["p"])
-    return frame.sort_values("p", kind="stable")
+    return frame.assign(size=-frame["change"].abs()).sort_values(["p", "size"], kind="stable").drop(columns="size")
 
 
 def _changed(key: tuple[str, str], before: Words, after: Words) -> tuple[Any, ...]:
