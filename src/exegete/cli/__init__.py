@@ -70,11 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ExegeteError, OSError) as error:
         say(f"exegete: {' '.join(str(error).split()) if isinstance(error, ExegeteError) else brief(error)}")
         return 2
-    except KeyboardInterrupt:
-        say(left())
-        return 128 + signal.SIGINT
-    except SystemError:  # what a signal becomes that comes while Python parses a source file
-        if (number := asked()) is None:
+    except (KeyboardInterrupt, SystemError) as error:  # the latter: a signal while Python parses a source file
+        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else asked()
+        if number is None:
             raise
         say(left())
         return 128 + number
