@@ -135,6 +135,11 @@ def test_an_unknown_method_or_metric_names_the_valid_ones(model, data, tmp_path,
     assert_one_clear_line(code, err, "auc", "aopc_comprehensiveness")
 
 
+def test_explain_takes_quiet_as_every_long_command_does(model, capsys):
+    assert main(["explain", "a film", "--model", str(model), "--methods", "random", "-q"]) == 0
+    assert "film" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("text", ["", "   ", "[SEP] [SEP]"])
 def test_nothing_to_explain(text, model, capsys):
     assert_one_clear_line(*run("explain", text, "--model", model, capsys=capsys))

@@ -39,6 +39,8 @@ def test_notes_are_cited_and_what_was_needed_is_told_by_kind(tmp_path, capsys, m
     assert "questions are answered right, word for word" in shown.err
     assert all(kind in shown.out for kind in ("one hop", "redundant", "two hops"))
     assert "needed: note " in shown.err
+    assert "train_runtime" not in shown.out
+    assert "'loss'" not in shown.out
     table = pd.read_csv(tmp_path / "citations" / "table.csv").set_index("method")
     assert set(table.index) == {"occlusion", "random"}
     assert main(["demo", "--task", "regression", "--output-dir", str(tmp_path)]) == 2

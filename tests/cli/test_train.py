@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,8 @@ def test_a_model_from_scratch_is_trained_judged_and_ready_to_load(tmp_path, caps
     shown = capsys.readouterr()
     metrics = json.loads((folder / "metrics.json").read_text())
     assert f"accuracy: {metrics['accuracy']:.4f}" in shown.out
+    (head,) = (line for line in shown.out.splitlines() if line.startswith("dev ("))
+    assert re.fullmatch(r"dev \(\d+ rows\), best epoch 1 of 1:", head)
     config = json.loads((folder / "exegete_run.json").read_text())["config"]
     assert config["arguments"]["weight_decay"] == 0.1
     assert config["max_length"] == 32
@@ -33,6 +36,23 @@ def test_a_model_from_scratch_is_trained_judged_and_ready_to_load(tmp_path, caps
     assert "nothing to do" in caplog.text
     assert main(["train", "baseline", *SMALL, *settings, "--seed", "1"]) == 2
     assert "another configuration" in capsys.readouterr().err
+
+
+def test_training_on_a_single_file_says_that_it_is_divided(tmp_path, capsys):
+    file = tmp_path / "mine.csv"
+    rows = [
+        f"a {word} film number {number},{label}" for number in range(30) for word, label in (("good", 1), ("bad", 0))
+    ]
+    file.write_text("review,label\n" + "\n".join(rows) + "\n")
+    words = ["train", "baseline", "--config", "tiny", "--data", str(file), "--output-dir", str(tmp_path / "run")]
+    assert main([*words, "--epochs", "1", "--batch-size", "32", "--device", "cpu", "--quiet"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert "columns: text ← review, label; no rationale" in lines
+    train, dev = (len(exegete.load_data(str(file), split, seed=0)) for split in ("train", "dev"))
+    assert any(
+        f"mine.csv is divided by a hash of text and seed: rows {train} of train, {dev} of dev;" in line
+        for line in lines
+    )
 
 
 @pytest.mark.parametrize(

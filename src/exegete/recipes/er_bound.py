@@ -10,7 +10,8 @@ from exegete.recipes.guidance import DEPARTURES, FACTS, arguments, explanation_l
 
 def er_bound(
     guide: Annotated[
-        str, "What is guided: rollout, attention, input_x_gradient, or any differentiable id."
+        str,
+        "What is guided: attention_rollout (rollout for short), attention_last (attention), or any differentiable id.",
     ] = "rollout",
 ) -> Recipe:
     """Train on the explanation loss alone, to see how low it gets; er_constrained needs bounds made of this.

@@ -13,7 +13,8 @@ from exegete.training import Constrained, ConstrainedTrainer
 
 def er_constrained(
     guide: Annotated[
-        str, "What is guided: rollout, attention, input_x_gradient, or any differentiable id."
+        str,
+        "What is guided: attention_rollout (rollout for short), attention_last (attention), or any differentiable id.",
     ] = "rollout",
     bound: Annotated[float | None, "Of the training loss. Default: the paper's for this guide."] = None,
     dev_bound: Annotated[float | None, "Of the dev loss. Default: the paper's, or that of the training loss."] = None,

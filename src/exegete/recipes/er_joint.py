@@ -11,7 +11,8 @@ from exegete.recipes.guidance import DEPARTURES, FACTS, arguments, explanation_l
 
 def er_joint(
     guide: Annotated[
-        str, "What is guided: rollout, attention, input_x_gradient, or any differentiable id."
+        str,
+        "What is guided: attention_rollout (rollout for short), attention_last (attention), or any differentiable id.",
     ] = "rollout",
     weight: Annotated[float, "λ, the weight of the explanation loss; 0 is the paper's baseline."] = 1.0,
 ) -> Recipe:

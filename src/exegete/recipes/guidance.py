@@ -55,7 +55,7 @@ VALUES = {
 
 
 def guided(guide: str | Explainer) -> Explainer:
-    """The method that guides: `attention`, `rollout`, or any differentiable method's id."""
+    """The method that guides: any differentiable method's id, or `attention`, `rollout` or `ixg` for three of them."""
     if not isinstance(guide, str):
         return guide
     name, mark, query = guide.partition("?")

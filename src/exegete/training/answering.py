@@ -26,6 +26,7 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    PrinterCallback,
     Trainer,
     TrainingArguments,
 )
@@ -95,6 +96,8 @@ def train_answering(
             processing_class=tokenizer,
             callbacks=[stop],
         )
+        if not show_progress:
+            trainer.remove_callback(PrinterCallback)
         last = newest_whole(folder / "checkpoints")
         with stop.listening():
             trainer.train(resume_from_checkpoint=None if last is None else str(last))

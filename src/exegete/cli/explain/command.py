@@ -93,6 +93,7 @@ def explain(
     allow_nan: options.AllowNan = False,
     incomplete: options.Incomplete = False,
     stride: options.Stride = None,
+    quiet: options.Quiet = False,
     threads: Threads = None,
     text_column: options.TextColumn = None,
     text_pair_column: options.PairColumn = None,
@@ -149,7 +150,14 @@ def explain(
         wanted = target_of(target, explained.labels)
     specs = [with_seed(each, seed) for each in ids]
     by_method = exegete.attribute(
-        explained, example, specs, wanted, unit=cast(Any, unit), allow_nan=allow_nan, stride=stride
+        explained,
+        example,
+        specs,
+        wanted,
+        unit=cast(Any, unit),
+        allow_nan=allow_nan,
+        stride=stride,
+        show_progress=False if quiet else None,
     )
     _show(sum(by_method.values(), Attributions()), output_dir, html, json)
 

@@ -36,6 +36,15 @@ def examples(data: str, split: str | None, limit: int | None, seed: int, named: 
     return found
 
 
+def say_division(data: str, named: dict[str, Any], rows: dict[str, int]) -> None:
+    """Of a single file that no column divides, how many rows each split has that a training takes."""
+    from exegete.data.load import open_spec
+
+    if open_spec(data, **named).judged == "all":
+        taken = ", ".join(f"{count} of {split}" for split, count in rows.items())
+        say(f"{source(data)} is divided by a hash of text and seed: rows {taken}; to judge on others: --split test")
+
+
 def source(data: str) -> str:
     """The file's or folder's name, or the spec where it has none."""
     from exegete.data.load import open_spec

@@ -11,7 +11,7 @@ import typer
 from exegete.cli.shared import options
 from exegete.cli.shared.checks import check, check_arguments
 from exegete.cli.shared.console import console, hush, say
-from exegete.cli.shared.reading import say_columns
+from exegete.cli.shared.reading import say_columns, say_division
 from exegete.cli.shared.stopping import keeping
 from exegete.cli.shared.threads import Threads, choose, hidden_size
 from exegete.errors import ExegeteError
@@ -94,6 +94,7 @@ def run(
     say_columns(data, named)
     train = exegete.load_data(data, train_split, limit=limit, seed=chosen.seed, **named)
     dev = exegete.load_data(data, dev_split, limit=limit, seed=chosen.seed, **named)
+    say_division(data, named, {train_split: len(train), dev_split: len(dev)})
     arguments = {
         "num_train_epochs": epochs,
         "learning_rate": learning_rate,
@@ -108,7 +109,7 @@ def run(
     processes.wait_for_everyone()
     processes.destroy_process_group()
     if processes.is_main_process or not result.finished:
-        report(result)
+        report(result, f"{dev_split} ({len(dev)} rows){_best_epoch(result)}")
 
 
 def check_command(given: Mapping[str, Any], device: str | None) -> None:
@@ -159,9 +160,20 @@ def require_finished(result: TrainResult) -> None:
         raise typer.Exit(128 + (result.signal or 0))
 
 
-def report(result: TrainResult) -> None:
-    """The dev figures on standard output; a stopped run ends with the code its signal has."""
+def _best_epoch(result: TrainResult) -> str:
+    """Which epoch was kept, where a finished run says it: the one whose loss or other criterion the end has."""
+    if not result.finished or not (Path(result.folder) / "history.json").exists():
+        return ""
+    judged = [entry for entry in result.history if "eval_loss" in entry and "epoch" in entry]
+    same = [entry["epoch"] for entry in judged[:-1] if entry["eval_loss"] == result.metrics.get("loss")]
+    return f", best epoch {same[0]:g} of {judged[-1]['epoch']:g}" if same else ""
+
+
+def report(result: TrainResult, judged: str = "") -> None:
+    """The dev figures on standard output, under the rows they are of; a stopped run ends with its signal's code."""
     require_finished(result)
+    if judged:
+        console().print(f"{judged}:", markup=False, highlight=False)
     for name, value in result.metrics.items():
         console().print(f"{name}: {'–' if value is None else format(value, '.4f')}")
     if result.metrics.get("feasible") == 0:
