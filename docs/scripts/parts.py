@@ -163,7 +163,7 @@ def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
             name: {
                 "family": card.family,
                 "better": "higher" if card.higher_is_better else "lower",
-                "values": _bounds(*card.bounds),
+                "values": card.range,
                 "needs rationales": YES[card.needs_rationale],
                 "source": card.paper or "–",
             }
@@ -177,13 +177,6 @@ def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
             if name in kind.registry.native
         }
     return {name: {"in short": _first(docstring(kind, name))} for name in kind.registry.native}
-
-
-def _bounds(low: float | None, high: float | None) -> str:
-    """The values that a metric can have."""
-    if low is None or high is None:
-        return "any" if low is high else f"from {low:.3g}" if high is None else f"up to {high:.3g}"
-    return f"{low:.3g} to {high:.3g}".replace("-", "−")
 
 
 def docstring(kind: Kind, name: str) -> str:

@@ -12,6 +12,9 @@
 # write `scores(model, batch, target)`, which returns [B, L] for B examples of L positions; the class of
 # [examples/plugin](../contribute/plugin.md) does. Either way, the base class finds the target, zeroes special tokens
 # and padding, and puts the model back as it was.
+#
+# The card's `name` is the id of the entry point. Its `family` is one of control, gradients, attention, decomposition,
+# perturbation, search, interactions, learned and prompted.
 
 # %%
 from pathlib import Path
@@ -58,6 +61,61 @@ gradient_length = "my_methods.gradient_length:GradientLength"
 """)
 
 # %% [markdown]
+# ## A method with attention and a gradient
+#
+# A `SinglePass` asks with `capture` for what the forward pass shall record, and makes scores of it in `from_outputs`.
+# It meets it in one of three forms:
+#
+# - `outputs.attentions`: for each layer [B, H, L, L], rows look and columns are looked at. It is there for every
+#   model that has attention; of an encoder-decoder it is one map of the row (prompt, then response) for each decoder
+#   layer.
+# - `outputs.blocks`: only of encoder-decoders, every attention by itself, between the positions of its own sides:
+#   [B, H, S, S], [B, H, T, T], [B, H, T, S]. The answer depends on these, so gradients are taken at them.
+# - `model.mixtures(batch, maps)` lays maps of the shapes of the last `blocks` (whole layers: two blocks a decoder
+#   layer) out among all L positions, and gives those of other models back. Do not call it with `outputs.attentions`.
+#
+# So `outputs.blocks or outputs.attentions`, then `mixtures`, works for encoders, decoders and both together. A method
+# that does not apply to one raises `ExegeteError` with a sentence that says so.
+
+# %%
+(package / "src/my_methods/attention_slope.py").write_text('''
+"""Attention slope: how much the last layer's attention to a position matters for the answer."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from exegete.data.cards import MethodCard
+from exegete.explainers import SinglePass
+from exegete.explainers.base import OfOutput, gradients
+from exegete.models import Capture
+
+
+@dataclass(frozen=True)
+class AttentionSlope(OfOutput, SinglePass):
+    """Attention times its gradient, mean over heads, where the answer is read. Signed."""
+
+    card: ClassVar = MethodCard(
+        name="attention_slope", family="attention", signed=True, differentiable=True, cost="F + B"
+    )
+    capture: ClassVar = Capture(attentions=True)
+
+    def passes(self, length):
+        """One forward and one backward pass; a method that says no backward pass gets no gradients."""
+        return 1.0, 1.0
+
+    def from_outputs(self, model, batch, outputs, target, *, keep_graph):
+        """Σ_q readout(q) · mean_h (A ⊙ ∂f_c/∂A)[q, i], [B, L]."""
+        last = outputs.blocks[-2:] or outputs.attentions[-1:]  # a decoder's own and cross-attention are one layer
+        slopes = gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
+        maps = [(block * slope).mean(1) for block, slope in zip(last, slopes, strict=True)]
+        rows = sum(model.mixtures(batch, maps))  # [B, L, L]
+        readout = model.readout(batch, target).to(rows.dtype)[:, None]  # [B, 1, L], 0 at padding
+        return (readout @ rows)[:, 0].masked_fill(~batch.attended, 0.0)
+''')
+with (package / "pyproject.toml").open("a") as file:
+    file.write('attention_slope = "my_methods.attention_slope:AttentionSlope"\n')
+
+# %% [markdown]
 # ## Install it
 #
 # You would run `pip install -e plugin`. Here it goes into a folder of its own, so that your environment stays as it
@@ -83,7 +141,7 @@ arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "dis
 train_baseline("tiny", train, dev, "baseline", arguments=arguments, masked_share=0.1)
 model = exegete.load("baseline", device="cpu")
 # %%
-assert "gradient_length" in set(exegete.methods()["name"])
+assert {"gradient_length", "attention_slope"} <= set(exegete.methods()["name"])
 
 # %%
 exegete.attribute(model, [test[0]], method="gradient_length?power=0.5")
@@ -98,7 +156,8 @@ exegete.compare(
 # ## Test it
 #
 # `exegete.testing` has the tests that every method of exegete passes: batches and padding, gradients, data types,
-# errors, and that the model is as it was. Inherit them with one fixture:
+# errors, what a decoder (GPT-2) and an encoder-decoder (T5) say, and that the model is as it was. A method that does
+# not apply to generated text passes by raising `ExegeteError`. Inherit them with one fixture:
 
 # %%
 Path("test_gradient_length.py").write_text("""
@@ -111,6 +170,12 @@ class TestGradientLength(ExplainerContract):
     @pytest.fixture
     def explainer(self):
         return exegete.explainer("gradient_length")
+
+
+class TestAttentionSlope(ExplainerContract):
+    @pytest.fixture
+    def explainer(self):
+        return exegete.explainer("attention_slope")
 """)
 command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_gradient_length.py"]
 paths = os.pathsep.join(["installed", os.environ.get("PYTHONPATH", "")])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.models import ExplainedModel
-from exegete.testing.models import alone, texts
+from exegete.testing.models import alone, random_speaker, texts
 from exegete.testing.preserving import PreservingContract
 
 
 class ExplainerContract(PreservingContract):
-    """Contract tests of an attribution method.
+    """Contract tests of an attribution method, on a small classifier and on what two language models say.
+
+    A method that does not apply to a model raises an ExegeteError that says so: the contract takes that as an answer.
 
     Example:
         class TestMyMethod(ExplainerContract):
@@ -61,3 +65,34 @@ class ExplainerContract(PreservingContract):
             loss = explainer.attribute(model, batch, target).square().sum()
             found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
             assert any(slope is not None and bool(slope.any()) for slope in found)
+
+    @pytest.mark.parametrize("family", ["gpt2", "t5"])
+    def test_generated_text_is_explained_or_refused(self, explainer: Explainer, family: str) -> None:
+        """Of a decoder and of an encoder with one: finite scores, the same alone and padded, or an ExegeteError."""
+        speaker, batch = random_speaker(family)
+        try:
+            scores = explainer.attribute(speaker, batch).detach()
+        except ExegeteError:
+            return
+        assert scores.shape == batch.content.shape
+        assert not scores[~batch.content].any()
+        for row in range(len(batch)):
+            single = alone(batch, row)
+            expected = explainer.attribute(speaker, single).detach()[0][single.content[0]]
+            torch.testing.assert_close(scores[row, batch.content[row]], expected, rtol=1e-5, atol=self.tolerance)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_other_data_types_are_explained(
+        self, explainer: Explainer, model: ExplainedModel, dtype: torch.dtype
+    ) -> None:
+        """Scores of a model in single or half precision are finite numbers, too."""
+        model.model.to(dtype)
+        batch = model.encode(texts(2))
+        scores = explainer.attribute(model, batch).detach()
+        assert scores.isfinite().all()
+        assert not scores[~batch.content].any()
+
+    def test_a_class_that_is_not_there_is_an_error(self, explainer: Explainer, model: ExplainedModel) -> None:
+        """A target out of range is refused in a sentence."""
+        with pytest.raises(ExegeteError):
+            explainer.attribute(model, model.encode(texts(1)), len(model.labels))

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    BertConfig,
+    BertForSequenceClassification,
+)
 
 from exegete.data import generated_tokenizer, load_data
-from exegete.models import Batch, ExplainedModel
+from exegete.models import Batch, ExplainedModel, load
+from exegete.models.families import FAMILIES
 
 
 def random_model(seed: int = 0) -> ExplainedModel:
@@ -22,6 +31,17 @@ def random_model(seed: int = 0) -> ExplainedModel:
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
     return ExplainedModel(model, tokenizer)
+
+
+def random_speaker(family: str, seed: int = 0) -> tuple[ExplainedModel, Batch]:
+    """A small random language model in float64 (`gpt2`, a decoder, or `t5`, an encoder with one) and two responses."""
+    torch.manual_seed(seed)
+    tokenizer = generated_tokenizer()
+    changes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    config = AutoConfig.for_model(family, **FAMILIES[family].small | changes)
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    model: Any = load((kind.from_config(config).double().eval(), tokenizer), task="generation")
+    return model, model.batch([[7, 8, 9, 10, 11], [12, 13, 14]], [[15, 16], [17, 18, 19]])
 
 
 def texts(count: int = 4) -> list[dict[str, object]]:
