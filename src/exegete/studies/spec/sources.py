@@ -30,6 +30,12 @@ TYPICAL = {"sst": 25.0, "snli": 27.0, "labelled": 24.0, "mlqe": 44.0, "squad": 1
 """Tokens of a row of data that is not on this machine, by its format."""
 UNITS = {"characters": selection.characters, "words": selection.words}
 Names = tuple[str, ...]
+SIZE_NAMES = (
+    ("hidden_size", "n_embd", "d_model", "dim"),
+    ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    ("intermediate_size", "n_inner", "d_ff", "hidden_dim"),
+)
+"""Of width, layers and the feed-forward's width, as models' configurations call them."""
 WEIGHTS = (".safetensors", ".bin", ".json", ".txt", ".model")
 
 
@@ -180,10 +186,8 @@ def model(source: str) -> Source:
 
 def _from_config(config: Mapping[str, Any]) -> float:
     """Parameters of the layers, which every token passes: 4·d² of attention and 2·d·f of the feed-forward a layer."""
-    width, layers = config.get("hidden_size"), config.get("num_hidden_layers")
-    if not (width and layers):
-        return 0.0
-    return float(layers * (4 * width**2 + 2 * width * config.get("intermediate_size", 4 * width)))
+    width, layers, inner = (next(filter(None, map(config.get, names)), 0) for names in SIZE_NAMES)
+    return float(layers * (4 * width**2 + 2 * width * (inner or 4 * width)))
 
 
 def _files(paths: list[Path]) -> str:
