@@ -30,9 +30,9 @@ def examples(data: str, split: str | None, limit: int | None, seed: int, named: 
     reader = open_spec(data, **named)
     drawn = "drawn from " if limit is not None and len(found) == limit else ""
     line = f"{len(found)} example{'' if len(found) == 1 else 's'}: {drawn}{split or reader.judged} of {source(data)}"
-    if split is None and reader.judged == "all":
-        line += " (`exegete train` on it divides it: --split test leaves out what that trains on)"
     say(line)
+    if split is None and reader.judged == "all":
+        say("(`exegete train` divides such a file, and leaves out --split test)")
     return found
 
 
@@ -42,7 +42,8 @@ def say_division(data: str, named: dict[str, Any], rows: dict[str, int]) -> None
 
     if open_spec(data, **named).judged == "all":
         taken = ", ".join(f"{count} of {split}" for split, count in rows.items())
-        say(f"{source(data)} is divided by a hash of text and seed: rows {taken}; to judge on others: --split test")
+        say(f"{source(data)} is divided by a hash of text and seed: {taken}")
+        say("(to judge on other rows: --split test)")
 
 
 def source(data: str) -> str:
