@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+QUOTED = re.compile(r"\$'(.*?)'")
+"""A word in which the shell reads \\n as a new line."""
 
 
 class Block(NamedTuple):
@@ -38,7 +40,8 @@ def blocks(file: Path) -> list[Block]:
 def commands(text: str) -> list[list[str]]:
     """The commands of a block of the shell, as words, comments left out."""
     lines = text.replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+    plain = (QUOTED.sub(lambda found: shlex.quote(found[1].encode().decode("unicode_escape")), line) for line in lines)
+    return [words for line in plain if (words := shlex.split(line, comments=True))]
 
 
 def run(file: Path, folder: Path) -> None:
@@ -61,6 +64,10 @@ def run_command(words: list[str], place: str) -> None:
     program, *rest = words
     if program == "exegete":
         assert main(rest) == 0, f"{place}: {shlex.join(words)}"
+    elif program == "echo":
+        *said, into, file = rest
+        assert into == ">", place
+        Path(file).write_text(" ".join(said) + "\n", encoding="utf-8")
     elif program == "make":
         subprocess.run(["make", "-n", *rest], cwd=ROOT, check=True, capture_output=True)
     elif program in ("pip", "pytest", "cp", "cd"):

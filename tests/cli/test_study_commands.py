@@ -13,6 +13,7 @@ from exegete.studies.runs import estimate, timed_steps
 from exegete.studies.runs.grid import grid
 from exegete.studies.runs.speed import USUAL
 from exegete.studies.spec.study_file import load_study
+from exegete.training import answering
 
 FOLDER = Path(__file__).parents[2] / "studies"
 STUDIES = sorted(path for path in FOLDER.glob("*.yaml") if path.stem != "papers")
@@ -112,6 +113,10 @@ def test_small_means_small(monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(timed_steps.SIZES))
     monkeypatch.setenv("EXEGETE_DATA", str(tmp_path / "nothing"))
     monkeypatch.setenv("EXEGETE_BACKBONE", str(tmp_path))
+    monkeypatch.setenv("EXEGETE_ANSWERING", str(tmp_path))
+    for name in (f"{architecture}-{seed}" for architecture in ("llama", "gpt2") for seed in range(3)):
+        (tmp_path / name / "model").mkdir(parents=True)
+        (tmp_path / name / "model" / "config.json").write_text(json.dumps(answering.SIZES))
     hours, seen = dict[str, float](), set[str]()
     for path in STUDIES:
         cells = {cell.key: cell for cell in grid(load_study(path)).cells}
