@@ -242,7 +242,7 @@ def _pretrained(
     architecture = (config.architectures or [config.model_type])[0]
     if config.is_encoder_decoder and (task != "generation" or architecture.endswith(tuple(HEADS))):
         raise ExegeteError(
-            f"{name} holds {architecture}, an encoder with a decoder: those are explained in what they say "
+            f"{name} holds {architecture:.80}, an encoder with a decoder: those are explained in what they say "
             "(task='generation'), by a language modelling head"
         )
     with reading(name, "weights"):
@@ -269,10 +269,10 @@ def _head(name: str, config: Any, *, anything: bool) -> Any:
         return AutoModelForSequenceClassification
     instead = next((hint for suffix, hint in INSTEAD.items() if architecture.endswith(suffix)), None)
     if head is None and instead is not None:
-        raise ExegeteError(f"{name} holds {architecture}, whose head is not explained: {instead}")
+        raise ExegeteError(f"{name} holds {architecture:.80}, whose head is not explained: {instead}")
     if head is None:
         raise ExegeteError(
-            f"{name} holds {architecture}, which has no classification head; expected "
+            f"{name} holds {architecture:.80}, which has no classification head; expected "
             + ", ".join(f"…{suffix}" for suffix in HEADS)
             + ". Fine-tune it first: exegete train baseline; or take a causal language model as it is, as a classifier "
             "(task='prompt') or for what it says (task='generation')"
