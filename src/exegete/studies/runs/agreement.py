@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from exegete.data.provenance import digest
 from exegete.errors import ExegeteError
 from exegete.reports.storage import DATA
-from exegete.studies.runs.grid import Grid, Run
+from exegete.studies.runs.grid import Grid
 from exegete.studies.runs.kinds import ATTRIBUTIONS
+from exegete.studies.runs.run import Run
 from exegete.studies.runs.store import Store
 from exegete.studies.tables.similarity import Measure, alike, mean_over, measure
 

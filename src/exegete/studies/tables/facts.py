@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from exegete.studies.runs.estimate import in_words
-from exegete.studies.runs.grid import Run
+from exegete.studies.runs.run import Run
 from exegete.studies.tables.results import Results
 
 SHOWN = ("exegete", "python", "torch", "transformers", "datasets")

@@ -15,8 +15,8 @@ from exegete.reports.figures.figure import curve_figure
 from exegete.reports.figures.study_figures import Dots, Matrix, Panel, heat_figure, scatter_figure, strip_figure
 from exegete.reports.tables.leaderboard import Floats
 from exegete.studies.runs.agreement import Scores, between_explainers, between_models, between_seeds, scores
-from exegete.studies.runs.grid import Run
 from exegete.studies.runs.kinds import CURVES, LAYERS
+from exegete.studies.runs.run import Run
 from exegete.studies.spec.schema import Axis, FigurePart
 from exegete.studies.tables.coefficients import coefficient_maps
 from exegete.studies.tables.metric_agreement import metric_matrices

@@ -16,9 +16,10 @@ from exegete.data.outline import outlined
 from exegete.metrics import cards, metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.studies.runs.agreement import compared
-from exegete.studies.runs.grid import Grid, Run
+from exegete.studies.runs.grid import Grid
 from exegete.studies.runs.kinds import FIGURES, PREDICTIONS, RESULTS
 from exegete.studies.runs.protocols.registry import PROTOCOLS
+from exegete.studies.runs.run import Run
 from exegete.studies.runs.store import Store
 from exegete.training.loop.run import METRICS
 
