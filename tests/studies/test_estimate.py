@@ -7,6 +7,7 @@ import re
 import pytest
 
 from exegete.cli import main
+from exegete.metrics import metric
 from exegete.studies.runs import estimate, timed_steps
 from exegete.studies.runs.grid import grid
 from exegete.studies.runs.speed import Speed, known
@@ -64,12 +65,25 @@ def test_finished_runs_correct_those_of_their_kind_alone(tmp_path):
     assert (took, estimated) == (pytest.approx(35 * alone, abs=0.01), pytest.approx(3 * alone))
 
 
+def test_operations_of_small_models_take_longer():
+    each = [estimate.a_token(Source({}, parameters=size)) for size in (1e5, 1e7, 1e8)]
+    assert each[0] == pytest.approx(2e5 * (estimate.TIMED / 1e5) ** 0.5)
+    assert each[1:] == [pytest.approx(2e7, rel=0.05), 2e8]
+
+
+def test_sets_of_removed_units_are_counted_once_for_all_explainers():
+    data, model, named = Source({}, (10.0,) * 5), Source({}, parameters=estimate.TIMED), {"random": {}, "saliency": {}}
+    lds, erasing = metric("lds?n_masks=16"), metric("aopc_comprehensiveness")
+    alone, both = (estimate.judging(data, model, named, each) for each in ([erasing], [erasing, lds]))
+    assert both - alone == 16 * 50 * estimate.a_token(model)
+
+
 def test_protocols_are_counted():
-    data, pool, model = Source({}, (10.0,) * 5), Source({}, (10.0,) * 20), Source({}, parameters=1.0)
+    data, pool, model = Source({}, (10.0,) * 5), Source({}, (10.0,) * 20), Source({}, parameters=2.0**24)
 
     def passes(name, explainers=(), **options):
         config = {"protocol": {"name": name, "options": options}, "explainers": {each: {} for each in explainers}}
-        return estimate.following(data, model, config, {"pool": pool}, None) / (2 * 50)
+        return estimate.following(data, model, config, {"pool": pool}, None) / (estimate.a_token(model) * 50)
 
     assert passes("simulatability") == 2
     assert passes("attack", budget=3) == 3
@@ -83,11 +97,11 @@ def test_protocols_are_counted():
 
 
 def test_a_run_looks_at_the_rows_that_its_recipe_takes():
-    model, train, dev = Source({}, parameters=0.5), Source({}, (10.0,) * 100), Source({}, ())
+    model, train, dev = Source({}, parameters=2.0**24), Source({}, (10.0,) * 100), Source({}, ())
 
     def passes(recipe, **parameters):
         config = {"recipe": recipe, "parameters": parameters, "arguments": {"num_train_epochs": 2}, "max_length": 5}
-        return estimate.training(train, dev, model, config) / 5
+        return estimate.training(train, dev, model, config) / (5 * estimate.a_token(model))
 
     assert passes("baseline") == 100 * (2 * estimate.BASELINE + 1)
     assert passes("smat", explainer_id="none", student_size=20) == 20 * (2 * estimate.BASELINE + 1)

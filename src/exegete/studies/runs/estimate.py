@@ -21,6 +21,8 @@ CRITERIA = {"simulatability": 18.0, "comprehensiveness": 11.0, "sufficiency": 9.
 """Passes of a training step, a backward one counted as two; those that IvRA's criteria add."""
 QUERIES, LONGEST = 40, 512
 """Texts that an attack shows a model for an example; tokens that a judged text may have."""
+TIMED = 1.06e7
+"""Parameters of the layers of the model that a machine's speed is timed with."""
 
 Parts = Mapping[str, Source]
 
@@ -42,8 +44,16 @@ class Spent(NamedTuple):
     estimated: float
 
 
+def a_token(model: Source) -> float:
+    """Operations of a pass for each token: 2 a parameter; as if more in a small model, whose steps hold little work.
+
+    An operation of a model of a hundredth of the size took about ten times as long.
+    """
+    return 2 * max(model.parameters, sqrt(TIMED * model.parameters))
+
+
 def training(train: Source, dev: Source, model: Source, config: Mapping[str, Any]) -> float:
-    """Operations of a training run: 2 a parameter and token for each pass."""
+    """Operations of a training run."""
     arguments, length = config["arguments"], config["max_length"] or config["recipe_max_length"]
     epochs, steps = float(arguments.get("num_train_epochs", 3)), arguments.get("max_steps", -1)
     rows = [config["parameters"].get(name) for name in ("student_size", "train_rows")]
@@ -52,7 +62,7 @@ def training(train: Source, dev: Source, model: Source, config: Mapping[str, Any
         epochs = min(epochs, steps * arguments["per_device_train_batch_size"] / max(part * len(train.lengths), 1))
     tokens, once = part * train.tokens(length), _before(config, train)
     each = _passes(config) * tokens + _passes_on_dev(config) * min(dev.tokens(length), tokens)
-    return 2 * model.parameters * (epochs * each + once * tokens)
+    return a_token(model) * (epochs * each + once * tokens)
 
 
 def judging(
@@ -61,12 +71,16 @@ def judging(
     explainers: Mapping[str, Mapping[str, Any]],
     metrics: Sequence[Metric],
 ) -> float:
-    """Operations of judging: one pass, each explainer's own, and one for each of its budgets and erasing metrics."""
+    """Operations of judging: one pass, each explainer's own, and one for each of its budgets and erasing metrics.
+
+    A metric that removes the same sets for every explainer has one pass for each set.
+    """
     tokens = data.tokens(LONGEST)
     erasing = [each for each in metrics if not each.card.needs_rationale]
-    passes, erased = 1.0, sum(max(1, len(getattr(each, "budgets", ()))) for each in erasing)
+    passes = 1.0 + sum(getattr(each, "n_masks", 0) for each in erasing)
+    erased = sum(max(1, len(getattr(each, "budgets", ()))) for each in erasing if not hasattr(each, "n_masks"))
     passes += explaining.passes(explainers, _mean(data, LONGEST)) + erased * len(explainers)
-    return 2 * model.parameters * tokens * passes
+    return a_token(model) * tokens * passes
 
 
 def following(data: Source, model: Source, config: Mapping[str, Any], parts: Parts, most: int | None) -> float:
@@ -84,13 +98,13 @@ def following(data: Source, model: Source, config: Mapping[str, Any], parts: Par
         epochs = float((options["arguments"] or {}).get("num_train_epochs", 3))
         taught = explaining.passes(config["explainers"], _mean(pool, most)) * pool.tokens(most)
         learned = groups * options["count"] * (epochs * (BASELINE + 1) * pool.tokens(most) + tokens)
-        return float(2 * model.parameters * (taught + learned))
+        return float(a_token(model) * (taught + learned))
     elif name == "headroom":
         epochs = float((options["arguments"] or {}).get("num_train_epochs", 3))
         lessons = epochs * (BASELINE + 1) * parts["pool"].tokens(most)
         tries = (options["settings"] + 1) * options["count"] * (lessons + parts["dev"].tokens(most))
-        return float(2 * model.parameters * (tries + 2 * options["judged"] * (lessons + tokens)))
-    return 2 * model.parameters * tokens * passes
+        return float(a_token(model) * (tries + 2 * options["judged"] * (lessons + tokens)))
+    return a_token(model) * tokens * passes
 
 
 def left(cells: Iterable[Cell], store: Store) -> Estimate:
