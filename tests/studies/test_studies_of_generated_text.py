@@ -43,13 +43,24 @@ def done(tmp_path_factory):
         "recipes": {
             "frozen": {"recipe": "none"},
             "plain": {"recipe": "baseline", "arguments": {"max_steps": 1, "learning_rate": 1e-2}, "seeds": [0]},
+            "fitted": {
+                "recipe": "at2", "arguments": {"max_steps": 2},
+                "parameters": {"task": "generation", "granularity": "source", "ablations": 3},
+            },
         },
-        "explainers": {"IxG": "input_x_gradient", "gone": "occlusion?output=log_prob"},
+        "explainers": {
+            "IxG": "input_x_gradient", "gone": "occlusion?output=log_prob",
+            "AT2": {"spec": "attention_to_source:{run}", "run": "fitted", "training": "notes"},
+        },
         "metrics": {"LDS": "lds?n_masks=6", "ρ": "lds?sets=leave_one_out", "AUC": "auc"},
         "judgements": {
             "citations": {
                 "datasets": ["redundant"], "recipes": ["frozen"], "explainers": ["IxG", "gone"],
                 "metrics": ["LDS", "ρ", "AUC"], "unit": "source",
+            },
+            "fit": {
+                "datasets": ["redundant"], "recipes": ["frozen"], "explainers": ["AT2"], "metrics": ["LDS"],
+                "unit": "source",
             },
             "drift": {
                 "datasets": ["redundant"], "recipes": ["frozen", "plain"], "protocol": "drift",
@@ -92,6 +103,15 @@ def test_scores_that_are_the_falls_agree_with_leaving_one_out(done):
     found = pd.read_parquet(only(done, recipe="frozen", judgement="citations", seed=0) / RESULTS)
     own = found[found["method"].str.startswith("occlusion")]["lds?sets=leave_one_out"]
     np.testing.assert_allclose(own, 1, atol=1e-6)
+
+
+def test_what_is_fitted_to_a_frozen_model_explains_it(done):
+    found = pd.read_parquet(only(done, recipe="frozen", judgement="fit", seed=0) / RESULTS)
+    model = exegete.load(done[2] / "base-0" / "model", task="generation", device="cpu")
+    data = exegete.load_data(NOTES, "test", kind="redundant", limit=2)
+    fitted = f"attention_to_source:{only(done, recipe='fitted', seed=0)}"
+    table = exegete.compare(model, data, {"own": fitted}, ["lds?n_masks=6"], unit="source", seed=0).results
+    assert found["lds?n_masks=6"].tolist() == table["lds"].tolist()
 
 
 def test_drift_is_the_correlation_of_answers_on_the_same_sets(done):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from datasets import Dataset
 
@@ -31,6 +31,7 @@ class At2(Recipe):
 
     ablated: ContextCite
     task: Literal["generation"] | None = None
+    by_trainer: ClassVar[bool] = False
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Measures ablations and fits coefficients; see `train_source_attention`.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from accelerate import PartialState
 from datasets import Dataset
@@ -30,8 +30,9 @@ class Recipe:
     `threshold`: of early stopping; `max_length`: tokens a text may have (None: what the model takes); `head_rate`: the
     head's learning rate as a multiple of the encoder's, for a pretrained one; `head_dropout`: before the output (None:
     the model's own); `head_activation`: of a head that would have its encoder's; `departures`: what is done in another
-    way than in the paper, a sentence each; `answers`: whether it also trains what language models say. Where the data
-    has no classes, a figure of classes chooses nothing: the task's usual one does.
+    way than in the paper, a sentence each; `answers`: whether it also trains what language models say; `by_trainer`:
+    whether the Trainer's own defaults count. Where the data has no classes, a figure of classes chooses nothing: the
+    task's usual one does.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Recipe:
     head_activation: str | None = None
     answers: bool = False
     departures: tuple[str, ...] = ()
+    by_trainer: ClassVar[bool] = True
 
     def train(
         self,
