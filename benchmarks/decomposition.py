@@ -21,19 +21,15 @@ from timing import DATA, given, keep, minilm, seconds
 
 METHODS = ("globenc", "alti", "information_flow", "flash_trace", "decompx_linear", "decompx", "decompx_classifier")
 PARTS = ("sentences", "texts of 256 tokens", "a text of 1,024 tokens")
+WIDE = ("decompx", "decompx_classifier")
 BARS = {
-    ("globenc", "passes"): 4.0,
-    ("alti", "passes"): 4.0,
-    ("decompx_linear", "passes"): 3.5,
-    ("decompx", "passes"): 0.75 * 366,
-    ("decompx_classifier", "passes"): 0.75 * 366,
-    ("globenc", "peak_gb"): 1.0,
-    ("alti", "peak_gb"): 1.0,
-    ("decompx", "peak_gb"): 1.5,
-    ("decompx_classifier", "peak_gb"): 1.5,
+    "passes": {"globenc": 4.0, "alti": 4.0, "decompx_linear": 3.5} | dict.fromkeys(WIDE, 0.75 * 366),
+    "peak_gb": {"globenc": 1.0, "alti": 1.0} | dict.fromkeys(WIDE, 1.5),
 }
-LONG_PASSES = {"information_flow": 4.0}
-LONG_BARS = {"information_flow": 4.0, "globenc": 8.0, "alti": 8.0, "decompx": 16.0, "decompx_classifier": 16.0}
+LONG_BARS = {
+    "passes": {"information_flow": 4.0},
+    "peak_gb": {"information_flow": 4.0, "globenc": 8.0, "alti": 8.0} | dict.fromkeys(WIDE, 16.0),
+}
 REPEATED = ("globenc", "alti", "decompx_linear")
 
 
@@ -100,23 +96,13 @@ def peak() -> float:
 
 def missed(found: dict[str, dict[str, dict[str, float]]]) -> list[str]:
     """The bars at 256 and 1,024 tokens that were not reached."""
-    middle, long = found.get(PARTS[1], {}), found.get(PARTS[2], {})
-    lines = [
-        f"missed: {method} {name} {middle[method][name]:.3g} > {bar:.3g}"
-        for (method, name), bar in BARS.items()
-        if method in middle and middle[method][name] > bar
-    ]
-    lines += [
-        f"missed: {method} at 1,024 tokens, {long[method]['peak_gb']:.3g} GB > {bar:.3g}"
-        for method, bar in LONG_BARS.items()
-        if method in long and long[method]["peak_gb"] > bar
-    ]
-    lines += [
-        f"missed: {method} at 1,024 tokens, {long[method]['passes']:.3g} F > {bar:.3g}"
-        for method, bar in LONG_PASSES.items()
-        if method in long and long[method]["passes"] > bar
-    ]
-    return lines or ["every bar reached"]
+    return [
+        f"missed: {part}, {method}: {name} {found[part][method][name]:.3g} > {bar:.3g}"
+        for part, bars in zip(PARTS[1:], (BARS, LONG_BARS), strict=True)
+        for name, each in bars.items()
+        for method, bar in each.items()
+        if found.get(part, {}).get(method, {}).get(name, 0) > bar
+    ] or ["every bar reached"]
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 import exegete
-from exegete.explainers import EXPLAINERS
 from exegete.explainers.attribute_examples import batches
 from exegete.metrics import measured, metric, top_fraction
 from exegete.models import Batch, ExplainedModel
@@ -42,22 +41,21 @@ def main() -> None:
     reviews = exegete.load_data(f"eraser:{DATA / 'movies'}", "dev", limit=options.texts)
     found = {
         "throughput_gflops": best_throughput(model) / 1e9,
-        "costs": costs(model, sentences[:4]),
-        "sentences": compared(model, sentences, None),
-        "texts of 256 tokens": compared(model, [row["text"] for row in reviews], 256),
+        "sentences": compared(model, sentences),
+        "texts of 256 tokens": compared(minilm(256), [row["text"] for row in reviews]),
     }
     for part in ("sentences", "texts of 256 tokens"):
         found[part] |= ratios(found[part], found["throughput_gflops"] * 1e9)
     keep(found, options.output)
 
 
-def compared(model: ExplainedModel, rows: Sequence, tokens: int | None) -> dict[str, float]:
+def compared(model: ExplainedModel, rows: Sequence) -> dict[str, float]:
     """CPU seconds of the engine and of the loop over the same inputs, and the FLOPs of the distinct ones."""
     judges = [metric("aopc_comprehensiveness"), metric("aopc_sufficiency")]
     totals = {"engine_s": 0.0, "loop_s": 0.0, "flops": 0.0, "inputs": 0, "distinct": 0, "peak_mib": 0.0, "gap": 0.0}
     for indices in batches(model, rows):
         for start in range(0, len(indices), 32):
-            batch = encoded(model, [rows[index] for index in indices[start : start + 32]], tokens)
+            batch = model.encode([rows[index] for index in indices[start : start + 32]])
             with torch.no_grad():
                 target = model.predict(batch)
                 scores = [exegete.explainer(method).attribute(model, batch, target) for method in METHODS]
@@ -97,16 +95,6 @@ def add(totals: dict[str, float], model: ExplainedModel, batch: Batch, scores: T
     totals["flops"] += sum(flops(model, len(ids)) for ids in distinct)
 
 
-def encoded(model: ExplainedModel, rows: Sequence, tokens: int | None) -> Batch:
-    """The batch, cut to so many tokens."""
-    batch = model.encode(rows)
-    if tokens is None or batch.length <= tokens:
-        return batch
-    ids = torch.cat([batch.inputs["input_ids"][:, : tokens - 1], torch.full((len(batch), 1), 102)], 1)
-    content = torch.cat([batch.content[:, : tokens - 1], torch.zeros(len(batch), 1, dtype=torch.bool)], 1)
-    return Batch.from_ids(ids, content=content)
-
-
 def flops(model: ExplainedModel, length: int) -> float:
     """Multiplications and additions of one sequence in the encoder."""
     config = model.config
@@ -126,27 +114,6 @@ def best_throughput(model: ExplainedModel) -> float:
                 model.model(input_ids=ids)
                 best = max(best, ids.shape[0] * flops(model, length) / (time.process_time() - begin))
     return best
-
-
-def costs(model: ExplainedModel, rows: Sequence) -> dict[str, dict[str, float]]:
-    """Forward passes an example that each method makes, beside those it is registered with."""
-    batch, counted = model.encode(rows), [0]
-    length = float(batch.content.sum(1).float().mean())
-    target = model.predict(batch)
-    found = {}
-    hook = model.model.register_forward_hook(lambda module, inputs, output: counted.append(len(output.logits)))
-    try:
-        for name, kind in EXPLAINERS.items():
-            if kind.card.learned or kind.card.family == "prompted":
-                continue
-            counted.clear()
-            with torch.no_grad():
-                exegete.explainer(name).attribute(model, batch, target)
-            registered = exegete.explainer(name).passes(int(length))[0]
-            found[name] = {"forward": sum(counted) / len(batch), "registered": registered}
-    finally:
-        hook.remove()
-    return found
 
 
 def ratios(part: dict[str, float], throughput: float) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 One run, one thread, CPU seconds, MiniLM; the things compared take turns, and a ratio is the median over rounds. Freed
 memory stays with the process (glibc): else some passes, plain ones among them, have to ask the system for all of it
-again, which here takes up to a tenth of their time. `--system-memory` leaves that as it is.
+again, which here takes up to a tenth of their time.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 
 def main() -> None:
     """Measures, prints, and keeps the ratios as JSON."""
-    options = given(__doc__, rounds=5, batch=64, lengths=[32, 128], system_memory=False)
-    if not options.system_memory:
-        keep_memory()
+    options = given(__doc__, rounds=5, batch=64, lengths=[32, 128])
+    keep_memory()
     found: dict[str, dict[str, float]] = {}
     for length in options.lengths:
         data = batch_of(length, FEW)
@@ -49,7 +48,7 @@ def keep_memory() -> None:
     """Whatever is freed from here on is kept for what comes next."""
     libc = ctypes.CDLL(None)
     if not (libc.mallopt(MMAP_THRESHOLD, 1 << 30) and libc.mallopt(TRIM_THRESHOLD, (1 << 31) - 1)):
-        raise SystemExit("the C library cannot be told to keep memory: use --system-memory")
+        raise SystemExit("the C library cannot be told to keep memory")
 
 
 def batch_of(length: int, count: int) -> Batch:

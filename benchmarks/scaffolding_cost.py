@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import distribution
-from pathlib import Path
+from itertools import accumulate
 from statistics import median
 from typing import Any
 
@@ -176,22 +176,13 @@ def explanations(desk: Desk) -> dict[str, Any]:
 
     with model.evaluating(), torch.no_grad():
         plain = {"plain": lambda number: model(desk.batches[number]).logits.argmax(-1)}
-        return {"explanation": timed(plain | {"explained": explained}, len(desk.batches), ("plain",), turns=4)}
+        return {"explanation": timed(plain | {"explained": explained}, len(desk.batches), ("plain",))}
 
 
-def timed(jobs: dict[str, Any], count: int, bases: tuple[str, ...], turns: int = 1) -> dict[str, dict[str, float]]:
-    """Median CPU seconds of each job, and medians over batches of its ratios to the bases; the first is not counted.
-
-    Of each batch the least of `turns` counts.
-    """
-    taken: dict[str, list[float]] = {name: [] for name in jobs}
-    for number in [0, *range(count)]:
-        least = dict.fromkeys(jobs, float("inf"))
-        for name in [name for _ in range(turns) for name in jobs]:
-            least[name] = min(least[name], seconds(partial(jobs[name], number)))
-        for name, value in least.items():
-            taken[name].append(value)
-    kept = {name: values[1:] for name, values in taken.items()}
+def timed(jobs: dict[str, Any], count: int, bases: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """Median CPU seconds of each job, and medians over batches of its ratios to the bases; the first is not counted."""
+    rounds = [{name: seconds(partial(job, number)) for name, job in jobs.items()} for number in [0, *range(count)]]
+    kept = {name: [each[name] for each in rounds[1:]] for name in jobs}
     return {
         name: {"seconds": median(values)}
         | {f"over_{base}": median(own / other for own, other in zip(values, kept[base], strict=True)) for base in bases}
@@ -204,16 +195,11 @@ def peak(job: Callable[[], None]) -> float:
     job()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         job()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        record.export_chrome_trace(str(path))
-        events = json.loads(path.read_text())["traceEvents"]
+    with tempfile.NamedTemporaryFile(suffix=".json") as trace:
+        record.export_chrome_trace(trace.name)
+        events = json.load(trace)["traceEvents"]
     own = sorted((event for event in events if event.get("name") == "[memory]"), key=lambda event: event["ts"])
-    total = most = 0
-    for event in own:
-        total += event["args"]["Bytes"]
-        most = max(most, total)
-    return most / 1e6
+    return max(accumulate((event["args"]["Bytes"] for event in own), initial=0)) / 1e6
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""What a guided step costs over plain fine-tuning: real sentences, batches of 32, one thread, CPU seconds.
+"""What a step costs over plain fine-tuning: real sentences, one thread, CPU seconds.
 
-Citations of the demo's language model too: batches of 16, `RUNS` times each, so that ablations that are kept for so
-many epochs are measured in every fourth step of an example; there the ratio is of all steps together.
+`guided`: by an explainer, batches of 32. `regex`: all of its terms on a share of each batch, and each alone on all of
+it, batches of 16 sentences of at most 15 words. `cited`: citations of the demo's language model, batches of 16, `RUNS`
+times each, so that ablations that are kept for so many epochs are measured in every fourth step of an example; there
+the ratio is of all steps together.
 
 The kinds of step take turns over the same batches, so that what else the machine does falls on all of them.
 """
@@ -22,6 +24,7 @@ from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.models import Batch, ExplainedModel
 from exegete.models.generation.model import GeneratingModel
 from exegete.objectives import AblationFidelity, CrossEntropy, ExplanationLoss, KlToOriginal, Objective, StepContext
+from exegete.recipes import RECIPES
 from exegete.training.answering import untrained
 from exegete.training.loop.module import TrainingModule
 from timing import DATA, given, keep, minilm
@@ -30,25 +33,55 @@ RUNS = 4
 BARS = {"attention_last": 1.15, "attention_rollout": 1.3, "input_x_gradient": 3.0, "alti": None, "decompx_linear": None}
 CITED: dict[str, Any] = {"explainer": exegete.explainer("decompx_linear"), "granularity": "source"}
 CITING = {"cite": {}, "cite, kept": {"lifetime": RUNS}, "cite, every 4": {"every": 4}}
+REGEX_BAR = 2.5
+NOTHING = dict.fromkeys(("gradient_weight", "adversarial_weight", "guidance_weight"), 0.0)
+GUIDANCE = {f"IG of {points}": {"points": points} for points in (1, 2, 4, 8)} | {
+    "decompx_linear": {"teacher": "decompx_linear"}
+}
+REGEX: dict[str, dict[str, Any]] = {
+    f"{name}, share {share}": given | {"share": share} for share in (0.25, 0.125) for name, given in GUIDANCE.items()
+} | {
+    "gradient penalty alone": NOTHING | {"gradient_weight": 0.01},
+    "virtual adversarial alone": NOTHING | {"adversarial_weight": 0.5},
+    "guidance alone": NOTHING | {"guidance_weight": 0.01} | GUIDANCE["decompx_linear"],
+    "all, IG of 4": GUIDANCE["IG of 4"],
+    "all, decompx_linear": GUIDANCE["decompx_linear"],
+}
 
 
 def main() -> None:
     """Runs, prints, and keeps the figures as JSON."""
-    options = given(__doc__, steps=12, guides=list(BARS))
+    options = given(__doc__, parts=["guided", "regex", "cited"], steps=12)
+    parts = {"guided": guided, "regex": regex, "cited": cited}
+    keep({part: parts[part](options.steps) for part in options.parts}, options.output)
+
+
+def guided(steps: int) -> dict[str, dict[str, float | None]]:
+    """Of a step with a loss on an explanation."""
+    kinds = {g: [CrossEntropy(), ExplanationLoss(exegete.explainer(g))] for g in BARS}
     model = minilm()
-    rows = list(exegete.load_data(f"sst:{DATA / 'sst'}", "train", limit=32 * options.steps))
-    batches = [model.encode(rows[start : start + 32]) for start in range(0, len(rows), 32)]
-    batches = batches[:1] + batches
-    kinds: dict[str, list[Objective]] = {"plain": [CrossEntropy()]}
-    kinds |= {g: [CrossEntropy(), ExplanationLoss(exegete.explainer(g))] for g in options.guides}
-    found = {name: cost | {"bar": BARS.get(name)} for name, cost in costs(model, batches, kinds).items()}
-    keep(found | citing(), options.output)
+    found = costs(model, sentences(model, 32, steps), {"plain": [CrossEntropy()]} | kinds)
+    return {name: cost | {"bar": BARS.get(name)} for name, cost in found.items()}
 
 
-def citing() -> dict[str, dict[str, float | None]]:
+def regex(steps: int) -> dict[str, dict[str, float]]:
+    """Of a step with REGEX's terms."""
+    kinds = {name: RECIPES["regex"](**{"form": "smart"} | given).objectives for name, given in REGEX.items()}
+    model = minilm()
+    found = costs(model, sentences(model, 16, steps // 4, words=15), {"plain": [CrossEntropy()]} | kinds)
+    return {name: cost | {"bar": REGEX_BAR} for name, cost in found.items()}
+
+
+def sentences(model: ExplainedModel, size: int, steps: int, words: int = 100) -> list[Batch]:
+    """Batches of real sentences of so many words at most, one more than are counted."""
+    rows = exegete.load_data(f"sst:{DATA / 'sst'}", "train").filter(lambda row: len(row["text"].split()) <= words)
+    return [model.encode(rows.select(range(i * size, (i + 1) * size))) for i in range(steps + 1)]
+
+
+def cited(steps: int) -> dict[str, dict[str, float | None]]:
     """Of a step that trains citations, with new ablations and with such as are kept for four epochs."""
     model = GeneratingModel(untrained(tokenizer := generated_tokenizer(vocabulary())), tokenizer)
-    rows = list(exegete.load_data("generated", "train", task="retrieval", limit=16 * 7))
+    rows = list(exegete.load_data("generated", "train", task="retrieval", limit=16 * (1 + steps // 2)))
     batches = [model.encode(rows[start : start + 16]) for start in range(0, len(rows), 16)]
     kinds = {n: [CrossEntropy(), AblationFidelity(**CITED, **more), KlToOriginal()] for n, more in CITING.items()}
     found = costs(model, batches, {"plain": [CrossEntropy()]} | kinds, runs=RUNS)

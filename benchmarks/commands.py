@@ -1,0 +1,128 @@
+"""What commands take beside what cannot be spared: ratios of CPU or wall seconds, each from one run, the least counts.
+
+`start`: `study run --dry-run` over `import pandas`; `explain` on one sentence, by its usual method (50 points of
+integrated gradients) and by one of one pass, over importing torch and transformers' BERT and loading the model.
+`busy`: the demo beside a process that keeps a core busy, over the demo alone. `workers`: a grid of trainings and
+judgements by two workers over one, wall seconds; the CPU seconds say what a machine with other work would have needed.
+Nobody else should work on the machine meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from timing import given, keep
+
+SPIN = [sys.executable, "-c", "while True: pass"]
+EXEGETE = ["-m", "exegete"]
+ER_TABLE_2 = Path(__file__).parents[1] / "studies" / "er-table-2.yaml"
+SENTENCE = "A moving film about nothing in particular."
+LOAD = """
+import sys
+import torch
+from transformers import AutoTokenizer, BertForSequenceClassification
+AutoTokenizer.from_pretrained(sys.argv[1])
+BertForSequenceClassification.from_pretrained(sys.argv[1])
+"""
+GRID = """\
+datasets:
+  train: {{spec: "generated?size={size}", split: train}}
+  dev: {{spec: "generated?size={size}", split: dev}}
+training: {{films: {{train: train, dev: dev}}}}
+models: {{small: {{source: small}}}}
+arguments: {{num_train_epochs: 4}}
+recipes:
+  slow: {{recipe: baseline, arguments: {{learning_rate: 3e-4}}}}
+  fast: {{recipe: baseline, arguments: {{learning_rate: 1e-3}}}}
+seeds: 4
+explainers: [integrated_gradients, attention_last, decompx]
+metrics: [auc, aopc_comprehensiveness]
+judgements: {{all: {{datasets: dev, explainers: [integrated_gradients, attention_last, decompx], metrics: [auc]}}}}
+"""
+BARS = {"dry_run": 2.5, "explain": 1.3, "busy": 2.5, "workers": 0.6}
+
+
+def main() -> None:
+    """Runs what is asked for, prints the ratios, and keeps them as JSON."""
+    options = given(__doc__, parts=["start", "busy", "workers"], model="", repeats=5, scale="1", size=2000)
+    parts = {"start": start, "busy": busy, "workers": workers}
+    found = {part: parts[part](options) for part in options.parts}
+    keep(found | {"bars": BARS, "load": os.getloadavg()[0]}, options.output)
+
+
+def start(options: Any) -> dict[str, Any]:
+    """CPU seconds of commands from their start to their end."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.model or random_model(Path(folder) / "model")
+        commands = {
+            "pandas": ["-c", "import pandas"],
+            "dry_run": [*EXEGETE, "study", "run", str(ER_TABLE_2), "--dry-run"],
+            "load": ["-c", LOAD, model],
+            "explain": [*EXEGETE, "explain", SENTENCE, "--model", model, "--device", "cpu"],
+        }
+        commands["explain_by_one_pass"] = [*commands["explain"], "--methods", "input_x_gradient"]
+        rounds = [{name: taken(each, folder)[1] for name, each in commands.items()} for _ in range(options.repeats)]
+    seconds = {name: min(each[name] for each in rounds) for name in commands}
+    ratios = {"dry_run": seconds["dry_run"] / seconds["pandas"]}
+    ratios |= {name: seconds[name] / seconds["load"] for name in ("explain", "explain_by_one_pass")}
+    return {"cpu_seconds": seconds, "ratios": ratios}
+
+
+def busy(options: Any) -> dict[str, float]:
+    """Wall seconds of a demo in an empty folder, threads left to it; `--scale` is its EXEGETE_SCALE."""
+    alone, beside = [], []
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    demo = [*EXEGETE, "demo", "--quiet", "--device", "cpu", "--output-dir", "."]
+    for _ in range(2):
+        for found, others in ((alone, []), (beside, [SPIN])):
+            spinning = [subprocess.Popen(other) for other in others]
+            try:
+                with tempfile.TemporaryDirectory() as folder:
+                    found.append(taken(demo, folder, environment | {"EXEGETE_SCALE": options.scale})[0])
+            finally:
+                for each in spinning:
+                    each.kill()
+                    each.wait()
+    return {"alone": min(alone), "beside": min(beside), "ratio": min(beside) / min(alone)}
+
+
+def workers(options: Any) -> dict[str, Any]:
+    """Wall and CPU seconds of the whole command, processes and planning included, one thread a worker."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "grid.yaml").write_text(GRID.format(size=options.size))
+        command = [*EXEGETE, "study", "run", "grid.yaml", "--threads", "1", "--quiet", "--workers"]
+        both = {count: taken([*command, str(count), "--output-dir", f"runs-{count}"], folder) for count in (1, 2)}
+    wall, cpu = ({count: each[place] for count, each in both.items()} for place in (0, 1))
+    return {"seconds": wall, "cpu_seconds": cpu, "ratio": wall[2] / wall[1]}
+
+
+def taken(command: list[str], folder: str, environment: dict[str, str] | None = None) -> tuple[float, float]:
+    """Wall and CPU seconds of a Python process and of those that it started."""
+    begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *command], check=True, capture_output=True, cwd=folder, env=environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.perf_counter() - begun, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def random_model(folder: Path) -> str:
+    """A BERT of MiniLM's size with random weights and the generated corpus's tokenizer."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    from exegete.data import generated_tokenizer
+
+    tokenizer = generated_tokenizer()
+    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+if __name__ == "__main__":
+    main()
