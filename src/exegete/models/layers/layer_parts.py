@@ -24,7 +24,7 @@ def wide(x: Tensor) -> Tensor:
 
 
 def stored(module: nn.Module, name: str) -> Tensor:
-    """A weight of a module, in float32 at least, also where it is kept elsewhere until the module runs, or in 4 bits."""
+    """A weight of a module, in float32 at least, also where Accelerate keeps it elsewhere, or it is in 8 or 4 bits."""
     weight: Tensor = getattr(module, name)
     if weight.is_meta:
         hook: Any = module._hf_hook
