@@ -13,7 +13,14 @@ import exegete
 PAGES = ("web", "postgres", "docs")
 NEVER = ("exegete.__main__", "exegete.testing", "exegete.web.human_study.migrations")
 """What runs, what needs pytest, and what Alembic imports."""
-BROUGHT = {"postgres": "psycopg", "cluster": "ray", "lora": "peft", "interactions": "shapiq", "docs": "mkdocs"}
+BROUGHT = {
+    "postgres": "psycopg",
+    "cluster": "ray",
+    "lora": "peft",
+    "interactions": "shapiq",
+    "quantized": "bitsandbytes",
+    "docs": "mkdocs",
+}
 
 
 def main(extra: str) -> None:

@@ -21,6 +21,7 @@ EXTRAS = {
     "cluster": ("ray",),
     "lora": ("peft",),
     "interactions": ("shapiq", "lightgbm"),
+    "quantized": ("bitsandbytes",),
     "dev": ("pytest", "hypothesis", "mkdocs", "jupytext", "nbclient", "playwright", "httpx"),
 }
 IMPORTS = """

@@ -18,7 +18,7 @@ from exegete.explainers.attributive_masking.explainer import answered
 from exegete.explainers.attributive_masking.frozen_layers import known_below
 from exegete.explainers.attributive_masking.losses import Weights
 from exegete.explainers.attributive_masking.modes import SoftMasking
-from exegete.explainers.attributive_masking.refinement import alike, best, judged
+from exegete.explainers.attributive_masking.refinement import alike, best, judged, trajectory
 from exegete.models.passes.substitute import embeddings_replaced
 from exegete.testing.preserving import in_use, state_of
 from small import alone, shared, small, uneven
@@ -364,6 +364,28 @@ def test_what_does_not_change_runs_once_and_the_explained_model_learns_nothing()
     assert runs == [1, 2] + 5 * [2], "a whole pass, then the upper layer for each map"
     assert asking == [False] * 4
     assert all(weight.requires_grad and weight.grad is None for weight in weights)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_whole_copies_take_three_forward_and_three_backward_passes_a_step(steps):
+    """The paper counts 4n + 1 forward passes; the answer, n + 1 maps and 2n masked inputs are 3n + 2 of an example."""
+    model = small("bert")
+    made, batch = masking(model).configured(refine_steps=steps, refine_rate=0.02), model.encode(uneven("bert", 3))
+    forward, backward = [], []
+
+    def passed(_, inputs, output):
+        rows = output if isinstance(output, torch.Tensor) else output[0]
+        forward.append(len(rows))
+        if rows.requires_grad:
+            rows.register_hook(lambda slope: backward.append(len(slope)))
+
+    for encoder in (model.model.bert.encoder, made.reader.model.encoder):
+        encoder.layer[-1].register_forward_hook(passed)
+    with torch.no_grad():
+        answer = model(batch).logits.softmax(-1)
+    list(trajectory(made, model, batch, answer))
+    assert sum(forward) == (3 * steps + 2) * len(batch) <= (4 * steps + 2) * len(batch)
+    assert sum(backward) == 3 * steps * len(batch)
 
 
 @pytest.mark.parametrize("spec", ["aopc_comprehensiveness", "log_odds", "consistency"])

@@ -19,6 +19,7 @@ from exegete.models.facts import ModelFacts, enough
 from exegete.models.loading.adapters import unwrapped
 from exegete.models.outputs import Outputs, finite
 from exegete.models.passes.capture import Capture, Recorded, recording
+from exegete.models.passes.checkpointing import checkpointed
 from exegete.models.passes.exclusive import exclusive
 from exegete.models.passes.preserve import attention_type_for, evaluating, hooks_removed
 from exegete.models.passes.substitute import embeddings_replaced, last_tokens, read_at
@@ -160,6 +161,7 @@ class ExplainedModel(ModelFacts):
                 arguments["input_ids"] = scope.enter_context(read_at(self.model, self.embedding, batch))
             if embeddings is not None:
                 scope.enter_context(embeddings_replaced(self.embedding, embeddings))
+            scope.enter_context(checkpointed(self.model, capture))
             record = scope.enter_context(recording(self.model, capture)) if capture.in_attention else None
             try:
                 output = self.model(**arguments)

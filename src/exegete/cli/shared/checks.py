@@ -13,7 +13,7 @@ from pathlib import Path
 from exegete.errors import ExegeteError, unknown
 
 DEVICE = re.compile(r"auto|(cpu|cuda|mps|xpu|npu|hpu|meta)(:[0-9]+)?")
-DTYPES = ("float64", "float32", "bfloat16", "float16", "auto")
+DTYPES = ("float64", "float32", "bfloat16", "float16", "8bit", "4bit", "auto")
 
 
 def check(

@@ -60,7 +60,9 @@ Device = Annotated[
     str | None,
     typer.Option("--device", help="cpu, cuda, cuda:1; auto: over all there are, by Accelerate. Default: the GPU."),
 ]
-Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16. Default: the checkpoint's.")]
+Dtype = Annotated[
+    str | None, typer.Option("--dtype", help="float32, bfloat16, float16, 8bit or 4bit. Default: the checkpoint's.")
+]
 BatchSize = Annotated[
     int | None, typer.Option("--batch-size", min=1, help="Examples a batch. Default: as many as fit a token budget.")
 ]

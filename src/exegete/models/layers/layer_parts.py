@@ -15,6 +15,7 @@ from exegete.models.families import Attention
 from exegete.models.layers import activations
 from exegete.models.layers.architecture import architecture_of, head_part, part
 from exegete.models.layers.head_activation import head_activation
+from exegete.models.loading.quantized import as_numbers
 
 
 def wide(x: Tensor) -> Tensor:
@@ -23,12 +24,12 @@ def wide(x: Tensor) -> Tensor:
 
 
 def stored(module: nn.Module, name: str) -> Tensor:
-    """A weight of a module, in float32 at least, also where Accelerate keeps it elsewhere until the module runs."""
+    """A weight of a module, in float32 at least, also where Accelerate keeps it elsewhere, or it is in 8 or 4 bits."""
     weight: Tensor = getattr(module, name)
     if weight.is_meta:
         hook: Any = module._hf_hook
         weight = hook.weights_map[name].to(hook.execution_device)
-    return wide(weight)
+    return wide(as_numbers(module, weight))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers.head_activation import as_noted
 from exegete.models.loading.adapters import adapted, unwrapped, with_adapter
 from exegete.models.loading.checkpoint import check_config, check_files, check_finite, check_weights, reading
+from exegete.models.loading.quantized import BITS, keep_order, quantizing
 from exegete.models.loading.vocabulary import check_vocabulary
 from exegete.models.prompted import PromptedModel
 from exegete.models.tasks import TASKS
@@ -96,7 +97,8 @@ def load(
             and puts the adapter into it.
         processing_class: its tokenizer or image processor; default: the one saved beside the model.
         device: where to put a model loaded by name; default: the GPU if there is one; "auto": see `device_map`.
-        dtype: the floating point type to load it in, as "bfloat16"; default: the checkpoint's own.
+        dtype: the floating point type to load it in, as "bfloat16"; "8bit", "4bit": linear layers' weights in so many
+            bits, by bitsandbytes; default: the checkpoint's own.
         task: what the model's answer is, where its configuration does not say; `prompt`: a causal language model
             classifies by continuing `template`, in which `{text}` stands for the text, with one of `labels`; see
             `PromptedModel`; `generation`: a causal language model, or an encoder with a decoder, is explained in what
@@ -135,14 +137,17 @@ def load(
         name = os.path.expanduser(model)
         if isinstance(model, Path) and not Path(name).exists():
             raise ExegeteError(f"there is no model at {name}")
-        place, parts = _placed(device, device_map)
         _check_dtype(dtype)
+        place, parts = _placed(device, device_map)
+        if quantized := quantizing(dtype):
+            dtype, place, parts = None, None, ({"device_map": {"": place}} if place else parts) | quantized
         pooling = pooling_of(local_folder(name) if task == SIMILARITY else Path(name))
         task = task if pooling is None else SIMILARITY
         base = adapted(name)
         names = (name,) if base is None else (name, base)
         options = {"trust_remote_code": trust_remote_code} | parts
         loaded = _pretrained(names[-1], dtype, options, task, adapter=names[:-1], incomplete=incomplete)
+        keep_order(loaded)
         (loaded if place is None else loaded.to(place)).eval()
     for name in names:
         processing_class = processing_class or _beside(name, loaded, trust_remote_code)
@@ -220,8 +225,8 @@ def _placed(device: str | torch.device | None, device_map: Any) -> tuple[torch.d
 
 def _check_dtype(dtype: str | torch.dtype | None) -> None:
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if dtype not in (None, "auto") and not (isinstance(found, torch.dtype) and found.is_floating_point):
-        raise unknown("floating point type", str(dtype), ("float64", "float32", "bfloat16", "float16"))
+    if dtype not in (None, "auto", *BITS) and not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise unknown("floating point type", str(dtype), ("float64", "float32", "bfloat16", "float16", *BITS))
 
 
 def _pretrained(
