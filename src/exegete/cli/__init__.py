@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     A file that cannot be read or written counts as bad input, too. Stopped by Ctrl-C or SIGTERM, it says what is kept.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # others import it, and it says what it does without
     try:
         with stoppable():
             app(args=None if argv is None else list(argv))

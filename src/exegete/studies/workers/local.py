@@ -164,7 +164,8 @@ def prepare(threads: int) -> None:
     torch.set_num_threads(threads)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    logging.getLogger("exegete.models.encoding.encode").setLevel(logging.ERROR)
+    for name in ("exegete.models.encoding.encode", "bitsandbytes"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _outlived() -> None:
