@@ -145,7 +145,7 @@ def load(
         loaded = _pretrained(names[-1], dtype, options, task, adapter=names[:-1], incomplete=incomplete)
         (loaded if place is None else loaded.to(place)).eval()
     for name in names:
-        processing_class = processing_class or _beside(name, loaded, trust_remote_code)
+        processing_class = processing_class or processing_of(name, loaded, trust_remote_code)
     rows = getattr(loaded.get_input_embeddings(), "num_embeddings", None)
     if rows is not None:
         with reading(names[0], "tokenizer"):
@@ -280,7 +280,7 @@ def _head(name: str, config: Any, *, anything: bool) -> Any:
     return head
 
 
-def _beside(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
+def processing_of(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
     """The tokenizer or image processor saved with the model; None where nothing was saved."""
     if not name or (looks_local(name) and not Path(name).exists()):
         return None
