@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -23,6 +24,12 @@ from timing import given, keep
 
 PROMPT, ANSWER, SOURCES, VOCABULARY, MASKS = 256, 32, 8, 8000, 64
 LONG = 1.0
+MATRIX, INSEQ = "input_x_gradient, token × token", "inseq saliency, token × token"
+BARS = {
+    MATRIX: 38, "input_x_gradient, token × source": 16, "attn_lrp, token × source": 16, "leave one source out": 5,
+    f"{MASKS} masks of sources": 20,
+}  # fmt: skip
+"""Forward passes at most."""
 
 
 def main() -> None:
@@ -31,13 +38,16 @@ def main() -> None:
     if options.memory:
         print(json.dumps(memory(options.memory)))
         return
-    found = times() | {
-        f"MiB beyond the model, {length} + {ANSWER} tokens": json.loads(
-            subprocess.run([sys.executable, __file__, "--memory", str(length)], capture_output=True, check=True).stdout
-        )
-        for length in (1024, 2500)
-    }
-    keep(found, options.output)
+    found = times()
+    grown = {length: json.loads(subprocess.check_output([sys.executable, __file__, "--memory", str(length)]))
+             for length in (1024, 2500)}  # fmt: skip
+    ratios = found["forward_passes"]
+    held = {f"{name} <= {bar} F": ratios[name] <= bar for name, bar in BARS.items()}
+    held |= {"matrix <= 0.5 inseq": ratios[MATRIX] <= 0.5 * ratios[INSEQ]} if INSEQ in ratios else {}
+    held |= {"1024 tokens <= 300 MiB": grown[1024]["matrix"] <= 300}
+    held |= {"2500 tokens <= 1.5 F + B": grown[2500]["matrix"] <= 1.5 * grown[2500]["one forward and backward"]}
+    keep(found | {f"MiB beyond the model, {length} + {ANSWER} tokens": each for length, each in grown.items()}
+         | {"held": held, "load": os.getloadavg()[0]}, options.output)  # fmt: skip
 
 
 def made(length: int) -> tuple[GeneratingModel, Batch]:
@@ -61,7 +71,7 @@ def times() -> dict[str, Any]:
     parts = (batch.unit_of == torch.arange(SOURCES)[:, None])[:, None]
     contestants: dict[str, Callable[[], Any]] = {
         "forward": torch.no_grad()(lambda: model.model(ids)),
-        "input_x_gradient, token × token": lambda: explainer("input_x_gradient").attribute_each(model, batch, tokens),
+        MATRIX: lambda: explainer("input_x_gradient").attribute_each(model, batch, tokens),
         "input_x_gradient, token × source": lambda: by_parts(
             explainer("input_x_gradient"), model, batch, list(tokens), parts
         ),
@@ -125,7 +135,7 @@ def of_inseq(model: GeneratingModel, batch: Batch) -> dict[str, Callable[[], Any
     tokenizer = generated_tokenizer(words)
     known = inseq.load_model(model.model, "saliency", tokenizer=tokenizer)
     prompt, answer = (" ".join(words[:size]) for size in (PROMPT, PROMPT + ANSWER))
-    return {"inseq saliency, token × token": lambda: known.attribute(prompt, answer, show_progress=False)}
+    return {INSEQ: lambda: known.attribute(prompt, answer, show_progress=False)}
 
 
 def timed(run: Callable[[], Any], repeats: int = 3) -> float:

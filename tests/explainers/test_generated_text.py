@@ -5,11 +5,15 @@ import pytest
 import torch
 
 import families
+from causal import CAUSAL, causal
 from exegete import ExegeteError, explainer
+from exegete.explainers.gradients import embedding_gradient
 from exegete.models.generation.model import GeneratingModel
 from exegete.testing.preserving import in_use, state_of
 from models.test_generation import PROMPTS, RESPONSES, generating, padded_right
 from small import NATIVE, made
+from two_sided import NAMES as TWO_SIDED
+from two_sided import two_sided
 
 METHODS = [name for name in NATIVE if name != "decompx_classifier"]
 LINEAR = [
@@ -140,3 +144,25 @@ def test_half_precision_answers():
     batch = model.batch(PROMPTS, RESPONSES)
     for method in ("saliency", "occlusion", "attention_rollout", "decompx_linear"):
         assert explainer(method).attribute(model, batch).isfinite().all()
+
+
+@pytest.mark.parametrize("family", [*CAUSAL, *TWO_SIDED])
+@pytest.mark.parametrize("method", ["input_x_gradient", "saliency"])
+@torch.no_grad()
+def test_several_targets_at_once_have_the_scores_of_each_alone(monkeypatch, method, family):
+    single_precision = family in (
+        "gemma2",
+        "mixtral",
+        "qwen2_moe",
+    )  # no gradients at padding, or no products, in double
+    dtype = torch.float32 if single_precision else torch.float64
+    model = (two_sided if family in TWO_SIDED else causal)(family, dtype)
+    batch, single = model.batch(PROMPTS, RESPONSES), explainer(method)
+    targets = torch.tensor([[[token, token + 1]] * len(PROMPTS) for token in (0, 1)])
+    monkeypatch.setattr(embedding_gradient, "TOKENS_BACK", 0)
+    apart = single.attribute_each(model, batch, targets)
+    monkeypatch.setattr(embedding_gradient, "TOKENS_BACK", 1 << 20)
+    together = single.attribute_each(model, batch, targets)
+    close = {"rtol": 1e-4, "atol": 1e-6} if single_precision else {"rtol": 1e-9, "atol": 1e-12}
+    torch.testing.assert_close(together, apart, **close)
+    assert apart.any()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import exegete
+from causal import causal
 from exegete import ExegeteError
 from exegete.models.passes.capture import Capture
 from small import NATIVE, made, small
@@ -26,6 +28,18 @@ def test_every_method_has_the_same_scores_and_the_model_stays_as_it_was(family):
         else:
             torch.testing.assert_close(made(method).attribute(less, batch), expected, rtol=0, atol=1e-10, msg=method)
     assert [set(module.__dict__) for module in less.model.modules()] == before
+
+
+def test_answers_are_explained_for_several_targets_at_once_as_without_it():
+    plain, less = (causal("llama", torch.float64) for _ in range(2))
+    less.model.load_state_dict(plain.model.state_dict())
+    less.model.gradient_checkpointing_enable()
+    batch = plain.batch([[5, 6, 7, 8]], [[9, 10, 11, 12]])
+    targets = torch.tensor([[[token, token + 1]] for token in range(4)])
+    for method in ("saliency", "input_x_gradient", "attn_lrp"):
+        expected, found = (exegete.explainer(method).attribute_each(model, batch, targets) for model in (plain, less))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+        assert expected.any()
 
 
 def test_layers_but_the_last_run_again_and_keep_nothing():

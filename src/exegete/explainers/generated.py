@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from math import ceil
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from exegete.data.exchange import Exchange, Extent, checked_spans
 from exegete.data.granularity import Granularity
 from exegete.data.specs import split
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explainer, SinglePass, require_finite
+from exegete.explainers.base import Explainer, require_finite
 from exegete.explainers.gradients.by_parts import by_parts, pays
 from exegete.explainers.learned.citation import Citation
 from exegete.explainers.registry import EXPLAINERS, explainer
@@ -25,7 +24,6 @@ from exegete.models import Batch
 from exegete.models.generation.examples import as_example
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.outputs import finite
-from exegete.models.passes.forward_mode import PASSES_A_PART
 from exegete.reports.generated import GeneratedAttribution
 
 
@@ -35,30 +33,6 @@ class Units(NamedTuple):
     names: tuple[str, ...]
     spans: tuple[tuple[int, int, int], ...]
     number: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The work of one explanation, before it is done: lengths, T explained spans, U units, and passes at most.
-
-    `response_tokens` are those of the given response, or as many as may be generated.
-    """
-
-    method: str
-    unit: str
-    prompt_tokens: int
-    response_tokens: int
-    units: int
-    rows: int
-    forward: int
-    backward: int
-
-    def __str__(self) -> str:
-        passes = f"{self.forward} forward" + (f" and {self.backward} backward" if self.backward else "")
-        return (
-            f"{self.method}: {self.prompt_tokens} + {self.response_tokens} tokens, {self.rows} rows × {self.units} "
-            f"units ({self.unit}): at most {passes} passes"
-        )
 
 
 def attribute_generated(
@@ -91,28 +65,6 @@ def attribute_generated(
     return found
 
 
-def plan(
-    model: GeneratingModel, row: Any, method: Explainer, target: Any, unit: Granularity, max_new_tokens: int
-) -> Plan:
-    """The work that an example would take, without doing it; sentences that are not there yet count as one."""
-    example = as_example(row)
-    there = "response" in example
-    batch = model.encode([example if there else example | {"response": [model.pad_id] * max_new_tokens}])
-    (exchange,) = batch.exchanges or ()
-    count = len(exchange.tokens)
-    rows = _spans(exchange, target if there or target != "words" else "tokens")
-    size = len(units_of(batch, unit).names)
-    forward, backward = method.passes(size)
-    if pays(method, len(rows), size):
-        forward, backward = ceil(backward * (1 + PASSES_A_PART * size)), 0
-    elif isinstance(method, SinglePass):
-        backward *= len(rows)
-    elif not _removes(type(method)):
-        forward, backward = forward * len(rows), backward * len(rows)
-    passes = (int(forward) + 1, int(backward))
-    return Plan(method.name, unit, batch.length - count, count, size, len(rows), *passes)
-
-
 def for_units(
     method: str | Explainer, unit: Granularity | None, params: dict[str, Any]
 ) -> tuple[Explainer, Granularity]:
@@ -123,7 +75,7 @@ def for_units(
     """
     if isinstance(method, str):
         name, given = split(method)
-        if _removes(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in given:
+        if removes(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in given:
             params = {"perturbation": "remove"} | params
     chosen = explainer(method, **params)
     if "granularity" not in chosen.params:
@@ -184,7 +136,7 @@ def _attributed(
     model: GeneratingModel, batch: Batch, method: Explainer, target: Any, unit: Granularity, index: int
 ) -> GeneratedAttribution:
     (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
-    spans = _spans(exchange, target)
+    spans = spans_of(exchange, target)
     targets = torch.tensor(spans, device=batch.device)[:, None]
     with torch.no_grad(), model.evaluating():
         table = finite(model(batch).logits)
@@ -241,12 +193,13 @@ def _promised(
     return found
 
 
-def _spans(exchange: Exchange, target: Any) -> list[Extent]:
+def spans_of(exchange: Exchange, target: Any) -> list[Extent]:
+    """The explained spans of a response: rows by name, or spans as they are given."""
     if isinstance(target, str):
         return exchange.spans("response" if target == "predicted" else target)  # type: ignore[arg-type]
     return checked_spans(target, len(exchange.tokens))
 
 
-def _removes(kind: type[Explainer]) -> bool:
+def removes(kind: type[Explainer]) -> bool:
     """Whether a method asks for perturbed inputs, whose answers serve every target."""
     return "perturbation" in getattr(kind, "__dataclass_fields__", {})

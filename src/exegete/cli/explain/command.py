@@ -134,17 +134,19 @@ def explain(
         corpus.run({"model": model, "data": data, "folder": output_dir, **given}, workers, threads, ray)
         return
     text = sys.stdin.read() if text == "-" else text
+    if dry_run:
+        row = generated.example_of(text, prompt, messages, source or (), response)
+        unit, ids = unit or generated.unit_of(row), split_ids(methods) or ["occlusion"]
+        wanted, sizes = generated.target_of(target), (max_new_tokens, dtype, max_length)
+        typer.echo("\n".join(generated.plans(model, row, ids, wanted, unit, *sizes)))
+        return
     explained = exegete.load(model, **loaded | ({} if task is None else {"task": task}))
     choose(threads, hidden_size(explained), device)
     ids = split_ids(methods) or [usual_method(explained)]
     example: Any = text if pair is None else (text, pair)
     if task == "generation":
         example = generated.example_of(text, prompt, messages, source or (), response)
-        unit = unit or ("source" if example.get("sources") else "sentence")
-        wanted = generated.target_of(target)
-        if dry_run:
-            typer.echo("\n".join(generated.plans(explained, example, ids, wanted, unit, max_new_tokens)))
-            return
+        unit, wanted = unit or generated.unit_of(example), generated.target_of(target)
         example = generated.answered(explained, example, max_new_tokens, temperature, seed)
     else:
         wanted = target_of(target, explained.labels)

@@ -40,6 +40,11 @@ def example_of(
     return row if response is None else row | {"response": response}
 
 
+def unit_of(example: dict[str, Any]) -> str:
+    """The units where none are asked for: sources, where there are some."""
+    return "source" if example.get("sources") else "sentence"
+
+
 def target_of(text: str) -> Any:
     """Rows by name (sentences, unless something else is asked for), or spans as 0:4,7:9."""
     if text == "predicted":
@@ -49,13 +54,23 @@ def target_of(text: str) -> Any:
 
 
 def plans(
-    model: ExplainedModel, example: dict[str, Any], ids: Sequence[str], target: Any, unit: Any, max_new_tokens: int
-) -> list[str]:
-    """A line for each method: lengths, units, rows, and the passes it would take."""
-    from exegete.explainers.generated import for_units, plan
+    model: str, example: dict[str, Any], ids: Sequence[str], target: Any, unit: Any, max_new_tokens: int,
+    dtype: str | None, max_length: int | None,
+) -> list[str]:  # fmt: skip
+    """A line for each method: lengths, units, rows and passes; and what a pass keeps. No weights are read."""
+    from exegete.explainers.generated import for_units
+    from exegete.explainers.plan import plan
+    from exegete.models.loading.weightless import kept_bytes, weightless
 
+    planned = weightless(model, dtype, max_length)
     chosen = [for_units(method, unit, {}) for method in ids]
-    return [str(plan(_generating(model), example, one, target, size, max_new_tokens)) for one, size in chosen]
+    found = [plan(planned, example, one, target, size, max_new_tokens) for one, size in chosen]
+    lines = [str(each) for each in found]
+    if any(each.backward for each in found):
+        kept = kept_bytes(planned, found[0].prompt_tokens, found[0].response_tokens)
+        known = "an unknown amount" if kept is None else f"{kept / 2**20:.0f} MiB"
+        lines.append(f"a forward pass that is gone back through keeps {known} beside the weights")
+    return lines
 
 
 def answered(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from exegete.explainers.base import Chosen, Explanation, OverDimensions, Point, embeddings_with_gradient
+from exegete.explainers.base import (
+    Chosen,
+    Explanation,
+    OverDimensions,
+    Point,
+    embeddings_with_gradient,
+    given,
+)
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.layers.architecture import first_layers, layers
 from exegete.models.layers.frozen import HELD, Factors, Rules, frozen
@@ -59,6 +66,13 @@ class BackwardRules(OverDimensions):
 
     def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
         """⟨x_k, ∇̃_k z⟩, at the start and at every layer, from a pass that answers as ever."""
+        return self._explanations(model, batch, [chosen])[0]
+
+    def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+        """One pass for all targets, and a backward pass for each."""
+        return [found.scores for found in self._explanations(model, batch, [given(target) for target in targets])]
+
+    def _explanations(self, model: ExplainedModel, batch: Batch, targets: Sequence[Chosen]) -> list[Explanation]:
         keep_graph = torch.is_grad_enabled()
         factors = self._ordinary_pass(model, batch) if keep_graph else Factors()
         with torch.enable_grad(), frozen(model.model, factors, self.rules), self._started(model, keep_graph) as inputs:
@@ -66,26 +80,38 @@ class BackwardRules(OverDimensions):
             embeddings = embeddings_with_gradient(model, batch, keep_graph=keep_graph) if embedded else None
             with answer_only(model):
                 outputs = model(batch, embeddings, CAPTURE)
-        with torch.enable_grad():
-            score = self.score(model, outputs, chosen(outputs.logits))
-            points = inputs if embeddings is None else [embeddings, *inputs]
-            slopes = torch.autograd.grad(score.sum(), points, create_graph=keep_graph)
-        with torch.set_grad_enabled(keep_graph):
-            origin = self.origin(model, batch)
-            starts = points[: 2 if model.two_stacks and embeddings is None else 1]
-            moved = [slope * (x if origin is None else x - origin) for slope, x in zip(slopes, starts, strict=False)]
-            shares = model.in_row(batch, moved)
-            scores = self.together(shares)[:, : batch.length]
-            rest = (score - shares[:, : batch.length].sum((1, 2))).detach()
+        logits, found = outputs.logits.detach(), []
+        for left, chosen in zip(range(len(targets) - 1, -1, -1), targets, strict=True):
+            with torch.enable_grad():
+                score = self.score(model, outputs, chosen(logits))
+                points = inputs if embeddings is None else [embeddings, *inputs]
+                slopes = torch.autograd.grad(
+                    score.sum(), points, create_graph=keep_graph, retain_graph=keep_graph or left > 0
+                )
+            with torch.set_grad_enabled(keep_graph):
+                shares = self._shares(model, batch, slopes, points, embedded=embedded)
+                scores = self.together(shares)[:, : batch.length]
+                rest = (score - shares[:, : batch.length].sum((1, 2))).detach()
+            layered = None if model.two_stacks else self._layered(batch, slopes[-len(inputs) :], inputs)
+            found.append(Explanation(scores, layers=layered, bias=rest, logits=logits))
+        return found
+
+    def _shares(
+        self, model: ExplainedModel, batch: Batch, slopes: Sequence[Tensor], points: Sequence[Tensor], *, embedded: bool
+    ) -> Tensor:
+        """[B, L, d] Slopes times what they start from, of both sides where there are two."""
+        origin = self.origin(model, batch)
+        starts = points[: 2 if model.two_stacks and not embedded else 1]
+        moved = [slope * (x if origin is None else x - origin) for slope, x in zip(slopes, starts, strict=False)]
+        return model.in_row(batch, moved)
+
+    def _layered(self, batch: Batch, slopes: Sequence[Tensor], inputs: Sequence[Tensor]) -> Tensor | None:
+        """[B, N, L] At the inputs of every layer; BigBird pads to full blocks, whence nothing comes."""
         by_layer = [
-            self.together(slope * point).detach()[
-                :, : batch.length
-            ]  # BigBird pads to full blocks, whence nothing comes
-            for slope, point in zip(slopes[-len(inputs) :], inputs, strict=True)
-            if not model.two_stacks
+            self.together(slope * point).detach()[:, : batch.length]
+            for slope, point in zip(slopes, inputs, strict=True)
         ]
-        layered = torch.stack(by_layer, 1) if by_layer else None
-        return Explanation(scores, layers=layered, bias=rest, logits=outputs.logits.detach())
+        return torch.stack(by_layer, 1) if by_layer else None
 
     @contextmanager
     def _started(self, model: ExplainedModel, keep_graph: bool) -> Iterator[list[Tensor]]:

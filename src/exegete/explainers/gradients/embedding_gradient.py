@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from exegete.explainers.base import OfOutput, SinglePass, gradient
+from exegete.explainers.base import OfOutput, SinglePass, embeddings_with_gradient, gradient
 from exegete.models import Batch, ExplainedModel, Outputs
+from exegete.models.passes.readout import answer_only
+
+TOKENS_BACK, FEWEST = 768, 4
+"""Tokens that a backward pass for several targets goes through, and the fewest targets that are worth one.
+
+Measured on a Llama of 6 layers and 384 dimensions, one thread of a CPU, 32 targets, against one at a time: rows of 64
+tokens .71, 96 .79, 160 .88, 288 1.06, 1,056 1.09.
+"""
+
+
+def targets_together(tokens: int) -> int:
+    """For how many targets one backward pass through a batch of so many tokens is taken."""
+    together = TOKENS_BACK // tokens
+    return together if together >= FEWEST else 1
 
 
 class EmbeddingGradient(OfOutput, SinglePass):
@@ -18,7 +34,7 @@ class EmbeddingGradient(OfOutput, SinglePass):
 
     @abstractmethod
     def of_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
-        """[B, L] from the gradient and the embeddings, both [B, L, d]."""
+        """[..., L] from the gradient and the embeddings, both [..., L, d]."""
 
     def passes(self, length: int) -> tuple[float, float]:
         """One forward and one backward pass."""
@@ -31,3 +47,18 @@ class EmbeddingGradient(OfOutput, SinglePass):
         assert outputs.embeddings is not None
         slope = gradient(self.score(model, outputs, target), outputs.embeddings, keep_graph=keep_graph)
         return self.of_gradient(slope, outputs.embeddings)
+
+    def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+        """One pass for all targets; back from one at a time, or in short rows from several in one batched pass."""
+        together = targets_together(batch.attended.numel())
+        if min(together, len(targets)) == 1:
+            return super().scores_each(model, batch, targets)
+        with torch.enable_grad(), answer_only(model):
+            outputs = model(batch, embeddings_with_gradient(model, batch, keep_graph=False), self.capture)
+            scores = torch.stack([self.score(model, outputs, target).sum() for target in targets])
+        embeddings, found = outputs.embeddings, list[Tensor]()
+        assert embeddings is not None
+        for chosen in torch.eye(len(targets), dtype=scores.dtype, device=scores.device).split(together):
+            (slopes,) = torch.autograd.grad(scores, embeddings, chosen, retain_graph=True, is_grads_batched=True)
+            found += self.of_gradient(slopes, embeddings.detach()).unbind()
+        return found

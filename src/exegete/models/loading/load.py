@@ -150,7 +150,7 @@ def load(
         keep_order(loaded)
         (loaded if place is None else loaded.to(place)).eval()
     for name in names:
-        processing_class = processing_class or _beside(name, loaded, trust_remote_code)
+        processing_class = processing_class or processing_of(name, loaded, trust_remote_code)
     rows = getattr(loaded.get_input_embeddings(), "num_embeddings", None)
     if rows is not None:
         with reading(names[0], "tokenizer"):
@@ -285,7 +285,7 @@ def _head(name: str, config: Any, *, anything: bool) -> Any:
     return head
 
 
-def _beside(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
+def processing_of(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
     """The tokenizer or image processor saved with the model; None where nothing was saved."""
     if not name or (looks_local(name) and not Path(name).exists()):
         return None

@@ -15,7 +15,8 @@ from torch import Tensor
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
-from exegete.explainers.generated import attribute_generated, for_units, plan, units_of
+from exegete.explainers.generated import attribute_generated, for_units, units_of
+from exegete.explainers.plan import plan
 from exegete.explainers.registry import explainer, seed_for, titles, usual_method
 from exegete.models import Batch
 from exegete.models.generation.examples import as_example
