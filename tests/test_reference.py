@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import re
 import shutil
+from importlib import import_module
 
 import pytest
 
+from exegete.data.cards import MethodCard, MetricCard
+from exegete.explainers.registry import EXPLAINERS
+from exegete.metrics.registry import METRICS
 from readme_blocks import ROOT
 
 
@@ -21,6 +27,40 @@ def blocks():
 
 def test_every_public_name_has_an_example(blocks):
     assert list(blocks.missing()) == []
+
+
+SHAPE = re.compile(r"\[[^\]\n]*\]|scalar|shape")
+
+
+def _functions(value):
+    """A public function, or a class's methods and properties that are not private."""
+    found = [value]
+    if isinstance(value, type):
+        found = [getattr(each, "__func__", getattr(each, "fget", each)) for each in vars(value).values()]
+    ours = (each for each in found if inspect.isfunction(each) and (each.__module__ or "").startswith("exegete"))
+    return [each for each in ours if not each.__name__.startswith("_")]
+
+
+def test_public_functions_of_tensors_say_shapes_and_those_that_refuse_say_errors(blocks):
+    silent = set()
+    for package in blocks._public():
+        module = import_module(package)
+        for each in (each for name in module.__all__ for each in _functions(getattr(module, name))):
+            said, kinds = inspect.getdoc(each) or "", " ".join(map(str, inspect.get_annotations(each).values()))
+            if re.search(r"\b(Tensor|NDArray)\b", kinds) and not SHAPE.search(said):
+                silent.add(f"{each.__qualname__} says no shape")
+            refuses = re.search(r"raise (ExegeteError|unknown)\b", inspect.getsource(each))
+            if refuses and not re.search("[Rr]aises?|ExegeteError", said):
+                silent.add(f"{each.__qualname__} says no error")
+    assert silent == set()
+
+
+def test_methods_and_metrics_name_their_source_unless_they_are_of_this_library():
+    cards = EXPLAINERS.cards(MethodCard) | METRICS.cards(MetricCard)
+    native = {name for registry in (EXPLAINERS, METRICS) for name in registry.native}
+    assert {name for name, card in cards.items() if name in native and not card.paper} == {
+        "citation", "llm_ranking", "random",
+    }  # fmt: skip
 
 
 def test_what_is_missing_is_told(blocks, tmp_path):

@@ -23,7 +23,7 @@ from exegete.recipes import RECIPES
 
 once = arguments | {"num_train_epochs": 1, "learning_rate": 5e-4}
 for folder, weight in {"control": 0.0, "guided": 10.0}.items():
-    RECIPES["er_joint"](guide="attention", weight=weight).train("baseline", train, dev, folder, arguments=once)
+    RECIPES["er_joint"](guide="attention_last", weight=weight).train("baseline", train, dev, folder, arguments=once)
 control, guided = (exegete.load(folder, device="cpu") for folder in ("control", "guided"))
 
 # %% [markdown]
@@ -57,8 +57,8 @@ after.difference(before).round(3)
 # The same on the command line:
 #
 # ```sh
-# exegete train er_joint --guide attention --weight 0 --model baseline --data generated --output-dir control
-# exegete train er_joint --guide attention --weight 10 --model baseline --data generated --output-dir guided
+# exegete train er_joint --guide attention_last --weight 0 --model baseline --data generated --output-dir control
+# exegete train er_joint --guide attention_last --weight 10 --model baseline --data generated --output-dir guided
 # exegete compare --model guided --against control --data generated --split test --limit 80 \
 #   --methods attention_last,decompx_linear,random --metrics auc,aopc_comprehensiveness --output-dir judged
 # ```

@@ -134,9 +134,18 @@ def test_an_unknown_method_or_metric_names_the_valid_ones(model, data, tmp_path,
     assert_one_clear_line(code, err, "auc", "aopc_comprehensiveness")
 
 
-def test_explain_takes_quiet_as_every_long_command_does(model, capsys):
-    assert main(["explain", "a film", "--model", str(model), "--methods", "random", "-q"]) == 0
-    assert "film" in capsys.readouterr().out
+def test_explain_says_what_a_score_is_and_takes_quiet(model, capsys):
+    asked = ["explain", "a film", "--model", str(model), "--methods", "random,occlusion?output=log_prob,saliency"]
+    assert main(asked) == 0
+    shown = capsys.readouterr()
+    assert "without a score: words of less than 6% of the strongest" in shown.err
+    heads = [line.rpartition(" · ")[2] for line in shown.out.splitlines() if " · explains " in line]
+    told = ["drawn by chance", "fall of the log-probability without it", "slope of the logit"]
+    assert heads == [f"scores: {each}" for each in told]
+    assert main([*asked, "-q"]) == 0
+    quiet = capsys.readouterr()
+    assert "film" in quiet.out
+    assert "without a score" not in quiet.err
 
 
 @pytest.mark.parametrize("text", ["", "   ", "[SEP] [SEP]"])

@@ -182,10 +182,28 @@ def test_the_formula_on_the_card_is_the_number_of_passes(method, length):
     assert passes_on_the_card(method, length) == explainer(method).passes(length)
 
 
+@pytest.mark.parametrize(
+    ("name", "asked", "said"),
+    [
+        ("occlusion", ("classification",), "fall of the probability without it"),
+        ("occlusion", ("generation",), "fall of the log-probability without it"),
+        ("occlusion", ("classification", "log_prob"), "fall of the log-probability without it"),
+        ("gim", ("regression",), "part of the value"),
+        ("context_cite", ("classification",), "weight in a linear model of the log-odds"),
+        ("context_cite", ("classification", "prob"), "weight in a linear model of the probability"),
+    ],
+)
+def test_a_card_says_what_a_score_is(name, asked, said):
+    card = EXPLAINERS[name].card
+    assert card.scores(*asked) == said
+    assert card.scores(*asked, signed=False) == f"size of the {said}"
+
+
 def test_cards_and_registry_agree():
     table = methods().set_index("name")
     assert set(EXPLAINERS) <= set(table.index)
     for name, kind in EXPLAINERS.items():
+        assert bool(kind.card.unit) == (name != "citation")  # those of the method that was trained
         if kind.card.learned:
             continue
         single = kind()

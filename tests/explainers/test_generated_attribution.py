@@ -236,6 +236,10 @@ def test_views_of_one_attribution():
     assert item.top(2) == [("one", 3.0), ("two", 1.0)]
     text = render(item, plain=True).plain
     assert "It is so. (0.61) ← one +3, three +0.5, two -1" in text
+    assert "scores:" not in text
+    assert "units source · scores: fall of x\n" in render(item, plain=True, unit="fall of x").plain.replace(
+        item.unit, "source"
+    )
     assert "one two three" in render(item, plain=False).plain
     lines = item.to_latex("Of 5 % & more", "tab:x").splitlines()
     assert lines[6] == r"It is so. & \cellcolor{blue!60}3 & \cellcolor{orange!20}-1 & \cellcolor{blue!10}0.5 \\"

@@ -88,6 +88,15 @@ def test_stopped_by_a_signal_and_resumed_is_unbroken(unbroken, tmp_path, step, s
         assert _controls(tmp_path / "run") == _controls(whole)
 
 
+def test_an_evaluation_before_training_changes_nothing_and_is_made_once(unbroken, tmp_path):
+    assert not train(tmp_path, interrupted(signal.SIGTERM, 3), eval_on_start=True).finished
+    assert train(tmp_path, eval_on_start=True).finished
+    assert difference(weights(unbroken), weights(tmp_path)) == 0.0
+    (first, *rest), whole = _entries(tmp_path, "eval_loss"), _entries(unbroken, "eval_loss")
+    assert first[0] == 0
+    assert rest == whole
+
+
 def test_of_one_checkpoint_that_is_kept_a_stop_loses_nothing(tmp_path):
     assert not train(tmp_path, interrupted(signal.SIGTERM, 13), save_total_limit=1).finished
     best = json.loads((tmp_path / "checkpoint-13" / "trainer_state.json").read_text())["best_global_step"]

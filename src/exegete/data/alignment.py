@@ -116,7 +116,10 @@ def word_mask(alignment: Alignment, spans: Iterable[Sequence[int]], side: int = 
 
 
 def pool(scores: ArrayLike, word_of: Sequence[int], n_words: int, how: How = "sum") -> NDArray[np.float64]:
-    """Token scores [L] to word scores [n_words]; a word without tokens gets 0, tokens without a word are left out."""
+    """Token scores [L] to word scores [n_words]; a word without tokens gets 0, tokens without a word are left out.
+
+    Raises ExegeteError for another way of pooling, and where scores and tokens are not as many.
+    """
     if how not in get_args(How):
         raise unknown("pooling", how, get_args(How))
     values, index = np.asarray(scores, dtype=np.float64), np.asarray(word_of, dtype=np.int64)

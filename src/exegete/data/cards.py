@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -42,7 +43,8 @@ class MethodCard:
     against the target. `differentiable`: whether its attributions keep a graph to the model's weights. `cost`: forward
     (F) and backward (B) passes an example, as a formula for people. `learned`: it has parameters of its own and is
     loaded from a path, as `id:PATH`. `family`: control, gradients, attention, decomposition, perturbation, search,
-    interactions, learned or prompted; another one raises ExegeteError.
+    interactions, learned or prompted; another one raises ExegeteError. `unit`: what a score is, as "part of the
+    {output}" or "{output|log-odds}", where the number of the model stands that is explained, and its default.
     """
 
     name: str
@@ -53,9 +55,20 @@ class MethodCard:
     learned: bool = False
     cost: str
     paper: str = ""
+    unit: str = ""
 
     def __post_init__(self) -> None:
         _check_family(self.name, self.family, get_args(MethodFamily))
+
+    def scores(self, task: str = "", output: str | None = None, *, signed: bool = True) -> str:
+        """What a score is in a task (its name), where `output` was asked for; `signed`: whether these scores are."""
+        removal = self.family in ("perturbation", "search", "interactions")
+        usual = {"generation": "log-probability", "regression": "value"}.get(
+            task, "probability" if removal else "logit"
+        )
+        chosen = {"logit": "logit", "log_prob": "log-probability", "prob": "probability"}.get(output or "", "")
+        text = re.sub(r"\{output\|?(.*?)\}", lambda found: chosen or found[1] or usual, self.unit)
+        return f"size of the {text}" if text and self.signed and not signed else text
 
     @property
     def title(self) -> str:

@@ -125,6 +125,7 @@ class Explainer(ABC):
         """As `explain`, but special tokens keep what the method gives them; anything at padding.
 
         Explanation regularisation and its analyses look at these: there, special tokens are part of the input.
+        Raises ExegeteError as `explain` does.
         """
         self._check_gradients()
         if isinstance(model, WindowedModel):
@@ -197,7 +198,7 @@ class Explainer(ABC):
             raise ExegeteError(f"{self.name} takes gradients: call it outside torch.inference_mode(), or in no_grad()")
 
     def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
-        """For methods that say more than scores."""
+        """For methods that say more than scores [B, L]."""
         return Explanation(self.scores(model, batch, target))
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
@@ -209,11 +210,11 @@ class Explainer(ABC):
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Self:
-        """A learned explainer from the folder it was saved in."""
+        """A learned explainer from the folder it was saved in; ExegeteError for methods that learn nothing."""
         raise ExegeteError(f"{cls.card.name} is not learned: it takes no path")
 
     def configured(self, **given: Any) -> Self:
-        """A learned explainer with parameters of inference set, as values or as text; most have none."""
+        """A learned explainer with parameters of inference set, as values or as text; most have none (ExegeteError)."""
         if given:
             raise ExegeteError(f"a saved {self.name} takes no parameter, got {', '.join(given)}")
         return self
@@ -310,7 +311,7 @@ class SinglePass(Explainer):
     def explanation_from(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Explanation:
-        """For methods that say more than scores; see `from_outputs`."""
+        """For methods that say more than scores [B, L]; see `from_outputs`."""
         return Explanation(self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph))
 
     def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
@@ -318,7 +319,7 @@ class SinglePass(Explainer):
         return self._explanations(model, batch, [chosen])[0]
 
     def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """One pass for all targets; where gradients are taken, a backward pass for each."""
+        """Scores [B, L] for each target from one pass; where gradients are taken, a backward pass for each."""
         return [found.scores for found in self._explanations(model, batch, [given(target) for target in targets])]
 
     def _explanations(self, model: ExplainedModel, batch: Batch, targets: Sequence[Chosen]) -> list[Explanation]:

@@ -24,7 +24,7 @@ class Random(Explainer):
     """
 
     seed: int = 0
-    card: ClassVar = MethodCard(name="random", family="control", cost="0")
+    card: ClassVar = MethodCard(name="random", family="control", cost="0", unit="drawn by chance")
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 64:

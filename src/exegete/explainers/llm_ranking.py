@@ -44,7 +44,11 @@ class LlmRanking(Explainer):
 
     ranker: str = ""
     card: ClassVar = MethodCard(
-        name="llm_ranking", label="Ranking by a chat model", family="prompted", cost="words + 80 passes of the ranker"
+        name="llm_ranking",
+        label="Ranking by a chat model",
+        family="prompted",
+        cost="words + 80 passes of the ranker",
+        unit="rank, the first 1",
     )
 
     def passes(self, length: int) -> tuple[float, float]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from exegete.explainers.base import Explainer
     from exegete.models import ExplainedModel
+    from exegete.reports.attributions import Attribution
+    from exegete.reports.generated import GeneratedAttribution
 
 EXPLAINERS: Registry[type[Explainer]] = Registry(
     "method",
@@ -127,6 +129,14 @@ def _title(spec: str) -> str:
     more = [path.rstrip("/").rpartition("/")[2], *given.split("&")]
     said = ", ".join(each for each in more if each)
     return f"{EXPLAINERS.outline(name).card.title}{f' ({said})' if said else ''}"
+
+
+def meaning(item: Attribution | GeneratedAttribution, task: str) -> str:
+    """What a score of the attribution is, in a task (its name); empty where its method does not say."""
+    name = item.params.get("of", item.method)
+    if name not in EXPLAINERS:
+        return ""
+    return EXPLAINERS.outline(name).card.scores(task, item.params.get("output"), signed=item.signed)
 
 
 def usual_method(model: ExplainedModel) -> str:

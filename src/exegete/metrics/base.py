@@ -49,7 +49,7 @@ class Metric(ABC):
         """
 
     def judge(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None) -> dict[str, Tensor]:
-        """See `per_example`; `target` may be anything `ExplainedModel.target` takes, by default the prediction.
+        """Values [B] by name, see `per_example`; `target` as in `ExplainedModel.target`, by default the prediction.
 
         Inside `model.remember()`, metrics that ask for the same perturbed inputs run them once between them.
 

@@ -78,7 +78,7 @@ def metrics() -> pd.DataFrame:
 
 
 def preset(name: str) -> list[Metric]:
-    """The metrics of a paper with its parameters, see `PRESETS`."""
+    """The metrics of a paper with its parameters, see `PRESETS`; ExegeteError for a name that is not there."""
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     return [metric(each, **params) for each, params in PRESETS[name].items()]

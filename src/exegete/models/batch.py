@@ -132,7 +132,7 @@ class Batch:
         return self._map(lambda tensor: tensor.to(device))
 
     def select(self, rows: Tensor | Sequence[int]) -> Self:
-        """The examples at `rows`, in that order; a row may come more than once."""
+        """The examples at `rows` [K], in that order; a row may come more than once."""
         index = torch.as_tensor(rows, device=self.device)
         chosen, order = self._map(lambda tensor: tensor[index]), index.tolist()
         alignments = None if self.alignments is None else tuple(self.alignments[row] for row in order)

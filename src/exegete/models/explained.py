@@ -117,7 +117,7 @@ class ExplainedModel(ModelFacts):
         """Embeddings [B, L, d] of an input that says nothing.
 
         `mask` and `pad`: every content position holds that token, special tokens stay (images: patches of zero pixels);
-        `zero`: zeros everywhere.
+        `zero`: zeros everywhere; another kind raises ExegeteError.
         """
         embeddings = self.embed(batch)
         if kind == "zero":

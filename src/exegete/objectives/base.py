@@ -141,7 +141,7 @@ class Objective(ABC):
         """The term, a scalar: a mean over the batch."""
 
     def size(self, batch: Batch) -> Tensor:
-        """How many equal parts the mean over this batch is of; by default its examples.
+        """The number [] of equal parts that the mean over this batch is of; by default its examples.
 
         Means over the parts of an accumulated step, over processes and over a dataset are weighted by it, so that they
         are what one large batch would give.

@@ -35,7 +35,7 @@ class Comprehensiveness(Erasing):
             raise ExegeteError(f"the margin is above 0, got {self.margin}")
 
     def kept(self, top: Tensor) -> Tensor:
-        """Everything but the top, as the complement of its mask."""
+        """Everything but the top [B, L], as the complement of its mask."""
         return 1 - top
 
     def apart(self, step: Step, left: Tensor, clean: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ class ExplanationLoss(Explained):
         return super().params | {"normalisation": self.how}
 
     def size(self, batch: Batch) -> Tensor:
-        """Positions of the examples that count; with `kl` those examples."""
+        """The number [] of positions of the examples that count; with `kl` of those examples."""
         counting = self.counting(batch)
         if self.score == "kl":
             return counting.sum().float()

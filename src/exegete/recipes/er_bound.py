@@ -11,8 +11,8 @@ from exegete.recipes.guidance import DEPARTURES, FACTS, arguments, explanation_l
 def er_bound(
     guide: Annotated[
         str,
-        "What is guided: attention_rollout (rollout for short), attention_last (attention), or any differentiable id.",
-    ] = "rollout",
+        "What is guided: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
+    ] = "attention_last",
 ) -> Recipe:
     """Train on the explanation loss alone, to see how low it gets; er_constrained needs bounds made of this.
 

@@ -14,8 +14,8 @@ from exegete.training import Constrained, ConstrainedTrainer
 def er_constrained(
     guide: Annotated[
         str,
-        "What is guided: attention_rollout (rollout for short), attention_last (attention), or any differentiable id.",
-    ] = "rollout",
+        "What is guided: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
+    ] = "attention_last",
     bound: Annotated[float | None, "Of the training loss. Default: the paper's for this guide."] = None,
     dev_bound: Annotated[float | None, "Of the dev loss. Default: the paper's, or that of the training loss."] = None,
     multiplier_rate: Annotated[float | None, "Learning rate of the multiplier. Default: the paper's."] = None,
@@ -29,8 +29,8 @@ def er_constrained(
     kept. A run without such an epoch ends with feasible: 0 and is to be discarded: train another seed. er_bound finds
     bounds for other guides, models and data than the paper's.
 
-    Example: exegete train er_constrained --guide rollout --bound 0.03 --model bert-base-uncased --data sst:data/sst
-    --output-dir runs/er
+    Example: exegete train er_constrained --guide attention_last --bound 0.03 --model bert-base-uncased
+    --data sst:data/sst --output-dir runs/er
     """
     loss, values = explanation_loss(guide, 1.0)
     limit = values.train_bound if bound is None else bound

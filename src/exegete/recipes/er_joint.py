@@ -12,8 +12,8 @@ from exegete.recipes.guidance import DEPARTURES, FACTS, arguments, explanation_l
 def er_joint(
     guide: Annotated[
         str,
-        "What is guided: attention_rollout (rollout for short), attention_last (attention), or any differentiable id.",
-    ] = "rollout",
+        "What is guided: attention_last, attention_rollout (or attention, rollout), or any differentiable id.",
+    ] = "attention_last",
     weight: Annotated[float, "λ, the weight of the explanation loss; 0 is the paper's baseline."] = 1.0,
 ) -> Recipe:
     """Guide explanations towards human rationales: cross-entropy + λ · explanation loss.
@@ -22,7 +22,7 @@ def er_joint(
     0: the same steps, seed and rule for the best epoch, without the term (`exegete compare --against`). The term is
     often small beside cross-entropy (attention: .06 beside .39): try the weights 1, 10 and 30.
 
-    Example: exegete train er_joint --guide rollout --weight 1 --model bert-base-uncased --data sst:data/sst
+    Example: exegete train er_joint --guide attention_last --weight 10 --model bert-base-uncased --data sst:data/sst
     --output-dir runs/er
     """
     loss, values = explanation_loss(guide, weight)
@@ -30,7 +30,7 @@ def er_joint(
         name="er_joint",
         **FACTS,
         objectives=(CrossEntropy(), loss),
-        arguments=arguments(values.joint_rate, values.joint_epochs),
+        arguments=arguments(values.joint_rate, values.joint_epochs, eval_on_start=True),
         patience=5,
         threshold=1e-5,
         departures=DEPARTURES,

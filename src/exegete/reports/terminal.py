@@ -22,28 +22,32 @@ def render(
     rationale: Sequence[Spans | None] = (),
     *,
     plain: bool | None = None,
+    unit: str = "",
 ) -> Text:
     """The example with its words on coloured ground, under a line with method, target, probability and prediction.
 
     `rationale` has the gold spans of each text, which are underlined. `plain` writes scores after the words and gold
-    spans in double brackets; by default it is on where standard output shows no colours (a pipe, NO_COLOR).
+    spans in double brackets; by default it is on where standard output shows no colours (a pipe, NO_COLOR). `unit`
+    says what a score is.
     """
     without = no_colors() if plain is None else plain
     if isinstance(attribution, GeneratedAttribution):
-        return generated_view.render(attribution, plain=without)
+        return generated_view.render(attribution, plain=without, unit=unit)
     text = Text()
-    text.append_text(_head(attribution))
+    text.append_text(_head(attribution, unit))
     body = _patches(attribution, without) if attribution.image_shape else _sides(attribution, rationale, without)
     return text.append_text(body)
 
 
-def _head(item: Attribution) -> Text:
+def _head(item: Attribution, unit: str) -> Text:
     about = "" if item.about is None else f" of “{item.texts[item.about[0]][slice(*item.about[1:])]}”"
     parts = [
         ("", item.method),
         ("explains ", f"{item.target_label} ({item.probability:.2f}){about}"),
         ("prediction ", item.prediction_label),
     ]
+    if unit:
+        parts.append(("scores: ", unit))
     if item.truncated:
         parts.append(("input cut to the model's length", ""))
     line = Text()

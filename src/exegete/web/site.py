@@ -46,7 +46,7 @@ class Site:
 
     @property
     def studies(self) -> Storage:
-        """The storage, in rooms that are open only where there is one."""
+        """The storage, in rooms that are open only where there is one; ExegeteError elsewhere."""
         if self.storage is None:
             raise ExegeteError("this server has no studies: start it with --study NAME or --storage URL")
         return self.storage

@@ -161,10 +161,15 @@ def explain(
         stride=stride,
         show_progress=False if quiet else None,
     )
-    _show(sum(by_method.values(), Attributions()), output_dir, html, json)
+    _show(sum(by_method.values(), Attributions()), explained.task.name, output_dir, html, json, quiet)
 
 
-def _show(found: Attributions[Any], output_dir: Path | None, html: Path | None, json: bool) -> None:
+def _show(
+    found: Attributions[Any], task: str, output_dir: Path | None, html: Path | None, json: bool, quiet: bool
+) -> None:
+    from exegete.explainers.registry import meaning
+    from exegete.reports.highlighted.colors import LEVELS
+    from exegete.reports.tables.terminal_table import no_colors
     from exegete.reports.terminal import render
 
     if output_dir is not None:
@@ -176,4 +181,7 @@ def _show(found: Attributions[Any], output_dir: Path | None, html: Path | None, 
         typer.echo(found.to_json())
     else:
         for item in found:
-            console().print(render(item))
+            console().print(render(item, unit=meaning(item, task)))
+        if task != "generation" and not quiet:
+            small = f"{1 / (2 * LEVELS):.0%} of the strongest"
+            say(f"{'without a score' if no_colors() else 'without a colour'}: words of less than {small}")

@@ -109,7 +109,7 @@ def run(
     processes.wait_for_everyone()
     processes.destroy_process_group()
     if processes.is_main_process or not result.finished:
-        report(result, f"{dev_split} ({len(dev)} rows){_best_epoch(result)}")
+        report(result, f"{dev_split} ({len(dev)} rows)")
 
 
 def check_command(given: Mapping[str, Any], device: str | None) -> None:
@@ -160,11 +160,27 @@ def require_finished(result: TrainResult) -> None:
         raise typer.Exit(128 + (result.signal or 0))
 
 
+def _sum(result: TrainResult) -> str:
+    """The loss as a sum of its terms, where a weight is not 1."""
+    import json
+
+    record = json.loads((Path(result.folder) / "exegete_run.json").read_text(encoding="utf-8"))
+    terms = {name: each.get("weight", 1) for name, each in record["config"].get("objectives", {}).items()}
+    if all(weight == 1 for weight in terms.values()):
+        return ""
+    return f"; loss = {' + '.join(f'{weight:g} · {name}' for name, weight in terms.items())}"
+
+
+def _evaluations(result: TrainResult) -> list[dict[str, Any]]:
+    """What a finished run logged of the dev split, from before training (step 0) on where that was evaluated."""
+    if not result.finished or not (Path(result.folder) / "history.json").exists():
+        return []
+    return [entry for entry in result.history if "eval_loss" in entry and "epoch" in entry]
+
+
 def _best_epoch(result: TrainResult) -> str:
     """Which epoch was kept, where a finished run says it: the one whose loss or other criterion the end has."""
-    if not result.finished or not (Path(result.folder) / "history.json").exists():
-        return ""
-    judged = [entry for entry in result.history if "eval_loss" in entry and "epoch" in entry]
+    judged = [entry for entry in _evaluations(result) if entry.get("step") != 0]
     same = [entry["epoch"] for entry in judged[:-1] if entry["eval_loss"] == result.metrics.get("loss")]
     return f", best epoch {same[0]:g} of {judged[-1]['epoch']:g}" if same else ""
 
@@ -173,9 +189,12 @@ def report(result: TrainResult, judged: str = "") -> None:
     """The dev figures on standard output, under the rows they are of; a stopped run ends with its signal's code."""
     require_finished(result)
     if judged:
-        console().print(f"{judged}:", markup=False, highlight=False)
+        console().print(f"{judged}{_best_epoch(result)}{_sum(result)}:", markup=False, highlight=False)
+    before = next((entry for entry in _evaluations(result) if entry.get("step") == 0), {})
     for name, value in result.metrics.items():
-        console().print(f"{name}: {'–' if value is None else format(value, '.4f')}")
+        first = before.get(f"eval_{name}")
+        more = "" if first is None else f" (before training {first:.4f})"
+        console().print(f"{name}: {'–' if value is None else format(value, '.4f')}{more}")
     if result.metrics.get("feasible") == 0:
         say("no epoch kept the bound: discard this run, train another seed or loosen the bound")
     say(f"model: {Path(result.folder)}")

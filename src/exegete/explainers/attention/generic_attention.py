@@ -27,7 +27,7 @@ class GenericAttention(OfOutput, SinglePass):
 
     card: ClassVar = MethodCard(
         name="generic_attention", family="attention", signed=False, differentiable=True, cost="F + B",
-        paper="Chefer et al. 2021b",
+        paper="Chefer et al. 2021b", unit="relevance, of no unit",
     )  # fmt: skip
 
     @property

@@ -28,7 +28,11 @@ class ValueZeroing(Explainer):
     """
 
     card: ClassVar = MethodCard(
-        name="value_zeroing", family="attention", cost="(tokens + 1) F", paper="Mohebbi et al. 2023"
+        name="value_zeroing",
+        family="attention",
+        cost="(tokens + 1) F",
+        paper="Mohebbi et al. 2023",
+        unit="share of the contributions",
     )
 
     def passes(self, length: int) -> tuple[float, float]:

@@ -65,6 +65,7 @@ class AttentionLast(OfLayers):
         differentiable=True,
         cost="F",
         paper="Jain and Wallace 2019",
+        unit="share of attention",
     )
 
     def __post_init__(self) -> None:
@@ -94,6 +95,7 @@ class AttentionAll(AttentionLast):
         differentiable=True,
         cost="F",
         paper="Fernandes et al. 2022",
+        unit="share of attention",
     )
     capture = OfLayers.capture
 
@@ -108,7 +110,7 @@ class ScaledAttention(OfOutput, SinglePass):
 
     card: ClassVar = MethodCard(
         name="scaled_attention", family="attention", signed=True, differentiable=True, cost="F + B",
-        paper="Serrano and Smith 2019",
+        paper="Serrano and Smith 2019", unit="attention × slope of the {output}",
     )  # fmt: skip
 
     @property
@@ -141,8 +143,9 @@ class AttentionRollout(OfLayers):
     """
 
     card: ClassVar = MethodCard(
-        name="attention_rollout", family="attention", differentiable=True, cost="F", paper="Abnar and Zuidema 2020"
-    )
+        name="attention_rollout", family="attention", differentiable=True, cost="F",
+        paper="Abnar and Zuidema 2020", unit="share of attention",
+    )  # fmt: skip
 
     def rows(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
         """A readout's row for each layer is multiplied through from there down: O(N²·L²), no product of matrices."""

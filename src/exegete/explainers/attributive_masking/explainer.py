@@ -79,7 +79,12 @@ class AttributiveMasking(nn.Module, SinglePass):
     """
 
     card: ClassVar = MethodCard(
-        name="attributive_masking", family="learned", cost="F + G", paper="Barkan et al. 2024", learned=True
+        name="attributive_masking",
+        family="learned",
+        cost="F + G",
+        paper="Barkan et al. 2024",
+        learned=True,
+        unit="weight of the mask, 0 to 1",
     )
 
     def __init__(

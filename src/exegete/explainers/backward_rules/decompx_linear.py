@@ -31,7 +31,7 @@ class DecompXLinear(BackwardRules):
     card: ClassVar = MethodCard(
         name="decompx_linear", label="Linear DecompX",
         family="decomposition", signed=True, differentiable=True, cost="F + B",
-        paper="Modarressi et al. 2023",
+        paper="Modarressi et al. 2023", unit="part of the {output}",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ class Gim(BackwardRules):
     card: ClassVar = MethodCard(
         name="gim", label="GIM",
         family="gradients", signed=True, differentiable=True, cost="F + B", paper="Edin et al. 2025",
+        unit="part of the {output}",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ class AttnLrp(BackwardRules):
 
     card: ClassVar = MethodCard(
         name="attn_lrp", label="AttnLRP", family="gradients", signed=True, differentiable=True, cost="F + B",
-        paper="Achtibat et al. 2024",
+        paper="Achtibat et al. 2024", unit="part of the {output}",
     )  # fmt: skip
 
     @property
@@ -40,4 +40,5 @@ class CpLrp(BackwardRules):
     card: ClassVar = MethodCard(
         name="cp_lrp", label="CP-LRP",
         family="gradients", signed=True, differentiable=True, cost="F + B", paper="Ali et al. 2022",
+        unit="part of the {output}",
     )  # fmt: skip

@@ -36,6 +36,7 @@ class Alti(LayerMaps):
         differentiable=True,
         cost="≈ 3 F",
         paper="Ferrando et al. 2022",
+        unit="share of the contributions",
     )
 
     def map(self, state: LayerState, rows: Tensor) -> Tensor:

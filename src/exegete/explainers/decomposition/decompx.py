@@ -48,7 +48,12 @@ class DecompX(Explainer):
     feed_forward: bool = True
     max_memory: int = 1 << 25
     card: ClassVar = MethodCard(
-        name="decompx", label="DecompX", family="decomposition", cost="≈ L F / 2", paper="Modarressi et al. 2023"
+        name="decompx",
+        label="DecompX",
+        family="decomposition",
+        cost="≈ L F / 2",
+        paper="Modarressi et al. 2023",
+        unit="length of a part of the last hidden state",
     )
 
     @property
@@ -96,6 +101,7 @@ class DecompXClassifier(DecompX):
         signed=True,
         cost="≈ L F / 2",
         paper="Modarressi et al. 2023",
+        unit="part of the {output}",
     )
 
     @torch.no_grad()

@@ -39,7 +39,7 @@ class FlashTrace(Explainer):
     card: ClassVar = MethodCard(
         name="flash_trace", label="FlashTrace",
         family="decomposition", signed=False, differentiable=False, cost="≈ 2 F",
-        paper="FlashTrace 2026",
+        paper="FlashTrace 2026", unit="share of the contributions",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -27,7 +27,12 @@ class GlobEnc(LayerMaps):
     """
 
     card: ClassVar = MethodCard(
-        name="globenc", label="GlobEnc", family="decomposition", cost="≈ F", paper="Modarressi et al. 2022"
+        name="globenc",
+        label="GlobEnc",
+        family="decomposition",
+        cost="≈ F",
+        paper="Modarressi et al. 2022",
+        unit="share of the contributions",
     )
 
     def map(self, state: LayerState, rows: Tensor) -> Tensor:

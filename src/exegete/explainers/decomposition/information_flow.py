@@ -41,7 +41,7 @@ class InformationFlow(LayerMaps):
     threshold: float = 0.0
     card: ClassVar = MethodCard(
         name="information_flow", family="decomposition", signed=False, differentiable=False, cost="≈ 3 F",
-        paper="Ferrando and Voita 2024",
+        paper="Ferrando and Voita 2024", unit="share of the contributions",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -37,6 +37,7 @@ class DeepLift(OverDimensions):
         signed=True,
         cost="2 (F + B)",
         paper="Shrikumar et al. 2017",
+        unit="part of the {output}",
     )
 
     def passes(self, length: int) -> tuple[float, float]:

@@ -46,6 +46,7 @@ class GradientShap(OverDimensions):
         signed=True,
         cost="n_samples (F + B)",
         paper="Lundberg and Lee 2017",
+        unit="part of the {output}",
     )
 
     def passes(self, length: int) -> tuple[float, float]:

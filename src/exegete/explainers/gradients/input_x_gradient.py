@@ -21,7 +21,7 @@ class InputXGradient(OverDimensions, EmbeddingGradient):
     card: ClassVar = MethodCard(
         name="input_x_gradient", label="Input × gradient",
         family="gradients", signed=True, differentiable=True, cost="F + B",
-        paper="Shrikumar et al. 2017",
+        paper="Shrikumar et al. 2017", unit="part of the {output}",
     )  # fmt: skip
 
     def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point]:

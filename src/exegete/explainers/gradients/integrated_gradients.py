@@ -43,7 +43,7 @@ class IntegratedGradients(OverDimensions):
     max_steps: int = 200
     card: ClassVar = MethodCard(
         name="integrated_gradients", family="gradients", signed=True, differentiable=True,
-        cost="n_steps (F + B) + 2 F", paper="Sundararajan et al. 2017",
+        cost="n_steps (F + B) + 2 F", paper="Sundararajan et al. 2017", unit="part of the {output}",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -27,7 +27,12 @@ class Saliency(EmbeddingGradient):
     norm: Norm = "l2"
     aggregate: Aggregate | None = field(default=None, kw_only=True)
     card: ClassVar = MethodCard(
-        name="saliency", family="gradients", differentiable=True, cost="F + B", paper="Simonyan et al. 2014"
+        name="saliency",
+        family="gradients",
+        differentiable=True,
+        cost="F + B",
+        paper="Simonyan et al. 2014",
+        unit="slope of the {output}",
     )
 
     def __post_init__(self) -> None:

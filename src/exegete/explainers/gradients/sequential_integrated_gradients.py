@@ -35,7 +35,7 @@ class SequentialIntegratedGradients(OverDimensions):
     baselines: Reference = "mask"
     card: ClassVar = MethodCard(
         name="sequential_integrated_gradients", family="gradients", signed=True, differentiable=True,
-        cost="(tokens + 1) F", paper="Enguehard 2023",
+        cost="(tokens + 1) F", paper="Enguehard 2023", unit="part of the {output}",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ class SmoothGrad(OverDimensions):
     aggregate: Aggregate = field(default="l2", kw_only=True)
     card: ClassVar = MethodCard(
         name="smooth_grad", label="SmoothGrad", family="gradients", differentiable=True, cost="n_samples (F + B)",
-        paper="Smilkov et al. 2017",
+        paper="Smilkov et al. 2017", unit="slope of the {output}",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

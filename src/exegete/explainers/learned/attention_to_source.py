@@ -27,7 +27,7 @@ class AttentionToSource(LearnedAttention):
 
     card: ClassVar = MethodCard(
         name="attention_to_source", family="learned", signed=True, differentiable=True, cost="F",
-        paper="Cohen-Wang et al. 2025", learned=True,
+        paper="Cohen-Wang et al. 2025", learned=True, unit="weighted attention",
     )  # fmt: skip
 
     def __init__(self, n_layers: int, n_heads: int) -> None:

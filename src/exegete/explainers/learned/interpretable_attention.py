@@ -58,7 +58,7 @@ class InterpretableAttention(LearnedAttention):
     layer_coefficients: Tensor
     card: ClassVar = MethodCard(
         name="interpretable_attention", family="learned", differentiable=True, cost="F", paper="Xie et al. 2024",
-        learned=True,
+        learned=True, unit="share of attention",
     )  # fmt: skip
 
     def __init__(

@@ -39,7 +39,7 @@ class ParameterisedAttention(LearnedAttention):
 
     card: ClassVar = MethodCard(
         name="parameterised_attention", family="learned", differentiable=True, cost="F",
-        paper="Fernandes et al. 2022", learned=True,
+        paper="Fernandes et al. 2022", learned=True, unit="share of attention",
     )  # fmt: skip
 
     def __init__(

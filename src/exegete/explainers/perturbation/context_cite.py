@@ -61,6 +61,7 @@ class ContextCite(OfOutput):
         signed=True,
         cost="n_samples F",
         paper="Cohen-Wang et al. 2024",
+        unit="weight in a linear model of the {output|log-odds}",
     )
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ class KernelShap(CoalitionMethod):
 
     card: ClassVar = MethodCard(
         name="kernel_shap", label="KernelSHAP", family="perturbation", signed=True, cost="min(n_samples, 2^words) F",
-        paper="Lundberg and Lee 2017",
+        paper="Lundberg and Lee 2017", unit="part of the {output}",
     )  # fmt: skip
 
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:

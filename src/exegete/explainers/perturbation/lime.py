@@ -38,6 +38,7 @@ class Lime(CoalitionMethod):
         signed=True,
         cost="min(n_samples, 2^words) F",
         paper="Ribeiro et al. 2016",
+        unit="weight in a linear model of the {output}",
     )
 
     def __post_init__(self) -> None:

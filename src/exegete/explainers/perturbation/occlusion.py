@@ -29,7 +29,12 @@ class Occlusion(OfOutput):
     granularity: Granularity = "word"
     perturbation: How = "mask"
     card: ClassVar = MethodCard(
-        name="occlusion", family="perturbation", signed=True, cost="(words + 1) F", paper="Zeiler and Fergus 2014"
+        name="occlusion",
+        family="perturbation",
+        signed=True,
+        cost="(words + 1) F",
+        paper="Zeiler and Fergus 2014",
+        unit="fall of the {output} without it",
     )
 
     def passes(self, length: int) -> tuple[float, float]:

@@ -50,7 +50,12 @@ class Reagent(Explainer):
     ratio: float = 0.3
     seed: int = 0
     card: ClassVar = MethodCard(
-        name="reagent", label="ReAGent", family="perturbation", cost="(steps + 1) F", paper="Zhao and Shan 2024"
+        name="reagent",
+        label="ReAGent",
+        family="perturbation",
+        cost="(steps + 1) F",
+        paper="Zhao and Shan 2024",
+        unit="share of importance",
     )
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ class ShapleySampling(CoalitionMethod):
 
     card: ClassVar = MethodCard(
         name="shapley_sampling", family="perturbation", signed=True, cost="min(n_samples, 2^words) F",
-        paper="Castro et al. 2009",
+        paper="Castro et al. 2009", unit="part of the {output}",
     )  # fmt: skip
 
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -54,6 +54,7 @@ class Solvex(Explainer):
         signed=True,
         cost="≤ beam · words² F",
         paper="Zhou and Shah 2023",
+        unit="rank",
     )
 
     def __post_init__(self) -> None:

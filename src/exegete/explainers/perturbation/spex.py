@@ -56,7 +56,12 @@ class Spex(OfOutput):
     perturbation: How = "remove"
     seed: int = 0
     card: ClassVar = MethodCard(
-        name="spex", family="interactions", signed=True, cost="min(n_samples, 2^words) F", paper="Butler et al. 2025"
+        name="spex",
+        family="interactions",
+        signed=True,
+        cost="min(n_samples, 2^words) F",
+        paper="Butler et al. 2025",
+        unit="part of the {output}",
     )
 
     def __post_init__(self) -> None:

@@ -66,10 +66,14 @@ def levels(rows: NDArray[np.float32]) -> list[list[int]]:
     return [[colors.level(score, top) for score in row] for row, top in zip(rows.tolist(), tops.tolist(), strict=True)]
 
 
-def render(item: GeneratedAttribution, *, plain: bool) -> Text:
-    """For a terminal: the prompt shaded by all rows together (not if `plain`), then each row with its best units."""
+def render(item: GeneratedAttribution, *, plain: bool, unit: str = "") -> Text:
+    """For a terminal: the prompt shaded by all rows together (not if `plain`), then each row with its best units.
+
+    `unit` says what a score is.
+    """
     shades, text = levels(item.scores.sum(0, keepdims=True))[0], Text()
     text.append("method ", "dim").append(item.method, "bold").append(" · units ", "dim").append(item.unit, "bold")
+    text.append(f" · scores: {unit}" if unit else "", "dim")
     text.append(f" · {promise(item)}" if item.bounds is not None else "", "dim")
     text.append(" · input cut to the model's length\n" if item.truncated else "\n")
     if not plain:

@@ -33,6 +33,7 @@ FROM_SCRATCH: Mapping[str, Any] = {"learning_rate": 1e-3, "num_train_epochs": 10
 IRRELEVANT = frozenset(
     {"output_dir", "logging_dir", "run_name", "disable_tqdm", "logging_steps", "report_to", "log_level", "use_cpu"}
     | {"dataloader_num_workers", "dataloader_pin_memory", "per_device_eval_batch_size", "save_total_limit", "seed"}
+    | {"eval_on_start"}
 )
 
 

@@ -109,7 +109,7 @@ class Constrained(Adaptive):
         return {f"{self.objective.name}_multiplier": self.weight}
 
     def size(self, batch: Batch) -> Tensor:
-        """The number of equal parts in the bounded objective's mean over this batch."""
+        """The number [] of equal parts in the bounded objective's mean over this batch."""
         return self.objective.size(batch)
 
     def __call__(self, step: Step) -> Tensor:

@@ -120,8 +120,9 @@ def _train(loop: ObjectiveTrainer, checkpoint: Path | None) -> None:
         loop.train()
         return
     whole, end = loop.args, last_step(checkpoint)
+    loop.args = copy(whole)
+    loop.args.eval_on_start = False
     if end is not None:
-        loop.args = copy(whole)
         loop.args.max_steps = end
     loop.train(resume_from_checkpoint=str(checkpoint))
     loop.args = whole

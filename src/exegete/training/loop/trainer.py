@@ -176,7 +176,7 @@ class ObjectiveTrainer(Trainer):
         return torch.stack([objective.size(batch) for objective in self.module.objectives])
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward; weights are never stepped along a gradient that is not finite."""
+        """Forward and backward, the loss []; weights are never stepped along a gradient that is not finite."""
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         if self.accelerator.sync_gradients and self.accelerator.scaler is None:
             gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
@@ -201,7 +201,7 @@ class ObjectiveTrainer(Trainer):
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[Tensor, Tensor | None, None]:
-        """Loss and predictions of one batch."""
+        """Loss [] and predictions of one batch, [B, ...]."""
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.accelerator.autocast():
             loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
@@ -223,6 +223,12 @@ class ObjectiveTrainer(Trainer):
         )
 
     # -- figures -----------------------------------------------------------------------------------------------------
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """The Trainer's; before the first step it changes no draw of the training."""
+        with torch.random.fork_rng(enabled=self.state.global_step == 0):
+            figures: dict[str, float] = super().evaluate(*args, **kwargs)
+        return figures
 
     def evaluation_loop(self, dataloader: Any, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> Any:
         """The Trainer's, with the objectives' terms and the task's figures; predictions in the dataset's order."""
