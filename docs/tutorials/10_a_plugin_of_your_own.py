@@ -14,7 +14,8 @@
 # and padding, and puts the model back as it was.
 #
 # The card's `name` is the id of the entry point. Its `family` is one of control, gradients, attention, decomposition,
-# perturbation, search, interactions, learned and prompted.
+# perturbation, search, interactions, learned and prompted. Its `unit` says what a score is; `{output}` stands for the
+# number that is explained, a logit, a probability or a log-probability.
 
 # %%
 from pathlib import Path
@@ -40,7 +41,10 @@ class GradientLength(EmbeddingGradient):
     """
 
     power: float = 1.0
-    card: ClassVar = MethodCard(name="gradient_length", family="gradients", differentiable=True, cost="F + B")
+    card: ClassVar = MethodCard(
+        name="gradient_length", family="gradients", differentiable=True, cost="F + B",
+        unit="slope of the {output} × length of the embedding",
+    )
 
     def of_gradient(self, slope, embeddings):
         """‖∂f_c/∂E‖ · ‖E‖^power of slope and embeddings [B, L, d]: [B, L]."""
@@ -95,7 +99,8 @@ class AttentionSlope(OfOutput, SinglePass):
     """Attention times its gradient, mean over heads, where the answer is read. Signed."""
 
     card: ClassVar = MethodCard(
-        name="attention_slope", family="attention", signed=True, differentiable=True, cost="F + B"
+        name="attention_slope", family="attention", signed=True, differentiable=True, cost="F + B",
+        unit="attention × slope of the {output}",
     )
     capture: ClassVar = Capture(attentions=True)
 

@@ -136,7 +136,8 @@ def meaning(item: Attribution | GeneratedAttribution, task: str) -> str:
     name = item.params.get("of", item.method)
     if name not in EXPLAINERS:
         return ""
-    return EXPLAINERS.outline(name).card.scores(task, item.params.get("output"), signed=item.signed)
+    card: MethodCard = EXPLAINERS.outline(name).card
+    return card.scores(task, item.params.get("output"), signed=item.signed)
 
 
 def usual_method(model: ExplainedModel) -> str:
