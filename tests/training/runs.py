@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -72,6 +75,19 @@ def trainer(folder: Path, model, data, *, objectives=None, **arguments):
     more = {} if objectives is None else {"objectives": objectives}
     args = TrainingArguments(output_dir=str(folder), **chosen)
     return ObjectiveTrainer(model, args, train_dataset=data, eval_dataset=data, **more)
+
+
+def launched(script: str, *given: object) -> None:
+    """A script of this folder, run by two processes under torchrun."""
+    tests = Path(__file__).parents[1]
+    paths = [tests, tests / "training", tests.parent / "src"]
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    done = subprocess.run(
+        [sys.executable, *launcher, str(tests / "training" / script), *map(str, given)],
+        capture_output=True, text=True, check=False, timeout=300, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -40,26 +40,29 @@ def small_model():
     return ExplainedModel(families.tiny("bert", num_labels=2, vocab_size=len(tokenizer), **quiet), tokenizer)
 
 
-def run(folder: Path, guide: str, parts: int = 1, **arguments) -> None:
-    """Six steps; what was logged and learned is written to the folder by the first process."""
+def prepared(folder: Path, guide: str, parts: int = 1, **arguments):
+    """A trainer of six steps."""
     torch.set_num_threads(1)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     constrained = Constrained(ExplanationLoss(exegete.explainer(guide)), bound=0.02, learning_rate=0.5)
-    model = small_model()
-    loop = trainer(
-        folder, model, data(), objectives=[CrossEntropy(), constrained], optim="sgd", learning_rate=0.1,
+    return trainer(
+        folder, small_model(), data(), objectives=[CrossEntropy(), constrained], optim="sgd", learning_rate=0.1,
         per_device_train_batch_size=8 // processes // parts, gradient_accumulation_steps=parts, max_steps=6,
         train_sampling_strategy="group_by_length", max_grad_norm=0.0,
         ddp_backend="gloo" if processes > 1 else None, **arguments,
     )  # fmt: skip
+
+
+def run(folder: Path, guide: str, parts: int = 1, **arguments) -> None:
+    """Six steps; what was logged and learned is written to the folder by the first process."""
+    loop = prepared(folder, guide, parts, **arguments)
     loop.train()
     if loop.is_world_process_zero():
         names = ("loss", "cross_entropy", "explanation", "explanation_multiplier")
         curve = [[entry[name] for name in names] for entry in loop.state.log_history if "loss" in entry]
         (folder / "curve.json").write_text(json.dumps({"processes": loop.args.world_size, "curve": curve}))
-        save_file(
-            {name: value.contiguous() for name, value in model.model.state_dict().items()}, folder / "end.safetensors"
-        )
+        end = loop.explained.model.state_dict()
+        save_file({name: value.contiguous() for name, value in end.items()}, folder / "end.safetensors")
     loop.accelerator.wait_for_everyone()
     loop.accelerator.end_training()
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from runs import difference
+from runs import difference, launched
 from steps_of_eight import run, small_model
 
 GUIDES = ("attention_rollout", "input_x_gradient")
@@ -47,15 +43,7 @@ def test_accumulated_parts(whole, tmp_path):
 
 def test_two_processes(whole, tmp_path):
     guide, curve, end = whole
-    tests = Path(__file__).parents[1]
-    script, paths = tests / "training" / "steps_of_eight.py", [tests, tests / "training", tests.parent / "src"]
-    launcher = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script), str(tmp_path), guide],
-        capture_output=True, text=True, check=False, timeout=300, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    launched("steps_of_eight.py", tmp_path, guide)
     found, weights = outcome(tmp_path, processes=2)
     np.testing.assert_allclose(found, curve, rtol=0, atol=2e-5)
     assert difference(weights, end) < 2e-5

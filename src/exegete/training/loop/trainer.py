@@ -32,6 +32,7 @@ from exegete.training.loop.head import split_head
 from exegete.training.loop.module import TrainingModule
 from exegete.training.loop.options import RunOptions
 from exegete.training.loop.progress import Pace, Progress
+from exegete.training.loop.shards import require_processes, save_whole, whole_weights_asked_by
 
 LEARNED = "exegete_learned.safetensors"
 SUMS = "exegete_sums.safetensors"
@@ -70,6 +71,7 @@ class ObjectiveTrainer(Trainer):
             raise ExegeteError("label smoothing is not supported: set label_smoothing_factor=0")
         if args.gradient_checkpointing:
             _require_recomputable(objectives)
+        require_processes(args)
         args = copy(args)
         args.remove_unused_columns = False
         if args.n_gpu > 1:
@@ -81,6 +83,7 @@ class ObjectiveTrainer(Trainer):
         module = self.made_module(model, objectives)
         kwargs = {"data_collator": Collator(model), "processing_class": model.processing_class} | kwargs
         super().__init__(module, args, **kwargs)
+        save_whole(self)
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(Progress)
@@ -177,7 +180,8 @@ class ObjectiveTrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward, the loss []; weights are never stepped along a gradient that is not finite."""
-        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        with whole_weights_asked_by([each.name for each in self.module.objectives]):
+            loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         if self.accelerator.sync_gradients and self.accelerator.scaler is None:
             gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
             if gradients and not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
@@ -341,13 +345,17 @@ class ObjectiveTrainer(Trainer):
                     module.save_pretrained(folder / module.name)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if not self._load_converted(resume_from_checkpoint):
+        if self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, self.model)
+        elif not self._load_converted(resume_from_checkpoint):
             with self._hugging_face_model():
                 super()._load_from_checkpoint(resume_from_checkpoint, self.explained.model)
         self._load_learned(resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
-        if not self._load_converted(self.state.best_model_checkpoint):
+        if self.is_fsdp_enabled:
+            super()._load_best_model()
+        elif not self._load_converted(self.state.best_model_checkpoint):
             with self._hugging_face_model():
                 super()._load_best_model()
         self._load_learned(self.state.best_model_checkpoint)
@@ -355,7 +363,7 @@ class ObjectiveTrainer(Trainer):
     def _load_converted(self, folder: str) -> bool:
         """Loads weights saved by `save_pretrained`, which may rename them: a plain load would pass over those."""
         model = self.explained.model
-        if not isinstance(model, PreTrainedModel) or self.is_deepspeed_enabled or self.is_fsdp_enabled:
+        if not isinstance(model, PreTrainedModel) or self.is_deepspeed_enabled:
             return False
         saved = type(model).from_pretrained(folder, dtype=model.dtype)
         model.load_state_dict(saved.state_dict())
