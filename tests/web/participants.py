@@ -68,7 +68,8 @@ def planned(made, text, name="films", examples=6):
         part = KnownPart(text=words, evidence=["one two three"], prediction="good" if number % 2 else "bad")
         case = _text(part, words)
         scored = {
-            name: _attribution(part, case, name, np.arange(3, 3 + size), 9) for name, size in METHODS.items()
+            name: _attribution(part, case, name, np.isin(np.arange(9), np.arange(3, 3 + size)).astype(np.float32))
+            for name, size in METHODS.items()
         }  # fmt: skip
         found.append(Case(case.texts, scored, part.prediction, part.prediction))
     with made.studies.writing() as session:

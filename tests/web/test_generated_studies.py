@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import unescape
 
 import numpy as np
@@ -13,12 +14,16 @@ from browsing import NARROW, fits
 from chats import CHAT, SOURCES, chatting
 from exegete.errors import ExegeteError
 from exegete.web.human_study.blind import unnamed
-from exegete.web.human_study.cases import cases, explained, restored
+from exegete.web.human_study.cases import cases, explained, restored, saved
 from exegete.web.human_study.projects import create, find, invite
+from exegete.web.human_study.protocol.file import protocol_of
+from exegete.web.human_study.protocol.known import passed
 from exegete.web.human_study.results import answers_of, findings
 from exegete.web.human_study.sources import shown_sources
+from exegete.web.human_study.storage import Storage
+from participants import begun, protocol, step
 from scripted import too_small
-from sites import annotator, letters, rank
+from sites import annotator, csrf, letters, rank
 from test_browser_access import both
 
 METHODS = ["occlusion", "input_x_gradient", "random"]
@@ -72,8 +77,8 @@ def test_sources_have_the_shade_of_their_scores_under_the_declared_rule(model, u
 def test_saved_explanations_are_cases_too(model, answered, tmp_path):
     for method in METHODS:
         exegete.attribute(model, [CHAT, OTHER], method, unit="source").save(tmp_path / method)
-    saved = [(name, item) for name in METHODS for item in exegete.Attributions.load(tmp_path / name)]
-    assert cases(saved) == answered
+    kept = [(name, item) for name in METHODS for item in exegete.Attributions.load(tmp_path / name)]
+    assert cases(kept) == answered
 
 
 def test_what_is_kept_is_the_attribution_itself(study):
@@ -114,6 +119,98 @@ def test_answers_are_ranked_only_and_by_units_of_one_size(whole, model, answered
     )
     with whole.studies.writing() as session, pytest.raises(ExegeteError, match=r"\(source, word\)"):
         create(session, "mixed", mixed)
+
+
+KNOWN = (
+    "{text: 'When does the shop open?', evidence: [letter], prediction: It opens at nine., feedback: See the letter., "
+    "sources: {letter: The shop opens at nine., memo: The lake is cold., list: Two boats.}}"
+)
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_planted_checks_are_answers_with_sources_too(whole, answered, good):
+    known = {"training": f"[{KNOWN}]", "instructions": f"{{example: {KNOWN}}}", "attention": f"{{items: [{KNOWN}]}}"}
+    text = protocol(main="{items: 2, overlap: 1, screen: 3}", **known)
+    with whole.studies.writing() as session:
+        create(session, "films", answered, protocol=text)
+    client, _ = begun(whole, 1)
+    step(client, "consent", agree=["0", "1"])
+    page = unescape(step(client, "screening", english="0").text)
+    assert all(told in page for told in ("The shop opens at nine.", "It opens at nine.", "When does the shop open?"))
+    assert re.search(r'class="p8">letter</span>', page)
+    step(client, "instructions")
+    training = client.get("/annotate")
+    assert "It opens at nine." in training.text
+    right = by_source(training)
+    assert sorted(right.values()) == [1, 2, 2]
+    assert "That is not what was expected" in post(client, training, dict.fromkeys(right, 1)).text
+    step(client, "comprehension", q0="1")
+    met = 0
+    while "explanation-A" in (page := client.get("/annotate")).text:
+        check = "When does the shop open?" in page.text
+        met += check
+        post(client, page, by_source(page) if check and good else dict(zip("ABC", "111", strict=True)))
+    assert met == 1
+    with whole.studies.reading() as session:
+        (person,) = find(session, "films").annotators
+        (check,) = [answer for answer in person.answers if answer.item.role == "check"]
+        assert passed("rank", check.item, check.content) is good
+
+
+def by_source(page):
+    """Rank 1 for the explanation that shades the letter, 2 for the others."""
+    sections = re.findall(r'<section class="card explanation.*?</section>', page.text, re.DOTALL)
+    return {
+        re.search(r"explanation-(\w+)", each)[1]: 1 if re.search(r'class="p\d">letter<', each) else 2
+        for each in sections
+    }
+
+
+def post(client, page, ranks):
+    """Sends the form of a ranking page; the next page."""
+    address = unescape(re.search(r'<form method="post" action="([^"]*)"', page.text)[1])
+    fields = {f"rank-{letter}": str(rank) for letter, rank in ranks.items()}
+    return client.post(address, data={"csrf": csrf(page), "phase": "", "seconds": "9", "confidence": "4"} | fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention": "{items: [" + KNOWN.replace("[letter]", "[paper]") + "]}"}, "evidence that names some of them"),
+        (
+            {"attention": "{items: [" + KNOWN + "]}", "kind": "simulate", "training": "[]"},
+            "sources belong to generated answers",
+        ),
+    ],
+)
+def test_planted_sources_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(ExegeteError, match=message):
+        protocol_of(protocol(**changes))
+
+
+def test_a_study_of_saved_explanations_by_the_command_line(started, model, tmp_path):
+    for method in METHODS:
+        exegete.attribute(model, [CHAT, OTHER], method, unit="source").save(tmp_path / method)
+    folders = [part for method in METHODS for part in ("--result", str(tmp_path / method))]
+    start = started(*folders, "--study", "notes")
+    with Storage(f"sqlite:///{tmp_path}/s.db").reading() as session:
+        kept = {each.method: restored(each) for each in find(session, "notes").items[1].explanations}
+        assert (set(kept), len(find(session, "notes").items)) == (set(METHODS), 2)
+        (again,) = exegete.attribute(model, [OTHER], "occlusion", unit="source")
+        assert np.allclose(kept["occlusion"].scores, again.scores, atol=1e-6)
+    assert "sign-in" in start["printed"]
+    with pytest.raises(ExegeteError, match="name it with --study"):
+        started(*folders)
+    with pytest.raises(ExegeteError, match="saved twice as occlusion"):
+        started(*folders[:2], *folders[:2], "--study", "twice")
+
+
+def test_saved_explanations_of_other_texts_are_refused(model):
+    one, other = (exegete.attribute(model, [row], "occlusion", unit="source")[0] for row in (CHAT, OTHER))
+    with pytest.raises(ExegeteError, match="two different texts"):
+        saved([one, replace(other, method="random")], 20)
+    again = replace(one, params={"perturbation": "other"})
+    assert list(saved([one, again], 20)[0].explanations) == ["occlusion", "occlusion 2"]
 
 
 @pytest.mark.browser

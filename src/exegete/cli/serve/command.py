@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import typer
 
-from exegete.cli.serve.study import LIMIT, Material, Plan, make_study, open_storage
+from exegete.cli.serve.study import LIMIT, Material, Plan, make_study, open_storage, saved_among
 from exegete.cli.shared import options
 from exegete.cli.shared.checks import check
 from exegete.cli.shared.console import hush, say
@@ -35,7 +35,12 @@ def serve(
     ] = None,
     result: Annotated[
         list[Path] | None,
-        typer.Option("--result", "-r", help="A folder of compare, explain --data or study to browse; may be repeated."),
+        typer.Option(
+            "--result",
+            "-r",
+            help="A folder of compare, explain --data or study to browse, or of explain --output-dir to make a study "
+            "of; may be repeated.",
+        ),
     ] = None,
     study: Annotated[
         str | None,
@@ -104,6 +109,8 @@ def serve(
 
     exegete serve --result comparison --study films --kind rank --host 0.0.0.0 --name study.example.org
 
+    exegete serve --result explained --study notes
+
     exegete serve --protocol study.yaml --host 0.0.0.0 --name https://study.example.org
     """
     if not (model or result or storage) and study is None and protocol is None:
@@ -134,10 +141,11 @@ def serve(
         choose(threads, max(hidden_size(each) or 0 for each in explained.values()), device)
     specs = native_methods() if specs == ["all"] else specs
     rows = _examples(data, split, None if study is None else limit or LIMIT, seed, explained)
-    results = open_results(result or [])
+    saved = saved_among(result or (), study)
+    results = open_results([folder for folder in result or () if folder not in saved])
     kept = open_storage(storage) if study is not None or storage else None
     if study is not None and kept is not None:
-        made = Material(explained, specs, rows, results, limit or LIMIT, seed, sources, data)
+        made = Material(explained, specs, rows, results, limit or LIMIT, seed, sources, data, saved)
         make_study(kept, study, kind, made, None if plan is None else plan.text)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
     names = [*(name or []), EVERYWHERE.get(host, host)]

@@ -60,9 +60,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Material:
-    """Material of a study: a result with attributions, or a model, methods and rows.
+    """Material of a study: a result with attributions, saved explanations, or a model, methods and rows.
 
-    `sources`: where each model comes from; `data`: the rows' spec.
+    `sources`: where each model comes from; `data`: the rows' spec; `saved`: folders of `explain --output-dir`.
     """
 
     models: Mapping[str, ExplainedModel]
@@ -73,6 +73,20 @@ class Material:
     seed: int
     sources: Mapping[str, str] = field(default_factory=dict)
     data: str | None = None
+    saved: Sequence[Path] = ()
+
+
+def saved_among(folders: Sequence[Path], study: str | None) -> list[Path]:
+    """The folders that hold explanations which `explain --output-dir` saved, of which a study is made.
+
+    Raises ExegeteError where there are some and no study is asked for.
+    """
+    from exegete.reports.storage import CONFIG, DATA
+
+    found = [folder for folder in folders if (folder / DATA).is_file() and (folder / CONFIG).is_file()]
+    if found and study is None:
+        raise ExegeteError(f"{found[0]} holds saved explanations, of which a study is made: name it with --study")
+    return found
 
 
 def open_storage(url: str | None) -> Storage:
@@ -132,11 +146,15 @@ def _changed(found: Sequence[Case], material: Material, protocol: str | None) ->
 
 def _cases(name: str, material: Material) -> tuple[list[Case], Sequence[str]]:
     """The study's examples, and what the model can answer."""
-    from exegete.web.human_study.cases import compared, explained, followed_up
+    from exegete.reports.attributions import Attributions
+    from exegete.web.human_study.cases import compared, explained, followed_up, saved
 
     kept = next((each for each in material.results.values() if each.explained), None)
     if kept is not None:
         return compared(kept.comparison, material.limit), kept.comparison.config.get("labels", ())
+    if material.saved:
+        items = [item for folder in material.saved for item in Attributions.load(folder)]
+        return saved(items, material.limit), ()
     if material.models and material.rows:
         model = next(iter(material.models.values()))
         say(f"explaining {len(material.rows)} examples for the study {name}")
@@ -144,4 +162,7 @@ def _cases(name: str, material: Material) -> tuple[list[Case], Sequence[str]]:
             method = material.methods[0] if material.methods else ""
             return followed_up(material.models, material.rows, method, material.seed), model.labels
         return explained(model, material.rows, material.methods, material.seed), model.labels
-    raise ExegeteError(f"there is no study {name} yet: make it of --result DIR, or of --model and --data")
+    raise ExegeteError(
+        f"there is no study {name} yet: make it of --result DIR (of compare, or explain --output-dir), or of --model "
+        "and --data"
+    )

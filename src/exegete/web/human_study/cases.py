@@ -113,7 +113,35 @@ def followed_up(
 def compared(comparison: Comparison, limit: int) -> list[Case]:
     """At most so many examples of a comparison, evenly spaced, explained by the methods of its table."""
     explanations = zip(comparison.results["method"], comparison.attributions, strict=True)
-    found = cases(explanations, comparison.examples)
+    return _spaced(cases(explanations, comparison.examples), limit)
+
+
+def saved(explanations: Sequence[Explained], limit: int) -> list[Case]:
+    """At most so many of the examples that saved explanations are of, evenly spaced.
+
+    Raises ExegeteError for explanations of one number that are of two examples, twice by one method, or of images.
+    """
+    texts: dict[int, tuple[str, ...]] = {}
+    settings: dict[str, list[dict[str, Any]]] = {}
+    named, seen = list[tuple[str, Explained]](), set[tuple[int, str]]()
+    for item in explanations:
+        if isinstance(item, Attribution) and item.image_shape:
+            raise ExegeteError("saved explanations have no pictures: make this study of --model and --data")
+        read = (item.prompt, item.response) if isinstance(item, GeneratedAttribution) else item.texts
+        if texts.setdefault(item.index, read) != read:
+            raise ExegeteError(f"saved explanations of example {item.index} are of two different texts")
+        known = settings.setdefault(item.method, [])
+        known += [] if item.params in known else [item.params]
+        number = known.index(item.params) + 1
+        name = item.method if number == 1 else f"{item.method} {number}"
+        if (item.index, name) in seen:
+            raise ExegeteError(f"example {item.index} was saved twice as {name} explains it")
+        seen.add((item.index, name))
+        named.append((name, item))
+    return _spaced(cases(named), limit)
+
+
+def _spaced(found: list[Case], limit: int) -> list[Case]:
     count = min(limit, len(found))
     return [found[place * len(found) // count] for place in range(count)]
 

@@ -74,12 +74,14 @@ class KnownPart(Part):
     """An example whose answer is known, as its evidence is planted: for training and for checks of attention.
 
     `text` with the `evidence` in it, or a made picture of `rows` by `columns` squares with one of another colour at
-    `square` (row and column from 1). `prediction`: what the model says of it; `changed` and
+    `square` (row and column from 1). In a study of generated answers `text` is the question, `evidence` names the
+    `sources` (texts by name) that the answer comes from. `prediction`: what the model says of it; `changed` and
     `changed_prediction`: a changed version of the text and what the model says of that, where people are asked for it.
     """
 
     text: str | None = None
     evidence: tuple[str, ...] = ()
+    sources: dict[str, str] = Field(default_factory=dict)
     square: tuple[PositiveInt, PositiveInt] | None = None
     grid: tuple[PositiveInt, PositiveInt] = (7, 7)
     prediction: str
@@ -91,7 +93,10 @@ class KnownPart(Part):
     def _one(self) -> Self:
         if (self.text is None) == (self.square is None):
             raise ValueError("expected a text with evidence, or a square of a made picture")
-        if self.text is not None and (not self.evidence or any(each not in self.text for each in self.evidence)):
+        if self.sources and (self.text is None or not set(self.evidence) < set(self.sources)):
+            raise ValueError("sources need a text that asks, and evidence that names some of them, not all")
+        where = self.sources or self.text or ""
+        if self.text is not None and (not self.evidence or any(each not in where for each in self.evidence)):
             raise ValueError("expected evidence that stands in the text")
         if self.square is not None and any(at > size for at, size in zip(self.square, self.grid, strict=True)):
             raise ValueError("the square lies outside the grid")
@@ -227,6 +232,8 @@ class Protocol(Part):
         for name, counts in self.recruiting.quotas.items():
             if not set(counts) <= set(asked.get(name, ())):
                 raise ValueError(f"quotas: {name} is no screening question with these choices")
+        if self.kind != "rank" and any(each.sources for each in (*self.training, *self.attention.items)):
+            raise ValueError("sources belong to generated answers, whose explanations are ranked")
         if self.kind == "highlight" and self.stop is not None:
             raise ValueError("stop: marks have no interval to stop at")
         if self.kind == "highlight" and any(each.text is None for each in (*self.training, *self.attention.items)):

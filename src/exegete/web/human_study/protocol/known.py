@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from exegete.data.alignment import words_of
+from exegete.data.exchange import Exchange
 from exegete.data.marked import touched, units_of
 from exegete.reports.attributions import Attribution
+from exegete.reports.generated import GeneratedAttribution
+from exegete.web.human_study.blind import Explained
 from exegete.web.human_study.cases import Case, Changed
 from exegete.web.human_study.kinds import KINDS
 from exegete.web.human_study.protocol.file import KnownPart, Protocol
@@ -21,6 +25,7 @@ from exegete.web.human_study.tables import Item
 
 PLANTED = "planted"
 DECOYS = 2
+BETWEEN = "\n\n"
 SQUARE = 24
 """Pixels of a made picture's squares."""
 ENOUGH = 0.5
@@ -51,7 +56,7 @@ def known_item(part: KnownPart, number: int, role: str, plan: Protocol) -> Item:
     return item
 
 
-def planted(part: KnownPart) -> tuple[Case, Attribution]:
+def planted(part: KnownPart) -> tuple[Case, Explained]:
     """An example and the explanation that shows its evidence."""
     case = _picture(part) if part.text is None else _text(part, part.text)
     every = _explanations(part, case, _evidence(part, case.texts), np.random.default_rng(0))
@@ -72,7 +77,9 @@ def passed(kind: str, item: Item, content: Mapping[str, Any]) -> bool:
 
 
 def _evidence(part: KnownPart, texts: Sequence[str]) -> list[list[int]]:
-    return [[0, texts[0].index(each), texts[0].index(each) + len(each)] for each in part.evidence] if texts else []
+    if part.sources or not texts:
+        return []
+    return [[0, texts[0].index(each), texts[0].index(each) + len(each)] for each in part.evidence]
 
 
 def _text(part: KnownPart, text: str) -> Case:
@@ -93,11 +100,13 @@ def _picture(part: KnownPart) -> Case:
 
 def _explanations(
     part: KnownPart, case: Case, evidence: Sequence[Sequence[int]], generator: np.random.Generator
-) -> dict[str, Attribution]:
+) -> dict[str, Explained]:
     """Scores 1 where the evidence is, and of decoys as many elsewhere."""
     if part.square is not None:
         rows, columns = part.grid
         wanted = np.arange(rows * columns) == (part.square[0] - 1) * columns + part.square[1] - 1
+    elif part.sources:
+        wanted = np.array([name in part.evidence for name in part.sources])
     else:
         words = words_of(case.texts[0], 0)
         wanted = np.array([any(w.start < e and b < w.end for _, b, e in evidence) for w in words], dtype=bool)
@@ -105,12 +114,41 @@ def _explanations(
     chosen = {PLANTED: np.flatnonzero(wanted)}
     for number in range(DECOYS):  # different ones, as long as there are enough other parts
         chosen[f"decoy {number + 1}"] = np.roll(elsewhere, -number * size)[:size]
-    return {name: _attribution(part, case, name, places, len(wanted)) for name, places in chosen.items()}
+    found: dict[str, Explained] = {}
+    for name, places in chosen.items():
+        scores = np.zeros(len(wanted), dtype=np.float32)
+        scores[places] = 1.0
+        found[name] = _cited(part, name, scores) if part.sources else _attribution(part, case, name, scores)
+    return found
 
 
-def _attribution(part: KnownPart, case: Case, name: str, places: NDArray[np.int64], size: int) -> Attribution:
-    scores = np.zeros(size, dtype=np.float32)
-    scores[places] = 1.0
+def _cited(part: KnownPart, name: str, scores: NDArray[np.float32]) -> GeneratedAttribution:
+    """An answer that comes from the sources with scores."""
+    texts, said = (*part.sources.values(), str(part.text)), words_of(part.prediction)
+    starts = [0, *accumulate(len(text) + len(BETWEEN) for text in texts)]
+    return GeneratedAttribution(
+        scores=scores[None],
+        units=tuple(part.sources),
+        unit_spans=tuple((number, 0, len(text)) for number, text in enumerate(part.sources.values())),
+        spans=((0, len(said)),),
+        log_probs=np.zeros(1, dtype=np.float32),
+        exchange=Exchange(
+            BETWEEN.join(texts),
+            (*part.sources, "prompt"),
+            tuple((start, start + len(text)) for start, text in zip(starts, texts, strict=False)),
+            (*(True for _ in part.sources), False),
+            part.prediction,
+            tuple(word.text for word in said),
+            tuple((word.start, word.end) for word in said),
+        ),
+        unit="source",
+        method=name,
+        signed=False,
+    )
+
+
+def _attribution(part: KnownPart, case: Case, name: str, scores: NDArray[np.float32]) -> Attribution:
+    size = len(scores)
     words = [] if part.text is None else words_of(part.text, 0)
     return Attribution(
         tokens=tuple(word.text for word in words) or ("",) * size,

@@ -10,11 +10,11 @@ from sqlalchemy.orm import Session
 
 from exegete.web.human_study import answers
 from exegete.web.human_study.answers import Walk
-from exegete.web.human_study.blind import unnamed
+from exegete.web.human_study.blind import Unnamed, unnamed
 from exegete.web.human_study.protocol import stages
 from exegete.web.human_study.protocol.admission import COMPLETE, FAILED, LATE, SCREENED_OUT, late
 from exegete.web.human_study.protocol.file import KnownPart, Protocol, WayOut
-from exegete.web.human_study.protocol.known import planted
+from exegete.web.human_study.protocol.known import PLANTED, planted
 from exegete.web.human_study.texts import texts
 from exegete.web.pages import page
 
@@ -73,7 +73,7 @@ def step_page(
         problem=problem,
         again=again,
         sent=sent.get("form", {}),
-        example=None if part is None else unnamed(planted(part)[1], "A"),
+        example=None if part is None else Unnamed("A", PLANTED, unnamed(planted(part)[1], "A")),
     )
 
 
