@@ -134,4 +134,4 @@ def compare(
             before = compared(other, folder / "against")
         else:
             before = exegete.Comparison.load(against)
-        show_difference(comparison.difference(before), folder)
+        show_difference(comparison.difference(before), folder, against, model)

@@ -41,8 +41,8 @@ def show(board: Leaderboard, folder: Path) -> None:
     say(f"report: {folder / 'report.html'}")
 
 
-def show_difference(changes: pd.DataFrame, folder: Path) -> None:
-    """What changed between two comparisons, as a table and as difference.csv in the folder."""
+def show_difference(changes: pd.DataFrame, folder: Path, before: str, after: str) -> None:
+    """What changed between two comparisons, which are named, as a table and as difference.csv in the folder."""
     from rich.table import Table
 
     from exegete.data.provenance import whole_file
@@ -53,6 +53,7 @@ def show_difference(changes: pd.DataFrame, folder: Path) -> None:
         interval = f"{row['low']:+.3f}…{row['high']:+.3f}"
         figures = (f"{row['before']:.3f}", f"{row['after']:.3f}", f"{row['difference']:+.3f}", interval)
         table.add_row(row["method"], row["metric"], *figures, f"{row['p']:.2g}")
+    console().print(f"before: {before}; after: {after}", markup=False, highlight=False)
     console().print(table)
     console().print(said(changes), markup=False, highlight=False)
     with whole_file(folder / "difference.csv") as fresh:
