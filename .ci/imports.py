@@ -17,6 +17,7 @@ BROUGHT = {
     "postgres": "psycopg",
     "cluster": "ray",
     "lora": "peft",
+    "sentencepiece": "sentencepiece",
     "interactions": "shapiq",
     "quantized": "bitsandbytes",
     "docs": "mkdocs",

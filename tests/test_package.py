@@ -20,6 +20,7 @@ EXTRAS = {
     "postgres": ("psycopg",),
     "cluster": ("ray",),
     "lora": ("peft",),
+    "sentencepiece": ("sentencepiece", "google.protobuf"),
     "interactions": ("shapiq", "lightgbm"),
     "quantized": ("bitsandbytes",),
     "dev": ("pytest", "hypothesis", "mkdocs", "jupytext", "nbclient", "playwright", "httpx"),

@@ -80,7 +80,8 @@ class ModelFacts(nn.Module):
         """The processing class, when it is a tokenizer that knows where its tokens are in the text."""
         if self.processing_class is None:
             raise ExegeteError("the model came without a tokenizer: pass it as processing_class, or use Batch.from_ids")
-        if not getattr(self.processing_class, "is_fast", False):
+        known = getattr(self.processing_class, "is_fast", False) or hasattr(self.processing_class, "spm_source")
+        if not known:
             kind = type(self.processing_class).__name__
             raise ExegeteError(f"{kind} does not say where tokens are in the text: use its fast version")
         return self.processing_class

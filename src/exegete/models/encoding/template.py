@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from exegete.errors import ExegeteError
+from exegete.models.encoding.pieces import encoded
 
 Special = Literal["all", "before"] | None
 FIELD = re.compile(r"\{(text|text_pair)\}")
@@ -62,7 +63,7 @@ def placed(tokenizer: Any, template: Template, texts: tuple[str, ...], *, specia
     A token that holds characters of both a text and what is around it belongs to neither text.
     """
     whole, places = template.filled(texts)
-    found = tokenizer(whole, add_special_tokens=special is not None).encodings[0]
+    found = encoded(tokenizer, whole, special=special is not None)
     stop = len(found.ids)
     while special == "before" and stop and found.special_tokens_mask[stop - 1] and not found.offsets[stop - 1][1]:
         stop -= 1

@@ -12,6 +12,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
 
 from exegete.data.alignment import trimmed
 from exegete.errors import ExegeteError
+from exegete.models.encoding.pieces import encoded
 from exegete.models.passes.preserve import unchanged_random_state
 
 
@@ -30,7 +31,7 @@ def of_text(tokenizer: Any, prompt: str, prompt_ids: Sequence[int], text: str, *
     Raises:
         ExegeteError: it continues it by none, or makes other tokens of the prompt when the text follows.
     """
-    found = tokenizer(prompt + text, add_special_tokens=special).encodings[0]
+    found = encoded(tokenizer, prompt + text, special=special)
     own = [place for place in range(len(found.ids)) if not found.special_tokens_mask[place] or found.offsets[place][1]]
     ids, count = [found.ids[place] for place in range((own or [-1])[-1] + 1)], len(prompt_ids)
     if ids[:count] != list(prompt_ids) or len(ids) == count:
@@ -50,10 +51,11 @@ def of_target(tokenizer: Any, text: str, start: Sequence[int]) -> Response:
     Raises:
         ExegeteError: there are none.
     """
-    found = tokenizer(text_target=text).encodings[0]
+    found = encoded(tokenizer, text, target=True)
     places = [place for place in range(len(found.ids)) if not found.special_tokens_mask[place]]
     first = 1 if found.ids[:1] == list(start[1:2]) else 0
-    ids, offsets = (part[first : (places or [-1])[-1] + 1] for part in (found.ids, found.offsets))
+    own = slice(first, (places or [-1])[-1] + 1)
+    ids, offsets = found.ids[own], found.offsets[own]
     if not ids:
         raise ExegeteError(f"the tokenizer makes no token of the response {text[:20]!r}")
     return Response(tuple(ids), text, tuple(trimmed(text, *offset) for offset in offsets))
