@@ -25,16 +25,15 @@ def main() -> None:
 
     def looked(_: Any, inputs: tuple[torch.Tensor, ...]) -> None:
         nonlocal repeated
-        states = inputs[0].detach().double()
-        keys = list(
-            zip((states * attended).sum((1, 2)).tolist(), (states**2 * attended).sum((1, 2)).tolist(), strict=True)
-        )
-        sizes, seen = attended.sum((1, 2)).tolist(), []
-        for key, size in zip(keys, sizes, strict=True):
-            rounded = tuple(round(value, 3) for value in key)
-            seen.append(size * (rounded in known))
-            known.add(rounded)
-        repeated = sum(seen) / sum(sizes)
+        states = inputs[0].detach().double() * attended
+        keys = [
+            tuple(row)
+            for row in torch.stack([states.sum((1, 2)), (states**2).sum((1, 2))], 1).round(decimals=3).tolist()
+        ]
+        sizes = attended.sum((1, 2)).tolist()
+        seen = [key in known or key in keys[:row] for row, key in enumerate(keys)]
+        known.update(keys)
+        repeated = sum(size for size, again in zip(sizes, seen, strict=True) if again) / sum(sizes)
 
     def forward(*args: Any, **named: Any) -> Any:
         nonlocal attended

@@ -46,9 +46,7 @@ class Form:
 
 WAYS = {
     PAPER: Form(WHOLE, alone=True, each=True),
-    "whole, one at a time, maps judged together": Form(WHOLE, alone=True),
     "whole, side by side": Form(WHOLE, alone=False),
-    "upper layers, one at a time": Form(UPPER, alone=True),
     FAST: Form(UPPER, alone=False),
     f"{FAST}, {FEWER} steps": Form(UPPER, alone=False, steps=FEWER),
 }

@@ -1,4 +1,4 @@
-"""What learning to scaffold costs: a whole step over one of plain fine-tuning, and explanations over plain passes.
+"""What learning to scaffold costs: a whole step over one of plain fine-tuning.
 
 A MiniLM student from the pretrained encoder, a fine-tuned teacher, 16 texts of 64 tokens, one thread, CPU seconds. The
 kinds of step take turns over the same batches, so that what else the machine does falls on all of them: `plain` is
@@ -41,7 +41,7 @@ from timing import DATA, given, keep, minilm, seconds
 
 LENGTH, WEIGHT, RATE = 64, 5.0, 5e-3
 AUTHORS = {"student": 1.34, "explainer": 3.09}
-BARS = {"step": 3.2, "memory": 0.5, "authors": 0.5, "explanation": 1.1}
+BARS = {"step": 3.2, "memory": 0.5, "authors": 0.5}
 MODES: tuple[Mode, ...] = ("forward", "unrolled")
 MEASURED = ("forward", "own_step", "forward_bfloat16")  # beside the authors' step
 Job = Callable[[int], None]
@@ -55,7 +55,7 @@ def main() -> None:
         "batch": [options.batch_size, LENGTH], "torch": torch.__version__, "machine": platform.machine(),
         "cores": os.cpu_count(), "load": os.getloadavg()[0], "bars": BARS, "authors_seconds": AUTHORS,
     }  # fmt: skip
-    for part in (times, memory, explanations):
+    for part in (times, memory):
         found |= part(desk)
         keep(found, options.output)
 
@@ -163,20 +163,6 @@ def memory(desk: Desk) -> dict[str, Any]:
     found = {name: peak(lambda job=job: job(1)) for name, job in jobs(desk).items()}
     more = {mode: found[mode] - found["student"] for mode in MODES}
     return {"megabytes": found, "more_megabytes": more, "memory_share": more["forward"] / more["unrolled"]}
-
-
-def explanations(desk: Desk) -> dict[str, Any]:
-    """Of the teacher's answers, with and without an explanation of the same pass, under fused attention."""
-    method, model = desk.scaffold.explainer, desk.teacher
-
-    def explained(number: int) -> None:
-        batch = desk.batches[number]
-        outputs = model(batch, capture=method.capture)
-        method.from_outputs(model, batch, outputs, outputs.logits.argmax(-1), keep_graph=False)
-
-    with model.evaluating(), torch.no_grad():
-        plain = {"plain": lambda number: model(desk.batches[number]).logits.argmax(-1)}
-        return {"explanation": timed(plain | {"explained": explained}, len(desk.batches), ("plain",))}
 
 
 def timed(jobs: dict[str, Any], count: int, bases: tuple[str, ...]) -> dict[str, dict[str, float]]:

@@ -1,38 +1,58 @@
 """What a step costs over plain fine-tuning: real sentences, one thread, CPU seconds.
 
 `guided`: by an explainer, batches of 32. `regex`: all of its terms on a share of each batch, and each alone on all of
-it, batches of 16 sentences of at most 15 words. `cited`: citations of the demo's language model, batches of 16, `RUNS`
-times each, so that ablations that are kept for so many epochs are measured in every fourth step of an example; there
-the ratio is of all steps together.
+it, batches of 16 sentences of at most 15 words. `ivra`: its criteria, batches of 64 rows of 32 tokens, and its
+explanations over a forward pass. `cited`: citations of the demo's language model, batches of 16, `RUNS` times each, so
+that ablations that are kept for so many epochs are measured in every fourth step of an example; there the ratio is of
+all steps together.
 
-The kinds of step take turns over the same batches, so that what else the machine does falls on all of them.
+The kinds of step take turns over the same batches, so that what else the machine does falls on all of them. For `ivra`
+freed memory stays with the process (glibc): else some passes, plain ones among them, have to ask the system for all of
+it again, which here takes up to a tenth of their time.
 """
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 import exegete
 from exegete.data.generated.retrieval import vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
+from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.models import Batch, ExplainedModel
 from exegete.models.generation.model import GeneratingModel
-from exegete.objectives import AblationFidelity, CrossEntropy, ExplanationLoss, KlToOriginal, Objective, StepContext
+from exegete.objectives import (
+    AblationFidelity,
+    Comprehensiveness,
+    Consistency,
+    CrossEntropy,
+    ExplanationLoss,
+    KlToOriginal,
+    Objective,
+    StepContext,
+    Sufficiency,
+)
 from exegete.recipes import RECIPES
 from exegete.training.answering import untrained
+from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent
 from exegete.training.loop.module import TrainingModule
-from timing import DATA, given, keep, minilm
+from timing import DATA, given, keep, minilm, ratios
 
 RUNS = 4
 BARS = {"attention_last": 1.15, "attention_rollout": 1.3, "input_x_gradient": 3.0, "alti": None, "decompx_linear": None}
 CITED: dict[str, Any] = {"explainer": exegete.explainer("decompx_linear"), "granularity": "source"}
 CITING = {"cite": {}, "cite, kept": {"lifetime": RUNS}, "cite, every 4": {"every": 4}}
+IVRA_BARS = {"explanation": 1.10, "comprehensiveness": 2.3, "sufficiency": 2.3, "consistency": 1.3}
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 REGEX_BAR = 2.5
 NOTHING = dict.fromkeys(("gradient_weight", "adversarial_weight", "guidance_weight"), 0.0)
 GUIDANCE = {f"IG of {points}": {"points": points} for points in (1, 2, 4, 8)} | {
@@ -51,8 +71,8 @@ REGEX: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     """Runs, prints, and keeps the figures as JSON."""
-    options = given(__doc__, parts=["guided", "regex", "cited"], steps=12)
-    parts = {"guided": guided, "regex": regex, "cited": cited}
+    options = given(__doc__, parts=["guided", "regex", "cited", "ivra"], steps=12)
+    parts = {"guided": guided, "regex": regex, "cited": cited, "ivra": ivra}
     keep({part: parts[part](options.steps) for part in options.parts}, options.output)
 
 
@@ -76,6 +96,42 @@ def sentences(model: ExplainedModel, size: int, steps: int, words: int = 100) ->
     """Batches of real sentences of so many words at most, one more than are counted."""
     rows = exegete.load_data(f"sst:{DATA / 'sst'}", "train").filter(lambda row: len(row["text"].split()) <= words)
     return [model.encode(rows.select(range(i * size, (i + 1) * size))) for i in range(steps + 1)]
+
+
+def ivra(steps: int) -> dict[str, dict[str, Any]]:
+    """Of a step with a criterion; and of an explanation made of a pass, over the pass alone."""
+    libc = ctypes.CDLL(None)
+    if not (libc.mallopt(MMAP_THRESHOLD, 1 << 30) and libc.mallopt(TRIM_THRESHOLD, (1 << 31) - 1)):
+        raise SystemExit("the C library cannot be told to keep memory")
+    model, found = minilm(), dict[str, dict[str, Any]]()
+    for length in (32, 128):
+        batch, target = rows_of(length, 16), torch.zeros(16, dtype=torch.long)
+
+        def explained(single: InterpretableAttention, batch: Batch = batch, target: Tensor = target) -> None:
+            single.from_outputs(model, batch, model(batch, capture=single.capture), target, keep_graph=False)
+
+        singles = {n: InterpretableAttention.untrained(model, normaliser=n) for n in ("sparsemax", "softmax")}
+        with torch.no_grad():
+            kinds = {name: partial(explained, each) for name, each in singles.items()}
+            own = ratios(partial(model, batch), kinds, 2 * steps)
+        found[f"explanation of 16 texts of {length} tokens"] = own | {"bar": IVRA_BARS["explanation"]}
+    single = InterpretableAttention.untrained(model, normaliser="softmax")
+    criteria: dict[str, Objective] = {
+        "comprehensiveness": Comprehensiveness(single),
+        "sufficiency": Sufficiency(single),
+        "consistency": Consistency(single),
+        "simulatability": Simulatability(single, student=SimulatingStudent(minilm())),
+    }
+    steps_of = {"plain": [CrossEntropy()]} | {name: [CrossEntropy(), each] for name, each in criteria.items()}
+    spent = costs(model, [rows_of(32, 64)] * (1 + steps // 2), steps_of)
+    return found | {name: cost | {"bar": IVRA_BARS.get(name)} for name, cost in spent.items()}
+
+
+def rows_of(length: int, count: int) -> Batch:
+    """Rows of so many tokens each, of sentences one after the other."""
+    words = " ".join(row["text"] for row in exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=800)).split()
+    rows = [{"text": " ".join(words[i * length : (i + 1) * length]), "label": i % 2} for i in range(count)]
+    return minilm(length).encode(rows)
 
 
 def cited(steps: int) -> dict[str, dict[str, float | None]]:
