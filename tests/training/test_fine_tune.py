@@ -238,6 +238,14 @@ def test_early_stopping_stops_early(tmp_path):
     assert run(tmp_path, early_stopping_patience=2, arguments=arguments).steps == 3 * 2
 
 
+def test_without_evaluations_a_recipe_runs_to_its_end_and_patience_is_refused(tmp_path):
+    unjudged = ARGUMENTS | {"num_train_epochs": 2, "eval_strategy": "no", "load_best_model_at_end": False}
+    data = generated(size=64)
+    assert RECIPES["er_joint"]().train("tiny", data, data, tmp_path / "joint", arguments=unjudged).steps > 0
+    with pytest.raises(ExegeteError, match="set eval_strategy to epoch or steps"):
+        run(tmp_path / "other", early_stopping_patience=2, arguments=unjudged)
+
+
 def labelled(feature, *labels):
     """A text for each label, the first of all without a fault."""
     first = [0] if isinstance(feature, List) else 0

@@ -98,7 +98,7 @@ class Recipe:
             del own["metric_for_best_model"]
         return options.filled(
             {**own, **new},
-            early_stopping_patience=self.patience,
+            early_stopping_patience=None if options.arguments.get("eval_strategy") == "no" else self.patience,
             early_stopping_threshold=self.threshold,
             max_length=self.max_length,
             head_rate=1.0 if new else self.head_rate,

@@ -71,13 +71,16 @@ class ObjectiveTrainer(Trainer):
             raise ExegeteError("label smoothing is not supported: set label_smoothing_factor=0")
         if args.gradient_checkpointing:
             _require_recomputable(objectives)
+        options = options or RunOptions()
+        if options.early_stopping_patience is not None and args.eval_strategy == "no":
+            raise ExegeteError("without evaluations nothing stops early: set eval_strategy to epoch or steps")
         require_processes(args)
         args = copy(args)
         args.remove_unused_columns = False
         if args.n_gpu > 1:
             args._n_gpu = 1
         self.explained = model
-        self.options = options or RunOptions()
+        self.options = options
         self.part, self.usual_size = 0, torch.ones(len(objectives))
         self._sums: dict[str, Tensor] = {}
         module = self.made_module(model, objectives)
