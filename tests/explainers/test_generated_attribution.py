@@ -301,6 +301,10 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert np.shape(found["scores"]) == (2, 2)
     assert (tmp_path / "page.html").read_text().count('class="row"') == 2
     assert Attributions.load(tmp_path / "kept")[0].method == "occlusion"
+    own = ("--methods", "input_x_gradient", "--response", CHAT["response"], "--attribute-target", "--json")
+    code, out, errors = explain("--messages", "chat.json", *sources, *own)
+    assert code == 0, errors
+    assert np.shape(json.loads(out)[0]["prefix"]) == (2, len(found["tokens"]))
     code, out, errors = explain("--prompt", "prompt.txt", *sources, "--dry-run", "--methods", "occlusion,saliency")
     assert code == 0, errors
     assert len(out.splitlines()) == 3

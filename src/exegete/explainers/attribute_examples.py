@@ -59,6 +59,7 @@ def attribute(
     show_progress: bool | None = None,
     allow_nan: bool = False,
     stride: int | None = None,
+    attribute_target: bool = False,
     **params: Any,
 ) -> Attributions[Any]: ...
 
@@ -75,6 +76,7 @@ def attribute(
     show_progress: bool | None = None,
     allow_nan: bool = False,
     stride: int | None = None,
+    attribute_target: bool = False,
     **params: Any,
 ) -> dict[str, Attributions[Any]]: ...
 
@@ -90,6 +92,7 @@ def attribute(
     show_progress: bool | None = None,
     allow_nan: bool = False,
     stride: int | None = None,
+    attribute_target: bool = False,
     **params: Any,
 ) -> Attributions[Any] | dict[str, Attributions[Any]]:
     """Explains examples, in their order.
@@ -110,6 +113,7 @@ def attribute(
         allow_nan: go on where scores are no finite numbers; a warning says for how many examples.
         stride: texts longer than the model takes are read in windows that share so many tokens, see `WindowedModel`: a
             token's score is the mean over the windows that hold it; default: texts are cut.
+        attribute_target: generated text: the response's own earlier tokens get scores, too (`prefix` of each result).
         params: the method's parameters, as `n_steps=50`.
 
     Raises:
@@ -129,7 +133,7 @@ def attribute(
         "explaining", len(rows) * sum(each or 1.0 for each in passes), show_progress, _seconds(model, rows, passes)
     ) as done:
         found = [
-            _attributed(model, rows, *each, target, batch_size, allow_nan, partial(_tell, done, cost))
+            _attributed(model, rows, *each, target, batch_size, allow_nan, partial(_tell, done, cost), attribute_target)
             for each, cost in zip(chosen, passes, strict=True)
         ]
     if not isinstance(method, list):
@@ -183,11 +187,14 @@ def _attributed(
     batch_size: int | None,
     allow_nan: bool,
     done: Callable[[int], None],
+    attribute_target: bool,
 ) -> Attributions[Any]:
     """The examples by one method; `done` is told how many more are."""
     if isinstance(model, GeneratingModel) and unit is not None:
-        items = attribute_generated(model, rows, chosen, target, unit, done=done, allow_nan=allow_nan)
-        return Attributions(items, _config(model, chosen))
+        asked: Any = {"done": done, "allow_nan": allow_nan, "attribute_target": attribute_target}
+        return Attributions(attribute_generated(model, rows, chosen, target, unit, **asked), _config(model, chosen))
+    if attribute_target:
+        raise ExegeteError("attribute_target is about generated text: load the model with task='generation'")
     found: dict[int, Attribution] = {}
     broken = 0
     for number, indices in enumerate(batches(model, rows, batch_size, EXPLAINED_ON_A_CPU), 1):

@@ -26,6 +26,9 @@ from exegete.models.generation.model import GeneratingModel
 from exegete.models.outputs import finite
 from exegete.reports.generated import GeneratedAttribution
 
+SCORING_TOKENS = ("attention", "gradients", "decomposition")
+"""Families of methods that give every token a score, those of a response, too."""
+
 
 class Units(NamedTuple):
     """The U units of one example: their `names`, `spans` (text, start, end), and the number of each position's [L]."""
@@ -44,19 +47,27 @@ def attribute_generated(
     *,
     done: Callable[[int], None] = lambda count: None,
     allow_nan: bool = False,
+    attribute_target: bool = False,
 ) -> list[GeneratedAttribution]:
     """An attribution for each example; what has no response is answered first.
 
     `target`: "response" (or "predicted"), "sentences", "words", "tokens", or spans (start, end) of response tokens.
     An example with a `foil`, another response, has one row: the whole response's scores minus those of the foil.
-    `done` is told of each.
+    `attribute_target`: the response's own tokens get scores, too, in `prefix`. `done` is told of each.
+
+    Raises:
+        ExegeteError: `attribute_target` of a method that gives scores to units of a prompt alone, or with a foil.
     """
+    if attribute_target:
+        _require_scores_of_tokens(method)
     found = list[GeneratedAttribution]()
     for index, row in enumerate(rows):
         example = as_example(row)
         foil = example.pop("foil", None)
         if foil is None:
-            found.append(_attributed(model, model.encode([example]), method, target, unit, index))
+            found.append(_attributed(model, model.encode([example]), method, target, unit, index, attribute_target))
+        elif attribute_target:
+            raise ExegeteError("a foil begins otherwise than the response: leave it or attribute_target out")
         else:
             found.append(_contrasted(model, example, foil, method, unit, index))
         if not allow_nan:
@@ -133,8 +144,9 @@ def _contrasted(
 
 
 def _attributed(
-    model: GeneratingModel, batch: Batch, method: Explainer, target: Any, unit: Granularity, index: int
-) -> GeneratedAttribution:
+    model: GeneratingModel, batch: Batch, method: Explainer, target: Any, unit: Granularity, index: int,
+    attribute_target: bool = False,
+) -> GeneratedAttribution:  # fmt: skip
     (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
     spans = spans_of(exchange, target)
     targets = torch.tensor(spans, device=batch.device)[:, None]
@@ -142,10 +154,14 @@ def _attributed(
         table = finite(model(batch).logits)
     log_probs = [float(model.task.log_probability(table, span)) for span in targets]
     found = units_of(batch, unit)
-    scores = _scores(method, model, batch, targets, found)
+    if attribute_target:
+        scores, prefix = _with_prefix(method, model, batch, targets, found)
+    else:
+        scores, prefix = _scores(method, model, batch, targets, found), None
     return GeneratedAttribution(
         scores=scores,
         bounds=_promised(method, scores, spans, exchange, unit),
+        prefix=prefix,
         units=found.names,
         unit_spans=found.spans,
         spans=tuple(spans),
@@ -172,6 +188,26 @@ def _scores(
             carried: NDArray[np.float32] = sums[:, 0].cpu().numpy().astype(np.float32)
             return carried
     return _pooled(method.attribute_each(model, batch, targets)[:, 0].double().cpu(), found)
+
+
+def _with_prefix(
+    method: Explainer, model: GeneratingModel, batch: Batch, targets: Tensor, found: Units
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """[T, U] Scores of the units, and [T, R] of the response's tokens, NaN of what a span does not read."""
+    assert batch.response is not None
+    wide = replace(batch, content=batch.content | batch.response)
+    scores = method.attribute_each(model, wide, targets)[:, 0].double().cpu()
+    prefix: NDArray[np.float32] = scores[:, batch.response[0].cpu()].numpy().astype(np.float32)
+    last_read = targets[:, 0, 1:].cpu().numpy() - 2
+    prefix[np.arange(prefix.shape[1]) > last_read] = np.nan
+    return _pooled(scores, found), prefix
+
+
+def _require_scores_of_tokens(method: Explainer) -> None:
+    if method.card.family not in SCORING_TOKENS or {"granularity", "unit"} & method.params.keys():
+        raise ExegeteError(
+            f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(SCORING_TOKENS)}"
+        )
 
 
 def _pooled(scores: Tensor, found: Units) -> NDArray[np.float32]:

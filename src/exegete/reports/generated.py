@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from math import isnan
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,8 @@ class GeneratedAttribution:
     end) in characters of the visible text of that number; `spans` [T]: (start, end) in tokens of the response;
     `log_probs` [T] of the spans; `exchange`: the prompt and the response. `signed`: whether negative scores mean
     evidence against a span. `truncated`: whether the prompt was cut. `index`: the position in the input. `bounds`
-    [T, U]: by how much a span's log-probability is promised to fall without a unit, NaN where nothing is.
+    [T, U]: by how much a span's log-probability is promised to fall without a unit, NaN where nothing is. `prefix`
+    [T, R]: scores of the response's own tokens, NaN of those that a span does not read.
 
     Raises `ExegeteError` when lengths disagree or `params` are not JSON.
     """
@@ -65,6 +66,7 @@ class GeneratedAttribution:
     signed: bool = True
     truncated: bool = False
     bounds: NDArray[np.float32] | None = None
+    prefix: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         plain = {
@@ -75,6 +77,7 @@ class GeneratedAttribution:
             "log_probs": floats(self.log_probs, "log_probs", 1),
             "params": json_values(self.params),
             "bounds": None if self.bounds is None else floats(self.bounds, "bounds", 2),
+            "prefix": None if self.prefix is None else floats(self.prefix, "prefix", 2),
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
@@ -83,6 +86,9 @@ class GeneratedAttribution:
             raise ExegeteError(f"expected scores of {shape[0]} spans × {shape[1]} units, got {self.scores.shape}")
         if self.bounds is not None and self.bounds.shape != shape:
             raise ExegeteError(f"expected bounds of {shape[0]} spans × {shape[1]} units, got {self.bounds.shape}")
+        read = (shape[0], len(self.exchange.tokens))
+        if self.prefix is not None and self.prefix.shape != read:
+            raise ExegeteError(f"expected a prefix of {read[0]} spans × {read[1]} tokens, got {self.prefix.shape}")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GeneratedAttribution):
@@ -146,11 +152,19 @@ class GeneratedAttribution:
         bounds = () if self.bounds is None else self.bounds[row].tolist()
         return {unit: bound for unit, bound in zip(self.units, bounds, strict=False) if not isnan(bound)}
 
-    def to_pandas(self) -> pd.DataFrame:
-        """The scores with the explained spans as rows and the units as columns."""
+    def to_pandas(self, side: Literal["prompt", "response"] = "prompt") -> pd.DataFrame:
+        """The scores with the explained spans as rows and the units, or the response's own tokens, as columns.
+
+        Raises:
+            ExegeteError: the response's tokens have no scores.
+        """
         import pandas as pd
 
-        return pd.DataFrame(self.scores, index=list(self.row_texts), columns=list(self.units))
+        if side == "prompt":
+            return pd.DataFrame(self.scores, index=list(self.row_texts), columns=list(self.units))
+        if self.prefix is None:
+            raise ExegeteError("the response's own tokens have no scores: explain with attribute_target")
+        return pd.DataFrame(self.prefix, index=list(self.row_texts), columns=list(self.exchange.tokens))
 
     def to_latex(self, caption: str = "", label: str = "") -> str:
         """A heat map of the scores as a LaTeX table."""

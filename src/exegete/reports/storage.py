@@ -88,10 +88,11 @@ GENERATED = Kind(
             "truncated": pa.bool_(),
             "params": pa.string(),
             "bounds": pa.list_(pa.list_(pa.float32())),
+            "prefix": pa.list_(pa.list_(pa.float32())),
         }
     ),
-    frozenset({"bounds"}),
-    frozenset({"bounds"}),
+    frozenset({"bounds", "prefix"}),
+    frozenset({"bounds", "prefix"}),
 )
 KINDS = {kind.name: kind for kind in (ATTRIBUTIONS, GENERATED)}
 

@@ -89,6 +89,9 @@ def explain(
     temperature: Annotated[
         float, typer.Option("--temperature", min=0.0, help="Generation: 0 takes the likeliest token, others draw.")
     ] = 0.0,
+    attribute_target: Annotated[
+        bool, typer.Option("--attribute-target", help="Generation: scores of the response's own earlier tokens, too.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Generation: print what would be done, and stop.")] = False,
     allow_nan: options.AllowNan = False,
     incomplete: options.Incomplete = False,
@@ -108,8 +111,10 @@ def explain(
 
     Example: exegete explain --task generation --prompt prompt.txt --source doc1.txt --source doc2.txt --model my-model
     """
-    if task != "generation" and (prompt or messages or source or response or dry_run):
-        raise ExegeteError("--prompt, --messages, --source, --response and --dry-run go with --task generation")
+    if task != "generation" and (prompt or messages or source or response or dry_run or attribute_target):
+        raise ExegeteError(
+            "--prompt, --messages, --source, --response, --attribute-target and --dry-run go with --task generation"
+        )
     loaded: dict[str, Any] = {"device": device, "dtype": dtype, "max_length": max_length, "incomplete": incomplete}
     loaded |= options.prompt(template, labels)
     files = [prompt, messages, *(each.rpartition("=")[2] for each in source or ())]
@@ -159,6 +164,7 @@ def explain(
         unit=cast(Any, unit),
         allow_nan=allow_nan,
         stride=stride,
+        attribute_target=attribute_target,
         show_progress=False if quiet else None,
     )
     _show(sum(by_method.values(), Attributions()), explained.task.name, output_dir, html, json, quiet)

@@ -31,7 +31,7 @@ class Stretch(NamedTuple):
 class LitText(NamedTuple):
     """The parts of a page: pieces of prompt and response, and for all rows together and each row the row's text, the
     shade of each unit (`colors.level`, the strongest of a row at the end of the scale), and the best units in words;
-    `promise`: how what is promised of them is read.
+    `own`: the shades of the response's own parts, row by row; `promise`: how what is promised is read.
     """
 
     item: GeneratedAttribution
@@ -40,6 +40,7 @@ class LitText(NamedTuple):
     levels: list[list[int]]
     best: list[str]
     promise: str
+    own: list[list[int]]
 
 
 def lit(item: GeneratedAttribution) -> LitText:
@@ -48,7 +49,18 @@ def lit(item: GeneratedAttribution) -> LitText:
     names = (TOGETHER, *item.row_texts)
     best = [f"{name}: {_best(item, row - 1 if row else None)}" for row, name in enumerate(names)]
     answer = stretches(item.response, [item.exchange.extent(span) for span in item.spans])
-    return LitText(item, stretches(item.prompt, item.places), answer, levels(rows), best, promise(item))
+    shades = levels(np.concatenate([rows, _own_parts(item)], axis=1))
+    units = [row[: len(item.units)] for row in shades]
+    own = [] if item.prefix is None else [row[len(item.units) :] for row in shades]
+    return LitText(item, stretches(item.prompt, item.places), answer, units, best, promise(item), own)
+
+
+def _own_parts(item: GeneratedAttribution) -> NDArray[np.float32]:
+    """[1 + T, T] Of all rows together, which have none, and of each row, the sum of the tokens of every other one."""
+    if item.prefix is None:
+        return np.zeros((1 + len(item.spans), 0), np.float32)
+    parts = [np.nansum(item.prefix[:, start:end], axis=1) for start, end in item.spans]
+    return np.concatenate([np.zeros((1, len(parts)), np.float32), np.stack(parts, axis=1)])
 
 
 def stretches(text: str, extents: Sequence[Extent]) -> list[Stretch]:
@@ -87,7 +99,7 @@ def render(item: GeneratedAttribution, *, plain: bool, unit: str = "") -> Text:
     for row, name in enumerate(item.row_texts):
         chance = float(np.exp(item.log_probs[row]))
         text.append(f"{clean(name)} ", "bold").append(f"({chance:.2g}) ", "dim").append(
-            f"← {clean(_best(item, row))}\n"
+            f"← {clean(_best(item, row))}{_read_before(item, row)}\n"
         )
     text.rstrip()
     return text
@@ -130,6 +142,11 @@ def promise(item: GeneratedAttribution) -> str:
         return ""
     sure = f", right in {1 - item.params['alpha']:.0%} of cases" if "alpha" in item.params else ""
     return f"[≥ x]: without it the log-probability falls by x at least{sure}"
+
+
+def _read_before(item: GeneratedAttribution, row: int) -> str:
+    """What a row owes to the response before it."""
+    return "" if item.prefix is None else f", the response so far {np.nansum(item.prefix[row]):+.3g}"
 
 
 def _best(item: GeneratedAttribution, row: int | None) -> str:

@@ -1,14 +1,18 @@
 for (const box of document.querySelectorAll(".exegete .lit:not([data-ready])")) {
   box.dataset.ready = "";
   const levels = JSON.parse(box.dataset.levels), best = JSON.parse(box.dataset.best);
+  const own = JSON.parse(box.dataset.own || "[]");
+  const shade = (level) => (level ? (level < 0 ? "n" : box.dataset.shade) + Math.abs(level) : "");
   const rows = [...box.querySelectorAll("[data-row]")];
   let pinned = 0;
   const show = (row) => {
     for (const piece of box.querySelectorAll("[data-unit]")) {
-      const level = levels[row][piece.dataset.unit];
-      piece.className = level ? (level < 0 ? "n" : box.dataset.shade) + Math.abs(level) : "";
+      piece.className = shade(levels[row][piece.dataset.unit]);
     }
-    for (const each of rows) each.setAttribute("aria-pressed", Number(each.dataset.row) === row);
+    for (const each of rows) {
+      each.setAttribute("aria-pressed", Number(each.dataset.row) === row);
+      each.className = `row ${own.length ? shade(own[row][each.dataset.row - 1]) : ""}`.trim();
+    }
     box.querySelector("[role=status]").textContent = best[row];
   };
   for (const each of rows) {

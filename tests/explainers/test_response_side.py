@@ -1,0 +1,122 @@
+"""Scores of a response's own tokens beside those of its prompt, from decoders and from encoders with decoders."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import exegete
+from chats import CHAT, chatting
+from exegete import Attributions, ExegeteError
+from exegete.reports.highlighted.generated_view import lit
+from exegete.reports.terminal import render
+from two_sided import two_sided
+
+SPANS = [(0, 1), (1, 4), (0, 6)]
+ASKED = {"prompt": "a moving film about a small town", "response": " it is simply long , and dull"}
+
+
+def explained(model, example, method="input_x_gradient", spans=SPANS, **params):
+    return exegete.attribute(model, [example], method, list(spans), unit="token", attribute_target=True, **params)[0]
+
+
+@torch.enable_grad()
+def products(model, table, ids, response, spans):
+    """[T, R] Embedding · gradient of log p of each span at each response token, by autograd through the whole model.
+
+    `table`: the module whose last call of a pass embeds the response.
+    """
+    found, kept = [], []
+    for start, end in spans:
+        handle = table.register_forward_hook(lambda _, __, out: kept.append(out) or out)
+        try:
+            logits = model(**ids).logits[0, -len(response) - 1 : -1].log_softmax(-1)
+        finally:
+            handle.remove()
+        score = logits.gather(1, response[:, None])[start:end].sum()
+        (slope,) = torch.autograd.grad(score, kept[-1])
+        found.append((kept[-1] * slope).sum(-1)[0, -len(response) :].detach().numpy())
+    return np.stack(found)
+
+
+def read(scores, spans):
+    """With NaN where a span does not read."""
+    return np.where([[token < end - 1 for token in range(scores.shape[1])] for _, end in spans], scores, np.nan)
+
+
+def test_a_decoders_own_tokens_have_their_embedding_times_gradient():
+    model = chatting()
+    item = explained(model, CHAT)
+    ids = model.tokenizer(item.prompt + item.response, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    table = model.model.get_input_embeddings()
+    expected = products(model.model, table, {"input_ids": ids}, ids[0, -len(item.exchange.tokens) :], SPANS)
+    np.testing.assert_allclose(item.prefix, read(expected, SPANS), rtol=1e-5, atol=1e-8)
+    without = exegete.attribute(model, [CHAT], "input_x_gradient", SPANS, unit="token")[0]
+    np.testing.assert_allclose(item.scores, without.scores, rtol=1e-5, atol=1e-8)
+    assert without.prefix is None
+
+
+@pytest.mark.parametrize("family", ["bart", "t5"])
+def test_what_a_decoder_read_beside_its_encoder(family):
+    model = two_sided(family)
+    item = explained(model, ASKED)
+    batch = model.encode([ASKED])
+    response = batch.inputs["input_ids"][0, batch.response[0]]
+    source = batch.inputs["input_ids"][:, ~batch.decoded[0]]
+    start = torch.tensor([model.start])
+    ids = {"input_ids": source, "decoder_input_ids": torch.cat([start, response[None]], 1)}
+    whole = model.model.inner
+    expected = products(whole, whole.get_decoder().embed_tokens, ids, response, SPANS)
+    np.testing.assert_allclose(item.prefix, read(expected, SPANS), rtol=1e-5, atol=1e-8)
+    assert np.abs(np.nan_to_num(item.prefix)).max() > 1e-6
+
+
+@pytest.mark.parametrize("method", ["saliency", "attn_lrp", "attention_last", "attention_rollout", "decompx_linear"])
+def test_methods_that_score_tokens_score_those(method):
+    model = chatting()
+    item = explained(model, CHAT, method)
+    assert (np.isfinite(item.prefix) == np.isfinite(read(item.prefix * 0 + 1, SPANS))).all()
+    assert np.isnan(item.prefix[0]).all()
+    assert np.nansum(np.abs(item.prefix[1:]), axis=1).min() > 0
+
+
+def test_it_is_seen_and_kept(tmp_path):
+    item = explained(chatting(), CHAT, spans=[(0, 3), (3, 9)])
+    kept = Attributions([item])
+    kept.save(tmp_path / "kept")
+    assert Attributions.load(tmp_path / "kept") == kept
+    frame = item.to_pandas("response")
+    assert list(frame.columns) == list(item.exchange.tokens)
+    np.testing.assert_array_equal(frame.to_numpy(), item.prefix)
+    own = lit(item).own
+    assert own[0] == [0, 0]
+    assert own[2][0] != 0
+    assert own[1][1] == 0, "a span reads nothing behind it"
+    shades = re.search(r'data-own="([^"]*)"', kept.to_html(tmp_path / "page.html"))[1]
+    assert json.loads(shades) == own
+    assert f"the response so far {np.nansum(item.prefix[1]):+.3g}" in render(item, plain=True).plain
+    bare = exegete.attribute(chatting(), [CHAT], "input_x_gradient", [(0, 3)], unit="token")[0]
+    assert lit(bare).own == []
+    with pytest.raises(ExegeteError, match="explain with attribute_target"):
+        bare.to_pandas("response")
+
+
+def test_who_has_none_says_so():
+    model = chatting()
+    for method in ("occlusion", "lime", "random"):
+        with pytest.raises(ExegeteError, match="no scores to a response's own tokens: choose one of attention"):
+            explained(model, CHAT, method)
+    with pytest.raises(ExegeteError, match="a foil begins otherwise"):
+        explained(model, CHAT | {"foil": "Never."})
+    with pytest.raises(ExegeteError, match="task='generation'"):
+        exegete.attribute(classifying(), "a film", "saliency", attribute_target=True)
+
+
+def classifying():
+    """A model that classifies."""
+    import families
+    from exegete.models import ExplainedModel
+
+    return ExplainedModel(families.tiny("bert", "SequenceClassification"), families.tokenizer("bert"))
