@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import distribution
 from itertools import accumulate
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -183,7 +184,7 @@ def peak(job: Callable[[], None]) -> float:
         job()
     with tempfile.NamedTemporaryFile(suffix=".json") as trace:
         record.export_chrome_trace(trace.name)
-        events = json.load(trace)["traceEvents"]
+        events = json.loads(Path(trace.name).read_text())["traceEvents"]
     own = sorted((event for event in events if event.get("name") == "[memory]"), key=lambda event: event["ts"])
     return max(accumulate((event["args"]["Bytes"] for event in own), initial=0)) / 1e6
 
