@@ -81,6 +81,13 @@ print(result[0].citations(k=1), "needed:", row["evidence"])
 exegete.attribute(model, [chat], method="occlusion", unit="token", target="words")
 
 # %% [markdown]
+# A word also comes from those before it. With `attribute_target` methods that score tokens say how much: the parts of
+# the answer before the one you point at light up, too.
+
+# %%
+exegete.attribute(model, [chat], method="input_x_gradient", unit="token", target="words", attribute_target=True)
+
+# %% [markdown]
 # ## Which method to trust
 #
 # The evidence is known, so `recall_at_k` says how often the needed order comes first; `topk_drop` how much less

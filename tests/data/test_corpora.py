@@ -1,22 +1,12 @@
 import io
 import json
-import os
 import random
 import tarfile
-from pathlib import Path
 
 import pytest
 
 from exegete.data import load_data
 from exegete.errors import ExegeteError
-
-CORPORA = Path(os.environ.get("EXEGETE_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
-
-
-def corpus(name):
-    if not (CORPORA / name).exists():
-        pytest.skip(f"no {name} under $EXEGETE_DATA ({CORPORA})")
-    return CORPORA / name
 
 
 def pieces(data, column="text", spans="rationale"):
@@ -290,15 +280,15 @@ def test_mlqe_malformed(tmp_path):
 
 
 @pytest.mark.real
-def test_real_sst_has_the_published_counts():
-    folder = corpus("sst")
+def test_real_sst_has_the_published_counts(real_data):
+    folder = real_data / "sst"
     sizes = {split: len(load_data(f"sst:{folder}", split)) for split in ("train", "dev", "test")}
     assert sizes == {"train": 6920, "dev": 872, "test": 1821}
 
 
 @pytest.mark.real
-def test_real_movies_mark_the_evidence_their_annotators_quote():
-    folder = corpus("movies")
+def test_real_movies_mark_the_evidence_their_annotators_quote(real_data):
+    folder = real_data / "movies"
     for split, file, size in (("train", "train", 1800), ("dev", "val", 200), ("test", "test", 199)):
         data = load_data(f"eraser:{folder}", split)
         assert len(data) == size
@@ -310,20 +300,20 @@ def test_real_movies_mark_the_evidence_their_annotators_quote():
 
 
 @pytest.mark.real
-def test_real_snli_squad_and_reviews_have_their_sizes():
-    assert [len(load_data(f"snli:{corpus('snli')}", split)) for split in ("dev", "test")] == [9842, 9824]
-    everything = load_data(f"squad:{corpus('squad/dev-subset.json')}", "all")
+def test_real_snli_squad_and_reviews_have_their_sizes(real_data):
+    assert [len(load_data(f"snli:{real_data / 'snli'}", split)) for split in ("dev", "test")] == [9842, 9824]
+    everything = load_data(f"squad:{real_data / 'squad/dev-subset.json'}", "all")
     assert len(everything) == 1407
     assert sum(answer == [] for answer in everything["answer"]) == 702
-    spec = f"labelled:{corpus('reviews/customer-reviews.txt')}?skip_empty=true"
+    spec = f"labelled:{real_data / 'reviews/customer-reviews.txt'}?skip_empty=true"
     assert len(load_data(spec, "all")) == 3771
     assert sum(len(load_data(spec, split)) for split in ("train", "dev", "test")) == 3771
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(("pair", "matched"), [("en-de", 993), ("ro-en", 1000), ("et-en", 1000)])
-def test_real_mlqe_marks_as_many_words_as_are_tagged(pair, matched):
-    folder = corpus("mlqe-pe")
+def test_real_mlqe_marks_as_many_words_as_are_tagged(real_data, pair, matched):
+    folder = real_data / "mlqe-pe"
     data = load_data(f"mlqe:{folder}?pair={pair}", "dev")
     assert len(data) == 1000
     assert len(load_data(f"mlqe:{folder}?pair={pair}")) == 7000

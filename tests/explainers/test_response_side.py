@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,18 @@ import torch
 import exegete
 from chats import CHAT, chatting
 from exegete import Attributions, ExegeteError
+from exegete.explainers import EXPLAINERS
+from exegete.explainers.generated import SCORING_TOKENS, for_units
+from exegete.explainers.plan import plan
 from exegete.reports.highlighted.generated_view import lit
 from exegete.reports.terminal import render
 from two_sided import two_sided
 
 SPANS = [(0, 1), (1, 4), (0, 6)]
+SCORING = [name for name, kind in EXPLAINERS.items() if kind.card.family in SCORING_TOKENS]
+SCORING.remove("decompx_classifier")  # has no use of a language model
+MOVING = ("integrated_gradients", "smooth_grad", "gradient_shap")
+"""What they begin with, or add, is at the response, too."""
 ASKED = {"prompt": "a moving film about a small town", "response": " it is simply long , and dull"}
 
 
@@ -73,13 +81,40 @@ def test_what_a_decoder_read_beside_its_encoder(family):
     assert np.abs(np.nan_to_num(item.prefix)).max() > 1e-6
 
 
-@pytest.mark.parametrize("method", ["saliency", "attn_lrp", "attention_last", "attention_rollout", "decompx_linear"])
-def test_methods_that_score_tokens_score_those(method):
+@pytest.mark.parametrize("method", SCORING)
+def test_every_method_that_scores_tokens_scores_those_that_are_read(method):
     model = chatting()
-    item = explained(model, CHAT, method)
+    item, without = explained(model, CHAT, method), exegete.attribute(model, [CHAT], method, SPANS, unit="token")[0]
     assert (np.isfinite(item.prefix) == np.isfinite(read(item.prefix * 0 + 1, SPANS))).all()
     assert np.isnan(item.prefix[0]).all()
     assert np.nansum(np.abs(item.prefix[1:]), axis=1).min() > 0
+    if method not in MOVING:
+        np.testing.assert_allclose(item.scores, without.scores, rtol=1e-5, atol=1e-7)
+
+
+@torch.no_grad()
+def test_attention_to_what_was_said_is_the_models():
+    model = chatting()
+    item = explained(model, CHAT, "attention_last", [(3, 4)])
+    prompt, whole = (
+        model.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        for text in (item.prompt, item.prompt + item.response)
+    )
+    model.model.set_attn_implementation("eager")
+    maps = model.model(whole, output_attentions=True).attentions[-1][0].mean(0)
+    said = maps[prompt.shape[1] + 2, prompt.shape[1] :][:3]  # where the fourth token is foretold
+    np.testing.assert_allclose(item.prefix[0, :3], said, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_paths_from_a_baseline_are_complete_over_both_sides():
+    model = chatting()
+    item = explained(model, CHAT, "integrated_gradients", [(0, 6)], n_steps=200)
+    batch = model.encode([CHAT])
+    wide = replace(batch, content=batch.content | batch.response)
+    ends = [model(wide, at).logits[0, :6, 0].sum() for at in (model.embed(wide), model.reference(wide))]
+    total = item.scores.sum() + np.nansum(item.prefix)
+    np.testing.assert_allclose(total, float(ends[0] - ends[1]), rtol=2e-3)
 
 
 def test_it_is_seen_and_kept(tmp_path):
@@ -112,6 +147,16 @@ def test_who_has_none_says_so():
         explained(model, CHAT | {"foil": "Never."})
     with pytest.raises(ExegeteError, match="task='generation'"):
         exegete.attribute(classifying(), "a film", "saliency", attribute_target=True)
+
+
+def test_the_plan_knows_of_it():
+    model = chatting()
+    chosen, unit = for_units("input_x_gradient", "source", {})
+    ways = [plan(model, CHAT, chosen, "tokens", unit, 8, attribute_target=own).way for own in (False, True)]
+    assert ways[0] == "derivatives forward from the units"
+    assert ways[1].startswith("back from")
+    with pytest.raises(ExegeteError, match="no scores to a response's own tokens"):
+        plan(model, CHAT, for_units("occlusion", unit, {})[0], "tokens", unit, 8, attribute_target=True)
 
 
 def classifying():

@@ -1,5 +1,8 @@
 """The page of a generated answer: pointing at a part of it lights up the prompt."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
@@ -36,4 +39,21 @@ def test_pointing_at_an_answer_lights_up_the_prompt(browser, tmp_path):
     assert shades(page)[:3] == first
     assert shades(page)[3:] == ["u8", "n3", "u1"], "another example's pieces are its own"
     assert not troubles
+    page.close()
+
+
+def test_pointing_at_a_part_shows_what_it_took_from_those_before(browser, tmp_path):
+    item = attribution()
+    prefix = np.full((2, len(item.exchange.tokens)), np.nan, np.float32)
+    prefix[0, 0], prefix[1] = 1.5, [-2, 0, 0, 0, *[np.nan] * (len(item.exchange.tokens) - 4)]
+    Attributions([replace(item, prefix=prefix)]).to_html(tmp_path / "page.html")
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    parts = page.locator("[data-row]")
+    expect(parts.nth(0)).to_have_class("row")
+    parts.nth(1).hover()
+    expect(parts.nth(0)).to_have_class("row n8")
+    expect(parts.nth(1)).to_have_class("row")
+    page.mouse.move(0, 0)
+    expect(parts.nth(0)).to_have_class("row")
     page.close()

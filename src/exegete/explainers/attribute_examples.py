@@ -114,6 +114,7 @@ def attribute(
         stride: texts longer than the model takes are read in windows that share so many tokens, see `WindowedModel`: a
             token's score is the mean over the windows that hold it; default: texts are cut.
         attribute_target: generated text: the response's own earlier tokens get scores, too (`prefix` of each result).
+            Methods that start from a baseline, or add noise, then do so there as well, which changes the prompt's.
         params: the method's parameters, as `n_steps=50`.
 
     Raises:
@@ -191,8 +192,10 @@ def _attributed(
 ) -> Attributions[Any]:
     """The examples by one method; `done` is told how many more are."""
     if isinstance(model, GeneratingModel) and unit is not None:
-        asked: Any = {"done": done, "allow_nan": allow_nan, "attribute_target": attribute_target}
-        return Attributions(attribute_generated(model, rows, chosen, target, unit, **asked), _config(model, chosen))
+        items = attribute_generated(
+            model, rows, chosen, target, unit, done=done, allow_nan=allow_nan, attribute_target=attribute_target
+        )
+        return Attributions(items, _config(model, chosen))
     if attribute_target:
         raise ExegeteError("attribute_target is about generated text: load the model with task='generation'")
     found: dict[int, Attribution] = {}

@@ -59,7 +59,7 @@ def attribute_generated(
         ExegeteError: `attribute_target` of a method that gives scores to units of a prompt alone, or with a foil.
     """
     if attribute_target:
-        _require_scores_of_tokens(method)
+        require_scores_of_tokens(method)
     found = list[GeneratedAttribution]()
     for index, row in enumerate(rows):
         example = as_example(row)
@@ -203,7 +203,8 @@ def _with_prefix(
     return _pooled(scores, found), prefix
 
 
-def _require_scores_of_tokens(method: Explainer) -> None:
+def require_scores_of_tokens(method: Explainer) -> None:
+    """Raises ExegeteError for a method that gives scores to units of a prompt alone."""
     if method.card.family not in SCORING_TOKENS or {"granularity", "unit"} & method.params.keys():
         raise ExegeteError(
             f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(SCORING_TOKENS)}"

@@ -9,7 +9,7 @@ from typing import Any
 from exegete.data.granularity import Granularity
 from exegete.explainers.backward_rules.rules import BackwardRules
 from exegete.explainers.base import Explainer, SinglePass
-from exegete.explainers.generated import removes, spans_of, units_of
+from exegete.explainers.generated import removes, require_scores_of_tokens, spans_of, units_of
 from exegete.explainers.gradients.by_parts import pays
 from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient, targets_together
 from exegete.models.generation.examples import as_example
@@ -44,9 +44,16 @@ class Plan:
 
 
 def plan(
-    model: GeneratingModel, row: Any, method: Explainer, target: Any, unit: Granularity, max_new_tokens: int
-) -> Plan:
-    """The work that an example would take, without doing it; sentences that are not there yet count as one."""
+    model: GeneratingModel, row: Any, method: Explainer, target: Any, unit: Granularity, max_new_tokens: int,
+    *, attribute_target: bool = False,
+) -> Plan:  # fmt: skip
+    """The work that an example would take, without doing it; sentences that are not there yet count as one.
+
+    Raises:
+        ExegeteError: as explaining does, for an example, a target, or a method that scores no response's tokens.
+    """
+    if attribute_target:
+        require_scores_of_tokens(method)
     example = as_example(row)
     there = "response" in example
     batch = model.encode([example if there else example | {"response": [model.pad_id] * max_new_tokens}])
@@ -54,16 +61,17 @@ def plan(
     count = len(exchange.tokens)
     rows = len(spans_of(exchange, target if there or target != "words" else "tokens"))
     size = len(units_of(batch, unit).names)
-    forward, backward, way = _passes(method, rows, size, targets_together(batch.length))
+    by_units = not attribute_target and pays(method, rows, size)
+    forward, backward, way = _passes(method, rows, size, targets_together(batch.length), by_units=by_units)
     return Plan(
         method.name, unit, batch.length - count, count, size, rows, int(forward) + 1, int(backward), way
     )  # one more reads the answer's own probability
 
 
-def _passes(method: Explainer, rows: int, units: int, together: int) -> tuple[float, float, str]:
+def _passes(method: Explainer, rows: int, units: int, together: int, *, by_units: bool) -> tuple[float, float, str]:
     """Forward and backward passes, and the way; `together`: rows that a backward pass may serve."""
     forward, backward = method.passes(units)
-    if pays(method, rows, units):
+    if by_units:
         return ceil(backward * (1 + PASSES_A_PART * units)), 0, "derivatives forward from the units"
     if removes(type(method)):
         return forward, backward, "changed prompts, each once for all rows"

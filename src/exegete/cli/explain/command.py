@@ -143,7 +143,8 @@ def explain(
         row = generated.example_of(text, prompt, messages, source or (), response)
         unit, ids = unit or generated.unit_of(row), split_ids(methods) or ["occlusion"]
         wanted, sizes = generated.target_of(target), (max_new_tokens, dtype, max_length)
-        typer.echo("\n".join(generated.plans(model, row, ids, wanted, unit, *sizes)))
+        planned = generated.plans(model, row, ids, wanted, unit, *sizes, attribute_target=attribute_target)
+        typer.echo("\n".join(planned))
         return
     explained = exegete.load(model, **loaded | ({} if task is None else {"task": task}))
     choose(threads, hidden_size(explained), device)

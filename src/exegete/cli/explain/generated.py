@@ -55,7 +55,7 @@ def target_of(text: str) -> Any:
 
 def plans(
     model: str, example: dict[str, Any], ids: Sequence[str], target: Any, unit: Any, max_new_tokens: int,
-    dtype: str | None, max_length: int | None,
+    dtype: str | None, max_length: int | None, *, attribute_target: bool,
 ) -> list[str]:  # fmt: skip
     """A line for each method: lengths, units, rows and passes; and what a pass keeps. No weights are read."""
     from exegete.explainers.generated import for_units
@@ -64,7 +64,10 @@ def plans(
 
     planned = weightless(model, dtype, max_length)
     chosen = [for_units(method, unit, {}) for method in ids]
-    found = [plan(planned, example, one, target, size, max_new_tokens) for one, size in chosen]
+    found = [
+        plan(planned, example, one, target, size, max_new_tokens, attribute_target=attribute_target)
+        for one, size in chosen
+    ]
     lines = [str(each) for each in found]
     if any(each.backward for each in found):
         kept = kept_bytes(planned, found[0].prompt_tokens, found[0].response_tokens)

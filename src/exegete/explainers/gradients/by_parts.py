@@ -31,7 +31,8 @@ def by_parts(
 ) -> Tensor | None:
     """[T, B, U] Sums of a method's scores over each of the parts [U, B, L]; None where it has to go backward.
 
-    A model with operations that carry no derivative forward (experts' grouped products) goes backward.
+    A model with operations that carry no derivative forward (experts' grouped products) goes backward: torch tells of
+    them by the error alone.
     """
     if not isinstance(method, OverDimensions):
         return None

@@ -56,7 +56,7 @@ def lit(item: GeneratedAttribution) -> LitText:
 
 
 def _own_parts(item: GeneratedAttribution) -> NDArray[np.float32]:
-    """[1 + T, T] Of all rows together, which have none, and of each row, the sum of the tokens of every other one."""
+    """[1 + T, T] What each row owes to the tokens of each; rows together, which come first, owe none."""
     if item.prefix is None:
         return np.zeros((1 + len(item.spans), 0), np.float32)
     parts = [np.nansum(item.prefix[:, start:end], axis=1) for start, end in item.spans]
