@@ -74,7 +74,8 @@ class CellBuilder:
         if part.recipe == methods.NONE:
             return other
         data = self.file.training[place.training]
-        arguments = {**self.file.arguments, **data.arguments, **part.arguments}
+        told = {**self.file.arguments, **data.arguments, **part.arguments}
+        arguments = {name: value for name, value in told.items() if value is not None}
         parameters, needs, parts = self._parameters(place, (*line, "parameters"))
         source = start.source if part.model is None else _A_RUN
         config = methods.resolved(part.recipe, parameters, arguments, source) | {
