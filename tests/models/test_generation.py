@@ -50,6 +50,17 @@ def test_one_pass_equals_decoding_step_by_step(family):
 
 
 @torch.no_grad()
+def test_a_tokenizer_with_token_types_changes_no_answer():
+    model = GeneratingModel(families.tiny("gpt2", "CausalLM", dtype=torch.float64, seed=1), families.tokenizer("bert"))
+    rows = [{"prompt": prompt, "response": "a dull film"} for prompt in ("a warm story", "what a slow and warm film")]
+    batch = model.encode(rows)
+    for row, table in enumerate(model(batch).logits):
+        ids, inside = batch.inputs["input_ids"][row], batch.attended[row]
+        prompt, response = (ids[inside & part].tolist() for part in (~batch.response[row], batch.response[row]))
+        torch.testing.assert_close(table, step_by_step(model, prompt, response), rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
 def test_logits_are_computed_only_where_a_token_is_predicted(monkeypatch):
     model, seen = generating(), []
     hook = model.model.lm_head.register_forward_hook(lambda _, inputs, output: seen.append(output.shape[1]))

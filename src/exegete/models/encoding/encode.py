@@ -87,7 +87,7 @@ def _texts(model: ExplainedModel, rows: Rows, tokenize: Callable[[Any, Rows], To
     pad = _Padding(max(len(row) for row in ids), left=model.is_decoder)
     attended = pad([torch.ones_like(row, dtype=torch.bool) for row in ids], fill=False)
     inputs = {"input_ids": pad(ids, fill=model.pad_id), "attention_mask": attended.long()}
-    if model.takes("token_type_ids") and "token_type_ids" in model.tokenizer.model_input_names:
+    if _has_token_types(model):
         inputs["token_type_ids"] = pad([torch.tensor(encoding.type_ids) for encoding in encodings], fill=0)
     batch = Batch(
         inputs=inputs,
@@ -98,6 +98,12 @@ def _texts(model: ExplainedModel, rows: Rows, tokenize: Callable[[Any, Rows], To
         **_annotations(model, rows, alignments, pad),
     )
     return model.with_positions(batch)
+
+
+def _has_token_types(model: ExplainedModel) -> bool:
+    """Whether the model is told which text a token is of; one that generates never is, and GPT-2 would add a word."""
+    generates = model.is_decoder and model.model.get_output_embeddings() is not None
+    return not generates and model.takes("token_type_ids") and "token_type_ids" in model.tokenizer.model_input_names
 
 
 def _tokenize(model: ExplainedModel, rows: Rows) -> Tokenized:
