@@ -19,6 +19,8 @@ from exegete.studies.runs.protocols.registry import check_protocol, follow
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.runs.store import Store
 from exegete.studies.spec.study_file import load_study
+from exegete.studies.tables.results import collect
+from exegete.studies.tables.tables import study_table
 from exegete.training.answering import train_answering
 from exegete.training.citations import held, measured, promise
 
@@ -40,11 +42,15 @@ def done(tmp_path_factory):
         "training": {"notes": {"train": "lessons", "dev": "dev"}},
         "models": {"base": {"source": str(root / "base-{seed}" / "model")}},
         "seeds": 2,
+        "arguments": {"warmup_steps": 7},
         "recipes": {
             "frozen": {"recipe": "none"},
-            "plain": {"recipe": "baseline", "arguments": {"max_steps": 1, "learning_rate": 1e-2}, "seeds": [0]},
+            "plain": {
+                "recipe": "baseline", "seeds": [0],
+                "arguments": {"max_steps": 1, "learning_rate": 1e-2, "warmup_steps": None},
+            },
             "fitted": {
-                "recipe": "at2", "arguments": {"max_steps": 2},
+                "recipe": "at2", "arguments": {"max_steps": 2, "warmup_steps": None},
                 "parameters": {"task": "generation", "granularity": "source", "ablations": 3},
             },
         },
@@ -64,11 +70,20 @@ def done(tmp_path_factory):
             },
             "drift": {
                 "datasets": ["redundant"], "recipes": ["frozen", "plain"], "protocol": "drift",
-                "options": {"original": {"run": "frozen"}, "n_masks": 5}, "seeds": None,
+                "options": {"original": {"run": "frozen"}, "n_masks": 5},
+            },
+            "short drift": {
+                "datasets": ["redundant"], "recipes": ["plain"], "protocol": "drift",
+                "options": {"original": {"run": "frozen"}, "n_masks": 3},
+            },
+        },
+        "tables": {
+            "drift": {
+                "rows": "judgement", "columns": "model", "where": {"recipe": "plain"},
+                "metrics": ["ablation_agreement"],
             },
         },
     }  # fmt: skip
-    del content["judgements"]["drift"]["seeds"]
     (root / "study.yaml").write_text(yaml.safe_dump(content, allow_unicode=True))
     study, store = grid(load_study(root / "study.yaml")), Store(root / "store")
     for cell in study.cells:
@@ -134,6 +149,21 @@ def test_drift_is_the_correlation_of_answers_on_the_same_sets(done):
         values.append(np.corrcoef(*answers)[0, 1])
     assert found == pytest.approx(np.mean(values), abs=1e-5)
     assert found < 1
+
+
+def test_a_table_has_a_row_for_each_judgement_of_the_same_runs(done):
+    study, store, _ = done
+    table = study_table(collect(study, store), "drift")
+    assert table.rows == ["drift", "short drift"]
+    for row, judgement in enumerate(table.rows):
+        figures = json.loads((only(done, recipe="plain", judgement=judgement) / FIGURES).read_text())
+        assert table.center[row, 0] == pytest.approx(figures["ablation_agreement"])
+
+
+def test_null_leaves_an_argument_of_the_whole_study_to_the_recipe(done):
+    (run,) = [each for each in done[0].runs if each.recipe == "plain" and not each.judgement]
+    assert run.cell.config["arguments"]["warmup_steps"] == 0.06  # the recipe's own
+    assert run.cell.config["arguments"]["max_steps"] == 1
 
 
 def test_promises_are_calibrated_on_one_set_and_held_against_another(done, tmp_path):
