@@ -100,7 +100,7 @@ def test_a_probe_of_hidden_states_is_fitted_to_the_same_ablations(tmp_path):
     records = [json.loads((result.folder / RECORD).read_text()) for result in (attention, probe)]
     assert [record["config"]["trainer"] for record in records] == ["source_attention", "hidden_state_probe"]
     assert "Products of hidden states take the place of attention." in records[1]["departures"]
-    with pytest.raises(ExegeteError, match="holds another run"):
+    with pytest.raises(ExegeteError, match="holds a run with another configuration"):
         trained(model, tmp_path / "attention_to_source", rows, learner="hidden_state_probe")
     with pytest.raises(ExegeteError, match=r"unknown learner 'probe'.*hidden_state_probe"):
         RECIPES["at2"](learner="probe")
