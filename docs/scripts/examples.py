@@ -26,11 +26,12 @@ FOLDERS = {
     "attention_to_source": "fitted",
     "attributive_masking": "masks",
     "citation": "cited",
+    "hidden_state_probe": "fitted",
     "interpretable_attention": "guided/interpretable_attention",
     "parameterised_attention": "scaffolded/teacher_explainer",
 }
 """Where the training of a learned method leaves it; here it is a folder's name of our choice."""
-UNTRAINED = ("attention_to_source", "interpretable_attention", "parameterised_attention")
+UNTRAINED = ("attention_to_source", "hidden_state_probe", "interpretable_attention", "parameterised_attention")
 """Learned methods that also explain before they have learned anything: this is what is drawn."""
 
 

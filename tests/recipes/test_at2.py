@@ -14,6 +14,7 @@ from chats import CHAT, chatting
 from exegete import ExegeteError, explainer
 from exegete.cli import main
 from exegete.explainers.learned.attention_to_source import AttentionToSource
+from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
 from exegete.models.loading.digest import weights_digest
 from exegete.recipes import RECIPES
 from exegete.training import ablation_effects
@@ -84,6 +85,25 @@ def test_sentences_of_responses_are_answers_of_their_own(tmp_path):
     assert found[0].scores.shape == (1, 2)
     made = explainer(f"attention_to_source:{tmp_path / 'chat'}")
     assert abs(float(made.coefficients.detach().abs().sum()) - 1) < 1e-6
+
+
+def test_a_probe_of_hidden_states_is_fitted_to_the_same_ablations(tmp_path):
+    model, rows = small("bert"), texts("bert", 4)
+    attention, probe = (
+        trained(model, tmp_path / name, rows, learner=name) for name in ("attention_to_source", "hidden_state_probe")
+    )
+    assert probe.metrics["correlation"] > probe.metrics["correlation_of_mean"]
+    made = explainer(f"hidden_state_probe:{tmp_path / 'hidden_state_probe'}")
+    assert isinstance(made, HiddenStateProbe)
+    assert abs(float(made.coefficients.detach().abs().sum()) - 1) < 1e-6
+    assert made.attribute(model, model.encode(uneven("bert", 2))).abs().max() > 0
+    records = [json.loads((result.folder / RECORD).read_text()) for result in (attention, probe)]
+    assert [record["config"]["trainer"] for record in records] == ["source_attention", "hidden_state_probe"]
+    assert "Products of hidden states take the place of attention." in records[1]["departures"]
+    with pytest.raises(ExegeteError, match="holds a run with another configuration"):
+        trained(model, tmp_path / "attention_to_source", rows, learner="hidden_state_probe")
+    with pytest.raises(ExegeteError, match=r"unknown learner 'probe'.*hidden_state_probe"):
+        RECIPES["at2"](learner="probe")
 
 
 def test_what_would_change_the_model_is_refused(tmp_path):

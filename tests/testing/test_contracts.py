@@ -15,6 +15,7 @@ from exegete.explainers import EXPLAINERS, Explainer
 from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.learned.citation import Citation
+from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.metrics import METRICS
@@ -49,6 +50,7 @@ class TestNativeMetrics(MetricContract):
 
 LEARNED = {
     "attention_to_source": lambda model: AttentionToSource(*heads(model)).double(),
+    "hidden_state_probe": lambda model: HiddenStateProbe.untrained(model).double(),
     "parameterised_attention": lambda model: ParameterisedAttention.untrained(model).double(),
     "interpretable_attention": lambda model: InterpretableAttention.untrained(model).double(),
     "attributive_masking": lambda model: AttributiveMasking.for_model(model).double(),

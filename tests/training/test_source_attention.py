@@ -7,9 +7,9 @@ import torch
 import decomposable
 import exegete
 from exegete import explainer
-from exegete.explainers.learned.attention_to_source import AttentionToSource, features
+from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.perturbation.context_cite import ContextCite
-from exegete.training.source_attention import Effects, coefficients, disagreement, fitted, measured
+from exegete.training.source_attention import Effects, coefficients, disagreement, measured
 from small import shared, uneven
 
 
@@ -40,7 +40,7 @@ def test_published_features_and_scores(golden_generation, numbers):
         for target in numbers[f"target_sentences_{number}"].tolist():
             spans = torch.tensor([target])
             outputs = model(batch, capture=made.capture)
-            found = features(model, batch, outputs, spans, batch.unit_of)[0]
+            found = made.features(model, batch, outputs, spans, batch.unit_of)[0]
             torch.testing.assert_close(found, numbers["attention_by_source"][row, : len(found)], rtol=1e-9, atol=1e-12)
             signs = 2 * numbers["masks"][row, :, : len(found)].double() - 1
             torch.testing.assert_close(signs @ found, numbers["features"][row], rtol=1e-9, atol=1e-12)
@@ -82,9 +82,10 @@ def test_fitting_classifiers_and_files(family, tmp_path):
     model = shared(family)
     batch = model.encode(uneven(family, 4))
     ablated = ContextCite(n_samples=16)
-    effects = Effects.together(measured(model, batch.select(rows), ablated) for rows in ([0, 1], [2, 3]))
-    made = fitted(model, effects, coefficients(effects, 60, 0.01))
-    inputs, answers = measured(model, batch, ablated)
+    made = AttentionToSource.untrained(model)
+    effects = Effects.together(measured(made, model, batch.select(rows), ablated) for rows in ([0, 1], [2, 3]))
+    made.take(coefficients(effects, 60, 0.01))
+    inputs, answers = measured(made, model, batch, ablated)
     before, after = (
         disagreement(inputs @ x.flatten().to(inputs), answers)
         for x in (AttentionToSource.untrained(model).coefficients, made.coefficients)

@@ -57,6 +57,7 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
         "solvex": "perturbation.solvex:Solvex",
         "llm_ranking": "llm_ranking:LlmRanking",
         "attention_to_source": "learned.attention_to_source:AttentionToSource",
+        "hidden_state_probe": "learned.hidden_state_probe:HiddenStateProbe",
         "citation": "learned.citation:Citation",
         "parameterised_attention": "learned.parameterised_attention:ParameterisedAttention",
         "interpretable_attention": "learned.interpretable_attention:InterpretableAttention",

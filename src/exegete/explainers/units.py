@@ -57,6 +57,11 @@ def spread(scores: Tensor, unit: Tensor) -> Tensor:
     return (scores / size.clamp(min=1)).gather(1, index) * inside
 
 
+def members(unit: Tensor) -> Tensor:
+    """[B, L, U] bool: whether a position is part of each unit."""
+    return unit[..., None] == torch.arange(int(unit.max()) + 1, device=unit.device)
+
+
 def unit_sums(scores: Tensor, unit: Tensor) -> Tensor:
     """[B, U] Sums of scores [B, L] over the positions of each unit."""
     count = int(unit.max()) + 1

@@ -1,4 +1,4 @@
-"""A run that measures the effects of ablations batch by batch, and fits attention to them."""
+"""A run that measures the effects of ablations batch by batch, and fits a learned explainer to them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tqdm.auto import tqdm
 
 from exegete.data.provenance import data_digest, digest, plain, write_json
 from exegete.explainers.attribute_examples import batches
+from exegete.explainers.learned.attention_to_source import AttentionToSource
+from exegete.explainers.learned.learned import Fitted
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.models import Batch, ExplainedModel
 from exegete.models.loading.digest import processor_digest, weights_digest
@@ -24,7 +26,7 @@ from exegete.training.loop.execute import TrainResult
 from exegete.training.loop.options import RunOptions
 from exegete.training.loop.run import HISTORY, Run
 from exegete.training.loop.stop import StopAfterStep
-from exegete.training.source_attention import Effects, coefficients, disagreement, fitted, measured
+from exegete.training.source_attention import Effects, coefficients, disagreement, measured
 
 logger = logging.getLogger(__name__)
 
@@ -46,16 +48,17 @@ def train_source_attention(
     ablated: ContextCite,
     fit: Fit,
     options: RunOptions,
+    learner: Fitted,
 ) -> TrainResult:
-    """Fits attention to a model's ablations, into a folder for `exegete.explainer("attention_to_source:FOLDER")`.
+    """Fits `learner` to a model's ablations, into a folder for `exegete.explainer("ID:FOLDER")`.
 
     What was measured of each batch is kept until the run is finished: a stopped or killed one goes on from there to the
-    same coefficients. Figures: the mean correlation of answers on dev, and that of the mean over all heads.
+    same coefficients. Figures: the mean correlation of answers on dev, and that with all coefficients alike.
 
     Raises:
         ExegeteError: the folder holds another run.
     """
-    run = Run(Path(output_dir), _resolved(model, train, dev, ablated, fit, options))
+    run = Run(Path(output_dir), _resolved(model, train, dev, ablated, fit, options, learner))
     done = run.finished() if options.resume and not options.overwrite else None
     if done is not None:
         logger.warning("%s holds the finished run of this configuration: nothing to do", run.folder)
@@ -67,7 +70,7 @@ def train_source_attention(
         kept = _kept(run, resume=options.resume and not options.overwrite)
         with stop.listening():
             for data, rows in ((kept / "train", train), (kept / "dev", dev)):
-                if not _measure(model, rows, ablated, data, stop, quiet):
+                if not _measure(learner, model, rows, ablated, data, stop, quiet):
                     seconds = time.monotonic() - begun
                     return TrainResult(run.folder, model, {}, 0, seconds, finished=False, signal=stop.signal)
         seen, unseen = (_read(kept / name, model.device) for name in ("train", "dev"))
@@ -75,7 +78,8 @@ def train_source_attention(
         mean = torch.full_like(found, 1 / len(found))
         metrics = {"correlation": _correlation(unseen, found), "correlation_of_mean": _correlation(unseen, mean)}
         unnamed = run.unnamed
-        fitted(model, seen, found).save_pretrained(unnamed)
+        learner.take(found)
+        learner.save_pretrained(unnamed)
         write_json(unnamed / HISTORY, {"history": [{"train_correlation": _correlation(seen, found)}]})
         run.finish(unnamed, metrics)
         _kept(run, resume=False)
@@ -92,7 +96,13 @@ def _kept(run: Run, *, resume: bool) -> Path:
 
 
 def _measure(
-    model: ExplainedModel, data: Dataset, ablated: ContextCite, folder: Path, stop: StopAfterStep, quiet: bool
+    learner: Fitted,
+    model: ExplainedModel,
+    data: Dataset,
+    ablated: ContextCite,
+    folder: Path,
+    stop: StopAfterStep,
+    quiet: bool,
 ) -> bool:
     """Measures what is not there yet, a file a batch; whether it came to the end."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +114,7 @@ def _measure(
             return False
         if not file.is_file():
             batch = model.encode([rows[row] for row in part])
-            found = measured(model, batch, ablated, _sentences(batch))
+            found = measured(learner, model, batch, ablated, _sentences(batch))
             save_file({name: value.contiguous() for name, value in found._asdict().items()}, file.with_suffix(".new"))
             file.with_suffix(".new").replace(file)
     return True
@@ -131,11 +141,17 @@ def _correlation(effects: Effects, found: torch.Tensor) -> float:
 
 
 def _resolved(
-    model: ExplainedModel, train: Dataset, dev: Dataset, ablated: ContextCite, fit: Fit, options: RunOptions
+    model: ExplainedModel,
+    train: Dataset,
+    dev: Dataset,
+    ablated: ContextCite,
+    fit: Fit,
+    options: RunOptions,
+    learner: Fitted,
 ) -> Mapping[str, Any]:
-    """All that the outcome depends on."""
+    """All that the outcome depends on; of attention as before there were other learners, so that runs are found."""
     return {
-        "trainer": "source_attention",
+        "trainer": "source_attention" if isinstance(learner, AttentionToSource) else learner.name,
         "model": {"source": model.config._name_or_path, "weights": weights_digest(model.model), **model.settings},
         "processor": processor_digest(model.processing_class),
         "ablated": plain(ablated.params),

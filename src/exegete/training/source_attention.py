@@ -1,4 +1,4 @@
-"""Coefficients of attention fitted to the effects of ablations (AT2)."""
+"""Coefficients of attention or of hidden states fitted to the effects of ablations (AT2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from exegete.explainers.learned.attention_to_source import AttentionToSource, features
+from exegete.explainers.learned.learned import Fitted
 from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
 from exegete.explainers.units import units
 from exegete.models import Batch, ExplainedModel
@@ -32,27 +32,25 @@ class Effects(NamedTuple):
 
 
 @torch.no_grad()
-def measured(model: ExplainedModel, batch: Batch, ablated: ContextCite, targets: Sequence[Tensor] = ()) -> Effects:
-    """The effects of ablations on each target of a batch; without targets on its predictions (whole responses)."""
+def measured(
+    learner: Fitted, model: ExplainedModel, batch: Batch, ablated: ContextCite, targets: Sequence[Tensor] = ()
+) -> Effects:
+    """The effects of ablations on each target of a batch; without targets on its predictions (whole responses).
+
+    `learner` says what is measured of the units.
+    """
     with model.evaluating(), model.remember():
         unit = units(batch, ablated.granularity or usual_units(batch))
         present = ablated.present(unit)
         signs = (2 * present.double() - 1).transpose(0, 1)
-        outputs = model(batch, capture=AttentionToSource(1, 1).capture)
+        outputs = model(batch, capture=learner.capture)
         asked, parts = replace(ablated, output=None), []
         for target in targets or [model.target(batch)]:
-            shares = features(model, batch, outputs, target, unit)
+            shares = learner.features(model, batch, outputs, target, unit)
             shares = shares.to(torch.promote_types(shares.dtype, torch.float32))
             answers = asked.answers(model, batch, target, present, unit)
             parts.append(Effects(signs.to(shares) @ shares, answers.T.to(shares)))
     return Effects.together(parts)
-
-
-def fitted(model: ExplainedModel, effects: Effects, found: Tensor) -> AttentionToSource:
-    """The explainer of a model with the coefficients `found` [F] for the effects of its ablations."""
-    made = AttentionToSource.untrained(model).to(effects.inputs.device)
-    made.coefficients.data = found.view_as(made.coefficients).to(made.coefficients)
-    return made
 
 
 def coefficients(effects: Effects, steps: int = 1000, rate: float = 1e-3, batch: int = 512, seed: int = 0) -> Tensor:

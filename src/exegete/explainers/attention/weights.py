@@ -160,7 +160,7 @@ class AttentionRollout(OfLayers):
 
 
 def from_readout(model: ExplainedModel, batch: Batch, matrix: Tensor, target: Tensor) -> Tensor:
-    """The row [B, L] of a matrix [B, L, L] at the position where the answer is read."""
+    """The row [B, N] of a matrix [B, L, N] at the position where the answer is read."""
     weights = model.readout(batch, target).to(matrix.dtype)
     return (weights[:, None] @ matrix)[:, 0]
 

@@ -25,7 +25,7 @@ from exegete.explainers.attributive_masking.modes import Mode, SoftMasking
 from exegete.explainers.attributive_masking.refinement import Refinement, refined
 from exegete.explainers.attributive_masking.retokenization import Aggregation, Retokenized, Retokenizer
 from exegete.explainers.base import SinglePass
-from exegete.explainers.learned.learned_attention import CONFIG, WEIGHTS, saved_config
+from exegete.explainers.learned.learned import CONFIG, WEIGHTS, saved_config
 from exegete.models import Batch, ExplainedModel, Outputs
 from exegete.models.loading.checkpoint import reading
 from exegete.models.loading.digest import weights_digest

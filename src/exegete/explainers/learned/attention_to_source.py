@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers.attention.weights import from_readout
+from exegete.explainers.learned.learned import Fitted
 from exegete.explainers.learned.learned_attention import LearnedAttention
+from exegete.explainers.units import members
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 
-class AttentionToSource(LearnedAttention):
+class AttentionToSource(LearnedAttention, Fitted):
     """Σ_h w_h A^h[q, k], w over the heads of all layers, q where the answer is read (Cohen-Wang et al. 2025). Signed.
 
     A unit's score is the sum of its positions'; that of several tokens the mean over where each is predicted. The
@@ -65,16 +67,14 @@ class AttentionToSource(LearnedAttention):
         ).sum(0)
         return from_readout(model, batch, mixed, target)
 
-
-def features(model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, unit: Tensor) -> Tensor:
-    """φ [B, U, N·H] What every head gives to each unit from where the answer is read, layer by layer."""
-    heads = torch.stack(
-        [
-            from_readout(model, batch, layer[:, head], target)
-            for layer in outputs.attentions
-            for head in range(layer.shape[1])
-        ],
-        -1,
-    )
-    members = (unit[..., None] == torch.arange(int(unit.max()) + 1, device=unit.device)).to(heads)
-    return torch.einsum("blu,blf->buf", members, heads)
+    def features(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, unit: Tensor) -> Tensor:
+        """What every head gives to each unit from where the answer is read, layer by layer."""
+        heads = torch.stack(
+            [
+                from_readout(model, batch, layer[:, head], target)
+                for layer in outputs.attentions
+                for head in range(layer.shape[1])
+            ],
+            -1,
+        )
+        return torch.einsum("blu,blf->buf", members(unit).to(heads), heads)

@@ -18,7 +18,7 @@ from exegete.data.hub import local_folder
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Chosen, Explainer, Explanation
-from exegete.explainers.learned.learned_attention import CONFIG, saved_config
+from exegete.explainers.learned.learned import CONFIG, saved_config
 from exegete.explainers.learned.promise import Promise
 from exegete.explainers.registry import explainer
 from exegete.explainers.units import unit_sums, units

@@ -1,22 +1,16 @@
-"""The shared parts of explainers with coefficients on attention: mean queries, normalisers, checks and files."""
+"""The shared parts of explainers with coefficients on attention: mean queries, normalisers and checks."""
 
 from __future__ import annotations
 
-import json
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal
 
 import torch
 from entmax import entmax15, sparsemax
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
-from exegete.data.hub import local_folder
 from exegete.errors import ExegeteError
-from exegete.explainers.base import SinglePass
+from exegete.explainers.learned.learned import Learned
 from exegete.explainers.learned.sparsemax import short_sparsemax, short_sparsemaxes
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
@@ -28,12 +22,10 @@ NORMS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 QUICK = NORMS | {"sparsemax": short_sparsemax}
 MASKED = -1e9  # finite: sparsemax adds sorted values up
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
 
 
-class LearnedAttention(nn.Module, SinglePass):
-    """An explainer whose parameters weigh the parts of a model's attention; a module, trained like any other.
+class LearnedAttention(Learned):
+    """An explainer whose parameters weigh the parts of a model's attention.
 
     It explains every model with `n_layers` layers of `n_heads` heads, under fused attention too: queries are averaged
     before they meet the keys, so no L×L matrix is made. Masks of local attention are not looked at: a query is
@@ -45,16 +37,6 @@ class LearnedAttention(nn.Module, SinglePass):
         if min(n_layers, n_heads) < 1:
             raise ExegeteError(f"expected at least 1 layer and 1 head, got {n_layers} layers of {n_heads} heads")
         self.n_layers, self.n_heads = n_layers, n_heads
-
-    @classmethod
-    @abstractmethod
-    def untrained(cls, model: ExplainedModel, **options: Any) -> Self:
-        """The explainer for a model with all coefficients alike; `options` as in the class."""
-
-    @property
-    @abstractmethod
-    def params(self) -> dict[str, Any]:
-        """The arguments the explainer is made with, as plain values; its coefficients apart."""
 
     @property
     def capture(self) -> Capture:
@@ -70,44 +52,6 @@ class LearnedAttention(nn.Module, SinglePass):
                 f"this {self.name} is for {self.n_layers} layers of {self.n_heads} heads, the model has "
                 f"{len(found)} layers of {heads or 'no'} heads: use one made for this model"
             )
-
-    def save_pretrained(self, path: str | Path) -> None:
-        """Write the coefficients and what the explainer is made with into a folder; `from_pretrained` reads it."""
-        folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / WEIGHTS)
-        (folder / CONFIG).write_text(json.dumps({"explainer": self.name} | self.params, indent=2) + "\n")
-
-    @classmethod
-    def from_pretrained(cls, path: str | Path) -> Self:
-        """The explainer saved in a folder or a repository of the hub, or beside the model it was trained with there.
-
-        Raises:
-            ExegeteError: a folder without the two files, of another explainer, or with coefficients of another size.
-        """
-        root = local_folder(path)
-        beside = root / cls.card.name
-        folder = beside if (beside / CONFIG).is_file() else root
-        params = saved_config(cls.card.name, folder)
-        try:
-            explainer = cls(**params)
-            explainer.load_state_dict(load_file(folder / WEIGHTS), assign=True)
-        except (TypeError, RuntimeError, OSError, SafetensorError) as error:
-            reason = " ".join(str(error).split())
-            raise ExegeteError(f"{folder} holds no {cls.card.name} that can be loaded: {reason}") from error
-        return explainer
-
-
-def saved_config(name: str, folder: Path) -> dict[str, Any]:
-    """The configuration of a learned method in a folder. Raises ExegeteError where there is none of that method."""
-    try:
-        config = json.loads((folder / CONFIG).read_text())
-    except (OSError, ValueError) as error:
-        raise ExegeteError(f"expected a folder with a saved {name}, got {str(folder)!r}: {error}") from error
-    found = config.pop("explainer", None) if isinstance(config, dict) else None
-    if found != name:
-        raise ExegeteError(f"expected a saved {name} in {folder}, got {found or 'something else'}")
-    return dict(config)
 
 
 def explained_places(batch: Batch, special_tokens: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""A learned attention explainer before any training, made for whatever model it is asked to explain."""
+"""A learned explainer before any training, made for whatever model it is asked to explain."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from exegete.data.cards import MethodCard
 from exegete.data.specs import BOOLEANS
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.base import Explainer, SinglePass
-from exegete.explainers.learned.learned_attention import LearnedAttention
+from exegete.explainers.learned.learned import Learned
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
-SIZES = ("n_layers", "n_heads", "head_dim")
+SIZES = ("n_layers", "n_heads", "head_dim", "width")
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,18 @@ class Untrained(SinglePass):
     """`ID?untrained`: the explainer of this id with all coefficients alike, what training for a purpose has to beat.
 
     Args:
-        kind: a learned attention explainer.
+        kind: a learned explainer.
         options: of its class, as values or as text; the sizes are the explained model's.
     """
 
-    kind: type[LearnedAttention]
+    kind: type[Learned]
     options: Mapping[str, Any] = field(default_factory=dict)
     card: ClassVar = MethodCard(name="untrained", family="learned", differentiable=True, cost="F")
 
     @classmethod
     def of(cls, kind: type[Explainer], options: Mapping[str, Any]) -> Untrained:
-        """The untrained explainer of a learned one's class. Raises ExegeteError for one that is no attention."""
-        if not issubclass(kind, LearnedAttention):
+        """The untrained explainer of a learned one's class. Raises ExegeteError for one that has to be trained."""
+        if not issubclass(kind, Learned):
             name = kind.card.name
             raise ExegeteError(f"{name} says nothing before it is trained: give the folder of one, as {name}:PATH")
         return cls(kind, options)
@@ -53,8 +53,8 @@ class Untrained(SinglePass):
         _ = self._smallest
 
     @property
-    def _smallest(self) -> LearnedAttention:
-        """One of its kind, of one head."""
+    def _smallest(self) -> Learned:
+        """One of its kind, of sizes 1."""
         sizes: dict[str, Any] = {name: 1 for name in SIZES if name in inspect.signature(self.kind).parameters}
         return self.kind(**sizes, **self.options)
 
@@ -62,6 +62,11 @@ class Untrained(SinglePass):
     def name(self) -> str:
         """The id of the explainer that it is an untrained one of."""
         return self.kind.card.name
+
+    @property
+    def signed(self) -> bool:
+        """As its kind."""
+        return self.kind.card.signed
 
     @property
     def params(self) -> dict[str, Any]:
@@ -73,12 +78,12 @@ class Untrained(SinglePass):
         """The quantities that its kind looks at."""
         return self._smallest.capture
 
-    def made_for(self, model: ExplainedModel) -> LearnedAttention:
+    def made_for(self, model: ExplainedModel) -> Learned:
         """The explainer itself for a model."""
         return self.kind.untrained(model, **self.options).to(model.device)
 
     def from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """A distribution [B, L] over the positions that the explainer is for."""
+        """The scores [B, L] of the explainer for this model."""
         return self.made_for(model).from_outputs(model, batch, outputs, target, keep_graph=keep_graph)

@@ -14,7 +14,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking
-from exegete.explainers.learned.learned_attention import WEIGHTS
+from exegete.explainers.learned.learned import WEIGHTS
 from exegete.metrics import Metric
 from exegete.models import Batch, ExplainedModel
 from exegete.models.outputs import finite
