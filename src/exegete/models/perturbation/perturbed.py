@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from exegete.errors import ExegeteError, unknown
+from exegete.heap import keep_freed
 from exegete.models.batch import Batch
 from exegete.models.passes.readout import answer_only
 from exegete.models.perturbation.packing import passes
@@ -46,6 +47,8 @@ def perturbed_logits(model: ExplainedModel, batch: Batch, keep: Tensor, how: How
     if (last := memory.last) and last[0] is batch and last[2] == how and torch.equal(last[1], keep):
         return last[3].clone()  # the next of several targets
     asked, keep = keep, (keep | ~batch.removable) & batch.attended
+    if model.device.type == "cpu":
+        keep_freed()
     versions = Deletion(model, batch, keep) if how == "remove" else Replacement(model, batch, keep, how)
     with torch.no_grad(), model.evaluating(), answer_only(model):
         answers = _answers(model, versions, how, memory)
