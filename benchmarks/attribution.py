@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -37,14 +36,8 @@ LONG = (
     "an honest film about a father who never learned to say what he really meant , played with great restraint , "
     "such a joy"
 )
-CALLS = {
-    "saliency": "F + B",
-    "input_x_gradient": "F + B",
-    "decompx_linear": "F + B",
-    "attention_rollout": "F",
-    "attention_all": "F",
-    "occlusion": "captum",
-}
+CALLS = dict.fromkeys(("saliency", "input_x_gradient", "decompx_linear"), "F + B")
+CALLS |= {"attention_rollout": "F", "attention_all": "F", "occlusion": "captum"}
 """Methods whose single calls are timed, and what each is measured by."""
 ROUNDS = 12
 
@@ -68,15 +61,8 @@ class Case(NamedTuple):
     target: Tensor
     embeddings: Tensor
     reference: Tensor
+    unit: Tensor
     score: Direct
-
-
-class Cost(NamedTuple):
-    """CPU seconds, and inputs and tokens that went through the model."""
-
-    seconds: float
-    inputs: int
-    tokens: int
 
 
 def main() -> None:
@@ -89,18 +75,12 @@ def main() -> None:
     with model.evaluating():
         for one in cases[:PILOT]:
             one.score(one.embeddings)
-        parts: dict[str, Callable[[], Any]] = {
-            "calls": lambda: calls(model),
-            "integrated_gradients": lambda: integrated_gradients(model, texts, cases),
-            "coalitions": lambda: coalitions(model, texts, cases),
-            "one_pass": lambda: one_pass(model, texts, cases),
-            "rules": lambda: rules(model, texts),
-            "ablations": lambda: ablations(model, texts),
-            "sequential": lambda: sequential(model, texts[: options.sig_sentences], cases[: options.sig_sentences]),
-        }
+        kinds = (calls, integrated_gradients, coalitions, one_pass, rules, ablations, sequential)
+        parts: dict[str, Callable[..., Any]] = {each.__name__: each for each in kinds}
         found: dict[str, Any] = {"sentences": len(cases), "tokens": [one.batch.length for one in cases]}
         for name in options.parts or parts:
-            found[name] = parts[name]()
+            count = options.sig_sentences if name == "sequential" else len(cases)
+            found[name] = parts[name](model, texts[:count], cases[:count])
             print(name, json.dumps(found[name], indent=2), file=sys.stderr, flush=True)
     keep(found, options.output)
 
@@ -116,28 +96,17 @@ def case(model: ExplainedModel, text: str) -> Case:
     batch = model.encode([text])
     with torch.no_grad():
         target, embeddings, reference = model.predict(batch), model.embed(batch), model.reference(batch)
-    return Case(batch, target, embeddings, reference, Direct(model, target))
+    return Case(batch, target, embeddings, reference, units(batch, "word"), Direct(model, target))
 
 
-# -- the contestants -------------------------------------------------------------------------------------------------
-
-
-def calls(model: ExplainedModel) -> dict[str, Any]:
+def calls(model: ExplainedModel, *_: Any) -> dict[str, Any]:
     """One call of `attribute` on one sentence, against passes of the model alone and Captum's feature ablation.
 
     Everything is timed in turn, over and over; the figures are medians, the ratios those of medians.
     """
     one = case(model, LONG)
-    ids, unit = one.batch.inputs["input_ids"], units(one.batch, "word")
-    ablation = published.FeatureAblation(probability_of(model, one))
     ablated = {
-        size: partial(
-            ablation.attribute,
-            ids,
-            torch.where(unit >= 0, model.mask_id, ids),
-            feature_mask=torch.where(unit >= 0, unit, unit.max() + 1),
-            perturbations_per_eval=size,
-        )
+        f"captum, {size} a pass": partial(masking, published.FeatureAblation, model, one, size, apart=True)
         for size in (8, 16, 32)
     }
     contestants: dict[str, Callable[[], Any]] = {
@@ -145,13 +114,13 @@ def calls(model: ExplainedModel) -> dict[str, Any]:
         "forward + backward": lambda: torch.autograd.grad(
             one.score(embeddings := one.embeddings.detach().requires_grad_()).sum(), embeddings
         ),
-        **{f"captum, {size} a pass": call for size, call in ablated.items()},
+        **ablated,
         **{name: partial(exegete.attribute, model, LONG, name) for name in CALLS},
     }
     rounds = [{name: seconds(call, 4) for name, call in contestants.items()} for _ in range(ROUNDS)]
     medians = {name: float(np.median([each[name] for each in rounds[1:]])) for name in contestants}
-    best_ablation = min(medians[name] for name in medians if name.startswith("captum"))
-    floors = {"F": medians["forward"], "F + B": medians["forward + backward"], "captum": best_ablation}
+    best = min(medians[name] for name in ablated)
+    floors = {"F": medians["forward"], "F + B": medians["forward + backward"], "captum": best}
     ratios = {name: {floor: medians[name] / floors[floor]} for name, floor in CALLS.items()}
     return {"tokens": one.batch.length, "cpu_s": medians, "ratios": ratios}
 
@@ -165,13 +134,8 @@ def integrated_gradients(model: ExplainedModel, texts: list[str], cases: list[Ca
         )
         return found
 
-    return versus(
-        model,
-        cases,
-        theirs,
-        (None, 10, 25),
-        {"integrated_gradients": ours(model, texts, cases, "integrated_gradients")},
-    )
+    mine = {"integrated_gradients": ours(model, texts, cases, "integrated_gradients")}
+    return versus(model, cases, theirs, (None, 10, 25), mine)
 
 
 def one_pass(model: ExplainedModel, texts: list[str], cases: list[Case]) -> dict[str, Any]:
@@ -190,7 +154,7 @@ def one_pass(model: ExplainedModel, texts: list[str], cases: list[Case]) -> dict
     }
 
 
-def rules(model: ExplainedModel, texts: list[str]) -> dict[str, float]:
+def rules(model: ExplainedModel, texts: list[str], _: Any) -> dict[str, float]:
     """Batched, each over a forward and a backward pass of the same batches."""
     encoded = [model.encode([texts[index] for index in indices]) for indices in batches(model, texts)]
     asked = [(batch, model.predict(batch)) for batch in encoded]
@@ -208,7 +172,7 @@ def rules(model: ExplainedModel, texts: list[str]) -> dict[str, float]:
     return ratios(passes, {name: partial(explained, name) for name in RULES}, 5)
 
 
-def ablations(model: ExplainedModel, texts: list[str]) -> dict[str, Any]:
+def ablations(model: ExplainedModel, texts: list[str], _: Any) -> dict[str, Any]:
     """ContextCite's 64 ablations: of words of all sentences, and of eight sources of a prompt with its answer."""
     cite = ContextCite()
     prompted, prompt = made(PROMPT)
@@ -226,12 +190,8 @@ def ablations(model: ExplainedModel, texts: list[str]) -> dict[str, Any]:
 
         single = spent(asked, torch.no_grad()(one_at_a_time))
         ours = spent(asked, partial(cite.attribute, asked, batch, target))
-        found[name] = {"one at a time": report(single), "context_cite": report(ours)} | {
-            "ours/one at a time": {
-                "cpu_s": round(ours.seconds / single.seconds, 3),
-                "tokens": round(ours.tokens / single.tokens, 3),
-            }
-        }
+        ratio = {key: round(ours[key] / single[key], 3) for key in ("cpu_s", "tokens")}
+        found[name] = {"one at a time": single, "context_cite": ours, "ours/one at a time": ratio}
     return found
 
 
@@ -239,34 +199,24 @@ def coalitions(model: ExplainedModel, texts: list[str], cases: list[Case]) -> di
     """LIME and KernelSHAP with 500 samples; Captum masks words, we mask or remove them."""
     found = {}
     for name, kind in (("lime", published.Lime), ("kernel_shap", published.KernelShap)):
-
-        def theirs(one: Case, size: int, kind: Any = kind) -> Tensor:
-            ids, unit = one.batch.inputs["input_ids"], units(one.batch, "word")
-            probability = probability_of(model, one)
-            return kind(probability).attribute(
-                ids,
-                torch.where(unit >= 0, model.mask_id, ids),
-                feature_mask=torch.where(unit >= 0, unit, 0),
-                n_samples=500,
-                perturbations_per_eval=size,
-            )
-
-        mine = {
-            how: ours(model, texts, cases, f"{name}?n_samples=500&perturbation={how}&granularity=word")
-            for how in ("remove", "mask")
-        }
+        theirs = partial(masking, kind, model, n_samples=500)
+        spec = f"{name}?n_samples=500&granularity=word&perturbation="
+        mine = {how: ours(model, texts, cases, f"{spec}{how}") for how in ("remove", "mask")}
         found[name] = versus(model, cases, theirs, (16, 50, 125), mine)
     return found
 
 
-def probability_of(model: ExplainedModel, one: Case) -> Callable[[Tensor], Tensor]:
-    """Token ids [m, L] to the target's probability [m]."""
+def masking(kind: Any, model: ExplainedModel, one: Case, size: int, *, apart: bool = False, **given: Any) -> Tensor:
+    """Captum's scores where words are masked; special tokens stay, with the first word or as a group `apart`."""
 
     def probability(ids: Tensor) -> Tensor:
         with torch.no_grad():
             return model.model(input_ids=ids).logits.softmax(-1)[:, one.target[0]]
 
-    return probability
+    ids, unit = one.batch.inputs["input_ids"], one.unit
+    group = torch.where(unit >= 0, unit, unit.max() + 1 if apart else 0)
+    masked = torch.where(unit >= 0, model.mask_id, ids)
+    return kind(probability).attribute(ids, masked, feature_mask=group, perturbations_per_eval=size, **given)
 
 
 def sequential(model: ExplainedModel, texts: list[str], cases: list[Case]) -> dict[str, Any]:
@@ -283,14 +233,9 @@ def sequential(model: ExplainedModel, texts: list[str], cases: list[Case]) -> di
             scores[position] = found.sum()
         return scores
 
-    mine = {
-        f"n_steps={steps}": ours(model, texts, cases, f"sequential_integrated_gradients?n_steps={steps}")
-        for steps in (50, "auto")
-    }
+    spec = "sequential_integrated_gradients?n_steps="
+    mine = {f"n_steps={steps}": ours(model, texts, cases, f"{spec}{steps}") for steps in (50, "auto")}
     return versus(model, cases, theirs, (None,), mine)
-
-
-# -- measuring -------------------------------------------------------------------------------------------------------
 
 
 def ours(model: ExplainedModel, texts: list[str], cases: list[Case], spec: str) -> Callable[[], Any]:
@@ -307,53 +252,35 @@ def ours(model: ExplainedModel, texts: list[str], cases: list[Case], spec: str) 
 
 
 def versus(
-    model: ExplainedModel,
-    cases: list[Case],
-    theirs: Callable[[Case, Any], Tensor],
-    sizes: tuple[int | None, ...],
+    model: ExplainedModel, cases: list[Case], theirs: Callable[[Case, Any], Tensor], sizes: tuple[int | None, ...],
     mine: dict[str, Callable[[], Any]],
-) -> dict[str, Any]:
-    """Captum at its best batch size over all cases, ours, and the ratios."""
-    size = best(model, cases[:PILOT], theirs, sizes) if len(sizes) > 1 else sizes[0]
-    captum_cost = spent(model, lambda: [theirs(one, size) for one in cases])
-    result: dict[str, Any] = {"captum": report(captum_cost) | {"batch": size}}
+) -> dict[str, Any]:  # fmt: skip
+    """Captum over all cases at the batch size that is best for a few of them, ours, and the ratios."""
+
+    def captum(size: int | None, some: list[Case]) -> dict[str, float]:
+        return spent(model, lambda: [theirs(one, size) for one in some])
+
+    size = sizes[0] if len(sizes) == 1 else min(sizes, key=lambda size: captum(size, cases[:PILOT])["cpu_s"])
+    whole = captum(size, cases)
+    result: dict[str, Any] = {"captum": whole | {"batch": size}}
     for name, call in mine.items():
         cost = spent(model, call)
-        result[name] = report(cost) | {"ours/captum": cost.seconds / captum_cost.seconds}
+        result[name] = cost | {"ours/captum": cost["cpu_s"] / whole["cpu_s"]}
     return result
 
 
-def best(
-    model: ExplainedModel, cases: list[Case], call: Callable[[Case, Any], Tensor], sizes: tuple[int | None, ...]
-) -> int | None:
-    """The fastest batch size on a few cases."""
-    return min(sizes, key=lambda size: spent(model, lambda: [call(one, size) for one in cases]).seconds)
+def spent(model: ExplainedModel, call: Callable[[], Any]) -> dict[str, float]:
+    """CPU seconds of a call, and the inputs and tokens that go through the encoder."""
+    inputs = tokens = 0
 
-
-def spent(model: ExplainedModel, call: Callable[[], Any]) -> Cost:
-    """What a call costs."""
-    with counting(model) as counted:
-        taken = seconds(call)
-    return Cost(taken, counted[0], counted[1])
-
-
-@contextmanager
-def counting(model: ExplainedModel) -> Iterator[list[int]]:
-    """Inputs and tokens that go through the encoder inside the block."""
-    counted = [0, 0]
-
-    def count(module: Any, inputs: Any, output: Any) -> None:
+    def count(module: Any, given: Any, output: Any) -> None:
+        nonlocal inputs, tokens
         hidden = output if isinstance(output, Tensor) else output[0]
-        counted[0] += hidden.shape[0]
-        counted[1] += hidden.shape[0] * hidden.shape[1]
+        inputs, tokens = inputs + hidden.shape[0], tokens + hidden.shape[0] * hidden.shape[1]
 
     with layers(model.model)[0].register_forward_hook(count):
-        yield counted
-
-
-def report(cost: Cost) -> dict[str, float]:
-    """A cost by name."""
-    return {"cpu_s": cost.seconds, "evaluations": cost.inputs, "tokens": cost.tokens}
+        taken = seconds(call)
+    return {"cpu_s": taken, "evaluations": inputs, "tokens": tokens}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 
@@ -11,7 +10,7 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 
 import exegete
 from exegete import Batch
-from timing import given, keep
+from timing import given, keep, memory
 
 METHODS = ("input_x_gradient", "decompx_linear", "attn_lrp", "occlusion?perturbation=remove")
 
@@ -28,21 +27,17 @@ def main() -> int:
     model = exegete.load(LlamaForSequenceClassification(config).eval())
     torch.set_default_dtype(torch.float32)
     found = {"parameters": sum(each.numel() for each in model.parameters()), "dtype": options.dtype}
-    found |= {"tokens": options.tokens, "loaded_gb": _peak()}
+    found |= {"tokens": options.tokens, "loaded_gb": memory() / 1024}
     batch = Batch.from_ids(torch.randint(3, 32000, (1, options.tokens)))
     for name in METHODS:
         begun, cpu = time.perf_counter(), time.process_time()
         scores = exegete.explainer(name).attribute(model, batch, torch.tensor([1]))
         assert torch.isfinite(scores).all()
         seconds = {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - cpu}
-        found[name] = {**seconds, "peak_gb": _peak()}
+        found[name] = {**seconds, "peak_gb": memory() / 1024}
         print(name, found[name], flush=True)
     keep(found, options.output)
-    return int(_peak() > options.most)
-
-
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return int(memory() / 1024 > options.most)
 
 
 if __name__ == "__main__":

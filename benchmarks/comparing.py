@@ -26,10 +26,8 @@ def main() -> None:
     def looked(_: Any, inputs: tuple[torch.Tensor, ...]) -> None:
         nonlocal repeated
         states = inputs[0].detach().double() * attended
-        keys = [
-            tuple(row)
-            for row in torch.stack([states.sum((1, 2)), (states**2).sum((1, 2))], 1).round(decimals=3).tolist()
-        ]
+        sums = torch.stack([states.sum((1, 2)), (states**2).sum((1, 2))], 1).round(decimals=3)
+        keys = [tuple(row) for row in sums.tolist()]
         sizes = attended.sum((1, 2)).tolist()
         seen = [key in known or key in keys[:row] for row, key in enumerate(keys)]
         known.update(keys)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 import exegete
-from timing import DATA, MODELS, given, keep
+from timing import DATA, MODELS, given, keep, memory
 
 WORDS = 9
 MODEL = MODELS / "minilm-sst2"
@@ -40,11 +40,8 @@ def main() -> int:
         until = options.rows * (number + 1) // (options.kills + 1) if number < options.kills else options.rows
         runs.append(run(command, explained, until // 1000, model, kill=number < options.kills))
         print(runs[-1], flush=True)
-    rows = [
-        row
-        for path in sorted(explained.glob("part-*"))
-        for row in pq.read_table(path, columns=["index", "texts"]).to_pylist()
-    ]
+    parts = (pq.read_table(path, columns=["index", "texts"]) for path in sorted(explained.glob("part-*")))
+    rows = [row for part in parts for row in part.to_pylist()]
     right = [row["index"] for row in rows] == list(range(options.rows)) and all(
         row["texts"] == [text] for row, text in zip(rows, texts, strict=False)
     )
@@ -73,7 +70,7 @@ def loaded() -> float:
         [sys.executable, "-c", LOADED, str(MODEL)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
         held = 0.0
-        while (now := memory(process.pid, "VmRSS")) != held or held < 300:
+        while (now := memory("VmRSS", process.pid)) != held or held < 300:
             held = now
             time.sleep(3)
         process.kill()
@@ -86,7 +83,7 @@ def run(command: list[str], folder: Path, parts: int, model: float, *, kill: boo
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ) as process:
         while process.poll() is None:
             count = len(list(folder.glob("part-*")))
-            now, peak = memory(process.pid, "VmRSS"), max(peak, memory(process.pid, "VmHWM"))
+            now, peak = memory("VmRSS", process.pid), max(peak, memory("VmHWM", process.pid))
             if count > done:
                 held.setdefault(count, now - model)
             if kill and count >= parts:
@@ -95,22 +92,8 @@ def run(command: list[str], folder: Path, parts: int, model: float, *, kill: boo
     assert kill or process.returncode == 0
     there = sorted(held)
     span = {f"at_{1000 * count}_mib": round(held[count]) for count in {*there[:1], *there[9:10], *there[-1:]}}
-    return {
-        "from": 1000 * done,
-        "to": 1000 * max(there),
-        **span,
-        "peak_mib": peak - model,
-        "seconds": time.time() - begun,
-    }
-
-
-def memory(process: int, name: str) -> float:
-    """MiB that a process holds (VmRSS) or held at most (VmHWM); 0 when it has ended."""
-    try:
-        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0.0
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(name)), 0.0)
+    reached = {"from": 1000 * done, "to": 1000 * max(there)}
+    return {**reached, **span, "peak_mib": peak - model, "seconds": time.time() - begun}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ whose peak memory (with interpreter, libraries and model) is the highest residen
 
 from __future__ import annotations
 
-import resource
 import statistics
 from multiprocessing import get_context
 
@@ -17,7 +16,7 @@ from transformers import BertConfig, BertForSequenceClassification
 import exegete
 from exegete.explainers import explainer
 from exegete.models import Batch, ExplainedModel
-from timing import DATA, given, keep, minilm, seconds
+from timing import DATA, given, keep, memory, minilm, seconds
 
 METHODS = ("globenc", "alti", "information_flow", "flash_trace", "decompx_linear", "decompx", "decompx_classifier")
 PARTS = ("sentences", "texts of 256 tokens", "a text of 1,024 tokens")
@@ -30,6 +29,7 @@ LONG_BARS = {
     "passes": {"information_flow": 4.0},
     "peak_gb": {"information_flow": 4.0, "globenc": 8.0, "alti": 8.0} | dict.fromkeys(WIDE, 16.0),
 }
+GB = 2**20 / 1e9  # of a MiB
 REPEATED = ("globenc", "alti", "decompx_linear")
 
 
@@ -58,20 +58,14 @@ def measured(part: str, method: str, count: int) -> dict[str, float]:
     with torch.no_grad(), model.evaluating():
         model(inputs[0])
         passes = [seconds(lambda batch=batch: model(batch), 3) for batch in inputs]
-        before = peak()
+        before = memory() * GB
         if repeats > 1:
             chosen.explain(model, inputs[0], target)
         own = [seconds(lambda batch=batch: chosen.explain(model, batch, target), repeats) for batch in inputs]
         passes += [seconds(lambda batch=batch: model(batch), 3) for batch in inputs]
     forward, mine = statistics.median(passes), statistics.median(own)
-    return {
-        "seconds": mine,
-        "forward_seconds": forward,
-        "passes": mine / forward,
-        "peak_gb": peak(),
-        "forward_peak_gb": before,
-        "inputs": len(inputs),
-    }
+    found = {"seconds": mine, "forward_seconds": forward, "passes": mine / forward}
+    return found | {"peak_gb": memory() * GB, "forward_peak_gb": before, "inputs": len(inputs)}
 
 
 def loaded(part: str, count: int) -> tuple[ExplainedModel, list[Batch]]:
@@ -87,11 +81,6 @@ def loaded(part: str, count: int) -> tuple[ExplainedModel, list[Batch]]:
     rows = exegete.load_data(f"eraser:{DATA / 'movies'}", "dev", limit=count)
     whole = [explained.encode([" ".join(row["text"].split()[:330])]) for row in rows]
     return explained, [Batch.from_ids(batch.inputs["input_ids"][:, :256]) for batch in whole if batch.length >= 256]
-
-
-def peak() -> float:
-    """The highest resident set so far, in GB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
 def missed(found: dict[str, dict[str, dict[str, float]]]) -> list[str]:

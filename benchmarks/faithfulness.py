@@ -19,17 +19,9 @@ from exegete.models import Batch, ExplainedModel
 from timing import DATA, given, keep, minilm
 
 METHODS = (
-    "random",
-    "saliency",
-    "input_x_gradient",
-    "integrated_gradients?n_steps=20",
-    "attention_last",
-    "attention_all",
-    "attention_last?query=mean",
-    "scaled_attention",
-    "attention_rollout",
-    "occlusion",
-)
+    "random", "saliency", "input_x_gradient", "integrated_gradients?n_steps=20", "attention_last", "attention_all",
+    "attention_last?query=mean", "scaled_attention", "attention_rollout", "occlusion",
+)  # fmt: skip
 BUDGETS = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 
@@ -39,14 +31,13 @@ def main() -> None:
     model = minilm()
     sentences = list(exegete.load_data(f"sst:{DATA / 'sst'}", "dev", limit=options.sentences))
     reviews = exegete.load_data(f"eraser:{DATA / 'movies'}", "dev", limit=options.texts)
-    found = {
-        "throughput_gflops": best_throughput(model) / 1e9,
-        "sentences": compared(model, sentences),
-        "texts of 256 tokens": compared(minilm(256), [row["text"] for row in reviews]),
-    }
-    for part in ("sentences", "texts of 256 tokens"):
-        found[part] |= ratios(found[part], found["throughput_gflops"] * 1e9)
-    keep(found, options.output)
+    throughput = best_throughput(model)
+    parts = {"sentences": compared(model, sentences)}
+    parts["texts of 256 tokens"] = compared(minilm(256), [row["text"] for row in reviews])
+    for part in parts.values():
+        part["floor_s"] = part["flops"] / throughput
+        part |= {f"engine/{other}": part["engine_s"] / part[f"{other}_s"] for other in ("loop", "floor")}
+    keep({"throughput_gflops": throughput / 1e9} | parts, options.output)
 
 
 def compared(model: ExplainedModel, rows: Sequence) -> dict[str, float]:
@@ -114,16 +105,6 @@ def best_throughput(model: ExplainedModel) -> float:
                 model.model(input_ids=ids)
                 best = max(best, ids.shape[0] * flops(model, length) / (time.process_time() - begin))
     return best
-
-
-def ratios(part: dict[str, float], throughput: float) -> dict[str, float]:
-    """What the bars are about."""
-    floor = part["flops"] / throughput
-    return {
-        "floor_s": floor,
-        "engine/loop": part["engine_s"] / part["loop_s"],
-        "engine/floor": part["engine_s"] / floor,
-    }
 
 
 if __name__ == "__main__":

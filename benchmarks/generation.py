@@ -6,9 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import captum.attr as published
@@ -20,7 +18,7 @@ from exegete import explainer
 from exegete.explainers.gradients.by_parts import by_parts
 from exegete.models import Batch
 from exegete.models.generation.model import GeneratingModel
-from timing import given, keep
+from timing import given, keep, memory, seconds
 
 PROMPT, ANSWER, SOURCES, VOCABULARY, MASKS = 256, 32, 8, 8000, 64
 LONG = 4.0
@@ -36,7 +34,7 @@ def main() -> None:
     """Measures, prints, and keeps the numbers as JSON."""
     options = given(__doc__, memory=0)
     if options.memory:
-        print(json.dumps(memory(options.memory)))
+        print(json.dumps(growth(options.memory)))
         return
     found = times()
     grown = {length: middle_of_three(length) for length in (1024, 2500)}
@@ -92,12 +90,12 @@ def times() -> dict[str, Any]:
         **of_captum(model, batch),
         **of_inseq(model, batch),
     }
-    seconds, ratios = dict[str, float](), dict[str, float]()
+    taken, ratios = dict[str, float](), dict[str, float]()
     for name, run in contestants.items():
-        forward, seconds[name] = timed(contestants["forward"]), timed(run)  # beside each, as the machine is now
-        ratios[name] = round(seconds[name] / min(forward, timed(contestants["forward"])), 2)
+        forward, taken[name] = timed(contestants["forward"]), timed(run)  # beside each, as the machine is now
+        ratios[name] = round(taken[name] / min(forward, timed(contestants["forward"])), 2)
         print(f"{name}: {ratios[name]} F", file=sys.stderr, flush=True)
-    return {"tokens": [PROMPT, ANSWER], "cpu_s": seconds, "forward_passes": ratios}
+    return {"tokens": [PROMPT, ANSWER], "cpu_s": taken, "forward_passes": ratios}
 
 
 def of_captum(model: GeneratingModel, batch: Batch) -> dict[str, Callable[[], Any]]:
@@ -146,33 +144,22 @@ def of_inseq(model: GeneratingModel, batch: Batch) -> dict[str, Callable[[], Any
 
 def timed(run: Callable[[], Any], repeats: int = 3) -> float:
     """The shortest CPU seconds of a few calls; a call of seconds is made once."""
-    found: list[float] = []
-    while len(found) <= repeats and (not found or found[0] < LONG):
-        begin = time.process_time()
-        run()
-        found.append(time.process_time() - begin)
-    return min(found)
+    first = seconds(run)
+    return first if first >= LONG else min(first, seconds(run, repeats))
 
 
-def memory(length: int) -> dict[str, float]:
-    """Growth of the process's high-water mark in MiB: one forward and backward pass, then the whole matrix."""
+def growth(length: int) -> dict[str, float]:
+    """MiB that the process's high-water mark rises by: one forward and backward pass, then the whole matrix."""
     model, batch = made(length)
     tokens = torch.tensor([[[token, token + 1]] for token in range(ANSWER)])
     method = explainer("input_x_gradient")
     with torch.no_grad():
         model.model(torch.tensor([[1, 2, 3]]))
-    peaks = [_peak()]
-    method.attribute_each(model, batch, tokens[:1])
-    peaks.append(_peak())
-    method.attribute_each(model, batch, tokens)
-    peaks.append(_peak())
+    peaks = [memory()]
+    for asked in (tokens[:1], tokens):
+        method.attribute_each(model, batch, asked)
+        peaks.append(memory())
     return {"one forward and backward": round(peaks[1] - peaks[0]), "matrix": round(peaks[2] - peaks[0])}
-
-
-def _peak() -> float:
-    """The process's own high-water mark; rusage's begins at that of the process that started it."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 if __name__ == "__main__":

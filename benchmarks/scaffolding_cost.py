@@ -4,8 +4,7 @@ A MiniLM student from the pretrained encoder, a fine-tuned teacher, 16 texts of 
 kinds of step take turns over the same batches, so that what else the machine does falls on all of them: `plain` is
 fine-tuning on the teacher's answers, `student` learns from explanations too, `forward` and `unrolled` are whole steps
 of both explainer and student, `own_step` one that looks through the student's own step in place of a lookahead one; all
-in float32 but `forward_bfloat16`. Memory: the peak of a step's tensors beyond what
-was there before it, from torch's record of its allocations.
+in float32 but `forward_bfloat16`. Memory: the most that a step's tensors take, from torch's record of allocations.
 """
 
 from __future__ import annotations

@@ -47,6 +47,15 @@ def minilm(max_length: int | None = None) -> ExplainedModel:
     return exegete.load(MODELS / "minilm-sst2", device="cpu", max_length=max_length)
 
 
+def memory(name: str = "VmHWM", process: int | str = "self") -> float:
+    """MiB that a process holds (VmRSS) or held at most (VmHWM); 0 when it has ended."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(name)), 0.0)
+
+
 def seconds(call: Callable[[], object], repeats: int = 1) -> float:
     """CPU seconds of a call, the least of some in a row."""
     taken = []

@@ -55,17 +55,16 @@ IVRA_BARS = {"explanation": 1.10, "comprehensiveness": 2.3, "sufficiency": 2.3, 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 REGEX_BAR = 2.5
 NOTHING = dict.fromkeys(("gradient_weight", "adversarial_weight", "guidance_weight"), 0.0)
-GUIDANCE = {f"IG of {points}": {"points": points} for points in (1, 2, 4, 8)} | {
-    "decompx_linear": {"teacher": "decompx_linear"}
-}
+LINEAR = "decompx_linear"
+GUIDANCE = {f"IG of {points}": {"points": points} for points in (1, 2, 4, 8)} | {LINEAR: {"teacher": LINEAR}}
 REGEX: dict[str, dict[str, Any]] = {
     f"{name}, share {share}": given | {"share": share} for share in (0.25, 0.125) for name, given in GUIDANCE.items()
 } | {
     "gradient penalty alone": NOTHING | {"gradient_weight": 0.01},
     "virtual adversarial alone": NOTHING | {"adversarial_weight": 0.5},
-    "guidance alone": NOTHING | {"guidance_weight": 0.01} | GUIDANCE["decompx_linear"],
+    "guidance alone": NOTHING | {"guidance_weight": 0.01} | GUIDANCE[LINEAR],
     "all, IG of 4": GUIDANCE["IG of 4"],
-    "all, decompx_linear": GUIDANCE["decompx_linear"],
+    f"all, {LINEAR}": GUIDANCE[LINEAR],
 }
 
 
@@ -166,15 +165,12 @@ def costs(
             optimizer.step()
             seconds[name].append(time.process_time() - begin)
     kept = {name: values[1:] for name, values in seconds.items()}
-    return {
-        name: {
-            "seconds": median(values),
-            "ratio": median(one / plain for one, plain in zip(values, kept["plain"], strict=True))
-            if runs == 1
-            else sum(values) / sum(kept["plain"]),
-        }
-        for name, values in kept.items()
-    }
+
+    def ratio(own: list[float], plain: list[float]) -> float:
+        each = median(one / other for one, other in zip(own, plain, strict=True))
+        return each if runs == 1 else sum(own) / sum(plain)
+
+    return {name: {"seconds": median(each), "ratio": ratio(each, kept["plain"])} for name, each in kept.items()}
 
 
 if __name__ == "__main__":
