@@ -59,7 +59,7 @@ def test_methods_and_metrics_name_their_source_unless_they_are_of_this_library()
     cards = EXPLAINERS.cards(MethodCard) | METRICS.cards(MetricCard)
     native = {name for registry in (EXPLAINERS, METRICS) for name in registry.native}
     assert {name for name, card in cards.items() if name in native and not card.paper} == {
-        "citation", "llm_ranking", "random",
+        "citation", "hidden_state_probe", "llm_ranking", "random",
     }  # fmt: skip
 
 
