@@ -17,7 +17,6 @@ from tqdm.auto import tqdm
 
 from exegete.data.provenance import data_digest, digest, plain, write_json
 from exegete.explainers.attribute_examples import batches
-from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.learned.learned import Fitted
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.models import Batch, ExplainedModel
@@ -149,9 +148,9 @@ def _resolved(
     options: RunOptions,
     learner: Fitted,
 ) -> Mapping[str, Any]:
-    """All that the outcome depends on; of attention as before there were other learners, so that runs are found."""
+    """All that the outcome depends on."""
     return {
-        "trainer": "source_attention" if isinstance(learner, AttentionToSource) else learner.name,
+        "trainer": learner.name,
         "model": {"source": model.config._name_or_path, "weights": weights_digest(model.model), **model.settings},
         "processor": processor_digest(model.processing_class),
         "ablated": plain(ablated.params),

@@ -42,11 +42,6 @@ class AttentionToSource(LearnedAttention, Fitted):
         return cls(*model.read_attention, **options)
 
     @property
-    def params(self) -> dict[str, Any]:
-        """The sizes the explainer was made with, by name."""
-        return {"n_layers": self.n_layers, "n_heads": self.n_heads}
-
-    @property
     def capture(self) -> Capture:
         """Attention probabilities."""
         return Capture(attentions=True)

@@ -49,11 +49,6 @@ class HiddenStateProbe(Fitted):
         return cls(model.config.num_hidden_layers, model.config.hidden_size, **options)
 
     @property
-    def params(self) -> dict[str, Any]:
-        """The sizes the explainer was made with, by name."""
-        return {"n_layers": self.n_layers, "width": self.width}
-
-    @property
     def capture(self) -> Capture:
         """Hidden states of every layer."""
         return Capture(hidden_states=True)

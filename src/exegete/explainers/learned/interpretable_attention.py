@@ -90,13 +90,6 @@ class InterpretableAttention(LearnedAttention):
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return cls(config.num_hidden_layers, config.num_attention_heads, width, **options)
 
-    @property
-    def params(self) -> dict[str, Any]:
-        """The sizes and choices the explainer was made with, by name."""
-        sizes, levels = ("n_layers", "n_heads", "head_dim"), ("features", "heads", "layers")
-        names = (*sizes, "normaliser", "mix", *levels, "scales", "special_tokens")
-        return {name: getattr(self, name) for name in names}
-
     def check(self, outputs: Outputs) -> None:
         """Raises ExegeteError unless layers, heads and features are those that the coefficients are for."""
         super().check(outputs)

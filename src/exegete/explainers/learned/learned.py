@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from inspect import signature
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,9 +30,9 @@ class Learned(nn.Module, SinglePass):
         """The explainer for a model with all coefficients alike; `options` as in the class."""
 
     @property
-    @abstractmethod
     def params(self) -> dict[str, Any]:
-        """The arguments the explainer is made with, as plain values; its coefficients apart."""
+        """The arguments the explainer was made with, by name: attributes that are called alike; no coefficients."""
+        return {name: getattr(self, name) for name in signature(type(self)).parameters}
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write the coefficients and what the explainer is made with into a folder; `from_pretrained` reads it."""

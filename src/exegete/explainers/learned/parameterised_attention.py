@@ -66,12 +66,6 @@ class ParameterisedAttention(LearnedAttention):
         """The untrained explainer for a model: a mean over the heads of all layers or of the last."""
         return cls(*model.read_attention, normaliser, layers, **options)
 
-    @property
-    def params(self) -> dict[str, Any]:
-        """The sizes and choices the explainer was made with, by name."""
-        sizes = {"n_layers": self.n_layers, "n_heads": self.n_heads}
-        return sizes | {name: getattr(self, name) for name in ("normaliser", "layers", "special_tokens")}
-
     def head_weights(self) -> Tensor:
         """λ [N, H], or [1, H] of the last layer; adds up to 1 unless nothing normalises it."""
         if self.normaliser == "none":

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 NONE, EXPLAINING = "none", ("aml",)  # the latter leave the model that they begin with as it is
 OPTIONS_OF_RUNS = ("masked_share", "head_rate", "head_dropout", "early_stopping_threshold", "log_gradient_norms")
-LATER = {"at2": ("learner",)}
-"""Parameters that recipes have had only since studies were run: at their defaults they leave a run's key as it was."""
 FROM, OPTIONS = "from", {"from", "metric", "of", "times"}
 
 
@@ -87,8 +85,7 @@ def _made(name: str, parameters: str, outline: bool) -> Recipe:
 def resolved(name: str, parameters: Mapping[str, Any], arguments: Mapping[str, Any], source: str) -> dict[str, Any]:
     """A method's parameters and the Trainer's arguments, with every default that the outcome depends on."""
     made = recipe(name, parameters)
-    known = inspect.signature(RECIPES[name]).parameters
-    defaults = {key: each.default for key, each in known.items() if key not in LATER.get(name, ())}
+    defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
     new = made.from_scratch if from_scratch(source) else {}
     usual = {**(DEFAULTS if made.by_trainer else {}), **made.arguments, **new, **arguments}
     return {

@@ -151,8 +151,8 @@ def _require_one(results: Results, name: str, part: TablePart, chosen: pd.DataFr
             raise results.grid.study.error(
                 ("tables", name), f"a cell has figures of several {field}s ({values}): name one under 'where'"
             )
-    told = [field for field in ("judgement",) if field in (*part.rows, *part.columns)]
-    if (chosen.groupby([*RUN, "dataset", "explainer", "metric", *told])["value"].nunique() > 1).any():
+    shown = [*RUN, "dataset", "explainer", "metric", *part.rows, *part.columns]
+    if (chosen.groupby(list(dict.fromkeys(shown)))["value"].nunique() > 1).any():
         message = "several judgements give different figures: name one as judgement under 'where'"
         raise results.grid.study.error(("tables", name), message)
 
