@@ -10,6 +10,7 @@ import transformers as hf
 import families
 from exegete import Batch, ExegeteError, ExplainedModel, attribute
 from exegete.models.encoding.images import only_patches
+from exegete.models.layers.architecture import layers
 from exegete.models.perturbation import perturbed as engine
 from small import PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
@@ -374,3 +375,23 @@ def test_passes_cover_every_row_once(lengths, uniform):
         rows = lengths[part]
         assert len(rows) == 1 or max(rows) * len(rows) <= 10
         assert not uniform or len(set(rows)) == 1
+
+
+@torch.no_grad()
+def test_what_versions_share_is_projected_once():
+    model = shared("bert")
+    batch = model.encode(uneven("bert", 1))
+    first, last = (layers(model.model)[number].attention.self for number in (0, -1))
+    rows = {"key": [], "value": [], "query": []}
+    hooks = [
+        module.register_forward_hook(lambda m, i, output, name=name: rows[name].append(output.shape[:-1].numel()))
+        for name, module in {"key": first.key, "value": first.value, "query": last.query}.items()
+    ]
+    words = int(batch.content.sum())
+    keep = ~torch.eye(batch.length, dtype=torch.bool)[batch.content[0]][:, None]
+    model.perturbed(batch, keep, "mask")
+    for hook in hooks:
+        hook.remove()
+    assert rows["key"] == rows["value"] == [batch.length + words], "each position as it is, and each word once masked"
+    assert rows["query"] == [words], "the head reads the first position of each version"
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.model.modules())

@@ -23,14 +23,15 @@ def test_answers_and_gradients_are_the_same_with_less_work(family):
     modules = [] if path is None else [part(layers(model.model)[-1], "output")]
     hooks = [module.register_forward_hook(lambda m, i, o: widths.append(o.shape[1])) for module in modules]
     found = []
-    for scope in (answer_only(model), torch.enable_grad()):
+    for scope in (answer_only(model), answer_only(model, attention=False), torch.enable_grad()):
         with model.evaluating(), scope:
             logits = model(batch, embeddings).logits
         found.append((logits, *torch.autograd.grad(logits[:, 1].sum(), embeddings)))
     for hook in hooks:
         hook.remove()
-    torch.testing.assert_close(found[0], found[1], atol=1e-12, rtol=1e-10)
-    assert widths == ([] if path is None else [1, batch.length])
+    torch.testing.assert_close(found[0], found[2], atol=1e-12, rtol=1e-10)
+    torch.testing.assert_close(found[1], found[2], atol=1e-12, rtol=1e-10)
+    assert widths == ([] if path is None else [1, 1, batch.length])
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen3"])

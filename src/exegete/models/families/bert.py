@@ -4,7 +4,12 @@ from exegete.models.families.record import SMALL, Attention, Family, FeedForward
 
 FAMILY = Family(
     layers="encoder.layer",
-    attention=Attention("attention.self.value", "attention.output.dense", norm="attention.output.LayerNorm"),
+    attention=Attention(
+        "attention.self.value",
+        "attention.output.dense",
+        norm="attention.output.LayerNorm",
+        projections=("attention.self.query", "attention.self.key", "attention.self.value"),
+    ),
     feed_forward=FeedForward(
         "intermediate.dense", "intermediate.intermediate_act_fn", "output.dense", norm="output.LayerNorm"
     ),

@@ -7,7 +7,7 @@ from exegete.models.families.record import SMALL, Head, Hooks
 
 FAMILY = replace(
     BERT,
-    attention=replace(BERT.attention, hooks=Hooks("query", "key", "value")),
+    attention=replace(BERT.attention, projections=(), hooks=Hooks("query", "key", "value")),
     head=Head("classifier.out_proj", dense="classifier.dense", activation="hidden_act"),
     after_attention=None,
     weighs_positions=False,

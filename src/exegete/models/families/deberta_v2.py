@@ -9,7 +9,10 @@ POSITIONS = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "positi
 FAMILY = replace(
     BERT,
     attention=replace(
-        BERT.attention, value="attention.self.value_proj", hooks=Hooks("query_proj", "key_proj", "value_proj")
+        BERT.attention,
+        value="attention.self.value_proj",
+        projections=(),
+        hooks=Hooks("query_proj", "key_proj", "value_proj"),
     ),
     head=Head("classifier", dense="pooler.dense", activation="pooler_hidden_act"),
     weighs_positions=False,

@@ -45,14 +45,16 @@ class Hooks:
 class Attention:
     """A layer's attention: the projections to the values and behind it, and its norm; paths start at the layer.
 
-    `part`: which share of a fused projection holds the values, as (index, of how many). `hooks`: for attention that
-    does not go through transformers' interface.
+    `part`: which share of a fused projection holds the values, as (index, of how many). `projections`: what makes
+    queries, keys and values, position by position, of what the layer gets. `hooks`: for attention that does not go
+    through transformers' interface.
     """
 
     value: str
     output: str
     norm: str
     part: tuple[int, int] = (0, 1)
+    projections: tuple[str, ...] = ()
     hooks: Hooks | None = None
 
 

@@ -50,7 +50,7 @@ def perturbed_logits(model: ExplainedModel, batch: Batch, keep: Tensor, how: How
     if model.device.type == "cpu":
         keep_freed()
     versions = Deletion(model, batch, keep) if how == "remove" else Replacement(model, batch, keep, how)
-    with torch.no_grad(), model.evaluating(), answer_only(model):
+    with torch.no_grad(), model.evaluating(), answer_only(model, attention=False):
         answers = _answers(model, versions, how, memory)
     found = answers.view(*keep.shape[:2], *answers.shape[1:])
     memory.last = (batch, asked.clone(), how, found)

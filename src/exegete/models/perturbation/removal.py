@@ -12,6 +12,7 @@ from torch import Tensor
 
 from exegete.models.batch import Batch
 from exegete.models.encoding.images import only_patches
+from exegete.models.perturbation.alike import alike_once
 from exegete.models.perturbation.prefix_tree import Version
 
 if TYPE_CHECKING:
@@ -152,8 +153,11 @@ class Replacement:
     def run(self, rows: Tensor) -> list[Tensor]:
         """One pass over the chosen versions, without columns that none of them uses."""
         chosen, columns = self.batch.select(self.example[rows]).trimmed()
-        embeddings = self.model.blend(chosen, self.keep[rows, columns], self.how)
-        return _answers(self.model, chosen, embeddings)
+        keep = self.keep[rows, columns]
+        places = self.example[rows, None] * chosen.length + torch.arange(chosen.length, device=keep.device)
+        embeddings = self.model.blend(chosen, keep, self.how)
+        with alike_once(self.model, 2 * places + keep):
+            return _answers(self.model, chosen, embeddings)
 
 
 def _texts(batch: Batch, example: Tensor, ids: Tensor, real: Tensor, response: Tensor) -> list[Version] | None:
