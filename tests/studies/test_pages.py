@@ -225,6 +225,22 @@ def test_a_run_done_again_takes_the_place_of_its_figures(made):
     assert there.whole(cell.key)
 
 
+def test_imported_runs_are_not_compared_with_later_ones_until_they_are_there_themselves(made):
+    whole, there, text = Store(made / "runs"), Store(made / "elsewhere"), PART + "\n{{one:alike}}\n"
+    found = results_of(made)["one"].grid
+    late = next(run.cell.key for run in found.runs if run.recipe == "slow" and run.dataset)
+    whole.folder(late).rename(made / "late")
+    export_figures([found], whole, made / "figures.parquet")
+    (made / "late").rename(whole.folder(late))
+    import_figures(made / "figures.parquet", there)
+    shutil.copytree(whole.folder(late), there.folder(late))
+    table = drawn(made, text, "elsewhere").split("| recipe | ATT | IxG |")[1]
+    assert "| slow | – | **" in table
+    assert "| fast | –" not in table
+    assert merge(whole, there) == 17
+    assert drawn(made, text, "elsewhere") == drawn(made, text)
+
+
 def test_pages_from_the_command_line(made, capsys):
     runs = ["--output-dir", str(made / "runs")]
     part, output = str(made / "part.md"), made / "docs"

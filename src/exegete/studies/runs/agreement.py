@@ -55,7 +55,10 @@ def compared(grid: Grid, store: Store) -> Iterator[tuple[Run, str, str, float]]:
 
 
 def comparisons(grid: Grid, store: Store) -> Iterator[tuple[Run, str, str, str, Callable[[], float]]]:
-    """As `compared`, with the address of the figure and what computes it from the attributions that were kept."""
+    """As `compared`, with the address of the figure and what computes it from the attributions that were kept.
+
+    A figure that is not known yet needs the attributions themselves: without those of imported runs it is left out.
+    """
     known: dict[str, Scores] = {}
 
     def said(run: Run) -> Scores:
@@ -69,10 +72,12 @@ def comparisons(grid: Grid, store: Store) -> Iterator[tuple[Run, str, str, str, 
             others = [other for other in runs if other is not run and _comparable(run, other, part.against)]
             for explainer, spec in run.explainers.items():
                 with_it = [other for other in others if explainer in other.explainers]
+                there = all(store.whole(each.cell.key) for each in (run, *with_it))
                 if with_it:
                     these = [[other.cell.key, other.explainers[explainer]] for other in with_it]
                     key = digest([part.measure, run.cell.key, spec, these])
-                    yield run, explainer, name, key, partial(_figure, said, run, with_it, explainer, part.measure)
+                    if there or store.knows(key):
+                        yield run, explainer, name, key, partial(_figure, said, run, with_it, explainer, part.measure)
 
 
 def _figure(said: Callable[[Run], Scores], run: Run, others: Sequence[Run], explainer: str, spec: str) -> float:

@@ -105,13 +105,20 @@ class Store:
             todo += [need for need in known[key].needs if need in known and need not in found and not self.whole(need)]
         return [key for key in known if key in found]
 
+    def knows(self, key: str) -> bool:
+        """Whether the figure from several runs that has this address was computed."""
+        return self._derived(key).exists()
+
     def derived(self, key: str, value: Callable[[], float]) -> float:
         """A figure that comes from several runs, by its address; computed once."""
-        path = self.root / "derived" / f"{key}.json"
+        path = self._derived(key)
         if not path.exists():
             write_json(path, {"value": value()})
         found = json.loads(path.read_text(encoding="utf-8"))["value"]
         return float("nan") if found is None else float(found)
+
+    def _derived(self, key: str) -> Path:
+        return self.root / "derived" / f"{key}.json"
 
     def recorded(self, study: str) -> Mapping[str, Any]:
         """The addresses of a study's datasets and models on the machine that its imported figures come from."""
