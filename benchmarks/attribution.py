@@ -125,7 +125,7 @@ def calls(model: ExplainedModel, *_: Any) -> dict[str, Any]:
     floors = {"F": medians["forward"], "F + B": medians["forward + backward"]}
     for floor in ("captum, here", "captum"):
         floors[floor] = min(medians[f"{floor}, {size} a pass"] for size in (8, 16, 32))
-    ratios = {name: {floor: medians[name] / floors[floor] for floor in given} for name, given in CALLS.items()}
+    ratios = {name: {floor: medians[name] / floors[floor] for floor in by} for name, by in CALLS.items()}
     return {"tokens": one.batch.length, "cpu_s": medians, "ratios": ratios}
 
 

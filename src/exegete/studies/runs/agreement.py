@@ -72,11 +72,10 @@ def comparisons(grid: Grid, store: Store) -> Iterator[tuple[Run, str, str, str, 
             others = [other for other in runs if other is not run and _comparable(run, other, part.against)]
             for explainer, spec in run.explainers.items():
                 with_it = [other for other in others if explainer in other.explainers]
-                there = all(store.whole(each.cell.key) for each in (run, *with_it))
                 if with_it:
                     these = [[other.cell.key, other.explainers[explainer]] for other in with_it]
                     key = digest([part.measure, run.cell.key, spec, these])
-                    if there or store.knows(key):
+                    if store.knows(key) or all(store.whole(each.cell.key) for each in (run, *with_it)):
                         yield run, explainer, name, key, partial(_figure, said, run, with_it, explainer, part.measure)
 
 
