@@ -138,7 +138,8 @@ def run(
             show_runs(grid, store, quiet)
     if len(grids) > 1:
         cells = {cell.key: cell for grid, _ in grids for cell in grid.cells}
-        show_left(cells.values(), store, f"all {len(grids)}: {len(cells)} runs, shared ones once; ")
+        missing = {line for grid, _ in grids for line in grid.missing}
+        show_left(cells.values(), store, missing, f"all {len(grids)}: {len(cells)} runs, shared ones once; ")
     if dry_run:
         return
     from exegete.studies.workers.engine import drive

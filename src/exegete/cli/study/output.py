@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,18 +44,19 @@ def show_status(grid: Grid, store: Store) -> dict[str, str]:
     if now.spent.seconds:
         took, estimated = in_words(now.spent.seconds), in_words(now.spent.estimated)
         console().print(f"done: took {took} of one core, estimated {estimated}", markup=False)
-    show_left(grid.cells, store)
+    show_left(grid.cells, store, grid.missing)
     return now.failed
 
 
-def show_left(cells: Iterable[Cell], store: Store, before: str = "") -> None:
-    """Says how long the runs that are left may take."""
+def show_left(cells: Iterable[Cell], store: Store, missing: Collection[str] = (), before: str = "") -> None:
+    """Says how long the runs that are left may take, and whether sizes are assumed because something is missing."""
     from exegete.studies.runs import estimate
 
     left = estimate.left(cells, store)
     if left.seconds:
         speed = "timed steps of this machine" if left.speed else "the speed of a usual core"
         basis = f"{speed}, measured on {left.measured} runs" if left.measured else speed
+        basis += f"; sizes of {len(missing)} sources that are not here are assumed" if missing else ""
         console().print(f"{before}left: about {estimate.in_words(left.seconds)} of one core ({basis})", markup=False)
 
 
