@@ -78,7 +78,7 @@ def test_a_dry_run_says_what_is_not_here_and_ends_well(tmp_path, capsys, monkeyp
     shown = capsys.readouterr()
     assert "er-table-2-small: 89 runs: 26 training runs (0 done), 63 judgements (0 done)" in shown.out
     missing = len(re.findall("^not on this machine: ", shown.err, re.MULTILINE))
-    assert f"; sizes of {missing} sources that are not here are assumed)" in " ".join(shown.out.split())
+    assert f"; assumed sizes: {missing})" in " ".join(shown.out.split())
     assert re.search(r"er\.yaml:6: datasets\.sst-train\.spec: .*sst", shown.err)
 
 

@@ -15,7 +15,15 @@ STUDIES = Path(__file__).parents[2] / "studies"
 PAPERS = yaml.safe_load((STUDIES / "papers.yaml").read_text(encoding="utf-8"))
 KEYS = {"paper", "table", "rows", "columns", "seeds", "models", "sizes", "settings"}
 OF_FIGURES = {"figure", "kind", "recipes", "explainers", "datasets"}
-OURS = {"cite", "cite-classifiers", "er-constrained", "er-fresh", "ivra-sim-headroom", "methods"}  # no paper's
+OURS = {
+    "aml-weights",
+    "cite",
+    "cite-classifiers",
+    "er-constrained",
+    "er-fresh",
+    "ivra-sim-headroom",
+    "methods",
+}  # no paper's
 
 
 @cache

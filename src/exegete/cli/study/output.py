@@ -56,7 +56,7 @@ def show_left(cells: Iterable[Cell], store: Store, missing: Collection[str] = ()
     if left.seconds:
         speed = "timed steps of this machine" if left.speed else "the speed of a usual core"
         basis = f"{speed}, measured on {left.measured} runs" if left.measured else speed
-        basis += f"; sizes of {len(missing)} sources that are not here are assumed" if missing else ""
+        basis += f"; assumed sizes: {len(missing)}" if missing else ""
         console().print(f"{before}left: about {estimate.in_words(left.seconds)} of one core ({basis})", markup=False)
 
 

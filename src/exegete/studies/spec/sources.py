@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 CHARACTERS_A_TOKEN = 4.5
 ASSUMED_ROWS, ASSUMED_TOKENS, ASSUMED_PARAMETERS = 5000, 128.0, 86_000_000.0
-PATCHES = 64.0
+PATCHES = 17.0
+"""Positions of a small picture: four patches a side, and the first one."""
 TYPICAL = {"sst": 25.0, "snli": 27.0, "labelled": 24.0, "mlqe": 44.0, "squad": 150.0, "eraser": 890.0}
 """Tokens of a row of data that is not on this machine, by its format."""
 UNITS = {"characters": selection.characters, "words": selection.words}
