@@ -105,11 +105,13 @@ def test_a_worker_killed_loses_its_own_run_alone_and_all_have_their_threads_and_
 
 def looking(cell, space):
     """Waits for the other one, so that each is on a worker of its own."""
+    import datasets
     import torch
 
     (space.store.root / f"here {cell.config['number']}").touch()
     until(lambda: len(list(space.store.root.glob("here *"))) == 2)
     facts = [str(torch.get_num_threads()), os.environ["OMP_NUM_THREADS"], os.environ["CUDA_VISIBLE_DEVICES"]]
+    assert datasets.are_progress_bars_disabled()
     (space.fresh / "seen.txt").write_text(" ".join(facts))
 
 

@@ -17,6 +17,7 @@ from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 
 import torch
+from datasets import disable_progress_bars
 from transformers.utils import logging as transformers_logging
 
 from exegete.studies.runs.run_cell import Ended, attempt
@@ -162,6 +163,7 @@ def _listen() -> None:
 def prepare(threads: int) -> None:
     """Sets threads and logging in a worker process before its first run."""
     torch.set_num_threads(threads)
+    disable_progress_bars()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     for name in ("exegete.models.encoding.encode", "bitsandbytes"):
