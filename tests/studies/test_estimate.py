@@ -86,14 +86,23 @@ def test_protocols_are_counted():
         return estimate.following(data, model, config, {"pool": pool}, None) / (estimate.a_token(model) * 50)
 
     assert passes("simulatability") == 2
-    assert passes("attack", budget=3) == 3
-    assert passes("attack", budget=None) == passes("attack", budget=10000) == estimate.QUERIES
+    assert passes("attack", budget=1, choices=5) == 1
+    assert passes("attack", budget=None, choices=5) == passes("attack", budget=10000, choices=5)
+    assert passes("attack", budget=None, choices=11) == pytest.approx(1 + 11 * 10 / estimate.SWAPPED)
     assert passes("select_then_predict", explainer="random") == 1
     assert passes("select_then_predict", explainer="input_x_gradient") == 4
     one = passes("students", ["random"], count=1, arguments={"num_train_epochs": 2})
     assert one == 2 * (estimate.BASELINE + 1) * 4 + 1
     both = passes("students", ["random", "none"], count=3, arguments={"num_train_epochs": 2})
     assert both == 6 * one + 4
+
+
+def test_an_attack_tries_a_stretch_again_until_it_is_swapped():
+    """Of four stretches with five words each it shows 20, 15, 10 and 5 changed texts, and the given one."""
+    config = {"protocol": {"name": "attack", "options": {"budget": None, "choices": 5}}, "explainers": {}}
+    data, model = Source({}, (4.0 * estimate.SWAPPED,) * 3), Source({}, parameters=2.0**24)
+    passes = estimate.following(data, model, config, {}, None) / (estimate.a_token(model) * data.tokens(None))
+    assert passes == 1 + 20 + 15 + 10 + 5
 
 
 def test_a_run_looks_at_the_rows_that_its_recipe_takes():

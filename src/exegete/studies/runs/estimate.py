@@ -19,8 +19,8 @@ STARTING_SECONDS = {"train": 7.0, "judge": 3.0}
 BASELINE = 3.0
 CRITERIA = {"simulatability": 18.0, "comprehensiveness": 11.0, "sufficiency": 9.0, "consistency": 2.0}
 """Passes of a training step, a backward one counted as two; those that IvRA's criteria add."""
-QUERIES, LONGEST = 40, 512
-"""Texts that an attack shows a model for an example; tokens that a judged text may have."""
+SWAPPED, LONGEST = 110, 512
+"""Tokens of a text for each stretch that an attack can swap; tokens that a judged text may have."""
 TIMED = 1.06e7
 """Parameters of the layers of the model that a machine's speed is timed with."""
 
@@ -88,7 +88,9 @@ def following(data: Source, model: Source, config: Mapping[str, Any], parts: Par
     name, options = config["protocol"]["name"], config["protocol"]["options"]
     passes, tokens = 1.0, data.tokens(LONGEST)
     if name == "attack":
-        passes = float(min(options["budget"] or QUERIES, QUERIES))
+        stretches = _mean(data, LONGEST) / SWAPPED  # a round tries all words for each that is left, and swaps one
+        queries = 1 + options["choices"] * stretches * max(1.0, (stretches + 1) / 2)
+        passes = min(float(options["budget"] or queries), queries)
     elif name == "simulatability":
         passes = 2.0
     elif name == "select_then_predict":
