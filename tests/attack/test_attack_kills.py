@@ -79,7 +79,7 @@ def test_a_killed_command_ends_as_an_undisturbed_one(name, model, tmp_path):
 
 def all_cells(root):
     for cell in grid(load_study(STUDY)).cells:
-        while not run_cell(cell, root, beat=0.2, stale=1):
+        while not run_cell(cell, root):
             time.sleep(0.1)
     sweep(grid(load_study(STUDY)).cells, root)
 

@@ -16,7 +16,7 @@ import torch
 import exegete
 import families
 from exegete import ExegeteError
-from exegete.data.owners import unfinished
+from exegete.data.atomic_files import temporary_path
 from exegete.explainers import EXPLAINERS
 from exegete.explainers.attribute_examples import batches
 from exegete.reports.attributions import Attributions
@@ -241,7 +241,7 @@ def test_pairs_and_texts_without_rationales(saved):
 def test_the_finishing_run_sweeps_what_killed_ones_left(tmp_path):
     model = small("bert")
     exegete.compare(model, ["a film"], ["random"], ["important_tokens"], output_dir=tmp_path)
-    dead = tmp_path / unfinished(tmp_path / "examples.parquet").name.replace(f"-{os.getpid()}-", "-999999999-")
+    dead = tmp_path / temporary_path(tmp_path / "examples.parquet").name.replace(f"-{os.getpid()}-", "-999999999-")
     (tmp_path / ".parts" / "0-1").mkdir(parents=True)
     dead.touch()
     exegete.compare(model, ["a film"], ["random"], ["important_tokens"], output_dir=tmp_path)

@@ -8,16 +8,15 @@ import os
 import random
 import shutil
 import signal
-import threading
 import time
 from collections import Counter
 
 import pytest
 
+from exegete.data.atomic_files import try_lock
 from exegete.studies.runs import store as cell_module
 from exegete.studies.runs.run_cell import attempt, no_space, run_cell, sweep
 from exegete.studies.runs.store import RECORD, Cell, Store
-from exegete.studies.workers.locks import claim
 from small_cells import cells, note, ordinary
 
 FORK = mp.get_context("fork")
@@ -39,7 +38,7 @@ def all_of(root, these, seed):
     random.Random(seed).shuffle(these)
     todo = these
     while todo:
-        todo = [cell for cell in todo if not run_cell(cell, root, beat=0.2, stale=2)]
+        todo = [cell for cell in todo if not run_cell(cell, root)]
 
 
 def test_a_finished_run_is_not_done_again_and_a_changed_one_is(tmp_path):
@@ -161,9 +160,8 @@ def test_what_was_left_of_a_finished_run_is_swept_unless_somebody_is_at_it(tmp_p
         store.failure(each.key).write_text("raised once")
         assert store.reason(each.key) == "raised once"
         (store.root / "cells" / f".{each.key}.abc").mkdir()
-    (store.root / ".claims" / cell.key).write_text("{}")
-    os.utime(store.root / ".claims" / cell.key, (1, 1))
-    with claim(store.root / ".claims" / other.key):
+    store.lock(cell.key).touch()
+    with try_lock(store.lock(other.key)):
         sweep((cell, other), store.root)
         assert store.touched() == {other.key}
         assert not store.failure(cell.key).exists()
@@ -173,12 +171,11 @@ def test_what_was_left_of_a_finished_run_is_swept_unless_somebody_is_at_it(tmp_p
     assert {path.name for path in store.root.rglob("*") if path.is_file() and path.name.startswith(".")} == set()
 
 
-def test_a_living_owner_keeps_its_claim_and_a_dead_or_silent_one_loses_it(tmp_path):
-    path = tmp_path / "claims" / "key"
-    with claim(path, beat=0.05, stale=0.4) as mine:
-        assert mine
-        time.sleep(0.8)
-        with claim(path, beat=0.05, stale=0.4) as second:
+def test_a_living_or_frozen_process_keeps_its_lock_and_a_dead_one_loses_it(tmp_path):
+    path = tmp_path / "locks" / "key"
+    with try_lock(path) as first:
+        assert first
+        with try_lock(path) as second:
             assert not second
     assert not path.exists()
     child = FORK.Process(target=hold, args=(path,))
@@ -186,32 +183,25 @@ def test_a_living_owner_keeps_its_claim_and_a_dead_or_silent_one_loses_it(tmp_pa
     while not path.exists():
         time.sleep(0.01)
     os.kill(child.pid, signal.SIGSTOP)
-    with claim(path, stale=60) as mine:
-        assert not mine
+    with try_lock(path) as acquired:
+        assert not acquired
     os.kill(child.pid, signal.SIGKILL)
     child.join()
-    with claim(path, stale=60) as mine:
-        assert mine
-    elsewhere = {"token": "t", "where": "another machine", "process": 1, "born": "1"}
-    path.write_text(json.dumps(elsewhere))
-    with claim(path, stale=60) as mine:
-        assert not mine
-    os.utime(path, (time.time() - 61, time.time() - 61))
-    with claim(path, stale=60) as mine:
-        assert mine
+    assert path.exists()
+    with try_lock(path) as acquired:
+        assert acquired
 
 
 def hold(path):
-    with claim(path, stale=60):
+    with try_lock(path):
         time.sleep(60)
 
 
-def test_a_silent_claim_has_one_heir(tmp_path):
-    path = tmp_path / "claims" / "key"
+def test_the_lock_of_a_dead_process_has_one_heir(tmp_path):
+    path = tmp_path / "locks" / "key"
     path.parent.mkdir()
     for _ in range(20):
         path.write_text("{}")
-        os.utime(path, (1, 1))
         together = FORK.Barrier(4)
         children = [FORK.Process(target=inherit, args=(path, tmp_path, together)) for _ in range(4)]
         for child in children:
@@ -224,18 +214,10 @@ def test_a_silent_claim_has_one_heir(tmp_path):
 
 def inherit(path, folder, together):
     together.wait()
-    with claim(path, stale=60) as mine:
-        if mine:
+    with try_lock(path) as acquired:
+        if acquired:
             note(folder, "heir")
         together.wait()
-
-
-def test_who_finds_its_claim_taken_over_is_told(tmp_path):
-    path, lost = tmp_path / "claims" / "key", threading.Event()
-    with claim(path, beat=0.02, stale=60, lost=lost.set):
-        path.write_text('{"token": "somebody else"}')
-        assert lost.wait(5)
-    assert json.loads(path.read_text())["token"] == "somebody else"
 
 
 def test_a_late_zombie_does_not_replace_what_is_finished(tmp_path):
@@ -251,7 +233,7 @@ def test_a_late_zombie_does_not_replace_what_is_finished(tmp_path):
     whole(store, cell)
 
 
-@pytest.mark.parametrize("at", ["whole_folder", "write_json"])
+@pytest.mark.parametrize("at", ["atomic_folder", "write_json"])
 def test_a_full_disk_is_named_and_leaves_no_half_run(tmp_path, monkeypatch, at):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from exegete.cli import main
-from exegete.data.owners import only_writer
+from exegete.data.atomic_files import only_writer
 from exegete.training.loop.checkpoints import checkpoints, flaws
 from runs import difference, weights
 

@@ -1,15 +1,11 @@
-"""Provenance of results, and files that are written as a whole or not at all."""
+"""Provenance of results: versions of libraries, and digests of data."""
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
 import platform
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from datasets import Dataset
 
-from exegete.data.owners import sweep, unfinished
+from exegete.data.atomic_files import atomic_file
 
-TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
-"""How `whole_folder` fails where the folder is there at the end: another process has written it meanwhile."""
 LIBRARIES = ("exegete", "torch", "transformers", "accelerate", "captum", "numpy", "datasets", "pyarrow")
 
 
@@ -53,45 +47,9 @@ def data_digest(dataset: Dataset) -> str:
     return blake2b(sink.getvalue(), digest_size=8).hexdigest()
 
 
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A path to write to; the file gets its name when the block ends without an error, on disk and complete.
-
-    What killed processes left of it goes, then.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = unfinished(path)
-    try:
-        yield fresh
-        with fresh.open("rb+") as written:
-            os.fsync(written.fileno())
-        sweep(path)
-        os.replace(fresh, path)
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-@contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to write into; it gets its name when the block ends without an error. One that is there is kept."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = unfinished(path)
-    fresh.mkdir()
-    try:
-        yield fresh
-        for file in fresh.rglob("*"):
-            if file.is_file():
-                with file.open("rb+") as written:
-                    os.fsync(written.fileno())
-        sweep(path)
-        fresh.rename(path)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Readable JSON, whole or not there; numbers that are none become null."""
-    with whole_file(path) as fresh:
+    with atomic_file(path) as fresh:
         text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
         fresh.write_text(text + "\n", encoding="utf-8")
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from exegete.data.owners import sweep, unfinished
+from exegete.data.atomic_files import remove_abandoned, temporary_path
 from exegete.data.provenance import versions
 from exegete.errors import ExegeteError
 
@@ -117,13 +117,13 @@ def save(
 ) -> Path:
     """Write both files; a reader never sees half of one. Returns the directory."""
     content = table(rows, kind)
-    fresh = unfinished(directory.absolute())
+    fresh = temporary_path(directory.absolute())
     try:
         fresh.mkdir(parents=True)
         pq.write_table(content, fresh / DATA, compression="zstd")
         (fresh / CONFIG).write_text(_description(fresh / DATA, len(rows), config, kind), encoding="utf-8")
         _publish(fresh, directory)
-        sweep(directory.absolute())
+        remove_abandoned(directory.absolute())
     except OSError as error:
         raise ExegeteError(f"cannot write attributions to {directory}: {error.strerror or error}") from error
     finally:

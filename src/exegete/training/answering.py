@@ -31,9 +31,10 @@ from transformers import (
     TrainingArguments,
 )
 
+from exegete.data.atomic_files import atomic_folder
 from exegete.data.generated.retrieval import lessons, vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
-from exegete.data.provenance import whole_folder, write_json
+from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError, unknown
 from exegete.models import load
 from exegete.models.passes.preserve import unchanged_random_state
@@ -103,7 +104,7 @@ def train_answering(
             trainer.train(resume_from_checkpoint=None if last is None else str(last))
     done, finished = trainer.state.global_step, trainer.state.global_step >= steps
     if finished:
-        with whole_folder(whole) as fresh:
+        with atomic_folder(whole) as fresh:
             trainer.save_model(str(fresh))
         shutil.rmtree(folder / "checkpoints")
     model = load(trainer.model.eval(), tokenizer, task="generation")

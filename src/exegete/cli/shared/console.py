@@ -45,7 +45,7 @@ def show_difference(changes: pd.DataFrame, folder: Path, before: str, after: str
     """What changed between two comparisons, which are named, as a table and as difference.csv in the folder."""
     from rich.table import Table
 
-    from exegete.data.provenance import whole_file
+    from exegete.data.atomic_files import atomic_file
     from exegete.studies.compare.difference import said
 
     table = Table("method", "metric", "before", "after", "difference", "95 % interval", "p, Holm", box=None)
@@ -56,7 +56,7 @@ def show_difference(changes: pd.DataFrame, folder: Path, before: str, after: str
     console().print(f"before: {before}; after: {after}", markup=False, highlight=False)
     console().print(table)
     console().print(said(changes), markup=False, highlight=False)
-    with whole_file(folder / "difference.csv") as fresh:
+    with atomic_file(folder / "difference.csv") as fresh:
         changes.to_csv(fresh, index=False)
 
 

@@ -214,7 +214,7 @@ def page(
 
     exegete study page studies/er-table-2.yaml
     """
-    from exegete.data.provenance import whole_file
+    from exegete.data.atomic_files import atomic_file
     from exegete.studies.tables.page import page as made
 
     for part, results in page_parts(files, output_dir):
@@ -222,7 +222,7 @@ def page(
         if output is None:
             typer.echo(text, nl=False)
             continue
-        with whole_file(output / f"{part.path.stem}.md" if output.suffix != ".md" else output) as fresh:
+        with atomic_file(output / f"{part.path.stem}.md" if output.suffix != ".md" else output) as fresh:
             fresh.write_text(text, encoding="utf-8")
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from exegete.data.atomic_files import atomic_file
 from exegete.data.cards import MetricCard
-from exegete.data.provenance import whole_file
 from exegete.errors import ExegeteError
 from exegete.explainers.registry import titles
 from exegete.metrics import cards as metric_cards
@@ -118,14 +118,14 @@ class Comparison:
         """`results`, `curves` and `examples` (Parquet), `attributions/`, `table.csv`, `table.tex`, `report.html`."""
         folder = Path(directory)
         for name, frame in (("results", self.results), ("curves", self.curves)):
-            with whole_file(folder / f"{name}.parquet") as fresh:
+            with atomic_file(folder / f"{name}.parquet") as fresh:
                 frame.to_parquet(fresh, index=False)
         write_examples(folder / EXAMPLES, self.examples)
         self.attributions.save(folder / "attributions")
         board = self.leaderboard
         texts = {"table.csv": csv_table(board), "table.tex": self.to_latex(), "report.html": self.to_html()}
         for name, text in texts.items():
-            with whole_file(folder / name) as fresh:
+            with atomic_file(folder / name) as fresh:
                 fresh.write_text(text, encoding="utf-8")
         return folder
 

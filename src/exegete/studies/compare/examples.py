@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from exegete.data.provenance import whole_file
+from exegete.data.atomic_files import atomic_file
 from exegete.data.readers.exchanges import EXCHANGE
 
 EXAMPLES = "examples.parquet"
@@ -37,7 +37,7 @@ What an example does not have is null.
 def write_examples(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes the examples' rows to a Parquet file."""
     content = pa.Table.from_pylist([_stored(row) for row in rows], schema=SCHEMA)
-    with whole_file(path) as fresh:
+    with atomic_file(path) as fresh:
         pq.write_table(content, fresh, compression="zstd")
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
-from exegete.data.provenance import TAKEN, digest, plain, versions, whole_folder, write_json
+from exegete.data.atomic_files import atomic_folder
+from exegete.data.provenance import digest, plain, versions, write_json
 from exegete.errors import ExegeteError
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.studies.compare.judge import Judged
@@ -55,14 +56,12 @@ class Parts:
         self.done[tuple(indices)] = part
         if self.folder is None:
             return
-        try:
-            with whole_folder(self.hidden / f"{indices[0]}-{len(indices)}") as fresh:
-                part.results.to_parquet(fresh / "results.parquet", index=False)
-                part.curves.to_parquet(fresh / "curves.parquet", index=False)
-                Attributions(part.attributions).save(fresh / "attributions")
-        except OSError as error:
-            if error.errno not in (*TAKEN, errno.ENOENT):  # another process has finished the whole
-                raise
+        # Another process may have finished this part, or the whole comparison, whose parts are gone then.
+        existing = suppress(FileExistsError, FileNotFoundError)
+        with existing, atomic_folder(self.hidden / f"{indices[0]}-{len(indices)}") as fresh:
+            part.results.to_parquet(fresh / "results.parquet", index=False)
+            part.curves.to_parquet(fresh / "curves.parquet", index=False)
+            Attributions(part.attributions).save(fresh / "attributions")
 
     def whole(self, shards: Sequence[Sequence[int]]) -> Judged:
         """The parts of these examples as one, sorted by method as asked for and then by example."""

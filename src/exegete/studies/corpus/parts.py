@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from exegete.data.provenance import digest, versions, whole_file, write_json
+from exegete.data.atomic_files import atomic_file
+from exegete.data.provenance import digest, versions, write_json
 from exegete.errors import ExegeteError
 from exegete.reports.attributions import Attribution
 from exegete.reports.storage import ATTRIBUTIONS, SPANS, Kind, table
@@ -65,7 +66,7 @@ class Parts:
     def __init__(self, folder: Path, config: Mapping[str, Any] | None = None) -> None:
         self.folder, head = folder, folder / HEAD
         if config is not None and not head.exists():
-            with whole_file(folder / CARD) as fresh:
+            with atomic_file(folder / CARD) as fresh:
                 fresh.write_text(_card(config), encoding="utf-8")
             write_json(head, {"digest": digest(config), "config": config, "versions": versions(), "rows": None})
         try:
@@ -94,7 +95,7 @@ class Parts:
 
     def write(self, number: int, rows: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
         """Writes a part, whole or not at all: explanations, and a digest of the rows that they explain."""
-        with whole_file(self.path(number)) as fresh:
+        with atomic_file(self.path(number)) as fresh:
             content = table(found, KIND).replace_schema_metadata({ROWS: rows_digest(rows)})
             pq.write_table(content, fresh, compression="zstd")
 

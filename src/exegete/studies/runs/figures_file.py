@@ -17,7 +17,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from exegete.data.provenance import whole_file, whole_folder, write_json
+from exegete.data.atomic_files import atomic_file, atomic_folder
+from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
 from exegete.studies.runs.agreement import comparisons
 from exegete.studies.runs.grid import Grid
@@ -48,7 +49,7 @@ def export_figures(grids: Iterable[Grid], store: Store, path: Path) -> int:
     frames += [frame for key in keys for frame in _run(store, key)]
     table = pd.concat([frame.reindex(columns=COLUMNS) for frame in frames if len(frame)], ignore_index=True)
     table = table.drop_duplicates().astype({"example": "Int32", "x": np.float64, "value": np.float64})
-    with whole_file(path) as fresh:
+    with atomic_file(path) as fresh:
         pq.write_table(
             pa.Table.from_pandas(table, preserve_index=False),
             fresh,
@@ -86,11 +87,11 @@ def merge(other: Store, store: Store) -> int:
     keys = [key for key in other.finished() if not store.whole(key) and (other.whole(key) or not store.done(key))]
     for key in keys:
         store.sweep(key)
-        with whole_folder(store.folder(key)) as fresh:
+        with atomic_folder(store.folder(key)) as fresh:
             _copy(other.folder(key), fresh)
     for kind in (SOURCES, DERIVED):
         for path in sorted((other.root / kind).glob("*.json")):
-            with whole_file(store.root / kind / path.name) as fresh:
+            with atomic_file(store.root / kind / path.name) as fresh:
                 shutil.copy(path, fresh)
     return len(keys)
 
@@ -147,7 +148,7 @@ def _long(key: str, part: str, frame: pd.DataFrame, by: list[str]) -> pd.DataFra
 def _restore(store: Store, key: str, parts: Mapping[str, pd.DataFrame]) -> None:
     """Makes a run's folder of its lines: the same files, as far as tables and pages read them."""
     record = json.loads(parts[RECORD]["text"].iloc[0])
-    with whole_folder(store.folder(key)) as fresh:
+    with atomic_folder(store.folder(key)) as fresh:
         for part, rows in parts.items():
             if part in (METRICS, FIGURES):
                 write_json(fresh / part, dict(zip(rows["name"], rows["value"], strict=True)))

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from exegete.data.provenance import TAKEN
+from exegete.data.atomic_files import try_lock
 from exegete.errors import ExegeteError, Stopped
 from exegete.studies.runs.store import Cell, Store, describe
-from exegete.studies.workers.locks import BEAT, STALE, claim
 
 logger = logging.getLogger(__name__)
 
@@ -39,17 +38,17 @@ class Ended:
     seconds: float = 0.0
 
 
-def run_cell(cell: Cell, root: Path, *, threads: int = 1, beat: float = BEAT, stale: float = STALE) -> bool:
-    """Does a run unless it is done; True when it is there, False when another process is at it.
+def run_cell(cell: Cell, root: Path, *, threads: int = 1) -> bool:
+    """Do a cell unless it is done. Return whether it is done now; False if another process is at it.
 
     Raises:
-        Exception: whatever the run raises; its claim is free then, and its checkpoints stay.
+        Exception: any error of the cell's own work; its lock is free then, and its checkpoints stay.
     """
     store = Store(root)
     if store.whole(cell.key):
         return True
-    with claim(root / ".claims" / cell.key, beat, stale) as mine:
-        if not mine:
+    with try_lock(store.lock(cell.key)) as acquired:
+        if not acquired:
             return False
         if store.whole(cell.key):
             return True
@@ -60,8 +59,9 @@ def run_cell(cell: Cell, root: Path, *, threads: int = 1, beat: float = BEAT, st
                 cell.run(cell, space)
                 cost = {"seconds": time.monotonic() - begun, "cpu_seconds": time.process_time() - spent}
                 describe(space.fresh, cell, threads, **cost)
-        except OSError as error:
-            if error.errno not in TAKEN or not store.whole(cell.key):
+        except FileExistsError:
+            # The network file system may have taken the lock from a process that was cut off: the first to finish wins.
+            if not store.whole(cell.key):
                 raise
             logger.warning("%s was finished by another process meanwhile", cell.title)
     return True
@@ -72,8 +72,8 @@ def sweep(cells: Iterable[Cell], root: Path) -> None:
     store = Store(root)
     touched = store.touched()
     for key in (cell.key for cell in cells if cell.key in touched and store.whole(cell.key)):
-        with claim(root / ".claims" / key) as mine:
-            if mine:
+        with try_lock(store.lock(key)) as acquired:
+            if acquired:
                 store.sweep(key)
 
 

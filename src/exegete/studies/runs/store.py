@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from exegete.data.provenance import digest, versions, whole_folder, write_json
+from exegete.data.atomic_files import atomic_folder
+from exegete.data.provenance import digest, versions, write_json
 from exegete.errors import ExegeteError
 
 RECORD, FIGURES_ONLY = "cell.json", "figures_only"
@@ -65,6 +66,10 @@ class Store:
     def work(self, key: str) -> Path:
         """Where an unfinished run works."""
         return self.root / ".work" / key
+
+    def lock(self, key: str) -> Path:
+        """Return the lock file of a cell, which exists while a process is at it or after that one was killed."""
+        return self.root / ".claims" / key
 
     def failure(self, key: str) -> Path:
         """Where it stands why a run failed."""
@@ -161,7 +166,7 @@ class Store:
     def fresh(self, cell: Cell) -> Iterator[Workspace]:
         """The run's workspace; when the block ends without an error, the run is finished."""
         self.work(cell.key).mkdir(parents=True, exist_ok=True)
-        with whole_folder(self.folder(cell.key)) as fresh:
+        with atomic_folder(self.folder(cell.key)) as fresh:
             yield Workspace(self.work(cell.key), fresh, self)
         self._tidy(cell.key)
 

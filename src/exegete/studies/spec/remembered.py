@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from exegete import data
-from exegete.data.provenance import digest, whole_file
+from exegete.data.atomic_files import atomic_file
+from exegete.data.provenance import digest
 
 READING = Path(data.__file__).parent
 """The code that reads data, on which digests depend too."""
@@ -28,7 +29,7 @@ def remembered(facts: Any, paths: Iterable[Path], make: Callable[[], Any]) -> An
     with suppress(OSError, ValueError):
         return json.loads(file.read_text(encoding="utf-8"))
     made = make()
-    with suppress(OSError), whole_file(file) as fresh:
+    with suppress(OSError), atomic_file(file) as fresh:
         fresh.write_text(json.dumps(made), encoding="utf-8")
     return made
 

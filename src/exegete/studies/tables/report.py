@@ -9,7 +9,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exegete.data.provenance import versions, whole_file
+from exegete.data.atomic_files import atomic_file
+from exegete.data.provenance import versions
 from exegete.errors import ExegeteError
 from exegete.reports.pages.study_page import study_page
 from exegete.reports.tables import table as drawn
@@ -33,19 +34,19 @@ FORMATS: dict[str, Callable[[PaperTable], str]] = {
 def write_report(results: Results, folder: Path) -> Path:
     """Every table in every format, every figure as PNG and PDF, `figures.parquet`, and `report.html`."""
     file = results.grid.study.file
-    with whole_file(folder / "figures.parquet") as fresh:
+    with atomic_file(folder / "figures.parquet") as fresh:
         results.figures.to_parquet(fresh, index=False)
     tables = {name: study_table(results, name) for name in file.tables}
     for name, table in tables.items():
         for ending, write in FORMATS.items():
-            with whole_file(folder / f"{name}.{ending}") as fresh:
+            with atomic_file(folder / f"{name}.{ending}") as fresh:
                 fresh.write_text(write(table), encoding="utf-8")
     pictures = []
     for name, part in file.figures.items():
         figure = _figure(results, name)
         if figure is not None:
             for ending in ("png", "pdf"):
-                with whole_file(folder / f"{name}.{ending}") as fresh:
+                with atomic_file(folder / f"{name}.{ending}") as fresh:
                     figure.savefig(
                         fresh, format=ending, dpi=120, metadata={"CreationDate": None} if ending == "pdf" else None
                     )
@@ -54,7 +55,7 @@ def write_report(results: Results, folder: Path) -> Path:
     page = study_page(
         file.title or file.name, file.notes, list(tables.values()), pictures, facts | {"versions": versions()}
     )
-    with whole_file(folder / "report.html") as fresh:
+    with atomic_file(folder / "report.html") as fresh:
         fresh.write_text(page, encoding="utf-8")
     return folder / "report.html"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from exegete.data.owners import LOCK, only_writer, sweep_lock
+from exegete.data.atomic_files import LOCK, only_writer, remove_abandoned_lock
 from exegete.data.provenance import versions, write_json
 from exegete.errors import ExegeteError, brief
 from exegete.training.loop.checkpoints import checkpoints, flaws, newest_whole
@@ -44,7 +44,7 @@ class Run:
         record = self._record()
         if record is None or record["status"] != "finished" or self._difference(record) is not None:
             return None
-        sweep_lock(self.folder)
+        remove_abandoned_lock(self.folder)
         metrics: Mapping[str, Any] = json.loads((self.folder / METRICS).read_text(encoding="utf-8"))
         return metrics
 

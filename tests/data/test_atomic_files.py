@@ -11,8 +11,16 @@ from pathlib import Path
 import pytest
 
 from exegete import ExegeteError
-from exegete.data.owners import LOCK, only_writer, sweep, sweep_lock, unfinished
-from exegete.data.provenance import whole_file, whole_folder, write_json
+from exegete.data.atomic_files import (
+    LOCK,
+    atomic_file,
+    atomic_folder,
+    only_writer,
+    remove_abandoned,
+    remove_abandoned_lock,
+    temporary_path,
+)
+from exegete.data.provenance import write_json
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -34,8 +42,8 @@ def killed(code, folder):
 
 
 HALF = (
-    "from exegete.data.owners import unfinished\n"
-    "path = unfinished(folder / 'a.json'); path.write_text('{'); print(path.name, flush=True); input()"
+    "from exegete.data.atomic_files import temporary_path\n"
+    "path = temporary_path(folder / 'a.json'); path.write_text('{'); print(path.name, flush=True); input()"
 )
 
 
@@ -51,31 +59,31 @@ def test_what_a_killed_process_left_goes_with_the_next_whole_file(tmp_path):
 def test_folders_too(tmp_path):
     left = killed(HALF.replace("path.write_text('{')", "(path / 'in').mkdir(parents=True)"), tmp_path)
     assert (tmp_path / left / "in").is_dir()
-    with whole_folder(tmp_path / "a.json"):
+    with atomic_folder(tmp_path / "a.json"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_what_a_living_process_writes_stays(tmp_path):
     process, theirs = elsewhere(HALF, tmp_path)
-    ours = unfinished(tmp_path / "a.json")
+    ours = temporary_path(tmp_path / "a.json")
     ours.touch()
     other_machine = tmp_path / f".a.json.00000000-1-1.{'0' * 32}"
     other_machine.touch()
     strange = [tmp_path / ".a.json.swp", tmp_path / f".a.json.{'0' * 32}", tmp_path / ".ab.json"]
     for path in strange:
         path.touch()
-    with whole_file(tmp_path / "a.json") as fresh:
+    with atomic_file(tmp_path / "a.json") as fresh:
         fresh.touch()
     process.kill()
     process.wait()
     assert all(path.exists() for path in (ours, other_machine, *strange, tmp_path / theirs))
-    sweep(tmp_path / "a.json")
+    remove_abandoned(tmp_path / "a.json")
     assert not (tmp_path / theirs).exists()
 
 
 def test_names_with_patterns_in_them_are_only_names(tmp_path):
-    with whole_file(tmp_path / "a[1]*.json") as fresh:
+    with atomic_file(tmp_path / "a[1]*.json") as fresh:
         fresh.touch()
     assert [path.name for path in tmp_path.iterdir()] == ["a[1]*.json"]
 
@@ -96,7 +104,7 @@ def test_a_second_writer_is_told_who_writes_and_leaves_nothing(tmp_path):
 
 
 def test_a_killed_writer_is_not_in_the_way(tmp_path):
-    code = "from exegete.data.owners import only_writer; ours = only_writer(folder); ours.__enter__(); "
+    code = "from exegete.data.atomic_files import only_writer; ours = only_writer(folder); ours.__enter__(); "
     code += "print('in', flush=True); input()"
     process, _ = elsewhere(code, tmp_path)
     with pytest.raises(ExegeteError, match=f"process {process.pid} "), only_writer(tmp_path):
@@ -105,11 +113,11 @@ def test_a_killed_writer_is_not_in_the_way(tmp_path):
     process.wait()
     assert (tmp_path / LOCK).exists()
     with only_writer(tmp_path):
-        sweep_lock(tmp_path)
+        remove_abandoned_lock(tmp_path)
         assert (tmp_path / LOCK).exists()
     assert not list(tmp_path.iterdir())
     (tmp_path / LOCK).write_text("{}")
-    sweep_lock(tmp_path)
+    remove_abandoned_lock(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
