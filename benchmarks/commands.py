@@ -1,6 +1,6 @@
 """What commands take beside what cannot be spared: ratios of CPU or wall seconds, each from one run, the least counts.
 
-`start`: `study run --dry-run` over `import pandas`; `explain` on one sentence, by its usual method (50 points of
+`start`: `train ivra --help` over `import pandas`; `explain` on one sentence, by its usual method (50 points of
 integrated gradients) and by one of one pass, over importing torch and transformers' BERT and loading the model.
 `busy`: the demo beside a process that keeps a core busy, over the demo alone. `workers`: a grid of trainings and
 judgements by two workers over one, wall seconds; the CPU seconds say what a machine with other work would have needed.
@@ -22,7 +22,6 @@ from timing import given, keep
 
 SPIN = [sys.executable, "-c", "while True: pass"]
 EXEGETE = ["-m", "exegete"]
-ER_TABLE_2 = Path(__file__).parents[1] / "studies" / "er-table-2.yaml"
 SENTENCE = "A moving film about nothing in particular."
 LOAD = """
 import sys
@@ -46,7 +45,7 @@ explainers: [integrated_gradients, attention_last, decompx]
 metrics: [auc, aopc_comprehensiveness]
 judgements: {{all: {{datasets: dev, explainers: [integrated_gradients, attention_last, decompx], metrics: [auc]}}}}
 """
-BARS = {"dry_run": 2.5, "explain": 1.3, "busy": 2.5, "workers": 0.6}
+BARS = {"train_help": 2.5, "explain": 1.3, "busy": 2.5, "workers": 0.6}
 
 
 def main() -> None:
@@ -63,14 +62,14 @@ def start(options: Any) -> dict[str, Any]:
         model = options.model or random_model(Path(folder) / "model")
         commands = {
             "pandas": ["-c", "import pandas"],
-            "dry_run": [*EXEGETE, "study", "run", str(ER_TABLE_2), "--dry-run"],
+            "train_help": [*EXEGETE, "train", "ivra", "--help"],
             "load": ["-c", LOAD, model],
             "explain": [*EXEGETE, "explain", SENTENCE, "--model", model, "--device", "cpu"],
         }
         commands["explain_by_one_pass"] = [*commands["explain"], "--methods", "input_x_gradient"]
         rounds = [{name: taken(each, folder)[1] for name, each in commands.items()} for _ in range(options.repeats)]
     seconds = {name: min(each[name] for each in rounds) for name in commands}
-    ratios = {"dry_run": seconds["dry_run"] / seconds["pandas"]}
+    ratios = {"train_help": seconds["train_help"] / seconds["pandas"]}
     ratios |= {name: seconds[name] / seconds["load"] for name in ("explain", "explain_by_one_pass")}
     return {"cpu_seconds": seconds, "ratios": ratios}
 

@@ -30,7 +30,7 @@ def parameters():
     ("registry", "name"), [(registry, name) for registry in (EXPLAINERS, METRICS) for name in registry.native]
 )
 def test_every_parameter_has_a_text(parameters, registry, name):
-    assert all(text and not text.startswith("see") for _, _, text in parameters.told(registry.loaded(name)))
+    assert all(text and not text.startswith("see") for _, _, text in parameters.told(registry[name]))
 
 
 def test_texts_are_found_in_arguments_and_sentences(parameters):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,6 @@ from latex2mathml.converter import convert
 
 from exegete.data import READERS
 from exegete.data.cards import DataCard, MethodCard
-from exegete.data.outline import outline, outlined
 from exegete.data.registry import Registry
 from exegete.explainers import EXPLAINERS
 from exegete.metrics.registry import METRICS, cards
@@ -98,7 +97,7 @@ def _parameters(kind: Kind, name: str) -> list[str]:
         return []
     if name not in kind.registry.native:
         return []
-    text = parameters.table(kind.registry.loaded(name)) or "It has none."
+    text = parameters.table(kind.registry[name]) or "It has none."
     if name in examples.FOLDERS:
         text = f"Given in training, and kept in its folder: `{name}:FOLDER`."
     elif "`" in text:
@@ -181,18 +180,15 @@ def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
 
 
 def docstring(kind: Kind, name: str) -> str:
-    """A part's docstring, read from its file."""
-    point = kind.registry.native[name]
-    node = outline(point.module).nodes[point.attr]
-    return ast.get_docstring(node) or "" if isinstance(node, ast.ClassDef | ast.FunctionDef) else ""
+    """Return the docstring of a part."""
+    return inspect.cleandoc(kind.registry[name].__doc__ or "")
 
 
 def command(kind: Kind, name: str) -> str:
     """A command line that uses the part."""
-    with outlined():
-        if kind.folder == "recipes":
-            found = re.search(r"Example: (exegete .*?)(\n\n|\Z)", docstring(kind, name), re.DOTALL)
-            return " ".join(found[1].split()) if found else f"exegete train {name} --help"
+    if kind.folder == "recipes":
+        found = re.search(r"Example: (exegete .*?)(\n\n|\Z)", docstring(kind, name), re.DOTALL)
+        return " ".join(found[1].split()) if found else f"exegete train {name} --help"
     if kind.folder == "objectives":
         loss = name if name == "cross_entropy" else f"cross_entropy,{name}"
         return f'exegete train custom --objectives "{loss}" --config tiny --data generated --output-dir runs/{name}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from exegete.cli import main
 from exegete.data import READERS
 from exegete.data.cards import DataCard, MethodCard, MetricCard
 from exegete.data.registry import Registry, installed
+from exegete.data.source import read_source
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, explainer, methods
 from exegete.metrics import METRICS, metric
@@ -41,6 +43,16 @@ def test_an_id_is_what_the_part_is_called(group, name):
 def test_cards_read_from_files_are_those_of_the_classes(group):
     registry = REGISTRIES[group]
     assert registry.cards(CARDS[group]) == {name: part.card for name, part in registry.items()}
+
+
+@pytest.mark.parametrize("name", RECIPES.native)
+def test_recipes_read_from_files_have_the_signatures_and_departures_of_the_functions(name):
+    point, recipe = RECIPES.native[name], RECIPES[name]
+    source = read_source(point.module)
+    stub = source.function(point.attr)
+    assert inspect.signature(stub).parameters == inspect.signature(recipe, eval_str=True).parameters
+    assert inspect.getdoc(stub) == inspect.getdoc(recipe)
+    assert source.constant("DEPARTURES", default=()) == recipe().departures
 
 
 @pytest.mark.parametrize("command", ["methods", "metrics", "datasets"])
@@ -145,7 +157,7 @@ def test_looking_up():
 
 def test_a_card_that_a_list_cannot_read_is_a_mistake():
     registry = Registry("shape", "exegete.shapes", {"base": "base:Explainer"}, package="exegete.explainers")
-    with pytest.raises(TypeError, match=r"base:Explainer says no `card"):
+    with pytest.raises(TypeError, match=r"base:Explainer has no card that can be read"):
         registry.cards(MethodCard)
 
 

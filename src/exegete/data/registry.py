@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from exegete.data.outline import LIGHT, outline, wanted
+from exegete.data.source import read_source
 from exegete.data.specs import parameters, split
 from exegete.errors import ExegeteError, brief, unknown
 
@@ -32,10 +31,6 @@ class Registry(Mapping[str, T]):
         self.native = {name: EntryPoint(name, f"{package}.{where}", group) for name, where in native.items()}
 
     def __getitem__(self, name: str) -> T:
-        return self.outline(name) if wanted() else self.loaded(name)
-
-    def loaded(self, name: str) -> T:
-        """The part itself, never an outline of it. Raises ExegeteError for an unknown id."""
         point = self.native.get(name) or self._installed.get(name)
         if point is None:
             raise unknown(self.what, name, self)
@@ -94,20 +89,24 @@ class Registry(Mapping[str, T]):
         part: Any = self[name]
         return part(**parameters(name, part, given | params))
 
-    def outline(self, name: str) -> Any:
-        """A native part by its file alone, see `exegete.data.outline`; else the part itself."""
+    def card(self, name: str, kind: type[C]) -> C:
+        """Return the card of a part. That of a native part is read from its source file, without importing the part.
+
+        Raises:
+            ExegeteError: an unknown id, or an installed part that cannot be loaded or has no such card.
+            TypeError: the card of a native part is not written as literals.
+        """
         point = self.native.get(name)
-        if point is not None and not point.module.startswith(LIGHT):
-            with suppress(LookupError, TypeError, NameError, AttributeError, AssertionError):
-                return outline(point.module)[point.attr]
-        return self.loaded(name)
+        if point is None:
+            return self._card_of(name, kind)
+        return read_source(point.module).card(point.attr, kind)
 
     def cards(self, kind: type[C]) -> dict[str, C]:
         """Every part's card by id. Native ones are read from their files, so that a list imports nothing heavy.
 
         A package whose part cannot be loaded is left out, with a warning.
         """
-        found: dict[str, C] = {name: _card(point) for name, point in self.native.items()}
+        found = {name: self.card(name, kind) for name in self.native}
         for name in self._installed:
             try:
                 found[name] = self._card_of(name, kind)
@@ -124,10 +123,3 @@ class Registry(Mapping[str, T]):
 def installed(group: str) -> dict[str, EntryPoint]:
     """The parts that packages add to a group, by id; looked for once a process."""
     return {point.name: point for point in entry_points(group=group)}
-
-
-def _card(point: EntryPoint) -> Any:
-    try:
-        return outline(point.module)[point.attr].card
-    except AttributeError:
-        raise TypeError(f"{point.value} says no `card: ClassVar = Card(name=..., ...)`") from None

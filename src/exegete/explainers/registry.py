@@ -92,7 +92,7 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     if kind.card.learned and BOOLEANS.get(given.pop("untrained", "false")):
         from exegete.explainers.learned.untrained import Untrained  # imported when used
 
-        return Untrained.of(EXPLAINERS.loaded(name), given)
+        return Untrained.of(EXPLAINERS[name], given)
     if kind.card.learned:
         raise ExegeteError(f"{name} is learned: give the folder it was saved in, as {name}:PATH")
     return kind(**parameters(name, kind, given))
@@ -129,7 +129,7 @@ def _title(spec: str) -> str:
         return spec
     more = [path.rstrip("/").rpartition("/")[2], *given.split("&")]
     said = ", ".join(each for each in more if each)
-    return f"{EXPLAINERS.outline(name).card.title}{f' ({said})' if said else ''}"
+    return f"{EXPLAINERS.card(name, MethodCard).title}{f' ({said})' if said else ''}"
 
 
 def meaning(item: Attribution | GeneratedAttribution, task: str) -> str:
@@ -137,8 +137,7 @@ def meaning(item: Attribution | GeneratedAttribution, task: str) -> str:
     name = item.params.get("of", item.method)
     if name not in EXPLAINERS:
         return ""
-    card: MethodCard = EXPLAINERS.outline(name).card
-    return card.scores(task, item.params.get("output"), signed=item.signed)
+    return EXPLAINERS.card(name, MethodCard).scores(task, item.params.get("output"), signed=item.signed)
 
 
 def usual_method(model: ExplainedModel) -> str:

@@ -7,8 +7,11 @@ from typing import Annotated
 from exegete.errors import ExegeteError
 from exegete.objectives import CrossEntropy
 from exegete.recipes.base import Recipe
-from exegete.recipes.guidance import DEPARTURES, FACTS, arguments, explanation_loss
+from exegete.recipes.guidance import DEPARTURES as SHARED
+from exegete.recipes.guidance import FACTS, arguments, explanation_loss
 from exegete.training import Constrained, ConstrainedTrainer
+
+DEPARTURES = (*SHARED, "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.")
 
 
 def er_constrained(
@@ -50,8 +53,5 @@ def er_constrained(
         trainer=ConstrainedTrainer,
         arguments=arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),
         patience=10,
-        departures=(
-            *DEPARTURES,
-            "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.",
-        ),
+        departures=DEPARTURES,
     )

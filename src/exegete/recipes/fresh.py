@@ -22,6 +22,7 @@ from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.starting_model import Source
 
 COLUMNS = ("text", "text_pair", "label")
+DEPARTURES = ("No tagger is trained on the extracted rationales.", "Words are separated by white space.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ def fresh(
             "metric_for_best_model": "f1_macro",
         },
         patience=10,
-        departures=("No tagger is trained on the extracted rationales.", "Words are separated by white space."),
+        departures=DEPARTURES,
     )
 
 

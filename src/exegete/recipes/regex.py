@@ -12,6 +12,14 @@ from exegete.objectives.virtual_adversarial import Form
 from exegete.recipes.base import Recipe
 
 INTEGRATED = "integrated_gradients"
+DEPARTURES = (
+    "Trained from scratch, the head has the learning rate of the rest.",
+    "The norm of the weights is AdamW's weight decay of 0.01.",
+    "Integrated gradients have 8 points a step unless told otherwise; the paper says 50.",
+    "Warm-up is 10 % of the steps, which the paper prints as gradient accumulation.",
+    "Tokens are masked, not words, by the mask token; attention and teacher share 1 over content.",
+    "No tokenisation by spaCy before the model's own.",
+)
 
 
 def regex(
@@ -74,14 +82,7 @@ def regex(
         },
         max_length=256,
         head_rate=10.0,
-        departures=(
-            "Trained from scratch, the head has the learning rate of the rest.",
-            "The norm of the weights is AdamW's weight decay of 0.01.",
-            "Integrated gradients have 8 points a step unless told otherwise; the paper says 50.",
-            "Warm-up is 10 % of the steps, which the paper prints as gradient accumulation.",
-            "Tokens are masked, not words, by the mask token; attention and teacher share 1 over content.",
-            "No tokenisation by spaCy before the model's own.",
-        ),
+        departures=DEPARTURES,
     )
 
 

@@ -35,6 +35,14 @@ STUDENTS: dict[str, Any] = {
     "per_device_train_batch_size": 32,
     "metric_for_best_model": "simulatability",
 }
+DEPARTURES = (
+    "Logits are pooled by the model's own head, without a scalar mix of all layers.",
+    "At most 100 epochs; the paper has no cap.",
+    "Batches are of like length, and padded to their longest text only.",
+    "Gradients of static methods are taken at word embeddings, before positions are added.",
+    "The student's dropout is the model's own, after the softmax; its explainer sees clean logits.",
+    "Integrated gradients have 10 points of this library's quadrature; the authors' are off by a factor.",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,14 +136,7 @@ def smat(
         from_scratch={},
         patience=10,
         max_length=256,
-        departures=(
-            "Logits are pooled by the model's own head, without a scalar mix of all layers.",
-            "At most 100 epochs; the paper has no cap.",
-            "Batches are of like length, and padded to their longest text only.",
-            "Gradients of static methods are taken at word embeddings, before positions are added.",
-            "The student's dropout is the model's own, after the softmax; its explainer sees clean logits.",
-            "Integrated gradients have 10 points of this library's quadrature; the authors' are off by a factor.",
-        ),
+        departures=DEPARTURES,
     )
 
 

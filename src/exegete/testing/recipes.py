@@ -46,7 +46,7 @@ class RecipeContract:
     def test_it_is_a_command(self, factory: Factory, capsys: pytest.CaptureFixture[str]) -> None:
         """Every parameter has a default and a help text, and the docstring an example."""
         assert all(each.default is not each.empty for each in inspect.signature(factory).parameters.values())
-        command(factory).main(["--help"], standalone_mode=False)
+        command(factory.__name__, factory).main(["--help"], standalone_mode=False)
         assert f"exegete train {factory.__name__} " in " ".join(capsys.readouterr().out.split())
 
     def test_its_facts_are_told(self, factory: Factory) -> None:

@@ -1,12 +1,11 @@
-"""Names, parameters and paths, checked before anything heavy is imported: a slip costs a second."""
+"""Checks of names, parameters and paths before models and data are loaded, so that a mistake is reported early."""
 
 from __future__ import annotations
 
 import ast
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def check(
     dtype: str | None = None,
     files: Sequence[Path | str | None] = (),
 ) -> None:
-    """Looks at what a command was given, as far as that needs no model and no torch.
+    """Check what a command was given, as far as that needs no model; a method or a metric is imported for it.
 
     Raises:
         ExegeteError: an unknown method, metric, parameter, reader, device or type, or a path where there is nothing.
@@ -44,19 +43,9 @@ def check(
         if file is not None and not Path(file).expanduser().exists():
             raise ExegeteError(f"there is no {file}")
     _check_methods(methods)
-    with by_outlines():
-        _check_metrics(metrics, preset)
+    _check_metrics(metrics, preset)
     if data is not None:
         _check_data(data)
-
-
-@contextmanager
-def by_outlines() -> Iterator[None]:
-    """Inside the block parts are their outlines; what an outline cannot say is left for the part itself."""
-    from exegete.data.outline import outlined
-
-    with suppress(LookupError, TypeError, NameError, AttributeError, AssertionError), outlined():
-        yield
 
 
 def check_arguments(names: Sequence[str]) -> None:
@@ -88,11 +77,10 @@ def _check_methods(methods: str | None) -> None:
         name, _, path = spec.partition("?")[0].partition(":")
         if spec == "all":
             continue
-        with by_outlines():
-            if not path:
-                explainer(spec)
-            elif EXPLAINERS[name] and looks_local(path) and not Path(os.path.expanduser(path)).exists():
-                raise ExegeteError(f"there is no explainer at {path}")
+        if not path:
+            explainer(spec)
+        elif EXPLAINERS[name] and looks_local(path) and not Path(os.path.expanduser(path)).exists():
+            raise ExegeteError(f"there is no explainer at {path}")
 
 
 def _check_metrics(metrics: str | None, preset: str | None) -> None:
@@ -112,8 +100,7 @@ def _check_data(data: str) -> None:
     """The reader and its options, and that there is something where a path is given."""
     from exegete.data.load import open_spec
 
-    with by_outlines():
-        reader = open_spec(data)
-        path = getattr(reader, "path", "")
-        if path and reader.card.name != "hub" and "://" not in path and not Path(path).expanduser().exists():
-            raise ExegeteError(f"there is no file or folder {path}, which the data {data} are to be read from")
+    reader = open_spec(data)
+    path = reader.path
+    if path and reader.card.name != "hub" and "://" not in path and not Path(path).expanduser().exists():
+        raise ExegeteError(f"there is no file or folder {path}, which the data {data} are to be read from")

@@ -14,7 +14,7 @@ import typer
 from exegete.cli.shared import options
 from exegete.cli.shared.console import console, hush, say
 from exegete.cli.shared.stopping import keeping
-from exegete.cli.study.opening import Scale, built, opened, page_parts, results_of
+from exegete.cli.study.opening import Scale, opened, page_parts, results_of
 from exegete.cli.study.output import Progress, show_end, show_left, show_runs, show_status, write
 from exegete.errors import ExegeteError
 
@@ -127,7 +127,6 @@ def run(
     if not dry_run:
         from exegete.studies.runs.timed_steps import measured
 
-        grids = [built(file, scale, output_dir, only) for file in files]
         hush()
         _require_startable([grid for grid, _ in grids], store, resume)
         options.writable(output_dir)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,16 +25,7 @@ class Scale(StrEnum):
 
 
 def opened(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[Grid, Store]:
-    """The grid and the store, for looking at: by outlines, which import no torch, wherever these will do."""
-    from exegete.data.outline import outlined
-
-    with suppress(LookupError, TypeError, NameError, AttributeError, AssertionError), outlined():
-        return built(file, scale, output_dir, only)
-    return built(file, scale, output_dir, only)
-
-
-def built(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tuple[Grid, Store]:
-    """The grid and the store, for work on them.
+    """Return the grid of a study's runs and the store of those that are finished.
 
     Raises:
         ExegeteError: a file that is no study; no run with `only` in its title.

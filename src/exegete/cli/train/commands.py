@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
 
-from exegete.cli.shared.checks import by_outlines
 from exegete.cli.train.options import check_command, run
-from exegete.data.outline import outline, outlined, signature
-
-if TYPE_CHECKING:
-    from exegete.recipes import Factory
+from exegete.data.source import read_source
+from exegete.training.loop.options import RunOptions
 
 RENAMED = {
     "explainer_id": "explainer",
@@ -25,23 +21,23 @@ RENAMED = {
 
 
 class Recipes(TyperGroup):
-    """The registry as commands, by outlines: a recipe is imported, and so torch, when its command is right."""
+    """The registry as commands. Native recipes are read from their source files, so that help imports no torch."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of all recipes, in the registry's order."""
+        """Return the names of all recipes, in the registry's order."""
         from exegete.recipes import RECIPES
 
         return list(RECIPES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a recipe; None where there is no such recipe."""
+        """Return the command of a recipe, None if the registry has no such recipe."""
         from exegete.recipes import RECIPES
 
-        if cmd_name not in RECIPES:
-            return None
-        with outlined(), suppress(Exception):
-            return command(RECIPES[cmd_name], lambda: RECIPES[cmd_name])
-        return command(RECIPES[cmd_name])
+        point = RECIPES.native.get(cmd_name)
+        if point is not None:
+            source = read_source(point.module)
+            return command(cmd_name, source.function(point.attr), source.constant("DEPARTURES", default=()))
+        return command(cmd_name, RECIPES[cmd_name]) if cmd_name in RECIPES else None
 
 
 app = typer.Typer(cls=Recipes, help="Train a model: one command a training method.", no_args_is_help=True)
@@ -52,48 +48,38 @@ def _group() -> None:
     """Train a model: one command a training method."""
 
 
-def command(factory: Factory, called: Callable[[], Factory] | None = None) -> Any:
-    """The command of one recipe; its docstring is the help. `called`: gives the recipe of which this is an outline."""
+def command(name: str, factory: Callable[..., Any], departures: Sequence[str] = ()) -> Any:
+    """Return the command of a recipe: the factory's docstring is the help, with the departures from the paper below."""
+    lines = ["Departures from the paper:", *(f"– {departure}" for departure in departures)]
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    function = _function(factory, called or (lambda: factory))
-    alone.command(factory.__name__, epilog=_departures(factory))(function)
+    alone.command(factory.__name__, epilog="\n\n".join(lines) if departures else None)(_function(name, factory))
     return typer.main.get_command(alone)
 
 
-def _departures(factory: Factory) -> str | None:
-    """The departures of the method from its paper, as it is without further options."""
-    if any(each.default is each.empty for each in inspect.signature(factory).parameters.values()):
-        return None
-    made = factory()
-    lines = [f"– {departure}" for departure in made.departures]
-    return "\n\n".join([f"Departures from {made.paper}:", *lines]) if lines else None
+def _function(name: str, factory: Callable[..., Any]) -> Callable[..., None]:
+    """Return a function whose parameters are those of the recipe, of `run` and of RunOptions."""
+    own, options = list(_options(factory)), list(_options(RunOptions, leave_out=("arguments",)))
 
+    def train(**given: Any) -> None:
+        from exegete.recipes import RECIPES
 
-def _function(factory: Factory, called: Callable[[], Factory]) -> Callable[..., None]:
-    run_options = outline("exegete.training.loop.options")["RunOptions"]
-    own, options = list(_options(factory)), list(_options(run_options, leave_out=("arguments",)))
-
-    def trained(**given: Any) -> None:
-        parameters, chosen = ({each.name: given.pop(each.name) for each in part} for part in (own, options))
-        with by_outlines():
-            factory(**parameters)
+        parameters = {option.name: given.pop(option.name) for option in own}
+        chosen = {option.name: given.pop(option.name) for option in options}
         check_command(given, chosen["device"])
-        from exegete.training import RunOptions
-
-        run(called()(**parameters), RunOptions(**chosen), **given)
+        run(RECIPES[name](**parameters), RunOptions(**chosen), **given)
 
     known = {"Recipe": object, "RunOptions": object}
     shared = list(inspect.signature(run, eval_str=True, locals=known).parameters.values())[2:]
-    trained.__doc__, trained.__name__ = factory.__doc__, factory.__name__
-    trained.__annotations__ = {"return": None}
-    every = inspect.Signature([*own, *shared, *options])
-    setattr(trained, "__signature__", every)  # noqa: B010  # functions have no such field
-    return trained
+    train.__doc__, train.__name__ = factory.__doc__, factory.__name__
+    train.__annotations__ = {"return": None}
+    signature = inspect.Signature([*own, *shared, *options])
+    setattr(train, "__signature__", signature)  # noqa: B010  # functions have no such field
+    return train
 
 
 def _options(called: Callable[..., Any], leave_out: Sequence[str] = ()) -> Iterator[inspect.Parameter]:
     """The parameters as options: each is Annotated with a help text, and limits of its value if it has some."""
-    for parameter in signature(called).parameters.values():
+    for parameter in inspect.signature(called, eval_str=True).parameters.values():
         if parameter.name in leave_out:
             continue
         if get_origin(parameter.annotation) is not Annotated:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -46,7 +46,12 @@ class DeletionAuc(AlongOrder):
 class InsertionAuc(DeletionAuc):
     """The same over the share of units that came: large where the probability rises soon."""
 
-    card: ClassVar = replace(
-        DeletionAuc.card, name="insertion_auc", label="Area under insertion", higher_is_better=True
+    card: ClassVar = MetricCard(
+        name="insertion_auc",
+        label="Area under insertion",
+        family="faithfulness",
+        higher_is_better=True,
+        paper="Petsiuk et al. 2018",
+        bounds=(0, 1),
     )
     alone: ClassVar = True

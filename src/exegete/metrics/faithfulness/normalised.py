@@ -9,7 +9,7 @@ counts as the largest there is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -41,5 +41,8 @@ class NormalisedComprehensiveness(OverBudgets):
 class NormalisedSufficiency(NormalisedComprehensiveness):
     """The share of the possible drop that the top alone prevents: here, unlike in `sufficiency`, higher is better."""
 
-    card: ClassVar = replace(NormalisedComprehensiveness.card, name="normalised_sufficiency")
+    card: ClassVar = MetricCard(
+        name="normalised_sufficiency", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
+        bounds=(0, 1),
+    )  # fmt: skip
     alone: ClassVar = True

@@ -127,7 +127,10 @@ class SoftComprehensiveness(Soft):
 class SoftSufficiency(Soft):
     """How near the answer stays when what scores high stays: 1 is best."""
 
-    card: ClassVar = replace(SoftComprehensiveness.card, name="soft_sufficiency", bounds=(0, 1))
+    card: ClassVar = MetricCard(
+        name="soft_sufficiency", family="faithfulness", higher_is_better=True, paper="Zhao and Aletras 2023",
+        bounds=(0, 1),
+    )  # fmt: skip
     alone: ClassVar = True
 
 

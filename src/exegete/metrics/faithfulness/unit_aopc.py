@@ -5,7 +5,7 @@ AOPC over units: the mean over k = 1 … K of the fall of the target's probabili
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -53,7 +53,9 @@ class UnitComprehensiveness(AlongOrder):
 class UnitSufficiency(UnitComprehensiveness):
     """Mean of p(x) − p(the first k units alone) over k = 1 … K, or to all of fewer units."""
 
-    card: ClassVar = replace(
-        UnitComprehensiveness.card, name="unit_sufficiency", label="Sufficiency of units", higher_is_better=False
-    )
+    card: ClassVar = MetricCard(
+        name="unit_sufficiency", label="Sufficiency of units",
+        family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020",
+        bounds=(-1, 1),
+    )  # fmt: skip
     alone: ClassVar = True

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from exegete.data.outline import wanted
 from exegete.errors import ExegeteError, unknown
 from exegete.recipes import RECIPES
 from exegete.studies.runs.run_ref import MODEL, RUN, TRAINED, runs_named
@@ -66,11 +65,11 @@ def recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
         elif isinstance(value, Mapping) and not {RUN, TRAINED}.isdisjoint(value):
             each = inspect.signature(RECIPES[name]).parameters.get(key)
             known[key] = "" if each is None or each.default is each.empty else each.default
-    return _made(name, json.dumps(known, sort_keys=True), wanted())
+    return _made(name, json.dumps(known, sort_keys=True))
 
 
 @cache
-def _made(name: str, parameters: str, outline: bool) -> Recipe:
+def _made(name: str, parameters: str) -> Recipe:
     factory, given = RECIPES[name], json.loads(parameters)
     valid = inspect.signature(factory).parameters
     wrong = next((key for key in given if key not in valid), None)

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from exegete.data.cards import MetricCard
-from exegete.data.outline import outlined
 from exegete.metrics import cards, metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.studies.runs.agreement import compared
@@ -46,8 +45,7 @@ class Results:
         """The facts of a metric of the study, or of a figure of the model: losses are better when lower."""
         declared = self.grid.study.file.metrics
         if name in declared:
-            with outlined():
-                return metric(declared[name]).card
+            return metric(declared[name]).card
         if name in cards():
             return cards()[name]
         if name in self.grid.study.file.comparisons:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
-import torch
-
 from exegete.errors import ExegeteError, unknown
 
 
@@ -57,7 +55,7 @@ class RunOptions:
             raise ExegeteError(
                 f"expected the device cpu or cuda, got {self.device!r}; CUDA_VISIBLE_DEVICES chooses among GPUs"
             )
-        if self.device == "cuda" and not torch.cuda.is_available():
+        if self.device == "cuda" and not _has_cuda():
             raise ExegeteError("there is no CUDA device here: use the device cpu")
 
     @classmethod
@@ -88,3 +86,10 @@ class RunOptions:
         """With usual values for what is None, and these arguments below its own."""
         missing = {name: value for name, value in usual.items() if getattr(self, name) is None}
         return replace(self, arguments={**arguments, **self.arguments}, **missing)
+
+
+def _has_cuda() -> bool:
+    # `exegete train RECIPE --help` reads the options above, and shall not wait for torch
+    import torch  # noqa: PLC0415
+
+    return torch.cuda.is_available()

@@ -1,0 +1,28 @@
+"""Digests of files are remembered by the files' times and sizes."""
+
+from __future__ import annotations
+
+import os
+
+from exegete.studies.spec.remembered import remembered
+
+
+def test_a_file_is_digested_again_only_when_it_has_changed(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file, calls = tmp_path / "data.txt", []
+
+    def made():
+        calls.append(1)
+        return {"digest": file.read_text()}
+
+    file.write_text("one")
+    assert [remembered("a", [file], made) for _ in range(3)] == 3 * [{"digest": "one"}]
+    assert len(calls) == 1
+    remembered("b", [file], made)
+    assert len(calls) == 2
+    file.write_text("two")
+    os.utime(file, ns=(1, 1))
+    assert remembered("a", [file], made) == {"digest": "two"}
+    (tmp_path / "cache").chmod(0o500)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    assert remembered("c", [file], made) == {"digest": "two"}
