@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 import exegete
-from exegete.explainers.attribute_examples import batches
+from exegete.explainers.attribute_examples import make_batches
 from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.layers.architecture import layers
 from generation import PROMPT, made
@@ -98,7 +98,7 @@ def case(model: ExplainedModel, text: str) -> Case:
     batch = model.encode([text])
     with torch.no_grad():
         target, embeddings, reference = model.predict(batch), model.embed(batch), model.reference(batch)
-    return Case(batch, target, embeddings, reference, units(batch, "word"), Direct(model, target))
+    return Case(batch, target, embeddings, reference, number_units(batch, "word"), Direct(model, target))
 
 
 def calls(model: ExplainedModel, *_: Any) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def integrated_gradients(model: ExplainedModel, texts: list[str], cases: list[Ca
 
 def rules(model: ExplainedModel, texts: list[str], _: Any) -> dict[str, float]:
     """Batched, each over a forward and a backward pass of the same batches."""
-    encoded = [model.encode([texts[index] for index in indices]) for indices in batches(model, texts)]
+    encoded = [model.encode([texts[index] for index in indices]) for indices in make_batches(model, texts)]
     asked = [(batch, model.predict(batch)) for batch in encoded]
 
     def passes() -> None:
@@ -180,7 +180,7 @@ def ablations(model: ExplainedModel, texts: list[str], _: Any) -> dict[str, Any]
     prompted, prompt = made(PROMPT)
     found = {}
     for name, asked, batch in (("words of sentences", model, model.encode(texts)), ("sources", prompted, prompt)):
-        unit = units(batch, usual_units(batch))
+        unit = number_units(batch, usual_units(batch))
         present, target = torch.nn.functional.pad(cite.present(unit), (1, 0), value=True), asked.predict(batch)
         keep = present.gather(2, (unit + 1).expand(len(present), -1, -1)) & batch.attended
 
@@ -244,7 +244,7 @@ def ours(model: ExplainedModel, texts: list[str], cases: list[Case], spec: str) 
     """A call of exegete over all sentences at once: encoding and packing are inside the clock."""
 
     def call() -> None:
-        for indices in batches(model, texts):
+        for indices in make_batches(model, texts):
             batch = model.encode([texts[index] for index in indices])
             with torch.no_grad():
                 target = torch.cat([cases[index].target for index in indices])

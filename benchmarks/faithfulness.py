@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import exegete
-from exegete.explainers.attribute_examples import batches
+from exegete.explainers.attribute_examples import make_batches
 from exegete.metrics import measured, metric, top_fraction
 from exegete.models import Batch, ExplainedModel
 from timing import DATA, given, keep, minilm
@@ -44,7 +44,7 @@ def compared(model: ExplainedModel, rows: Sequence) -> dict[str, float]:
     """CPU seconds of the engine and of the loop over the same inputs, and the FLOPs of the distinct ones."""
     judges = [metric("aopc_comprehensiveness"), metric("aopc_sufficiency")]
     totals = {"engine_s": 0.0, "loop_s": 0.0, "flops": 0.0, "inputs": 0, "distinct": 0, "peak_mib": 0.0, "gap": 0.0}
-    for indices in batches(model, rows):
+    for indices in make_batches(model, rows):
         for start in range(0, len(indices), 32):
             batch = model.encode([rows[index] for index in indices[start : start + 32]])
             with torch.no_grad():

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from exegete import explainer
-from exegete.explainers.gradients.by_parts import by_parts
+from exegete.explainers.gradients.forward_sums import sum_scores_forward
 from exegete.models import Batch
 from exegete.models.generation.model import GeneratingModel
 from timing import given, keep, memory, seconds
@@ -76,10 +76,12 @@ def times() -> dict[str, Any]:
     contestants: dict[str, Callable[[], Any]] = {
         "forward": torch.no_grad()(lambda: model.model(ids)),
         MATRIX: lambda: explainer("input_x_gradient").attribute_each(model, batch, tokens),
-        "input_x_gradient, token × source": lambda: by_parts(
+        "input_x_gradient, token × source": lambda: sum_scores_forward(
             explainer("input_x_gradient"), model, batch, list(tokens), parts
         ),
-        "attn_lrp, token × source": lambda: by_parts(explainer("attn_lrp"), model, batch, list(tokens), parts),
+        "attn_lrp, token × source": lambda: sum_scores_forward(
+            explainer("attn_lrp"), model, batch, list(tokens), parts
+        ),
         "leave one source out": lambda: explainer("occlusion?granularity=source&perturbation=remove").attribute_each(
             model, batch, tokens
         ),

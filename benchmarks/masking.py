@@ -90,7 +90,7 @@ class Case:
 
             def masks(known: list[Any] = known) -> None:
                 for batch, out, target in known:
-                    self.masking.from_outputs(self.model, batch, out, target, keep_graph=False)
+                    self.masking.scores_from_outputs(self.model, batch, out, target, keep_graph=False)
 
             pairs = [(seconds(passes), seconds(masks)) for _ in range(repeats + 1)][1:]
             found[f"pass of F, {name}"] = statistics.median(one for one, _ in pairs) / self.count
@@ -117,7 +117,7 @@ class Case:
 
     def refined(self, form: Form) -> tuple[float, float, float]:
         """Seconds an example of a pass, of the maps and of their metric."""
-        masking = self.masking.configured(refine_steps=form.steps, **form.settings)
+        masking = self.masking.with_params(refine_steps=form.steps, **form.settings)
         passing = refining = judging = 0.0
         each_alone = [torch.tensor([row]) for row in range(self.count)]
         groups = each_alone if form.alone else self.rows

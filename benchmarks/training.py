@@ -107,7 +107,7 @@ def ivra(steps: int) -> dict[str, dict[str, Any]]:
         batch, target = rows_of(length, 16), torch.zeros(16, dtype=torch.long)
 
         def explained(single: InterpretableAttention, batch: Batch = batch, target: Tensor = target) -> None:
-            single.from_outputs(model, batch, model(batch, capture=single.capture), target, keep_graph=False)
+            single.scores_from_outputs(model, batch, model(batch, capture=single.capture), target, keep_graph=False)
 
         singles = {n: InterpretableAttention.untrained(model, normaliser=n) for n in ("sparsemax", "softmax")}
         with torch.no_grad():

@@ -8,8 +8,9 @@
 # ## The method
 #
 # The score of a word here: the length of the gradient at its embedding, times the length of the embedding to a power.
-# `EmbeddingGradient` asks for one formula, `of_gradient`. Other methods subclass `exegete.explainers.Explainer` and
-# write `scores(model, batch, target)`, which returns [B, L] for B examples of L positions; the class of
+# `EmbeddingGradient` asks for one formula, `scores_from_gradient`. Other methods subclass
+# `exegete.explainers.Explainer` and write `scores(model, batch, target)`, which returns [B, L] for B examples of L
+# positions; the class of
 # [examples/plugin](../contribute/plugin.md) does. Either way, the base class finds the target, zeroes special tokens
 # and padding, and puts the model back as it was.
 #
@@ -46,7 +47,7 @@ class GradientLength(EmbeddingGradient):
         unit="slope of the {output} × length of the embedding",
     )
 
-    def of_gradient(self, slope, embeddings):
+    def scores_from_gradient(self, slope, embeddings):
         """‖∂f_c/∂E‖ · ‖E‖^power of slope and embeddings [B, L, d]: [B, L]."""
         return slope.norm(dim=-1) * embeddings.norm(dim=-1) ** self.power
 ''')
@@ -67,8 +68,8 @@ gradient_length = "my_methods.gradient_length:GradientLength"
 # %% [markdown]
 # ## A method with attention and a gradient
 #
-# A `SinglePass` asks with `capture` for what the forward pass shall record, and makes scores of it in `from_outputs`.
-# It meets it in one of three forms:
+# A `SinglePass` asks with `capture` for what the forward pass shall record, and makes scores of it in
+# `scores_from_outputs`. It meets it in one of three forms:
 #
 # - `outputs.attentions`: for each layer [B, H, L, L], rows look and columns are looked at. It is there for every
 #   model that has attention; of an encoder-decoder it is one map of the row (prompt, then response) for each decoder
@@ -90,12 +91,12 @@ from typing import ClassVar
 
 from exegete.data.cards import MethodCard
 from exegete.explainers import SinglePass
-from exegete.explainers.base import OfOutput, gradients
+from exegete.explainers.base import OutputExplainer, gradients
 from exegete.models import Capture
 
 
 @dataclass(frozen=True)
-class AttentionSlope(OfOutput, SinglePass):
+class AttentionSlope(OutputExplainer, SinglePass):
     """Attention times its gradient, mean over heads, where the answer is read. Signed."""
 
     card: ClassVar = MethodCard(
@@ -108,7 +109,7 @@ class AttentionSlope(OfOutput, SinglePass):
         """One forward and one backward pass; a method that says no backward pass gets no gradients."""
         return 1.0, 1.0
 
-    def from_outputs(self, model, batch, outputs, target, *, keep_graph):
+    def scores_from_outputs(self, model, batch, outputs, target, *, keep_graph):
         """Σ_q readout(q) · mean_h (A ⊙ ∂f_c/∂A)[q, i], [B, L]."""
         last = outputs.blocks[-2:] or outputs.attentions[-1:]  # a decoder's own and cross-attention are one layer
         slopes = gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
@@ -146,7 +147,7 @@ arguments = {"learning_rate": 2e-3, "num_train_epochs": 4, "use_cpu": True, "dis
 train_baseline("tiny", train, dev, "baseline", arguments=arguments, masked_share=0.1)
 model = exegete.load("baseline", device="cpu")
 # %%
-assert {"gradient_length", "attention_slope"} <= set(exegete.methods()["name"])
+assert {"gradient_length", "attention_slope"} <= set(exegete.list_methods()["name"])
 
 # %%
 exegete.attribute(model, [test[0]], method="gradient_length?power=0.5")

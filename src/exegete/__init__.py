@@ -9,7 +9,7 @@ from exegete.lazy import lazy
 if TYPE_CHECKING:
     from exegete.data import load_data
     from exegete.errors import ExegeteError
-    from exegete.explainers import Explainer, attribute, explainer, methods
+    from exegete.explainers import Explainer, attribute, explainer, list_methods
     from exegete.metrics import Metric, metric
     from exegete.models import Batch, ExplainedModel, load
     from exegete.reports.attributions import Attribution, Attributions
@@ -37,9 +37,9 @@ __all__ = [
     "compare",
     "explain_corpus",
     "explainer",
+    "list_methods",
     "load",
     "load_data",
-    "methods",
     "metric",
     "summarise",
 ]

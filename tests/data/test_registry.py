@@ -17,7 +17,7 @@ from exegete.data.cards import DataCard, MethodCard, MetricCard
 from exegete.data.registry import Registry, installed
 from exegete.data.source import read_source
 from exegete.errors import ExegeteError
-from exegete.explainers import EXPLAINERS, explainer, methods
+from exegete.explainers import EXPLAINERS, explainer, list_methods
 from exegete.metrics import METRICS, metric
 from exegete.objectives import OBJECTIVES
 from exegete.recipes import RECIPES
@@ -97,8 +97,8 @@ def test_an_installed_package_adds_parts_and_replaces_none(caplog):
     assert METRICS["auc"].__module__ == "exegete.metrics.plausibility"
     assert set(list(EXPLAINERS)[-5:]) == {"broken", "mine", "other_id", "bare", "absent"}
     assert len(EXPLAINERS) == len(EXPLAINERS.native) + 5
-    assert "mine" in set(methods()["name"])
-    assert "broken" not in set(methods()["name"])
+    assert "mine" in set(list_methods()["name"])
+    assert "broken" not in set(list_methods()["name"])
     assert "plugged:Nowhere" in caplog.text
     with pytest.raises(ExegeteError, match=r"method 'broken' of an installed package \(plugged:Nowhere\)"):
         explainer("broken")

@@ -14,7 +14,7 @@ import exegete
 from exegete import ExegeteError, attribute, explainer
 from exegete.data.cards import MethodCard
 from exegete.explainers import Explainer, SinglePass
-from exegete.explainers.attribute_examples import ON_A_CPU, batches
+from exegete.explainers.attribute_examples import TOKENS_PER_BATCH_ON_CPU, make_batches
 from small import PAIRS, shared, small, uneven
 
 TEXTS = [
@@ -261,7 +261,7 @@ class ShortPass(SinglePass):
 
     card = MethodCard(name="short_pass", family="control", cost="F")
 
-    def from_outputs(self, model, batch, outputs, target, *, keep_graph):
+    def scores_from_outputs(self, model, batch, outputs, target, *, keep_graph):
         return model.embed(batch)
 
 
@@ -275,7 +275,9 @@ def test_scores_of_another_shape_are_refused_by_name():
             explain()
     with pytest.raises(ExegeteError, match=r"short\.scores returned"):
         Short().attribute_each(model, batch, model.target(batch)[None])
-    with pytest.raises(ExegeteError, match=rf"short_pass.from_outputs returned \[{rows}, {length}, \d+\], {expected}"):
+    with pytest.raises(
+        ExegeteError, match=rf"short_pass.scores_from_outputs returned \[{rows}, {length}, \d+\], {expected}"
+    ):
         ShortPass().attribute(model, batch)
 
 
@@ -325,13 +327,13 @@ def test_too_long_texts_are_cut_with_a_warning(family, caplog):
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=60), st.none() | st.integers(1, 7))
 def test_batches_hold_every_row_once_and_keep_the_budget(lengths, size):
     model = shared("bert")
-    parts = list(batches(model, ["x" * length for length in lengths], size))
+    parts = list(make_batches(model, ["x" * length for length in lengths], size))
     order = [index for part in parts for index in part]
     assert sorted(order) == list(range(len(lengths)))
     assert [lengths[index] for index in order] == sorted(lengths)
     for part in parts:
         if size is None:
             tokens = len(part) * min(max(lengths[index] for index in part) // 4 + 2, model.max_length)
-            assert len(part) == 1 or tokens <= ON_A_CPU
+            assert len(part) == 1 or tokens <= TOKENS_PER_BATCH_ON_CPU
         else:
             assert len(part) <= size

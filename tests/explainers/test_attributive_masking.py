@@ -309,7 +309,7 @@ def test_refined_side_by_side_is_refined_one_at_a_time_with_the_best_map_kept(fa
     made = masking(model, weights=Weights(0.5, 0.2, 0.5))
     batch = model.encode(uneven(family, 4))
     spec = "aopc_comprehensiveness?budgets=0.2,0.5&how=mask"
-    made.configured(refine_steps=3, refine_rate=0.02, metric=spec, refine_layers=upper)
+    made.with_params(refine_steps=3, refine_rate=0.02, metric=spec, refine_layers=upper)
     model.model.requires_grad_(True)
     found = made.attribute(model, batch)
     assert all(weight.grad is None for weight in model.parameters())
@@ -330,9 +330,9 @@ def test_low_rank_refinement_starts_where_the_model_is_and_lowers_its_loss():
     plain = made.attribute(model, batch)
     whole, judged = [], exegete.metric("comprehensiveness?how=mask")
     for steps in (0, 6):
-        made.configured(refine_steps=steps, refine_rate=0.05, rank=2, metric="comprehensiveness?how=mask")
+        made.with_params(refine_steps=steps, refine_rate=0.05, rank=2, metric="comprehensiveness?how=mask")
         whole.append(judged.judge(model, batch, made.attribute(model, batch))["comprehensiveness"])
-    assert torch.equal(made.configured(refine_steps=0).attribute(model, batch), plain)
+    assert torch.equal(made.with_params(refine_steps=0).attribute(model, batch), plain)
     assert (whole[1] >= whole[0]).all()
     assert (whole[1] > whole[0]).any()
 
@@ -341,7 +341,7 @@ def test_low_rank_refinement_starts_where_the_model_is_and_lowers_its_loss():
 def test_refinement_does_not_depend_on_the_batch(mode):
     model = shared("bert")
     made, batch = masking(model, mode=mode), model.encode(uneven("bert", 3))
-    made.configured(refine_steps=2, refine_rate=0.02, together=2)
+    made.with_params(refine_steps=2, refine_rate=0.02, together=2)
     scores = made.attribute(model, batch)
     for row in range(len(batch)):
         own, columns = alone(model, batch, row)
@@ -359,7 +359,7 @@ def test_what_does_not_change_runs_once_and_the_explained_model_learns_nothing()
     model.model.register_forward_hook(
         lambda *_: asking.append(any(w.requires_grad for w in weights)) if torch.is_grad_enabled() else None
     )
-    made.configured(refine_steps=4, refine_rate=0.02, refine_layers=1)
+    made.with_params(refine_steps=4, refine_rate=0.02, refine_layers=1)
     made.attribute(model, batch)
     assert runs == [1, 2] + 5 * [2], "a whole pass, then the upper layer for each map"
     assert asking == [False] * 4
@@ -370,7 +370,7 @@ def test_what_does_not_change_runs_once_and_the_explained_model_learns_nothing()
 def test_whole_copies_take_three_forward_and_three_backward_passes_a_step(steps):
     """The paper counts 4n + 1 forward passes; the answer, n + 1 maps and 2n masked inputs are 3n + 2 of an example."""
     model = small("bert")
-    made, batch = masking(model).configured(refine_steps=steps, refine_rate=0.02), model.encode(uneven("bert", 3))
+    made, batch = masking(model).with_params(refine_steps=steps, refine_rate=0.02), model.encode(uneven("bert", 3))
     forward, backward = [], []
 
     def passed(_, inputs, output):
@@ -420,7 +420,7 @@ def test_the_better_map_is_kept_and_no_number_never_wins():
 def test_the_model_and_the_process_are_left_as_they_were(kind, steps, upper):
     model = in_use(small(kind))
     made = masking(model, backbone=families.tiny("bert").base_model, tokenizer=families.tokenizer("bert"))
-    made.configured(refine_steps=steps, refine_rate=0.01, refine_layers=upper)
+    made.with_params(refine_steps=steps, refine_rate=0.01, refine_layers=upper)
     own = {name: value.clone() for name, value in made.state_dict().items()}
     before, modes = state_of(model), [module.training for module in made.modules()]
     made.attribute(model, model.encode(uneven(kind, 2)))
@@ -479,7 +479,7 @@ def test_what_cannot_be_explained_is_an_error(tmp_path):
     with pytest.raises(ExegeteError, match="Valid choices: learned, mask, omit"):
         AttributiveMasking.for_model(model, mode="blur")
     with pytest.raises(ExegeteError, match="at most 2, as many as there are, got 3"):
-        made.configured(refine_steps=1, refine_layers=3).attribute(model, model.encode(TEXTS))
+        made.with_params(refine_steps=1, refine_layers=3).attribute(model, model.encode(TEXTS))
     with pytest.raises(ExegeteError, match="the layers of AlbertModel are one"):
         known_below(families.tiny("albert").base_model, 1, list)
     with pytest.raises(ExegeteError, match="as predictor"):
@@ -493,7 +493,7 @@ def test_what_cannot_be_explained_is_an_error(tmp_path):
     with pytest.raises(ExegeteError, match="expected a folder with a saved attributive_masking"):
         exegete.explainer(f"attributive_masking:{tmp_path / 'nowhere'}")
     with pytest.raises(ExegeteError, match="takes no parameter"):
-        exegete.explainer("random", seed=1).configured(refine_steps=1)
+        exegete.explainer("random", seed=1).with_params(refine_steps=1)
 
 
 def test_examples_of_like_lengths_are_refined_together_each_once_and_padded_by_a_fifth_at_most():

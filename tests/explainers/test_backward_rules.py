@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 import decomposable
 from exegete import Batch, explainer
 from exegete.errors import ExegeteError
-from exegete.explainers.backward_rules.gim import Gim, baseline_token
+from exegete.explainers.backward_rules.gim import Gim, find_baseline_token
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers import activations
 from exegete.models.layers.frozen import Rules
@@ -168,9 +168,9 @@ def test_with_relu_and_no_temperature_both_methods_have_one_gradient():
 
 @torch.no_grad()
 def test_the_baseline_is_a_space_or_padding():
-    assert baseline_token(shared("gpt2")) == shared("gpt2").tokenizer(" ")["input_ids"][0]
+    assert find_baseline_token(shared("gpt2")) == shared("gpt2").tokenizer(" ")["input_ids"][0]
     model = shared("bert")
-    assert baseline_token(model) == model.tokenizer.pad_token_id
+    assert find_baseline_token(model) == model.tokenizer.pad_token_id
     batch = model.encode(uneven("bert", 2))
     told = explainer("gim", baseline_id=model.tokenizer.pad_token_id).attribute(model, batch, [0, 1])
     torch.testing.assert_close(explainer("gim").attribute(model, batch, [0, 1]), told, rtol=0, atol=0)

@@ -5,7 +5,7 @@ import torch
 
 from causal import CAUSAL, causal
 from exegete import explainer
-from exegete.explainers.gradients.by_parts import by_parts, pays
+from exegete.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
 
 METHODS = ["input_x_gradient", "integrated_gradients?n_steps=3&baselines=zero", "attn_lrp", "cp_lrp", "gim"]
 TARGETS = [torch.tensor(spans) for spans in ([[0, 2], [1, 2]], [[1, 2], [0, 1]])]
@@ -18,7 +18,7 @@ def two(model, foils=None):
 
 
 def agree(model, batch, parts, method, tolerance):
-    found = by_parts(method, model, batch, TARGETS, parts)
+    found = sum_scores_forward(method, model, batch, TARGETS, parts)
     for target, sums in zip(TARGETS, found, strict=True):
         scores = method.attribute(model, batch, target)
         expected = (scores * parts).sum(-1).T.detach()
@@ -50,11 +50,11 @@ def test_contrasts_and_logits():
 
 def test_experts_go_backward():
     model = causal("mixtral", torch.float32)
-    assert by_parts(explainer("input_x_gradient"), model, two(model)[0], TARGETS, two(model)[1]) is None
+    assert sum_scores_forward(explainer("input_x_gradient"), model, two(model)[0], TARGETS, two(model)[1]) is None
 
 
 def test_when_it_pays():
-    assert pays(explainer("input_x_gradient"), 32, 8)
-    assert not pays(explainer("input_x_gradient"), 8, 8)
+    assert is_forward_cheaper(explainer("input_x_gradient"), 32, 8)
+    assert not is_forward_cheaper(explainer("input_x_gradient"), 8, 8)
     for method in ("saliency", "occlusion", "input_x_gradient?aggregate=l2", "input_x_gradient?output=prob"):
-        assert not pays(explainer(method), 32, 8)
+        assert not is_forward_cheaper(explainer(method), 32, 8)

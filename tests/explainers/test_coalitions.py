@@ -12,7 +12,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.perturbation.kernel_shap import KernelShap
 from exegete.explainers.perturbation.lime import Lime
 from exegete.explainers.perturbation.shapley_sampling import ShapleySampling
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from families import SENTENCES, processor, tiny
 
 TEXTS = ["a moving film", "the plot is dull , but funny", "two women"]
@@ -30,7 +30,7 @@ def model():
 def subset_values(model, text, target, granularity, how):
     """v of every subset of one text's units, each asked on its own."""
     batch = model.encode([text])
-    unit = units(batch, granularity)[0]
+    unit = number_units(batch, granularity)[0]
     count = int(unit.max()) + 1
     values = {}
     for number in range(2**count):
@@ -54,7 +54,7 @@ def shapley_by_orders(count, values):
 def word_scores(model, method, text, target, granularity):
     batch = model.encode([text])
     scores = method.attribute(model, batch, torch.tensor([target]))[0]
-    unit = units(batch, granularity)[0]
+    unit = number_units(batch, granularity)[0]
     return torch.stack([scores[unit == i].sum() for i in range(int(unit.max()) + 1)]).numpy()
 
 

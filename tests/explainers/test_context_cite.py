@@ -11,7 +11,7 @@ import exegete
 from exegete import explainer
 from exegete.errors import ExegeteError
 from exegete.explainers.perturbation.context_cite import log_odds, numbered_masks, sparse_weights, usual_units
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from small import shared, small, uneven
 
 
@@ -36,7 +36,7 @@ def asked(golden_generation, numbers):
 
 
 def of_units(batch, scores):
-    unit = units(batch, "source")[0]
+    unit = number_units(batch, "source")[0]
     return np.array([float(scores[0, unit == number].sum()) for number in range(int(unit.max()) + 1)])
 
 
@@ -49,7 +49,7 @@ def test_published_masks_answers_and_weights(asked, numbers):
     method = explainer("context_cite")
     target = model.target(batch)
     present = torch.from_numpy(masks)[:, None]
-    answers = method.answers(model, batch, target, present, units(batch, "source"))
+    answers = method.answers(model, batch, target, present, number_units(batch, "source"))
     expected = numbers["token_log_probs"].sum(1)
     expected = expected - np.log(-np.expm1(expected))
     np.testing.assert_allclose(answers[:, 0].numpy(), expected, rtol=1e-9)
@@ -61,7 +61,7 @@ def test_published_masks_answers_and_weights(asked, numbers):
     span = method.attribute(model, batch, tuple(numbers["span_tokens"].tolist()))
     np.testing.assert_allclose(of_units(batch, span), numbers["span_weights_exact"], rtol=1e-6, atol=1e-6)
     plain = explainer("context_cite?output=log_prob")
-    answers = plain.answers(model, batch, target, present, units(batch, "source"))
+    answers = plain.answers(model, batch, target, present, number_units(batch, "source"))
     np.testing.assert_allclose(answers[:, 0].numpy(), numbers["token_log_probs"].sum(1), rtol=1e-9)
 
 
@@ -105,7 +105,7 @@ def test_classifiers_and_batches(family):
     for row in range(3):
         alone, columns = batch.select([row]).trimmed()
         torch.testing.assert_close(method.attribute(model, alone, [row])[0], scores[row, columns], rtol=1e-5, atol=1e-7)
-    unit = units(batch, "word")
+    unit = number_units(batch, "word")
     masks = numbered_masks(12, int(unit[0].max()) + 1)
     keep = torch.from_numpy(np.concatenate([np.ones((12, 1), bool), masks], 1))[:, unit[0] + 1][:, None]
     chance = model.perturbed(batch.select([0]), keep, "remove")[:, 0, 0]
@@ -130,7 +130,7 @@ def test_regressions_sentences_and_refusals():
     model = small("bert", num_labels=1)
     batch = model.encode(["One is here. Two is there. Three is gone."])
     scores = explainer("context_cite?granularity=sentence&n_samples=8&alpha=1e-6").attribute(model, batch)
-    unit = units(batch, "sentence")[0]
+    unit = number_units(batch, "sentence")[0]
     assert int(unit.max()) == 2
     assert all(len(scores[0, unit == number].unique()) == 1 for number in range(3))
     for spec in ("n_samples=1", "keep=1", "alpha=0", "seed=-1"):

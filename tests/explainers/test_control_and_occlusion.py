@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from exegete import Batch, ExegeteError, attribute, explainer
-from exegete.explainers.units import spread, units
+from exegete.explainers.units import number_units, spread
 from small import PAIRS, shared, uneven
 
 
@@ -90,7 +90,7 @@ def test_occlusion_by_brute_force(family, granularity, how):
 def test_the_same_word_in_both_texts_of_a_pair_is_two_words():
     model = shared("bert")
     batch = model.encode([("town", "town")])
-    unit = units(batch, "word")[0][batch.content[0]]
+    unit = number_units(batch, "word")[0][batch.content[0]]
     sides = [span[0] for span in batch.alignments[0].spans if span is not None]
     assert len(set(zip(unit.tolist(), sides, strict=True))) == 2
     assert len(set(unit.tolist())) == 2
@@ -116,7 +116,7 @@ WORDS = st.integers(1, 4).flatmap(
 @given(WORDS, st.sampled_from(["word", "token"]))
 def test_units_and_spread(words, granularity):
     batch = a_batch(words)
-    unit = units(batch, granularity)
+    unit = number_units(batch, granularity)
     for row, (numbers, found) in enumerate(zip(words, unit.tolist(), strict=True)):
         inside = [n >= 0 if granularity == "word" else n != -1 for n in numbers]
         assert [number >= 0 for number in found] == inside
@@ -143,7 +143,7 @@ def test_units_and_spread(words, granularity):
 
 def test_unknown_granularity():
     with pytest.raises(ExegeteError, match="token, word"):
-        units(a_batch([[0, 1]]), "letter")
+        number_units(a_batch([[0, 1]]), "letter")
 
 
 @torch.no_grad()

@@ -5,8 +5,8 @@ import decomposable
 from decomposable import FAMILIES
 from exegete.errors import ExegeteError
 from exegete.explainers.decomposition import Alti, GlobEnc
-from exegete.explainers.decomposition.alti import shares
-from exegete.explainers.decomposition.trace import traces
+from exegete.explainers.decomposition.alti import compute_shares
+from exegete.explainers.decomposition.trace import trace_examples
 from exegete.models import Batch
 
 TARGET = torch.tensor([0, 1, 2])
@@ -50,21 +50,21 @@ def test_golden(reference, method, layers, name):
 def test_golden_maps_in_full(reference, method, name):
     values, model, batch = reference
     with torch.no_grad():
-        for row, trace in enumerate(traces(model, batch)):
+        for row, trace in enumerate(trace_examples(model, batch)):
             count = len(trace.positions)
-            assert_golden(torch.stack(method.maps(trace)), values[name][row, :, :count, :count])
+            assert_golden(torch.stack(method.compute_maps(trace)), values[name][row, :, :count, :count])
 
 
 def test_golden_shares(reference):
     """What the maps are made of: attention alone, with the residual, with the first norm; and ALTI's distances."""
     values, model, batch = reference
     with torch.no_grad():
-        for row, trace in enumerate(traces(model, batch)):
+        for row, trace in enumerate(trace_examples(model, batch)):
             count = len(trace.positions)
             everywhere = torch.arange(count)
             rolled = torch.eye(count, dtype=torch.float64)
             for layer, state in enumerate(trace.layers):
-                weights, vectors = state.mixture(everywhere)
+                weights, vectors = state.decompose_middle(everywhere)
                 norm = state.parts.norms[0]
                 alone = torch.einsum("jih,jhd->ijd", weights[..., :-1], vectors[:, :-1])
                 both = torch.einsum("jih,jhd->ijd", weights, vectors)
@@ -73,9 +73,10 @@ def test_golden_shares(reference):
                     assert_golden(share.norm(dim=-1), values[f"globenc_{name}_layers"][row, layer, :count, :count])
                 rolled = torch.nn.functional.normalize(behind.norm(dim=-1), p=1, dim=-1) @ rolled
                 assert_golden(rolled, values["normrollout_resln"][row, layer, :count, :count])
-                answer, weights, vectors = shares(state, everywhere)
+                answer, weights, vectors = compute_shares(state, everywhere)
                 assert_golden(
-                    -Alti().distances(answer, weights, vectors).T, values["contrib_raw"][row, layer, :count, :count]
+                    -Alti().compute_distances(answer, weights, vectors).T,
+                    values["contrib_raw"][row, layer, :count, :count],
                 )
 
 
@@ -92,9 +93,9 @@ def test_golden_in_single_precision(golden, reference):
 def test_shares_and_biases_are_the_answer_of_the_attention_block(family):
     model = decomposable.shared_model(family)
     with torch.no_grad():
-        for trace in traces(model, decomposable.batch(model)):
+        for trace in trace_examples(model, decomposable.batch(model)):
             for state in trace.layers:
-                answer, weights, vectors = shares(state, torch.arange(len(state.x)))
+                answer, weights, vectors = compute_shares(state, torch.arange(len(state.x)))
                 total = torch.einsum("jih,jhd->id", weights, vectors)
                 bias = state.parts.output.bias
                 rest = torch.zeros_like(total) if bias is None else bias.expand_as(total)
@@ -111,8 +112,8 @@ def test_alti_position_by_position(family):
     """Every share and distance on its own, with loops."""
     model = decomposable.shared_model(family)
     with torch.no_grad():
-        trace = list(traces(model, decomposable.batch(model)))[1]
-        maps = Alti().maps(trace)
+        trace = list(trace_examples(model, decomposable.batch(model)))[1]
+        maps = Alti().compute_maps(trace)
         for state, made in zip(trace.layers, maps, strict=True):
             length, heads = len(state.x), len(state.values)
             output = state.parts.output.weight
@@ -141,8 +142,8 @@ def test_alti_rows_add_up_to_one(family):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
     with torch.no_grad():
-        for trace in traces(model, batch):
-            for made in Alti().maps(trace):
+        for trace in trace_examples(model, batch):
+            for made in Alti().compute_maps(trace):
                 torch.testing.assert_close(made.sum(1), torch.ones_like(made[0]), rtol=0, atol=1e-12)
         said = Alti().explain(model, batch, TARGET)
     torch.testing.assert_close(said.layers.sum(-1), torch.ones_like(said.layers[..., 0]), rtol=0, atol=1e-12)
@@ -169,8 +170,8 @@ def test_padding_and_chunks_change_nothing(family, method):
 def test_a_causal_model_gives_nothing_to_what_comes_later(method):
     model = decomposable.shared_model("gpt2")
     with torch.no_grad():
-        for trace in traces(model, decomposable.batch(model)):
-            for made in method().maps(trace):
+        for trace in trace_examples(model, decomposable.batch(model)):
+            for made in method().compute_maps(trace):
                 assert not made.triu(1).any()
 
 

@@ -8,9 +8,9 @@ from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
 from exegete.explainers.decomposition import DecompX, DecompXClassifier, GlobEnc
 from exegete.explainers.decomposition import feed_forward as block
-from exegete.explainers.decomposition.components import Rules, components
-from exegete.explainers.decomposition.decompx import readouts
-from exegete.explainers.decomposition.trace import traces
+from exegete.explainers.decomposition.components import DecompositionRules, decompose_layers
+from exegete.explainers.decomposition.decompx import make_readout_weights
+from exegete.explainers.decomposition.trace import trace_examples
 from exegete.models import ExplainedModel
 from exegete.models.layers import activations
 
@@ -44,13 +44,13 @@ def their_slopes(monkeypatch):
     monkeypatch.setitem(activations.SLOPES, "tanh", lambda x: tanh(x) / (x + 1e-12))
 
 
-def contributions(model, batch, method):
+def compute_contributions(model, batch, method):
     """[B, K, C], K as padded, and a bias token behind all."""
-    rows = readouts(model, batch, torch.zeros(len(batch), dtype=torch.long))
+    rows = make_readout_weights(model, batch, torch.zeros(len(batch), dtype=torch.long))
     found = torch.zeros(len(batch), batch.length + 1, 3, dtype=torch.float64)
-    for row, trace in enumerate(traces(model, batch)):
+    for row, trace in enumerate(trace_examples(model, batch)):
         count = len(trace.positions)
-        classes = method.contributions(model, trace, rows[row][:, trace.positions])[0]
+        classes = method.compute_contributions(model, trace, rows[row][:, trace.positions])[0]
         found[row, :count] = classes[:count]
         if len(classes) > count:
             found[row, -1] = classes[-1]
@@ -62,7 +62,7 @@ def test_golden_classifier(reference, their_slopes, name):
     values, model, batch = reference
     expected = torch.tensor(values[f"decompx_c_{name}"])
     with torch.no_grad():
-        mine = contributions(model, batch, DecompXClassifier(**CLASSIFIER[name]))
+        mine = compute_contributions(model, batch, DecompXClassifier(**CLASSIFIER[name]))
     tolerance = 1e-7 if name == "bias_dot" else 1e-10  # `dot` divides by sums that may be near zero
     torch.testing.assert_close(mine[:, : expected.shape[1]], expected, rtol=0, atol=tolerance)
 
@@ -70,7 +70,7 @@ def test_golden_classifier(reference, their_slopes, name):
 def test_golden_with_exact_slopes(reference):
     values, model, batch = reference
     with torch.no_grad():
-        mine = contributions(model, batch, DecompXClassifier())
+        mine = compute_contributions(model, batch, DecompXClassifier())
     torch.testing.assert_close(mine[:, :-1], torch.tensor(values["decompx_c_default"]), rtol=0, atol=1e-9)
     torch.testing.assert_close(mine.sum(1), torch.tensor(values["logits"]), rtol=0, atol=1e-10)
 
@@ -78,7 +78,7 @@ def test_golden_with_exact_slopes(reference):
 def test_golden_bias_token_shared_at_the_end(reference, their_slopes):
     values, model, batch = reference
     with torch.no_grad():
-        mine = contributions(model, batch, DecompXClassifier(bias="token"))
+        mine = compute_contributions(model, batch, DecompXClassifier(bias="token"))
     own, bias = mine[:, :-1], mine[:, -1]
     inner = (own @ bias[..., None]).abs()
     shared = own + inner / inner.sum(1, keepdim=True) * bias[:, None]
@@ -98,9 +98,9 @@ def test_golden_lengths(reference, their_slopes):
 
 def test_golden_components(reference, their_slopes):
     values, model, batch = reference
-    for row, trace in enumerate(traces(model, batch)):
+    for row, trace in enumerate(trace_examples(model, batch)):
         count = len(trace.positions)
-        for layer, state in enumerate(components(trace, Rules(), torch.arange(count))):
+        for layer, state in enumerate(decompose_layers(trace, DecompositionRules(), torch.arange(count))):
             lengths = torch.tensor(values["decompx_agg_norm_layers"][layer, row, :count, :count])
             hidden = torch.tensor(values["hidden_states_ref"][layer + 1, row, :count])
             torch.testing.assert_close(state.norm(dim=-1), lengths, rtol=0, atol=1e-10)
@@ -113,20 +113,29 @@ def test_golden_in_single_precision(golden, reference):
     values, _, batch = reference
     model = decomposable.golden_model(golden, torch.float32)
     with torch.no_grad():
-        mine = contributions(model, batch, DecompXClassifier())
+        mine = compute_contributions(model, batch, DecompXClassifier())
     expected = torch.tensor(values["decompx_c_default"])
     torch.testing.assert_close(mine[:, :-1], expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("rules", [Rules(), Rules("norm"), Rules("token"), Rules("equal", "tangent")], ids=str)
+@pytest.mark.parametrize(
+    "rules",
+    [
+        DecompositionRules(),
+        DecompositionRules("norm"),
+        DecompositionRules("token"),
+        DecompositionRules("equal", "tangent"),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_components_add_up_to_the_hidden_states(family, rules):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
-    for trace in traces(model, batch):
+    for trace in trace_examples(model, batch):
         everywhere = torch.arange(len(trace.positions))
         ends = [state.answer(everywhere) for state in trace.layers]
-        for state, hidden in zip(components(trace, rules, everywhere), ends, strict=True):
+        for state, hidden in zip(decompose_layers(trace, rules, everywhere), ends, strict=True):
             torch.testing.assert_close(state.sum(1), hidden, rtol=0, atol=1e-10)
 
 
@@ -135,7 +144,7 @@ def test_contributions_add_up_to_the_logits(family):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
     with torch.no_grad():
-        mine = contributions(model, batch, DecompXClassifier())
+        mine = compute_contributions(model, batch, DecompXClassifier())
         said = DecompXClassifier().explain(model, batch, TARGET)
         logits = model(batch).logits
     torch.testing.assert_close(mine.sum(1), logits, rtol=0, atol=1e-10)
@@ -163,13 +172,13 @@ def test_padding_and_chunks_change_nothing(family, method):
 @pytest.mark.parametrize("family", ["bert", "llama", "gpt2"])
 def test_one_matrix_a_position_is_both_projections(family, bias):
     model = decomposable.shared_model(family)
-    state = next(iter(traces(model, decomposable.batch(model)))).layers[0]
+    state = next(iter(trace_examples(model, decomposable.batch(model)))).layers[0]
     point = torch.randn(4, 32, dtype=torch.float64)
     parts = torch.randn(4, 7, 32, dtype=torch.float64)
     with torch.no_grad():
-        theta = block.slopes(state.parts, point, "zero_origin")
-        folded = block._folded(state.parts, parts, theta, bias)
-        unfolded = block._unfolded(state.parts, parts, point, bias, "zero_origin")
+        theta = block.compute_slopes(state.parts, point, "zero_origin")
+        folded = block._propagate_folded(state.parts, parts, theta, bias)
+        unfolded = block._propagate_in_steps(state.parts, parts, point, bias, "zero_origin")
     torch.testing.assert_close(folded, unfolded, rtol=0, atol=1e-10)
 
 
@@ -177,15 +186,15 @@ def test_long_inputs_are_run_with_matrices_and_short_ones_without(monkeypatch):
     model = decomposable.shared_model("bert")
     batch = decomposable.batch(model, (100, 10))
     lengths = []
-    folded = block._folded
+    folded = block._propagate_folded
 
     def watched(parts, x, theta, bias):
         lengths.append(x.shape[1])
         return folded(parts, x, theta, bias)
 
-    monkeypatch.setattr(block, "_folded", watched)
+    monkeypatch.setattr(block, "_propagate_folded", watched)
     with torch.no_grad():
-        mine = contributions(model, batch, DecompXClassifier())
+        mine = compute_contributions(model, batch, DecompXClassifier())
     assert set(lengths) == {100}
     with torch.no_grad():
         logits = model(batch).logits

@@ -7,7 +7,7 @@ import exegete
 from exegete import explainer
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.base import OverDimensions
+from exegete.explainers.base import DimensionwiseExplainer
 from small import NATIVE, made, shared, small, uneven
 
 SIZES = {
@@ -16,10 +16,10 @@ SIZES = {
     "smooth_grad": "n_samples=3",
     "gradient_shap": "n_samples=3",
 }
-BY_DIMENSION = [name for name in NATIVE if issubclass(EXPLAINERS[name], OverDimensions)]
+BY_DIMENSION = [name for name in NATIVE if issubclass(EXPLAINERS[name], DimensionwiseExplainer)]
 BENT = ("saliency", "smooth_grad", "generic_attention", "scaled_attention", "context_cite")
-LINEAR = [name for name in NATIVE if EXPLAINERS[name].contrasts and name not in BENT]
-REFUSING = [name for name in NATIVE if not EXPLAINERS[name].contrasts]
+LINEAR = [name for name in NATIVE if EXPLAINERS[name].supports_contrasts and name not in BENT]
+REFUSING = [name for name in NATIVE if not EXPLAINERS[name].supports_contrasts]
 quiet = pytest.mark.filterwarnings("ignore:Setting forward, backward hooks:UserWarning")
 
 
@@ -40,7 +40,9 @@ def test_which_methods_have_dimensions():
 def test_all_three_are_of_the_same_contributions(name, monkeypatch):
     model = shared("bert")
     batch = model.encode(uneven("bert", 3))
-    monkeypatch.setattr(OverDimensions, "together", lambda self, parts: seen.append(parts.detach()) or parts.sum(-1))
+    monkeypatch.setattr(
+        DimensionwiseExplainer, "together", lambda self, parts: seen.append(parts.detach()) or parts.sum(-1)
+    )
     seen = []
     asked(name, "l2").attribute(model, batch, [0, 1, 2])
     parts = seen if name == "gradient_shap" else seen[:1]

@@ -5,9 +5,9 @@ import re
 import pytest
 import torch
 
-from exegete import Batch, ExegeteError, attribute, explainer, methods
+from exegete import Batch, ExegeteError, attribute, explainer, list_methods
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from exegete.models import Capture
 from exegete.models.families import FAMILIES as RECORDS
 from small import FAMILIES, NATIVE, PAIRS, SPAN_FAMILIES, alone, made, shared, small, uneven
@@ -107,7 +107,7 @@ def test_other_heads_and_types(head, method):
     family = "modernbert" if head == "mean pooling" else "bert"
     if head == "bfloat16" and method == "solvex":  # answers so coarse tie, and ties fall as the batch is padded
         batch = model.encode(uneven(family, 3))
-        for scores, unit in zip(made(method).attribute(model, batch).float(), units(batch, "word"), strict=True):
+        for scores, unit in zip(made(method).attribute(model, batch).float(), number_units(batch, "word"), strict=True):
             words = torch.zeros(unit.max() + 1).index_add(0, unit[unit >= 0], scores[unit >= 0])
             torch.testing.assert_close(words.sort().values.diff(), torch.ones(len(words) - 1))
         return
@@ -158,7 +158,7 @@ def test_the_prediction_is_read_from_the_methods_own_pass(family, method):
     single = made(method)
     own = counted(model, lambda: single.attribute(model, model.encode(texts), torch.tensor([0, 1, 2])))[:2]
     forward, backward, result = counted(model, lambda: attribute(model, texts, single, [0, 1, 2], batch_size=3))
-    assert (forward, backward) == (own[0] + (0 if single.brings_logits else len(texts)), own[1])
+    assert (forward, backward) == (own[0] + (0 if single.returns_logits else len(texts)), own[1])
     lengths = [len(item.scores) - sum(item.special) for item in result]
     exact = EXPLAINERS[method].card.family in ("gradients", "attention", "decomposition") and method != "value_zeroing"
     assert not exact or own == tuple(sum(single.passes(length)[i] for length in lengths) for i in (0, 1))
@@ -200,7 +200,7 @@ def test_a_card_says_what_a_score_is(name, asked, said):
 
 
 def test_cards_and_registry_agree():
-    table = methods().set_index("name")
+    table = list_methods().set_index("name")
     assert set(EXPLAINERS) <= set(table.index)
     for name, kind in EXPLAINERS.items():
         assert bool(kind.card.unit) == (name != "citation")  # those of the method that was trained

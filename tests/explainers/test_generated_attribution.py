@@ -13,8 +13,8 @@ from chats import CHAT, SOURCES, chatting
 from exegete import Attributions, ExegeteError, GeneratedAttribution, explainer
 from exegete.cli import main
 from exegete.data.exchange import Exchange
-from exegete.explainers.generated import for_units
-from exegete.explainers.plan import plan
+from exegete.explainers.generated import resolve_unit
+from exegete.explainers.plan import plan_work
 from exegete.reports.highlighted.generated_view import levels, lit, stretches
 from exegete.reports.terminal import render
 from exegete.testing.preserving import in_use, state_of
@@ -71,7 +71,7 @@ def test_a_row_is_the_methods_own_score_of_that_span(model, method):
     chosen = explainer(method, **QUICK.get(method, {}))
     (found,) = exegete.attribute(model, [CHAT], chosen, [(0, 3), (3, 4), (2, 9)], unit="token")
     batch = model.encode([CHAT])
-    chosen, _ = for_units(chosen, "token", {})
+    chosen, _ = resolve_unit(chosen, "token", {})
     for row, span in enumerate(((0, 3), (3, 4), (2, 9))):
         with torch.no_grad():
             alone = chosen.attribute(model, batch, span)[0][batch.content[0]]
@@ -131,8 +131,8 @@ def test_all_rows_share_the_passes(model, method, passes):
         assert found.scores.shape == (10, 2)
 
     assert counted(model, run) == passes
-    chosen, unit = for_units(method, "source", {})
-    foreseen = plan(model, CHAT, chosen, [(token, token + 1) for token in range(10)], unit, 64)
+    chosen, unit = resolve_unit(method, "source", {})
+    foreseen = plan_work(model, CHAT, chosen, [(token, token + 1) for token in range(10)], unit, 64)
     assert foreseen.forward >= passes[0]
     assert foreseen.backward in (passes[1], 10)
     assert (foreseen.rows, foreseen.units, foreseen.response_tokens) == (10, 2, 24)
@@ -140,11 +140,11 @@ def test_all_rows_share_the_passes(model, method, passes):
 
 def test_plans_of_what_was_not_said_yet(model):
     asked = {key: value for key, value in CHAT.items() if key != "response"}
-    chosen, unit = for_units("integrated_gradients", None, {"n_steps": 20})
-    found = plan(model, asked, chosen, "words", unit, 12)
+    chosen, unit = resolve_unit("integrated_gradients", None, {"n_steps": 20})
+    found = plan_work(model, asked, chosen, "words", unit, 12)
     assert (found.response_tokens, found.rows, found.forward, found.backward) == (12, 12, 12 * 22 + 1, 240)
     assert "12 rows" in str(found)
-    assert plan(model, asked, chosen, "sentences", unit, 12).rows == 1
+    assert plan_work(model, asked, chosen, "sentences", unit, 12).rows == 1
 
 
 def test_nothing_is_left_behind():

@@ -10,9 +10,9 @@ import families
 from causal import CAUSAL, causal
 from chats import CHAT, chatting
 from exegete.cli import main
-from exegete.explainers.generated import for_units
-from exegete.explainers.gradients.embedding_gradient import targets_together
-from exegete.explainers.plan import plan
+from exegete.explainers.generated import resolve_unit
+from exegete.explainers.gradients.embedding_gradient import count_targets_per_pass
+from exegete.explainers.plan import plan_work
 from exegete.models.loading.weightless import kept_bytes, weightless
 from two_sided import two_sided
 
@@ -37,8 +37,8 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize(("method", "way"), WAYS.items())
 def test_the_plan_without_weights_is_that_of_the_model(folder, method, way):
-    chosen, unit = for_units(method, "source", {})
-    found = [plan(model, CHAT, chosen, "tokens", unit, 8) for model in (weightless(str(folder)), chatting())]
+    chosen, unit = resolve_unit(method, "source", {})
+    found = [plan_work(model, CHAT, chosen, "tokens", unit, 8) for model in (weightless(str(folder)), chatting())]
     assert found[0] == found[1]
     assert found[0].way == way
 
@@ -60,7 +60,7 @@ def test_the_command_reads_no_weights(folder, tmp_path, capsys):
 
 
 def test_short_rows_go_back_together_and_long_ones_alone():
-    assert [targets_together(length) for length in (64, 96, 192, 193, 1056)] == [12, 8, 4, 1, 1]
+    assert [count_targets_per_pass(length) for length in (64, 96, 192, 193, 1056)] == [12, 8, 4, 1, 1]
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3", "t5", "bart"])

@@ -126,7 +126,7 @@ def test_inseq_on_an_encoder_and_a_decoder(golden_generation, output):
     name = {"probability": "prob", "logit": "logit"}[output]
     for method, batch in (("input_x_gradient", whole), ("saliency", whole), ("integrated_gradients", moving)):
         single = explainer(method, output=name, **({"norm": "mean_absolute"} if method == "saliency" else {}))
-        own = [single.explain_all_positions(model, batch, row).scores[0] for row in range(len(target) - 1)]
+        own = [single.explain(model, batch, row, special_tokens=True).scores[0] for row in range(len(target) - 1)]
         each = [np.nan_to_num(theirs[f"{method}_{output}_{side}"]) for side in ("source", "target")]
         expected = np.concatenate([np.abs(a).mean(-1) if method == "saliency" else a.sum(-1) for a in each]).T
         close(torch.stack(own).numpy(), expected, 1e-6)

@@ -7,7 +7,7 @@ from causal import CAUSAL, causal
 from exegete import ExegeteError, explainer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
-from exegete.explainers.units import unit_sums, units
+from exegete.explainers.units import number_units, sum_by_unit
 from exegete.training.source_attention import Effects, coefficients, disagreement
 from models.test_generation import PROMPTS, RESPONSES, generating, padded_right
 from small import FAMILIES, alone, shared, small, uneven
@@ -68,10 +68,10 @@ def test_generated_text_against_loops(family):
 def test_units_have_the_sums_of_their_positions(kind, granularity):
     model = shared("bert")
     batch = model.encode(uneven("bert", 3))
-    single, unit, target = drawn(model, kind), units(batch, granularity), torch.tensor([0, 1, 2])
+    single, unit, target = drawn(model, kind), number_units(batch, granularity), torch.tensor([0, 1, 2])
     outputs = model(batch, capture=single.capture)
     found = single.features(model, batch, outputs, target, unit) @ single.coefficients.flatten()
-    expected = unit_sums(single.attribute(model, batch, target), unit)
+    expected = sum_by_unit(single.attribute(model, batch, target), unit)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 

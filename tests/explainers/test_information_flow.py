@@ -8,16 +8,16 @@ from transformers import AutoModelForCausalLM
 import decomposable
 from exegete import explainer
 from exegete.errors import ExegeteError
-from exegete.explainers.decomposition.flash_trace import layer_shares, through
+from exegete.explainers.decomposition.flash_trace import compute_layer_shares, trace_hops
 from exegete.explainers.decomposition.information_flow import (
     FLOOR,
     SHIFT,
     InformationFlow,
-    feed_forward_shares,
-    shares,
+    compute_feed_forward_shares,
+    compute_shares,
 )
 from exegete.explainers.decomposition.nearness import HeadVectors
-from exegete.explainers.decomposition.trace import traces
+from exegete.explainers.decomposition.trace import trace_examples
 from exegete.models.generation.model import GeneratingModel
 
 TARGET = torch.tensor([0, 1, 2])
@@ -49,7 +49,7 @@ def batch(model, numbers):
 @pytest.fixture(scope="module")
 def trace(model, batch):
     with torch.no_grad():
-        return next(iter(traces(model, batch)))
+        return next(iter(trace_examples(model, batch)))
 
 
 def past_only(attention, residual):
@@ -65,10 +65,10 @@ def past_only(attention, residual):
 def test_published_shares(numbers, trace, suffix, threshold):
     expected = past_only(numbers[f"ifr_attention{suffix}"], numbers[f"ifr_residual_attention{suffix}"])
     for number, state in enumerate(trace.layers):
-        attention, residual = shares(state, HeadVectors(state), torch.arange(16), threshold)
+        attention, residual = compute_shares(state, HeadVectors(state), torch.arange(16), threshold)
         torch.testing.assert_close(attention.transpose(1, 2), expected[0][number], **TIGHT)
         torch.testing.assert_close(residual, expected[1][number], **TIGHT)
-        forward = feed_forward_shares(state, torch.arange(16))
+        forward = compute_feed_forward_shares(state, torch.arange(16))
         torch.testing.assert_close(forward[0], numbers["ifr_ffn"][number], **TIGHT)
         torch.testing.assert_close(forward[1], numbers["ifr_residual_ffn"][number], **TIGHT)
 
@@ -79,16 +79,16 @@ def test_published_rollout_and_routes(numbers, model, batch, trace):
     attention, residual = past_only(numbers["ifr_attention"], numbers["ifr_residual_attention"])
     first, second = attention.sum(-1) + torch.diag_embed(residual)
     method = InformationFlow()
-    scores = method.explain_all_positions(model, batch, (4, 5)).scores[0]
+    scores = method.explain(model, batch, (4, 5), special_tokens=True).scores[0]
     torch.testing.assert_close(scores, (second @ first)[14], **TIGHT)
     torch.testing.assert_close(scores, numbers["ifr_rollout"][14], rtol=2e-3, atol=2e-5)
 
     last = torch.zeros(16)
     last[-1] = 1
-    strengths = InformationFlow(form="routes").routes(trace, last)
+    strengths = InformationFlow(form="routes").find_routes(trace, last)
     assert torch.equal(strengths[0] > 0.03, numbers["ifr_graph_inputs_reached"])
     for number, strength in enumerate([strengths[1], last.double()]):
-        edges = method.map(trace.layers[number], torch.arange(16))
+        edges = method.compute_map(trace.layers[number], torch.arange(16))
         edges = edges * (torch.minimum(strength[:, None], edges) > 0.03)
         torch.testing.assert_close(edges, numbers["ifr_graph_attention_edges"][number], rtol=1e-4, atol=1e-6)
 
@@ -100,20 +100,20 @@ def test_published_traces(numbers, trace, model, batch):
     prompt, span = int(numbers["prompt_length"]), torch.zeros(16)
     span[13:] = 1
     for token in range(5):
-        layers, _ = layer_shares(trace, torch.eye(16)[prompt + token])
+        layers, _ = compute_layer_shares(trace, torch.eye(16)[prompt + token])
         torch.testing.assert_close(layers.float(), numbers["flash_tokenwise_layers"][token], **SINGLE)
-    layers, residual = layer_shares(trace, span)
+    layers, residual = compute_layer_shares(trace, span)
     torch.testing.assert_close(layers.float(), numbers["flash_span_layers"], **SINGLE)
     torch.testing.assert_close(residual, numbers["flash_span_residual"], rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(layers.sum(1) + residual, torch.ones(2, dtype=torch.float64), **TIGHT)
     reasoning = (torch.arange(16) >= prompt) & (torch.arange(16) < prompt + 2)
     for hops in (1, 2):
-        total = through(trace, layers.sum(0), reasoning, hops, back=0)
+        total = trace_hops(trace, layers.sum(0), reasoning, hops, back=0)
         kept = total.float().masked_fill(torch.arange(16) >= prompt, 0)
         torch.testing.assert_close(kept, numbers[f"flash_hops{hops}_sum"], **SINGLE)
         scores = explainer("flash_trace", hops=hops, sinks="own").attribute(model, batch, (2, 5))[0]
         torch.testing.assert_close(scores.float(), numbers[f"flash_hops{hops}_sum"], **SINGLE)
-    scores = explainer("flash_trace?sinks=own").explain_all_positions(model, batch, (2, 5)).scores[0]
+    scores = explainer("flash_trace?sinks=own").explain(model, batch, (2, 5), special_tokens=True).scores[0]
     torch.testing.assert_close(scores.float(), numbers["flash_span"], **SINGLE)
 
 
@@ -121,16 +121,16 @@ def test_published_traces(numbers, trace, model, batch):
 @torch.no_grad()
 def test_all_parts_by_hand(family):
     model = decomposable.shared_model(family)
-    trace = next(iter(traces(model, decomposable.batch(model))))
+    trace = next(iter(trace_examples(model, decomposable.batch(model))))
     rows = torch.arange(len(trace.positions))
     for state in trace.layers:
-        weights, vectors = state.mixture(rows)
+        weights, vectors = state.decompose_middle(rows)
         parts = (weights[..., None] * vectors[:, None]).transpose(0, 1)
         whole = state.middle
         near = whole.abs().sum(-1)[:, None, None] - (parts - whole[:, None, None] + SHIFT).abs().sum(-1)
         near = near.clamp(min=FLOOR) * (weights.transpose(0, 1) != 0)
         expected = (near / near.sum((1, 2), keepdim=True)).sum(2)
-        torch.testing.assert_close(InformationFlow().map(state, rows), expected, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(InformationFlow().compute_map(state, rows), expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "qwen2", "vit"])
@@ -139,7 +139,7 @@ def test_rollouts_sum_to_one(family):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
     for spec in ("information_flow", "information_flow?threshold=0.02"):
-        scores = explainer(spec).explain_all_positions(model, batch, TARGET).scores
+        scores = explainer(spec).explain(model, batch, TARGET, special_tokens=True).scores
         torch.testing.assert_close(scores.sum(1), torch.ones(len(batch), dtype=torch.float64), **TIGHT)
 
 
@@ -154,14 +154,14 @@ def test_where_everything_is_dropped_nothing_is_left():
 def test_routes_are_as_strong_as_their_weakest_link():
     model = decomposable.shared_model("gpt2")
     batch = decomposable.alone(model, decomposable.batch(model), 1)
-    trace = next(iter(traces(model, batch)))
+    trace = next(iter(trace_examples(model, batch)))
     length = len(trace.positions)
     rows = torch.arange(length)
     (first, second), method = (
-        (InformationFlow().map(state, rows) for state in trace.layers),
+        (InformationFlow().compute_map(state, rows) for state in trace.layers),
         InformationFlow(form="routes"),
     )
-    gates = [feed_forward_shares(state, rows).amax(0) for state in trace.layers]
+    gates = [compute_feed_forward_shares(state, rows).amax(0) for state in trace.layers]
     expected = [
         max(float(min(gates[1][-1], second[-1, i], gates[0][i], first[i, j])) for i in range(length))
         for j in range(length)

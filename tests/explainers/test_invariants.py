@@ -9,11 +9,11 @@ import torch
 import decomposable
 from exegete import Batch, ExegeteError, explainer
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.attention.generic_attention import relevance_maps
-from exegete.explainers.decomposition.flash_trace import layer_shares
-from exegete.explainers.decomposition.information_flow import feed_forward_shares, shares
+from exegete.explainers.attention.generic_attention import compute_relevance_maps
+from exegete.explainers.decomposition.flash_trace import compute_layer_shares
+from exegete.explainers.decomposition.information_flow import compute_feed_forward_shares, compute_shares
 from exegete.explainers.decomposition.nearness import HeadVectors
-from exegete.explainers.decomposition.trace import traces
+from exegete.explainers.decomposition.trace import trace_examples
 from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.perturbation.context_cite import ContextCite, numbered_masks, sparse_weights
 from exegete.models import Capture
@@ -49,13 +49,13 @@ def test_masks_do_not_depend_on_the_text():
 @torch.no_grad()
 def test_shares_of_a_layer_sum_to_one_and_the_future_has_none(family):
     model = decomposable.shared_model(family)
-    for trace in traces(model, decomposable.batch(model)):
+    for trace in trace_examples(model, decomposable.batch(model)):
         rows = torch.arange(len(trace.positions))
         for state in trace.layers:
-            attention, residual = shares(state, HeadVectors(state), rows)
+            attention, residual = compute_shares(state, HeadVectors(state), rows)
             total = attention.sum((1, 2)) + residual
             torch.testing.assert_close(total, torch.ones_like(total), **TIGHT)
-            torch.testing.assert_close(feed_forward_shares(state, rows).sum(0), torch.ones_like(total), **TIGHT)
+            torch.testing.assert_close(compute_feed_forward_shares(state, rows).sum(0), torch.ones_like(total), **TIGHT)
             if model.is_decoder:
                 assert not attention.sum(1).triu(1).any()
 
@@ -64,21 +64,21 @@ def test_shares_of_a_layer_sum_to_one_and_the_future_has_none(family):
 @torch.no_grad()
 def test_a_trace_gives_all_away_and_nothing_to_the_future(family):
     model = decomposable.shared_model(family)
-    for trace in traces(model, decomposable.batch(model)):
+    for trace in trace_examples(model, decomposable.batch(model)):
         length = len(trace.positions)
         for sinks in (torch.eye(length)[length // 2], torch.ones(length)):
-            layers_of, residual = layer_shares(trace, sinks)
+            layers_of, residual = compute_layer_shares(trace, sinks)
             torch.testing.assert_close(layers_of.sum(1) + residual, torch.ones_like(residual), **TIGHT)
         if model.is_decoder:
-            assert not layer_shares(trace, torch.eye(length)[length // 2])[0][:, length // 2 + 1 :].any()
+            assert not compute_layer_shares(trace, torch.eye(length)[length // 2])[0][:, length // 2 + 1 :].any()
 
 
 @torch.no_grad()
 def test_without_hops_a_trace_is_the_span_s_own():
     model = generating()
     batch = model.batch(PROMPTS[1], RESPONSES[1])
-    trace = next(iter(traces(model, batch)))
-    expected = layer_shares(trace, model.readout(batch, torch.tensor([[1, 3]]))[0])[0].sum(0)
+    trace = next(iter(trace_examples(model, batch)))
+    expected = compute_layer_shares(trace, model.readout(batch, torch.tensor([[1, 3]]))[0])[0].sum(0)
     scores = explainer("flash_trace").attribute(model, batch, (1, 3))[0]
     torch.testing.assert_close(scores, expected.masked_fill(~batch.content[0], 0), **TIGHT)
 
@@ -90,7 +90,7 @@ def test_attention_relevance_is_not_negative_and_of_one_scalar(family):
     batch = model.encode(uneven(family, 2))
     outputs = model(batch, model.embed(batch), Capture(attentions=True))
     score = outputs.logits[:, 0] - outputs.logits[:, 1]
-    maps = relevance_maps(score, outputs.attentions, keep_graph=True)
+    maps = compute_relevance_maps(score, outputs.attentions, keep_graph=True)
     assert all((layer >= 0).all() for layer in maps)
     relevance = torch.eye(batch.length, dtype=torch.float64)
     for layer in maps:

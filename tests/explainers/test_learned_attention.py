@@ -73,8 +73,8 @@ def head_means(model, batch, row):
 def test_untrained_it_is_the_mean_of_all_heads_logits(family):
     model = shared(family)
     batch = model.encode(uneven(family, 3))
-    scores = ParameterisedAttention.untrained(model).double().explain_all_positions(model, batch).scores
-    last = ParameterisedAttention.untrained(model, "last").double().explain_all_positions(model, batch).scores
+    scores = ParameterisedAttention.untrained(model).double().explain(model, batch, special_tokens=True).scores
+    last = ParameterisedAttention.untrained(model, "last").double().explain(model, batch, special_tokens=True).scores
     for row in range(len(batch)):
         means, real = head_means(model, batch, row), batch.attended[row]
         for found, mean in ((scores, means.mean((0, 1))), (last, means[-1].mean(0))):
@@ -127,7 +127,9 @@ def test_a_single_head_explains_alone():
     single = ParameterisedAttention.untrained(model).double()
     single.coefficients.zero_()[1, 2] = 1.0
     expected = torch.softmax(head_means(model, batch, 0)[1, 2], 0)
-    torch.testing.assert_close(single.explain_all_positions(model, batch).scores[0], expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        single.explain(model, batch, special_tokens=True).scores[0], expected, rtol=1e-10, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -137,7 +139,7 @@ def test_a_distribution_over_real_positions_that_padding_does_not_change(family,
     model = shared(family)
     batch = model.encode(uneven(family, 3))
     single = drawn(VARIANTS[variant](model))
-    scores = single.explain_all_positions(model, batch).scores
+    scores = single.explain(model, batch, special_tokens=True).scores
     assert (scores >= 0).all()
     assert not scores[~batch.attended].any()
     torch.testing.assert_close(scores.sum(1), torch.ones(len(batch), dtype=scores.dtype))
@@ -147,7 +149,10 @@ def test_a_distribution_over_real_positions_that_padding_does_not_change(family,
     for row in range(len(batch)):
         own, columns = alone(model, batch, row)
         torch.testing.assert_close(
-            scores[row, columns], single.explain_all_positions(model, own).scores[0], rtol=tolerance, atol=tolerance
+            scores[row, columns],
+            single.explain(model, own, special_tokens=True).scores[0],
+            rtol=tolerance,
+            atol=tolerance,
         )
 
 
@@ -170,7 +175,7 @@ def test_low_precision_is_summed_in_high(dtype):
     model = shared("bert", dtype=dtype)
     batch = model.encode(uneven("bert", 2))
     for make in VARIANTS.values():
-        scores = make(model).explain_all_positions(model, batch).scores
+        scores = make(model).explain(model, batch, special_tokens=True).scores
         assert scores.dtype == torch.float32
         torch.testing.assert_close(scores.sum(1), torch.ones(2), rtol=1e-5, atol=1e-5)
 
@@ -214,7 +219,7 @@ def test_literal_mix_against_loops(family, norm, special_tokens):
     batch = model.encode(["a moving film", "great"])
     options = {"normaliser": norm, "mix": "literal", "scales": (3.0, 2.0), "special_tokens": special_tokens}
     single = drawn(InterpretableAttention.untrained(model, **options))
-    scores = single.explain_all_positions(model, batch).scores
+    scores = single.explain(model, batch, special_tokens=True).scores
     for row in range(len(batch)):
         torch.testing.assert_close(scores[row], by_loops(single, model, batch, row), rtol=1e-10, atol=1e-12)
 
@@ -244,7 +249,7 @@ def test_coefficients_on_logits_by_hand():
                 q = single.query_features[layer, head] * outputs.queries[layer][row, head][real]
                 k = single.key_features[layer, head] * outputs.keys[layer][row, head][real]
                 mixed += weight * share * (q @ k.T).mean(0) * 8**-0.5
-        found = single.explain_all_positions(model, batch).scores[row, real]
+        found = single.explain(model, batch, special_tokens=True).scores[row, real]
         torch.testing.assert_close(found, mixed.softmax(0), rtol=1e-10, atol=1e-12)
 
 
@@ -261,12 +266,12 @@ def test_without_special_tokens_content_shares_what_there_is(made):
     batch = model.encode(uneven("bert", 3))
     whole, inside = drawn(made(model)), drawn(made(model, special_tokens=False))
     expected = whole.attribute(model, batch)
-    found = inside.explain_all_positions(model, batch).scores
+    found = inside.explain(model, batch, special_tokens=True).scores
     torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), rtol=1e-10, atol=1e-12)
     empty = Batch.from_ids(batch.inputs["input_ids"], batch.attended, content=torch.zeros_like(batch.content))
     torch.testing.assert_close(
-        inside.explain_all_positions(model, empty).scores,
-        whole.explain_all_positions(model, batch).scores,
+        inside.explain(model, empty, special_tokens=True).scores,
+        whole.explain(model, batch, special_tokens=True).scores,
         rtol=1e-10,
         atol=1e-12,
     )
@@ -285,9 +290,9 @@ def test_autocast_takes_no_precision_from_what_was_recorded(variant):
         keys=tuple(layer.float() for layer in outputs.keys),
     )
     target = torch.tensor([0, 1])
-    expected = single.from_outputs(model, batch, outputs, target, keep_graph=False)
+    expected = single.scores_from_outputs(model, batch, outputs, target, keep_graph=False)
     with torch.autocast("cpu", torch.bfloat16):
-        found = single.from_outputs(model, batch, outputs, target, keep_graph=False)
+        found = single.scores_from_outputs(model, batch, outputs, target, keep_graph=False)
     assert torch.equal(found, expected)
 
 
@@ -297,7 +302,7 @@ def test_literal_softmax_is_next_to_uniform_until_calibrated():
     batch = model.encode(uneven("bert", 3))
 
     def peak(single):
-        scores = single.explain_all_positions(model, batch).scores
+        scores = single.explain(model, batch, special_tokens=True).scores
         return (scores.max(1).values * batch.attended.sum(1)).max()
 
     softmax = InterpretableAttention.untrained(model, normaliser="softmax", mix="literal").double()
@@ -354,7 +359,7 @@ def test_gradients_are_those_of_finite_differences(variant):
             self.single = single
 
         def forward(self):
-            return self.single.from_outputs(model, short, outputs, torch.tensor([0, 1]), keep_graph=True)
+            return self.single.scores_from_outputs(model, short, outputs, torch.tensor([0, 1]), keep_graph=True)
 
     whole = Scores()
 
@@ -390,8 +395,10 @@ def test_a_pass_of_a_training_step_serves():
     batch = model.encode(uneven("bert", 2))
     for make in VARIANTS.values():
         single = drawn(make(model))
-        found = single.from_outputs(model, batch, pass_of(model, batch), torch.tensor([0, 1]), keep_graph=False)
-        torch.testing.assert_close(found, single.explain_all_positions(model, batch).scores, rtol=1e-10, atol=1e-12)
+        found = single.scores_from_outputs(model, batch, pass_of(model, batch), torch.tensor([0, 1]), keep_graph=False)
+        torch.testing.assert_close(
+            found, single.explain(model, batch, special_tokens=True).scores, rtol=1e-10, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

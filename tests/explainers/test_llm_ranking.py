@@ -7,7 +7,7 @@ import transformers as hf
 import exegete
 from exegete.errors import ExegeteError
 from exegete.explainers import llm_ranking
-from exegete.explainers.llm_ranking import MARKER, parsed, question, rank_scores
+from exegete.explainers.llm_ranking import MARKER, format_prompt, parse_ranking, score_ranks
 from families import SENTENCES, SIZE, processor, tiny, tokenizer
 
 TEMPLATE = "{% for message in messages %}<<{{ message['role'] }}>> {{ message['content'] }}{% endfor %}<<answer>>"
@@ -45,13 +45,13 @@ def ranker(tmp_path_factory):
     ],
 )
 def test_a_list_is_read_however_it_is_written(answer, words):
-    assert parsed(answer) == words
+    assert parse_ranking(answer) == words
 
 
 def test_scores_fall_with_the_rank_and_go_to_every_token_of_the_word(model):
     batch = model.encode(["the plot is dull , the end"])
     ids, content = batch.inputs["input_ids"][0], batch.content[0]
-    scores = rank_scores(model.tokenizer, ["dull", "nowhereword", "the", "plot"], ids, content)
+    scores = score_ranks(model.tokenizer, ["dull", "nowhereword", "the", "plot"], ids, content)
     word_of = batch.word_of[0]
     own = {w: set(ids[word_of == i].tolist()) for i, w in [(3, "dull"), (0, "the"), (1, "plot")]}
     extra = set(model.tokenizer("nowhereword", add_special_tokens=False)["input_ids"]) & set(ids[content].tolist())
@@ -77,13 +77,13 @@ def test_many_words_stay_apart_in_half_precision(model, monkeypatch):
 
 def test_without_a_word_that_fits_all_positions_get_one(model):
     batch = model.encode(["two women"])
-    scores = rank_scores(model.tokenizer, [], batch.inputs["input_ids"][0], batch.content[0])
+    scores = score_ranks(model.tokenizer, [], batch.inputs["input_ids"][0], batch.content[0])
     torch.testing.assert_close(scores, batch.content[0].float())
 
 
 def test_the_question_holds_the_text_as_it_is_and_what_was_answered(model):
     (alignment,) = model.encode(["a {label} film {text}"]).alignments
-    asked = question(alignment, "good", ("bad", "good"))
+    asked = format_prompt(alignment, "good", ("bad", "good"))
     assert 'answered "good"' in asked
     assert "bad, good" in asked
     assert "a {label} film {text}" in asked
@@ -93,7 +93,7 @@ def test_the_question_holds_the_text_as_it_is_and_what_was_answered(model):
 def test_greedy_answers_of_a_chat_model_are_those_by_hand(model, ranker):
     text = SENTENCES[1]
     batch = model.encode([text])
-    prompt = question(batch.alignments[0], model.labels[2], model.labels)
+    prompt = format_prompt(batch.alignments[0], model.labels[2], model.labels)
     theirs, own = hf.LlamaForCausalLM.from_pretrained(ranker), hf.AutoTokenizer.from_pretrained(ranker)
     ids = own(f"<<user>> {prompt}<<answer>>", add_special_tokens=False, return_tensors="pt")["input_ids"]
     start = ids.shape[1]
@@ -103,10 +103,10 @@ def test_greedy_answers_of_a_chat_model_are_those_by_hand(model, ranker):
             if ids[0, -1] == own.eos_token_id:
                 break
     answer = own.decode(ids[0, start:], skip_special_tokens=True)
-    found = llm_ranking.ask(str(ranker), "cpu", prompt, len(batch.alignments[0].words))
+    found = llm_ranking.generate_ranking(str(ranker), "cpu", prompt, len(batch.alignments[0].words))
     assert found == answer
     scores = exegete.explainer("llm_ranking", ranker=str(ranker)).attribute(model, batch, torch.tensor([2]))
-    expected = rank_scores(model.tokenizer, parsed(answer), batch.inputs["input_ids"][0], batch.content[0])
+    expected = score_ranks(model.tokenizer, parse_ranking(answer), batch.inputs["input_ids"][0], batch.content[0])
     torch.testing.assert_close(scores[0], expected)
 
 

@@ -8,8 +8,8 @@ from captum.attr import DeepLift, GradientShap
 import exegete
 from exegete import Batch
 from exegete.explainers.gradients.adaptive import Value, integrate
-from exegete.explainers.gradients.through_captum import ScoreOfEmbeddings
-from exegete.explainers.seeding import seeds
+from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
+from exegete.explainers.seeding import example_seeds
 from families import SENTENCES, processor, tiny
 
 FAMILIES = ("bert", "llama")
@@ -145,16 +145,16 @@ def test_adaptive_points_are_asked_once_and_go_where_the_function_bends():
     for path, k in zip(paths, steepness, strict=True):
         weights = path.weights()
         assert abs(sum(weights.values()) - 1) < 1e-12
-        integral = sum(w * path.known[point].slope for point, w in weights.items())
+        integral = sum(w * path.values[point].slope for point, w in weights.items())
         rise = np.tanh(k * 0.8) - np.tanh(-k * 0.2)
         assert abs(integral - rise) <= 0.001 * rise
-        assert abs(sum(path.gaps()) - (integral - rise)) < 1e-12
+        assert abs(sum(path.errors()) - (integral - rise)) < 1e-12
 
 
 def test_adaptive_points_stop_at_the_most():
     noise = np.random.default_rng(0)
     paths = integrate(lambda p, x: [Value(float(noise.normal()), 0.0) for _ in p], 1, 1e-9, 40)
-    assert 40 <= len(paths[0].known) <= 80
+    assert 40 <= len(paths[0].values) <= 80
 
 
 @pytest.mark.filterwarnings("ignore:Setting forward, backward hooks")
@@ -190,7 +190,7 @@ def test_deep_lift_is_captums(family):
 def test_gradient_shap_is_captums_with_the_examples_own_seed(bert):
     batch = bert.encode(["a moving film about a river"])
     method = exegete.explainer("gradient_shap", n_samples=7, stdevs=0.01, seed=3)
-    (seed,) = seeds(batch, 3)
+    (seed,) = example_seeds(batch, 3)
     embeddings = bert.embed(batch).detach()
     both = torch.cat([bert.reference(batch).detach(), embeddings])
 
@@ -230,7 +230,7 @@ def test_smooth_grad_without_noise_is_saliency_and_with_it_the_mean_gradient(ber
         exegete.explainer("smooth_grad", noise=0.0, n_samples=3).attribute(bert, batch, target), plain
     )
     noisy = exegete.explainer("smooth_grad", noise=0.2, n_samples=2, seed=1)
-    (own, _) = seeds(batch, 1)
+    (own, _) = example_seeds(batch, 1)
     real = bert.embed(batch).detach()[0, batch.attended[0]]
     alone = bert.encode(SENTENCES[:1])
     gradients_at = []

@@ -12,14 +12,14 @@ import exegete
 from chats import CHAT, chatting
 from exegete import Attributions, ExegeteError
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.generated import SCORING_TOKENS, for_units
-from exegete.explainers.plan import plan
+from exegete.explainers.generated import FAMILIES_SCORING_TOKENS, resolve_unit
+from exegete.explainers.plan import plan_work
 from exegete.reports.highlighted.generated_view import lit
 from exegete.reports.terminal import render
 from two_sided import two_sided
 
 SPANS = [(0, 1), (1, 4), (0, 6)]
-SCORING = [name for name, kind in EXPLAINERS.items() if kind.card.family in SCORING_TOKENS]
+SCORING = [name for name, kind in EXPLAINERS.items() if kind.card.family in FAMILIES_SCORING_TOKENS]
 SCORING.remove("decompx_classifier")  # has no use of a language model
 MOVING = ("integrated_gradients", "smooth_grad", "gradient_shap")
 """What they begin with, or add, is at the response, too."""
@@ -151,12 +151,12 @@ def test_who_has_none_says_so():
 
 def test_the_plan_knows_of_it():
     model = chatting()
-    chosen, unit = for_units("input_x_gradient", "source", {})
-    ways = [plan(model, CHAT, chosen, "tokens", unit, 8, attribute_target=own).way for own in (False, True)]
+    chosen, unit = resolve_unit("input_x_gradient", "source", {})
+    ways = [plan_work(model, CHAT, chosen, "tokens", unit, 8, attribute_target=own).way for own in (False, True)]
     assert ways[0] == "derivatives forward from the units"
     assert ways[1].startswith("back from")
     with pytest.raises(ExegeteError, match="no scores to a response's own tokens"):
-        plan(model, CHAT, for_units("occlusion", unit, {})[0], "tokens", unit, 8, attribute_target=True)
+        plan_work(model, CHAT, resolve_unit("occlusion", unit, {})[0], "tokens", unit, 8, attribute_target=True)
 
 
 def classifying():

@@ -11,7 +11,7 @@ import exegete
 from exegete.errors import ExegeteError
 from exegete.explainers.perturbation import solvex
 from exegete.explainers.perturbation.solvex import Objective, _shifted
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from families import SENTENCES, processor, tiny
 
 
@@ -25,7 +25,7 @@ def model():
 
 def probabilities(model, batch, how):
     """p of every subset of kept units, asked one by one."""
-    unit = units(batch, "word")[0]
+    unit = number_units(batch, "word")[0]
     count = int(unit.max()) + 1
     found = {}
     for number in range(2**count):
@@ -51,7 +51,7 @@ def worth(order, count, p, objective):
 
 def scores_of(model, text, **params):
     batch = model.encode([text])
-    unit = units(batch, "word")[0]
+    unit = number_units(batch, "word")[0]
     scores = exegete.explainer("solvex", **params).attribute(model, batch, torch.tensor([1]))[0]
     return np.array([float(scores[unit == i].sum()) for i in range(int(unit.max()) + 1)])
 

@@ -14,7 +14,7 @@ import exegete
 from exegete import Attributions, ExegeteError, explainer
 from exegete.explainers.perturbation.coalitions import coalition_values
 from exegete.explainers.perturbation.spex import moebius, shapley, sparse, subsets
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from exegete.reports import storage
 from small import alone, shared
 
@@ -50,7 +50,7 @@ def test_transform_and_interactions_by_definition():
 def test_few_words_are_exact(family):
     model = shared(family)
     batch = model.encode([TEXT, "dull"])
-    target, unit = model.predict(batch), units(batch, "word")
+    target, unit = model.predict(batch), number_units(batch, "word")
     found = explainer("spex?n_samples=32").explain(model, batch, target)
     exact = explainer("kernel_shap?n_samples=64").attribute(model, batch, target)
     torch.testing.assert_close(found.scores, exact, rtol=1e-8, atol=1e-12)

@@ -103,7 +103,7 @@ def test_relevance_adds_up_where_there_are_no_biases():
     model = two_sided("t5")
     batch = model.batch(PROMPTS, RESPONSES)
     for method in ("cp_lrp", "decompx_linear"):
-        found = explainer(method, output="logit").explain_all_positions(model, batch, 0)
+        found = explainer(method, output="logit").explain(model, batch, 0, special_tokens=True)
         logit = model(batch).logits[:, 0, 1]
         torch.testing.assert_close(found.scores.masked_fill(~batch.attended, 0).sum(1), logit, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(found.bias, torch.zeros_like(logit), atol=1e-9, rtol=0)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import exegete
-from exegete.explainers.attention.value_zeroing import mixture
+from exegete.explainers.attention.value_zeroing import compute_contributions
 from exegete.models.passes.layer_calls import layer_calls
 from families import TEXT, examples, processor, tiny
 
@@ -24,7 +24,7 @@ def test_a_layers_map_is_that_of_its_weights_by_hand(family):
     projection = model.model.base_model.get_submodule(value)
     with torch.no_grad(), model.evaluating():
         calls = layer_calls(model, batch)
-        found = mixture(calls[1])
+        found = compute_contributions(calls[1])
         layer = calls[1].layer
         outputs = []
         for position in range(batch.length):
@@ -64,7 +64,7 @@ def test_the_score_is_the_product_of_the_layers_maps_where_the_answer_is_read():
     model = exegete.load(tiny("bert", dtype=torch.float64), processor("bert"))
     batch = model.encode(["someone's old camera"])
     with torch.no_grad(), model.evaluating():
-        first, second = (mixture(call) for call in layer_calls(model, batch))
+        first, second = (compute_contributions(call) for call in layer_calls(model, batch))
     explanation = exegete.explainer("value_zeroing").explain(model, batch)
     torch.testing.assert_close(explanation.layers[0, 0], first[0])
     torch.testing.assert_close(explanation.scores[0], (second @ first)[0].masked_fill(~batch.content[0], 0))

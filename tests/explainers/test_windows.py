@@ -10,7 +10,7 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.data.sentences import paragraph_ends
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from exegete.models import Batch
 from exegete.models.windowed import WindowedModel
 from small import shared
@@ -195,11 +195,11 @@ def test_paragraphs_end_at_blank_lines():
     ]
     model = shared("bert")
     batch = model.encode(["the plot is dull\n\na small town\nin the rain"])
-    assert units(batch, "paragraph")[0][batch.content[0]].tolist() == sorted(
-        units(batch, "paragraph")[0][batch.content[0]].tolist()
+    assert number_units(batch, "paragraph")[0][batch.content[0]].tolist() == sorted(
+        number_units(batch, "paragraph")[0][batch.content[0]].tolist()
     )
-    assert int(units(batch, "paragraph").max()) == 1
-    assert int(units(batch, "sentence").max()) == 2
+    assert int(number_units(batch, "paragraph").max()) == 1
+    assert int(number_units(batch, "sentence").max()) == 2
     drop = exegete.explainer("occlusion", granularity="paragraph").attribute(model, batch)
     kept = model.encode(["the plot is dull"])
     assert len(set(drop[0][batch.content[0]].tolist())) == 2

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import exegete
-from exegete.explainers.registry import titles
+from exegete.explainers.registry import make_titles
 from exegete.metrics import cards
 from exegete.studies.compare.comparison import Comparison
 from first_impressions.conftest import METHODS
@@ -66,7 +66,7 @@ def test_nothing_sticks_out_and_no_word_is_broken(width, shown):
     start = next(at for at, line in enumerate(lines) if line.startswith("method"))
     end = next(at for at, line in enumerate(lines) if line.startswith("Bold numbers are"))
     assert max(map(len, (line.rstrip() for line in lines[:end]))) <= width
-    known = {word for title in titles(METHODS).values() for word in title.split()}
+    known = {word for title in make_titles(METHODS).values() for word in title.split()}
     known |= {word for card in cards().values() for word in card.title.split()}
     known |= {"no", "better", "than", "random"}
     words = {word for line in lines[start - 1 : end] for word in line.split() if re.search(r"[^\W\d]", word)}

@@ -6,7 +6,7 @@ import torch
 import exegete
 import families
 from exegete.errors import ExegeteError
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from exegete.metrics import metric
 from exegete.models import ExplainedModel
 from exegete.testing import MetricContract
@@ -37,7 +37,7 @@ def test_with_all_of_the_top_gone_it_is_the_copy_s_mean_comprehensiveness(copy, 
     scores, target = attribution_for(batch).double(), model.predict(batch)
     whole = metric("f_fidelity", copy=copy, alpha=1.0, beta=1.0, draws=1, budgets=(0.25, 0.5), how=how)
     got = whole.judge(model, batch, scores)["f_fidelity"]
-    unit = units(batch, "word")
+    unit = number_units(batch, "word")
     for row in range(3):
         answer = OneByOne(judge, batch, row, target, how)
         count = int(unit[row].max()) + 1

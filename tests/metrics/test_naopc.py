@@ -9,7 +9,7 @@ import transformers as hf
 
 import families
 from exegete.errors import ExegeteError
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from exegete.metrics import METRICS, metric
 from exegete.metrics.faithfulness.naopc import Naopc, beam_limits, exact_limits, extremes
 from exegete.models import Batch, ExplainedModel
@@ -108,7 +108,7 @@ def test_agrees_with_all_orders_asked_one_by_one(family, level, how):
     model = model_of(family, dtype=torch.float64)
     batch = model.encode(["a moving film", "the plot is dull"] if level == "word" else ["a film", "dull"])
     target, scores = model.predict(batch), attribution_for(batch).double() + torch.linspace(0, 0.1, batch.length)
-    unit = units(batch, level)
+    unit = number_units(batch, level)
     got = {name: metric(name, level=level, how=how).judge(model, batch, scores)[name] for name in NAMES}
     for row in range(len(batch)):
         answer = OneByOne(model, batch, row, target, how)
@@ -130,7 +130,7 @@ def test_agrees_with_all_orders_asked_one_by_one(family, level, how):
 def test_the_best_order_scores_one_and_turned_around_sufficiency_is_comprehensiveness():
     model = model_of("bert", dtype=torch.float64)
     batch = model.encode(["the plot is dull"])
-    unit = units(batch, "word")[0]
+    unit = number_units(batch, "word")[0]
     every = torch.tensor(list(permutations(range(4)))).double()
     size = torch.bincount(unit[unit >= 0])  # a word's score is its tokens' sum
     scores = torch.where(unit >= 0, (every / size)[:, unit], 0.0)
@@ -173,14 +173,14 @@ def test_long_texts_can_be_judged_by_stretches():
     assert unit.amax(1).tolist() == [3, 3]
     for row in range(2):
         inside = unit[row][unit[row] >= 0]
-        words = units(batch, "word")[row][unit[row] >= 0]
+        words = number_units(batch, "word")[row][unit[row] >= 0]
         sizes = [len(words[inside == number].unique()) for number in range(4)]
         assert (inside.diff() >= 0).all()
         assert max(sizes) - min(sizes) <= 1
     value = judge.judge(model, batch, attribution_for(batch))["naopc_comprehensiveness"]
     assert ((value >= 0) & (value <= 1)).all()
     short = model.encode(["the plot is dull"])
-    assert torch.equal(metric("naopc_comprehensiveness?max_units=99").units(short), units(short, "word"))
+    assert torch.equal(metric("naopc_comprehensiveness?max_units=99").units(short), number_units(short, "word"))
 
 
 def test_where_nothing_matters_there_is_no_value():

@@ -129,9 +129,9 @@ def test_draws_move_a_word_alike_wherever_it_stands_inside_the_cube_and_special_
     seen = []
 
     class Recording(type(exegete.explainer("saliency"))):
-        def explanation_of(self, model, batch, chosen):
+        def compute(self, model, batch, select_target):
             seen.append(model.embed(batch).detach().clone())
-            return super().explanation_of(model, batch, chosen)
+            return super().compute(model, batch, select_target)
 
     max_sensitivity(model, batch, Recording(), samples=3, radius=0.1)
     clean, *moved = [each[0] for each in seen]
@@ -189,10 +189,10 @@ def test_what_was_remembered_of_the_words_as_they_are_is_not_said_of_moved_ones(
 class Broken(type(exegete.explainer("saliency"))):
     """Fails when the words have moved."""
 
-    def explanation_of(self, model, batch, chosen):
+    def compute(self, model, batch, select_target):
         if model.embedding._forward_hooks:
             raise RuntimeError("broken")
-        return super().explanation_of(model, batch, chosen)
+        return super().compute(model, batch, select_target)
 
 
 def test_what_cannot_be_moved_is_refused():

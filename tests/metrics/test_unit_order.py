@@ -16,7 +16,7 @@ import families
 from exegete.errors import ExegeteError
 from exegete.explainers.perturbation.coalitions import coalition_values
 from exegete.explainers.perturbation.context_cite import numbered_masks
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from exegete.metrics import METRICS, metric
 from exegete.metrics.faithfulness.ablation import lds
 from exegete.metrics.faithfulness.infidelity import drawn_sets
@@ -33,7 +33,7 @@ def one_by_one(family, level, how, head="SequenceClassification"):
     model = model_of(family, dtype=torch.float64) if family == "vit" else model_of(family, head, dtype=torch.float64)
     batch = model.encode(inputs_of(family, head)[:3])
     scores, target = attribution_for(batch).double(), model.predict(batch)
-    unit, rows = units(batch, level), []
+    unit, rows = number_units(batch, level), []
     for row in range(len(batch)):
         members = [(unit[row] == number).nonzero().flatten().tolist() for number in range(int(unit[row].max()) + 1)]
         total = [float(scores[row, own].sum()) for own in members]
@@ -104,7 +104,7 @@ def test_infidelity_is_captum_s(normalise):
     model = model_of("bert", dtype=torch.float64)
     batch = model.encode([families.SENTENCES[0]])
     scores, target = attribution_for(batch).double(), model.predict(batch)
-    unit = units(batch, "word")
+    unit = number_units(batch, "word")
     count = int(unit.max()) + 1
     judge = metric("infidelity", n_samples=20, normalise=normalise, seed=5)
     taken = drawn_sets(batch, torch.tensor([count]), 20, 5)
@@ -157,7 +157,7 @@ def test_ablations_of_a_prompt_s_sources_equal_published_ones(golden_generation)
         unit_of[start : start + length] = number
         start += length
     batch = model.batch(ids, published["response_ids"], content=unit_of >= 0, unit_of=unit_of)
-    unit = units(batch, "source")
+    unit = number_units(batch, "source")
     assert int(unit.max()) + 1 == len(published["sources"])
     weights = torch.from_numpy(published["weights_exact"])
     scores = torch.where(unit >= 0, (weights / torch.bincount(unit[unit >= 0]))[unit], 0.0)
@@ -171,7 +171,7 @@ def test_ablations_of_a_prompt_s_sources_equal_published_ones(golden_generation)
 @pytest.mark.parametrize(("family", "level", "how"), CASES)
 def test_ablations_agree_with_one_by_one(family, level, how):
     model, batch, scores, rows = one_by_one(family, level, how)
-    unit = units(batch, level)
+    unit = number_units(batch, level)
     found = metric("lds", level=level, how=how, n_masks=12).judge(model, batch, scores)["lds"]
     drops = {
         k: metric("topk_drop", level=level, how=how, k=k).judge(model, batch, scores)["topk_drop"] for k in (1, 3, 999)

@@ -39,7 +39,7 @@ def test_value_derivatives_and_decomposition_are_those_of_two_passes(family, poo
     model = made_of(family, pooling)
     batch = model.encode(PAIRS)
     values = model.probabilities(batch)[:, 0]
-    gradients = exegete.explainer("input_x_gradient").explain_all_positions(model, batch).scores
+    gradients = exegete.explainer("input_x_gradient").explain(model, batch, special_tokens=True).scores
     for row, pair in enumerate(PAIRS):
         embedded = [model.embedding(ids_of(model, text)).detach().requires_grad_() for text in pair]
         value = torch.cosine_similarity(*(vector(model, None, each) for each in embedded))
@@ -47,7 +47,7 @@ def test_value_derivatives_and_decomposition_are_those_of_two_passes(family, poo
         slopes = torch.autograd.grad(value.sum(), embedded)
         expected = torch.cat([(slope * each).sum(-1)[0] for slope, each in zip(slopes, embedded, strict=True)])
         torch.testing.assert_close(gradients[row][batch.attended[row]], expected.detach(), rtol=1e-6, atol=1e-10)
-    whole = exegete.explainer("decompx_linear").explain_all_positions(model, batch)
+    whole = exegete.explainer("decompx_linear").explain(model, batch, special_tokens=True)
     torch.testing.assert_close(whole.scores.sum(1) + whole.bias, values, rtol=1e-9, atol=1e-12)
     for side in (0, 1):
         here = batch.inputs["token_type_ids"] == side
@@ -57,7 +57,7 @@ def test_value_derivatives_and_decomposition_are_those_of_two_passes(family, poo
 def test_integrated_gradients_sum_to_the_difference_from_the_reference():
     model = made_of()
     batch = model.encode(PAIRS)
-    found = exegete.explainer("integrated_gradients", n_steps=300).explain_all_positions(model, batch)
+    found = exegete.explainer("integrated_gradients", n_steps=300).explain(model, batch, special_tokens=True)
     with torch.no_grad(), model.evaluating():
         before = model(batch, embeddings=model.reference(batch, "mask")).logits[:, 0]
     torch.testing.assert_close(found.scores.sum(1), model.probabilities(batch)[:, 0] - before, rtol=1e-3, atol=1e-5)

@@ -40,9 +40,9 @@ def test_scores_and_derivatives_are_the_models_own(family):
     ours = exegete.explainer("input_x_gradient").attribute(model, batch, target)
     theirs = InputXGradient(lambda given: together(model, given)[0].sum()[None]).attribute(embedded)[0].sum(-1)
     torch.testing.assert_close(ours, theirs * batch.content, rtol=1e-6, atol=1e-10)
-    whole = exegete.explainer("decompx_linear").explain_all_positions(model, batch)
+    whole = exegete.explainer("decompx_linear").explain(model, batch, special_tokens=True)
     torch.testing.assert_close(whole.scores.sum(1) + whole.bias, logits.detach())
-    classified = exegete.explainer("decompx_classifier").explain_all_positions(model, batch)
+    classified = exegete.explainer("decompx_classifier").explain(model, batch, special_tokens=True)
     torch.testing.assert_close(classified.scores.sum(1), logits.detach(), rtol=1e-6, atol=1e-8)
 
 

@@ -8,7 +8,7 @@ import exegete
 import families
 from chats import CHAT, TEMPLATE, tokenizer
 from exegete import Batch, ExegeteError, explainer
-from exegete.explainers.gradients.by_parts import by_parts
+from exegete.explainers.gradients.forward_sums import sum_scores_forward
 from exegete.models import Capture
 from exegete.models.families import FAMILIES
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
@@ -124,7 +124,7 @@ def test_sums_over_sources_forward_are_those_backward(family):
     targets = [torch.tensor([[step, step + 1]]) for step in range(5)]
     for name in ("input_x_gradient", "cp_lrp", "gim?baseline_id=3"):
         single = explainer(name)
-        sums = by_parts(single, model, batch, targets, parts & batch.content)[:, 0]
+        sums = sum_scores_forward(single, model, batch, targets, parts & batch.content)[:, 0]
         each = single.attribute_each(model, batch, torch.stack(targets))[:, 0]
         expected = torch.stack([each.masked_fill(~where, 0).sum(1) for where in parts[:, 0]], 1)
         torch.testing.assert_close(sums, expected, rtol=1e-9, atol=1e-10)

@@ -39,7 +39,7 @@ def test_gradients_add_up(model):
 @torch.no_grad()
 def test_attention_is_transformers_own(model):
     batch = model.encode([families.SENTENCES[0]])
-    last = explainer("attention_last").explain_all_positions(model, batch).scores[0]
+    last = explainer("attention_last").explain(model, batch, special_tokens=True).scores[0]
     model.model.set_attn_implementation("eager")
     own = model.model(**batch.inputs, output_attentions=True).attentions[-1][0].mean(0)
     torch.testing.assert_close(last, own[-1 if model.is_decoder else 0])

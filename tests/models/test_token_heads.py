@@ -132,9 +132,9 @@ def test_decompositions_sum_to_the_logit_through_every_head(family, head):
     model = loaded(family, head)
     batch = model.encode(ROWS if head == "TokenClassification" else MASKED.get(family, MASKED["bert"]))
     logit = model.task.score(model(batch).logits, model.target(batch)).detach()
-    linear = exegete.explainer("decompx_linear").explain_all_positions(model, batch)
+    linear = exegete.explainer("decompx_linear").explain(model, batch, special_tokens=True)
     torch.testing.assert_close(linear.scores.sum(1) + linear.bias, logit)
-    whole = exegete.explainer("decompx_classifier").explain_all_positions(model, batch)
+    whole = exegete.explainer("decompx_classifier").explain(model, batch, special_tokens=True)
     torch.testing.assert_close(whole.scores.sum(1), logit, rtol=1e-6, atol=1e-8)
 
 

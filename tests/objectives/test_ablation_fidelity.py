@@ -12,7 +12,7 @@ from causal import causal
 from chats import CHAT, chatting
 from exegete import ExegeteError, explainer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from exegete.models.generation.model import GeneratingModel
 from exegete.objectives import AblationFidelity, CrossEntropy, KlToOriginal, StepContext, objective, task_losses
 from exegete.objectives.teacher_memory import example_names
@@ -131,7 +131,7 @@ def test_sentences_and_sources_of_a_chat_are_units():
     batch = model.encode([CHAT])
     for level in ("source", "sentence", "word"):
         made = AblationFidelity(granularity=level)
-        assert units(batch, level).max() >= 1
+        assert number_units(batch, level).max() >= 1
         assert -1 <= float(term(model, made, batch)) <= 1
 
 

@@ -100,7 +100,7 @@ def test_scores_that_do_not_differ_have_a_top_and_no_gradient():
 
 def by_hand(model, batch, single, kept, loss):
     """The mean over bins and examples, from ids in which the mask token was put by hand."""
-    scores = single.explain_all_positions(model, batch).scores
+    scores = single.explain(model, batch, special_tokens=True).scores
     target = model.predict(batch)
     clean = model.probabilities(batch)
     found = []
@@ -231,7 +231,7 @@ def test_consistency_is_the_loop_over_pairs(family, symmetric, distance):
     single = drawn(model)
     objective = Consistency(single, symmetric=symmetric, distance=distance)
     found = objective(step_of(model, batch, objective))
-    scores = single.explain_all_positions(model, batch).scores
+    scores = single.explain(model, batch, special_tokens=True).scores
     layers = model(batch, capture=Capture(hidden_states=True)).hidden_states
     real = [batch.attended[row] for row in range(len(batch))]
     states = [torch.stack([layer[row][real[row]] for layer in layers]).mean(0) for row in range(len(batch))]
@@ -260,7 +260,7 @@ def test_clustering_is_the_loop_over_others():
     batch = replace(labelled(model), labels=torch.tensor([0, 1, 0, 2]))
     single = drawn(model)
     objective = ClusteringConsistency(single)
-    scores = single.explain_all_positions(model, batch).scores
+    scores = single.explain(model, batch, special_tokens=True).scores
     total = 0.0
     for i in range(4):
         for sign, same in ((1, True), (-1, False)):

@@ -138,7 +138,9 @@ def test_scores_are_those_of_torch_on_each_example_alone(guide, score):
     for row in (0, 2):
         one = batch.select([row]).trimmed()[0]
         gold = (one.rationale & one.content).double()[0]
-        scores = objective.explainer.explain_all_positions(explained, one, one.labels).scores.detach().double()[0]
+        scores = (
+            objective.explainer.explain(explained, one, one.labels, special_tokens=True).scores.detach().double()[0]
+        )
         if guide == "attention_last":
             scores = (100 * scores).softmax(0)
         elif guide in SIGNED:

@@ -48,7 +48,7 @@ def test_the_entropy_is_that_of_the_shares_of_each_example(method):
     batch = model.encode(texts())
     found = objective(f"attribution_entropy?explainer={method}")
     outputs = model(batch, None, found.capture)
-    if found.on_embeddings:
+    if found.needs_embeddings:
         outputs = model(batch, model.embed(batch).requires_grad_(), found.capture)
     step = Step(model, batch, outputs, *task_losses(model, batch, outputs.logits), StepContext())
     scores = found.explainer.attribute(model, batch).detach().abs()

@@ -18,7 +18,7 @@ import families
 from exegete import ExegeteError
 from exegete.data.atomic_files import temporary_path
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.attribute_examples import batches
+from exegete.explainers.attribute_examples import make_batches
 from exegete.reports.attributions import Attributions
 from exegete.reports.tables.verdict import verdict
 from exegete.studies.compare.judge import Judged
@@ -186,7 +186,7 @@ def test_what_another_process_has_done_meanwhile_stays(saved, data, tmp_path):
             parts[[int(index) for index in order]] = Judged(begun[0].results, begun[0].curves, begun[0].attributions)
         return encode(rows)
 
-    order = next(batches(model, list(few)))
+    order = next(make_batches(model, list(few)))
     model.encode = slow
     found = exegete.compare(model, few, ["random"], ["auc"], output_dir=tmp_path / "out")
     measured = ["seconds", "peak_memory"]

@@ -10,7 +10,7 @@ import exegete
 from chats import CHAT, chatting
 from exegete import ExegeteError
 from exegete.cli import main
-from exegete.explainers.generated import for_units
+from exegete.explainers.generated import resolve_unit
 from exegete.metrics.faithfulness.unit_aopc import UnitComprehensiveness, UnitSufficiency
 from exegete.studies.compare.comparison import Comparison
 
@@ -98,7 +98,7 @@ def test_units_and_methods(model, compared):
     assert (known.rationale[2] == 0).all()
     assert compared[0].config["unit"] == "source"
     assert compared[0].config["metrics"]["lds"]["level"] == "source"
-    chosen, unit = for_units("occlusion", "sentence", {})
+    chosen, unit = resolve_unit("occlusion", "sentence", {})
     assert (chosen.params["granularity"], unit) == ("sentence", "sentence")
 
 

@@ -43,7 +43,7 @@ def test_plausibility_is_sklearns_over_all_positions_special_ones_included(model
         gold = batch.rationale[0].numpy()
         with torch.no_grad():
             method = exegete.explainer(technique)
-            scores = method.explain_all_positions(model, batch, batch.labels).scores[0].abs().numpy()
+            scores = method.explain(model, batch, batch.labels, special_tokens=True).scores[0].abs().numpy()
         assert (scores[[0, -1]] != 0).any()
         assert found["auc"] == pytest.approx(roc_auc_score(gold, scores), abs=1e-5)
         assert found["average_precision"] == pytest.approx(average_precision_score(gold, scores), abs=1e-5)
@@ -56,7 +56,7 @@ def test_layers_of_attention_and_rollout_are_products_of_the_matrices(model, dat
     with torch.no_grad():
         attentions = [layer.mean(1) for layer in model(batch, capture=Capture(attentions=True)).attentions]
         by_layer, rolled = (
-            exegete.explainer(name).explain_all_positions(model, batch, "label").layers
+            exegete.explainer(name).explain(model, batch, "label", special_tokens=True).layers
             for name in ("attention_last", "attention_rollout")
         )
     product = torch.eye(batch.length)
@@ -66,7 +66,7 @@ def test_layers_of_attention_and_rollout_are_products_of_the_matrices(model, dat
         torch.testing.assert_close(rolled[:, number], product[:, 0])
     for technique, layers in (("attention_last", by_layer), ("attention_rollout", rolled)):
         with torch.no_grad():
-            whole = exegete.explainer(technique).explain_all_positions(model, batch, batch.labels).scores
+            whole = exegete.explainer(technique).explain(model, batch, batch.labels, special_tokens=True).scores
         torch.testing.assert_close(layers[:, -1], whole)
 
 

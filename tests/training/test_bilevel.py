@@ -200,7 +200,7 @@ def test_an_explanation_costs_no_more_than_its_heads_and_is_the_one_of_a_whole_p
     with scene.student.explained.evaluating(), torch.no_grad():
         found = scene.student("explanation", scene.inner)
         assert ran == []
-        expected = scene.student.explainer.explain_all_positions(scene.student.explained, scene.inner).scores
+        expected = scene.student.explainer.explain(scene.student.explained, scene.inner, special_tokens=True).scores
         assert ran
     hook.remove()
     torch.testing.assert_close(found, expected)

@@ -157,7 +157,7 @@ def test_decoders_learn_adapters_that_become_part_of_the_model(kind, tmp_path):
     model = exegete.load(tmp_path / "run", device="cpu")
     batch = model.encode([{"text": "a moving film"}, {"text": "dull"}])
     torch.testing.assert_close(model(batch).logits, result.model.eval()(batch).logits)
-    scores = explainer(f"interpretable_attention:{tmp_path / 'run'}").explain_all_positions(model, batch).scores
+    scores = explainer(f"interpretable_attention:{tmp_path / 'run'}").explain(model, batch, special_tokens=True).scores
     torch.testing.assert_close(scores.sum(1), torch.ones(2))
 
 
@@ -223,7 +223,7 @@ def test_coefficients_explain_any_model_of_the_same_shape(tmp_path):
             weight.add_(0.1 * torch.randn_like(weight))
     batch = other.encode([{"text": "a great film"}])
     untrained = InterpretableAttention.untrained(other, **{"normaliser": single.normaliser, "mix": single.mix})
-    found, usual = (each.explain_all_positions(other, batch).scores for each in (single, untrained))
+    found, usual = (each.explain(other, batch, special_tokens=True).scores for each in (single, untrained))
     torch.testing.assert_close(found.sum(1), torch.ones(1))
     assert not torch.allclose(found, usual)
 

@@ -251,7 +251,7 @@ def test_what_is_kept_is_what_the_explainer_says_of_another_batch(family, name):
     kept = teacher_outputs(teacher, data, lambda batch: _explanations(teacher, method, batch))
     batch = teacher.encode([data[row] for row in (5, 0, 3)])
     found = kept.of(torch.tensor([5, 0, 3]), batch.attended)[:, 0]
-    expected = projected(method, method.explain_all_positions(teacher, batch).scores.detach(), batch.attended)
+    expected = projected(method, method.explain(teacher, batch, special_tokens=True).scores.detach(), batch.attended)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert (found[~batch.attended] == 0).all()
     torch.testing.assert_close(found.sum(1), torch.ones(3))
@@ -267,7 +267,9 @@ def test_kept_head_logits_mix_to_what_the_explainer_says(family):
     kept = teacher_outputs(teacher, data, lambda batch: _head_logits(teacher, explainer, batch))
     batch = teacher.encode([data[row] for row in (4, 1)])
     mixed = explainer.mixed(kept.of(torch.tensor([4, 1]), batch.attended).unflatten(1, (2, 4)), batch.attended)
-    torch.testing.assert_close(mixed, explainer.explain_all_positions(teacher, batch).scores, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        mixed, explainer.explain(teacher, batch, special_tokens=True).scores, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_projections_by_hand():

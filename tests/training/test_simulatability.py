@@ -65,7 +65,7 @@ def stepped_by_hand(student, optimizer, objective, lesson, explained):
     """The student, after one step."""
     optimizer.zero_grad()
     outputs = student.explained(lesson, capture=student.explainer.capture)
-    own = student.explainer.from_outputs(student.explained, lesson, outputs, lesson.labels, keep_graph=True)
+    own = student.explainer.scores_from_outputs(student.explained, lesson, outputs, lesson.labels, keep_graph=True)
     (F.cross_entropy(outputs.logits, lesson.labels) + divergence_by_hand(explained, own, lesson)).backward()
     torch.nn.utils.clip_grad_norm_(student.parameters(), objective.max_norm)
     optimizer.step()
@@ -146,7 +146,7 @@ def test_a_student_that_is_the_model_has_nothing_to_learn_from_its_explanations(
     pupil = SimulatingStudent(model, 3.0, special_tokens=special_tokens).double()
     batch = labelled(model)
     explained = InterpretableAttention.untrained(model, normaliser="softmax", special_tokens=special_tokens).double()
-    same, other = explained.explain_all_positions(model, batch).scores, pupil.network.explanation(batch)
+    same, other = explained.explain(model, batch, special_tokens=True).scores, pupil.network.explanation(batch)
     torch.testing.assert_close(same.detach(), other.detach(), rtol=1e-10, atol=1e-12)
     beside = pupil.network.loss(batch, same.detach()) - pupil.network.simulation(batch)
     assert beside.abs() < 1e-10

@@ -122,7 +122,7 @@ class Shift(Objective):
     weight: float = 0.5
     module: nn.Module = field(default_factory=lambda: nn.Linear(1, 1), repr=False)
     name: ClassVar[str] = "shift"
-    on_embeddings: ClassVar[bool] = True
+    needs_embeddings: ClassVar[bool] = True
 
     @property
     def capture(self):

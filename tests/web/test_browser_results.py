@@ -7,10 +7,10 @@ from playwright.sync_api import expect
 
 import exegete
 from browsing import PHONE, fits, served, visitor
-from exegete.explainers.registry import titles
+from exegete.explainers.registry import make_titles
 from sites import METHODS, TEXTS, model, site
 
-TITLES = titles(METHODS)
+TITLES = make_titles(METHODS)
 pytestmark = pytest.mark.browser
 
 

@@ -15,7 +15,7 @@ class TestKeepOne(ExplainerContract):
         return exegete.explainer("keep_one")
 
     def test_it_is_listed(self):
-        assert "keep_one" in set(exegete.methods()["name"])
+        assert "keep_one" in set(exegete.list_methods()["name"])
 
     def test_a_word_alone_by_hand(self):
         model = random_model()

@@ -29,7 +29,7 @@ def methods() -> None:
     from exegete.data.cards import MethodCard
     from exegete.explainers.registry import EXPLAINERS
 
-    _show(exegete.methods(), EXPLAINERS, MethodCard)
+    _show(exegete.list_methods(), EXPLAINERS, MethodCard)
 
 
 def metrics() -> None:

@@ -17,9 +17,9 @@ from torch import Tensor
 from exegete.data.alignment import pool
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explainer, Explanation, not_finite, require_finite
-from exegete.explainers.generated import attribute_generated, for_units, with_unit
-from exegete.explainers.registry import explainer, usual_method
+from exegete.explainers.base import Explainer, Explanation, find_nonfinite, require_finite
+from exegete.explainers.generated import attribute_generated, resolve_unit, set_unit
+from exegete.explainers.registry import default_method, explainer
 from exegete.heap import give_back
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.encode import as_row
@@ -33,17 +33,17 @@ from exegete.reports.waiting import waiting
 logger = logging.getLogger(__name__)
 
 TOKENS_PER_BATCH = 4096
-ON_A_CPU = 1024
+TOKENS_PER_BATCH_ON_CPU = 1024
 """Tokens a batch there: more are slower, and take memory in proportion."""
-EXPLAINED_ON_A_CPU = 256
+TOKENS_PER_EXPLAINED_BATCH_ON_CPU = 256
 """Where a batch is explained by one method and done with: a quarter of the memory, for a tenth more time."""
-BETWEEN = 2
+BATCHES_BETWEEN_TRIMS = 2
 """Batches after which a CPU's freed memory is given back."""
 AVERAGE_LENGTH = 32
 """Content positions of an example, where only the sizes of methods' work are compared."""
-TIMED = 16
+TIMED_EXAMPLES = 16
 """Examples that the time of a pass is measured on."""
-WORTH_MEASURING = 100
+MEASURED_PASSES = 100
 """Passes for which an estimate is worth one more."""
 
 
@@ -100,8 +100,8 @@ def attribute(
     Args:
         model: what to explain, from `exegete.load`.
         examples: a text, a pair (text, text), an image, a row of canonical columns, several of those, or a dataset.
-        method: a registry id (`exegete.methods()` lists them) or an explainer; default: see `usual_method`. A list of
-            them gives one result for each, by name.
+        method: a registry id (`exegete.list_methods()` lists them) or an explainer; default: see `default_method`.
+            A list of them gives one result for each, by name.
         target: "predicted", "label", a class index or name, or a list with one of those for each example; a tuple
             (for, against) of two classes asks why the one rather than the other: for the difference of their outputs.
             Generated text: the response as a whole, its "sentences", "words" or "tokens", or spans (start, end) of its
@@ -122,10 +122,10 @@ def attribute(
             that are not finite.
     """
     model = model if stride is None else WindowedModel(model, stride)
-    rows = model.expanded(listed(examples))
+    rows = model.expanded(as_sequence(examples))
     if not len(rows):
         raise ExegeteError("the model tags nothing in these texts: say what by rows with 'text' and 'span'")
-    given = method if isinstance(method, list) else [usual_method(model) if method is None else method]
+    given = method if isinstance(method, list) else [default_method(model) if method is None else method]
     if not given:
         raise ExegeteError("there is nothing to explain by: no method was given")
     chosen = [_chosen(model, each, unit, params) for each in given]
@@ -154,9 +154,9 @@ def _chosen(
 ) -> tuple[Explainer, Granularity | None]:
     """The explainer, and the unit of its scores where that is no token."""
     if isinstance(model, GeneratingModel):
-        return for_units(method, unit, dict(params))
+        return resolve_unit(method, unit, dict(params))
     found = explainer(method, **params)
-    return (found if unit is None else with_unit(found, unit)), None
+    return (found if unit is None else set_unit(found, unit)), None
 
 
 def _seconds(model: ExplainedModel, rows: Sequence[Any], passes: Sequence[float]) -> Callable[[], float] | None:
@@ -165,13 +165,17 @@ def _seconds(model: ExplainedModel, rows: Sequence[Any], passes: Sequence[float]
     None where that is little, or unknown.
     """
     total = sum(passes) * len(rows)
-    return None if total < WORTH_MEASURING or isinstance(model, GeneratingModel) else lambda: total * timed(model, rows)
+    return (
+        None
+        if total < MEASURED_PASSES or isinstance(model, GeneratingModel)
+        else lambda: total * measure_pass(model, rows)
+    )
 
 
 @torch.no_grad()
-def timed(model: ExplainedModel, rows: Sequence[Any]) -> float:
+def measure_pass(model: ExplainedModel, rows: Sequence[Any]) -> float:
     """Seconds of a pass over an example, measured on the first few: the second of two forward passes."""
-    batch = model.encode([rows[index] for index in range(min(TIMED, len(rows)))])
+    batch = model.encode([rows[index] for index in range(min(TIMED_EXAMPLES, len(rows)))])
     with model.evaluating():
         model(batch)
         begun = time.perf_counter()
@@ -200,16 +204,16 @@ def _attributed(
         raise ExegeteError("attribute_target is about generated text: load the model with task='generation'")
     found: dict[int, Attribution] = {}
     broken = 0
-    for number, indices in enumerate(batches(model, rows, batch_size, EXPLAINED_ON_A_CPU), 1):
+    for number, indices in enumerate(make_batches(model, rows, batch_size, TOKENS_PER_EXPLAINED_BATCH_ON_CPU), 1):
         batch = model.encode([rows[index] for index in indices])
-        wanted = targets_of(target, indices, len(rows))
+        wanted = select_targets(target, indices, len(rows))
         explained, logits, explanation = _explain(model, chosen, batch, wanted)
-        broken += len(not_finite(explanation.scores))
+        broken += len(find_nonfinite(explanation.scores))
         if not allow_nan:
             require_finite(chosen, model, explanation.scores, indices)
-        described = describe(model, chosen, batch, explained, logits, explanation, indices)
+        described = make_attributions(model, chosen, batch, explained, logits, explanation, indices)
         found |= {item.index: item for item in described}
-        if number % BETWEEN == 0 and model.device.type == "cpu":
+        if number % BATCHES_BETWEEN_TRIMS == 0 and model.device.type == "cpu":
             give_back()
         done(len(indices))
     if broken:
@@ -223,7 +227,7 @@ def _config(model: ExplainedModel, method: Explainer) -> dict[str, Any]:
     return names | {"method": method.name, "params": method.params} | read
 
 
-def listed(examples: Any) -> Sequence[Any]:
+def as_sequence(examples: Any) -> Sequence[Any]:
     """A single example as a list of one; a dataset or a sequence as it is."""
     picture = hasattr(examples, "convert") or (isinstance(examples, np.ndarray) and examples.ndim in (2, 3))
     if isinstance(examples, str | Mapping | tuple) or picture:
@@ -237,8 +241,8 @@ def listed(examples: Any) -> Sequence[Any]:
     return rows
 
 
-def batches(
-    model: ExplainedModel, rows: Sequence[Any], batch_size: int | None = None, on_a_cpu: int = ON_A_CPU
+def make_batches(
+    model: ExplainedModel, rows: Sequence[Any], batch_size: int | None = None, on_a_cpu: int = TOKENS_PER_BATCH_ON_CPU
 ) -> Iterator[list[int]]:
     """Indices of rows in batches of similar length, short rows first: by count, or by a budget of padded tokens."""
     if batch_size is not None and batch_size < 1:
@@ -255,7 +259,7 @@ def batches(
         start = stop
 
 
-def targets_of(target: Any, indices: Sequence[int], count: int) -> Any:
+def select_targets(target: Any, indices: Sequence[int], count: int) -> Any:
     """The targets of the examples at `indices` out of `count`: one for each, or one word for all."""
     if target is None or (isinstance(target, str) and target in ("predicted", "label")):
         return target
@@ -266,7 +270,7 @@ def targets_of(target: Any, indices: Sequence[int], count: int) -> Any:
     return [each[index] for index in indices]
 
 
-def describe(
+def make_attributions(
     model: ExplainedModel,
     method: Explainer,
     batch: Batch,
@@ -302,7 +306,7 @@ def describe(
 @torch.no_grad()
 def _explain(model: ExplainedModel, method: Explainer, batch: Batch, target: Any) -> tuple[Tensor, Tensor, Explanation]:
     """The target, the model's logits, and the explanation; where the method's own pass answers there is no other."""
-    if method.brings_logits:
+    if method.returns_logits:
         explanation = method.explain(model, batch, target)
         assert explanation.logits is not None
         return model.target(batch, target, explanation.logits), explanation.logits, explanation
@@ -328,12 +332,12 @@ def _positions(batch: Batch, row: int, explanation: Explanation) -> dict[str, An
             "word_spans": (),
             "texts": (),
             "image_shape": batch.image_shape,
-            "pairs": () if pairs is None else strongest(pairs),
+            "pairs": () if pairs is None else find_strongest_pairs(pairs),
         }
     alignment = batch.alignments[row]
     member = np.arange(len(alignment.words))[:, None] == np.asarray(alignment.word_of)
     return shared | {
-        "pairs": () if pairs is None else strongest(member @ pairs @ member.T),
+        "pairs": () if pairs is None else find_strongest_pairs(member @ pairs @ member.T),
         "tokens": alignment.tokens,
         "words": tuple(word.text for word in alignment.words),
         "word_scores": pool(scores, alignment.word_of, len(alignment.words)),
@@ -343,7 +347,7 @@ def _positions(batch: Batch, row: int, explanation: Explanation) -> dict[str, An
     }
 
 
-def strongest(pairs: NDArray[np.float64], most: int = 10) -> tuple[tuple[int, int, float], ...]:
+def find_strongest_pairs(pairs: NDArray[np.float64], most: int = 10) -> tuple[tuple[int, int, float], ...]:
     """The pairs i < j of a symmetric table that are farthest from 0, strongest first; none that is 0."""
     first, second = np.triu_indices(len(pairs), 1)
     values = pairs[first, second]

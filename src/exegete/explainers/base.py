@@ -25,19 +25,22 @@ from exegete.models.windowed import WindowedModel
 
 Aggregate = Literal["sum", "l2", "abs"]
 TOKENS_OF_WINDOWS = 2048
-"""Windows of so many tokens are explained together."""
-_BACKWARD_AGAIN: ContextVar[bool] = ContextVar("exegete_backward_again", default=False)
-"""Whether the pass whose gradient is taken will be gone back through once more."""
+"""Token budget of the windows that are explained in one call."""
+_RETAIN_GRAPH: ContextVar[bool] = ContextVar("exegete_retain_graph", default=False)
+"""Whether another backward pass through the same forward pass will follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """The attributions of a batch by one method.
 
-    `scores` [B, L], zero outside content; `delta` [B]: how far the scores are from adding up to what they should
-    (methods with a completeness property); `layers` [B, N, L]: scores layer by layer; `bias` [B]: the part of the
-    target's score that belongs to no position (methods that keep it apart); `logits`: the model's answer, where the
-    method's own pass gave it; `pairs` [B, L, L]: what two positions add together (methods of interactions).
+    Attributes:
+        scores: [B, L], zero outside content.
+        delta: [B], the convergence error of methods with a completeness property: what the scores miss to sum to.
+        layers: [B, N, L], scores layer by layer.
+        bias: [B], the part of the target's score that belongs to no position, for methods that separate it.
+        logits: the model's answer, if the method's own pass computed it.
+        pairs: [B, L, L], the interaction of two positions, for methods that score pairs.
     """
 
     scores: Tensor
@@ -48,28 +51,29 @@ class Explanation:
     pairs: Tensor | None = None
 
 
-Chosen = Callable[[Tensor | None], Tensor]
-"""From the model's logits, or None where the method has none yet, to the target."""
+TargetSelector = Callable[[Tensor | None], Tensor]
+"""A function from the model's logits, or None if the method has not computed them yet, to the target."""
 
 
-def given(target: Tensor) -> Chosen:
-    """This target, whatever the logits are."""
+def constant_target(target: Tensor) -> TargetSelector:
+    """Return a selector that gives this target for any logits."""
     return lambda logits: target
 
 
 class Explainer(ABC):
     """An attribution method with its parameters; subclasses are frozen dataclasses and registered by `card.name`.
 
-    A method implements `scores` (or `explanation`, when it has more to say). It is called in evaluation mode, on a
-    resolved target, with gradients enabled exactly when its attributions shall keep a graph to the model's weights.
+    A method implements `scores`, or `compute` if it returns more than scores or needs the logits of its own pass to
+    choose the target. Both are called in evaluation mode, with gradients enabled exactly when the attributions must
+    keep a graph to the model's weights.
     """
 
     card: ClassVar[MethodCard]
     output: Output | None = None
-    contrasts: ClassVar[bool] = False
-    """Whether it explains the difference of two outputs."""
-    brings_logits: ClassVar[bool] = False
-    """Whether explanations bring the model's logits along, so that no other pass is needed for the prediction."""
+    supports_contrasts: ClassVar[bool] = False
+    """Whether the method can explain the difference of two outputs."""
+    returns_logits: ClassVar[bool] = False
+    """Whether explanations contain the model's logits, so that no other pass is needed for the prediction."""
 
     @property
     def name(self) -> str:
@@ -78,7 +82,7 @@ class Explainer(ABC):
 
     @property
     def differentiable(self) -> bool:
-        """Whether attributions keep a graph to the model's weights, so that a loss can be made of them."""
+        """Whether attributions keep a graph to the model's weights, so that they can enter a training loss."""
         return self.card.differentiable
 
     @property
@@ -89,10 +93,10 @@ class Explainer(ABC):
     @property
     def params(self) -> dict[str, Any]:
         """The method's parameters by name, as plain values."""
-        return {each.name: getattr(self, each.name) for each in fields(self)} if is_dataclass(self) else {}
+        return {item.name: getattr(self, item.name) for item in fields(self)} if is_dataclass(self) else {}
 
     def passes(self, length: int) -> tuple[float, float]:
-        """Forward and backward passes for an example with `length` content positions, its target given."""
+        """Return how many forward and backward passes an example with `length` content positions takes."""
         return 1.0, 0.0
 
     @property
@@ -100,140 +104,148 @@ class Explainer(ABC):
         return self.passes(1)[1] > 0
 
     def attribute(self, model: ExplainedModel, batch: Batch, target: Any = None) -> Tensor:
-        """Scores [B, L], zero outside content.
+        """Return scores [B, L], zero outside content.
+
+        The scores keep a graph to the model's weights if the method is differentiable and gradients are enabled.
 
         Args:
-            model: the model to explain; it leaves the call as it came.
+            model: the model to explain; its state is restored after the call.
             batch: B examples.
             target: what to explain, see `ExplainedModel.target`; default: the prediction.
 
-        The scores keep a graph to the model's weights when the method is differentiable and gradients are enabled.
-
         Raises:
-            ExegeteError: a score that is no finite number.
+            ExegeteError: a score is not finite.
         """
         scores = self.explain(model, batch, target).scores
         require_finite(self, model, scores)
         return scores
 
-    def explain(self, model: ExplainedModel, batch: Batch, target: Any = None) -> Explanation:
-        """Scores, finite or not, and what else the method has to say; see `attribute`."""
-        explanation = self.explain_all_positions(model, batch, target)
-        return replace(explanation, scores=explanation.scores.masked_fill(~batch.content, 0.0))
+    def explain(
+        self, model: ExplainedModel, batch: Batch, target: Any = None, *, special_tokens: bool = False
+    ) -> Explanation:
+        """Return the scores, finite or not, with all that the method computes beside them.
 
-    def explain_all_positions(self, model: ExplainedModel, batch: Batch, target: Any = None) -> Explanation:
-        """As `explain`, but special tokens keep what the method gives them; anything at padding.
+        Args:
+            model: see `attribute`.
+            batch: see `attribute`.
+            target: see `attribute`.
+            special_tokens: keep the scores of special tokens, which are zero otherwise. Explanation regularisation
+                treats special tokens as part of the input. Scores of padding are then arbitrary.
 
-        Explanation regularisation and its analyses look at these: there, special tokens are part of the input.
-        Raises ExegeteError as `explain` does.
+        Raises:
+            ExegeteError: a pair of outputs for a method that cannot explain differences, or scores of a wrong shape.
         """
         self._check_gradients()
         if isinstance(model, WindowedModel):
-            return self._in_windows(model, batch, target)
+            return self._explain_windows(model, batch, target, special_tokens=special_tokens)
         keep_graph = torch.is_grad_enabled() and self.differentiable
 
-        def chosen(logits: Tensor | None) -> Tensor:
-            found = model.target(batch, target, None if logits is None else finite(logits))
-            if model.task.is_contrast(found) and not self.contrasts:
+        def select_target(logits: Tensor | None) -> Tensor:
+            selected = model.target(batch, target, None if logits is None else finite(logits))
+            if model.task.is_contrast(selected) and not self.supports_contrasts:
                 raise ExegeteError(
                     f"{self.name} does not explain a difference of outputs: give it one target, not a pair"
                 )
-            return found
+            return selected
 
-        held = nullcontext() if keep_graph else weights_fixed(model.model)
-        with model.evaluating(), held, torch.set_grad_enabled(keep_graph):
-            found = self.explanation_of(model.with_output(self.output), batch, chosen)
-        self._check_shape(found.scores, batch)
-        return found
+        # Fixed weights save the memory of their gradients, and leave the user's `.grad` untouched.
+        weights = nullcontext() if keep_graph else weights_fixed(model.model)
+        with model.evaluating(), weights, torch.set_grad_enabled(keep_graph):
+            explanation = self.compute(model.with_output(self.output), batch, select_target)
+        self._check_shape(explanation.scores, batch)
+        if special_tokens:
+            return explanation
+        return replace(explanation, scores=explanation.scores.masked_fill(~batch.content, 0.0))
 
-    def _in_windows(self, model: WindowedModel, batch: Batch, target: Any) -> Explanation:
-        """The target explained in each window; a position's score is the mean over the windows that hold it."""
+    def _explain_windows(self, model: WindowedModel, batch: Batch, target: Any, *, special_tokens: bool) -> Explanation:
+        """Explain the target in each window; a position's score is the mean over the windows that contain it."""
         with model.evaluating(), torch.no_grad():
             logits = finite(model(batch).logits)
         target, windows, inner = model.target(batch, target, logits), model.windows(batch), model.of_a_window
         if windows is None:
-            return replace(self.explain_all_positions(inner, batch, target), logits=logits, delta=None, pairs=None)
-        parts = torch.arange(len(windows.owner)).split(max(1, TOKENS_OF_WINDOWS // windows.batch.length))
-        found = [
-            self.explain_all_positions(inner, windows.batch.select(part), target[windows.owner[part]]) for part in parts
-        ]
-        scores = windows.means(torch.cat([each.scores for each in found]))
-        layers = (
-            None if found[0].layers is None else torch.cat([each.layers for each in found if each.layers is not None])
-        )
-        return Explanation(scores, layers=None if layers is None else windows.means(layers), logits=logits)
+            explanation = self.explain(inner, batch, target, special_tokens=special_tokens)
+            return replace(explanation, logits=logits, delta=None, pairs=None)
+        explanations = []
+        for part in torch.arange(len(windows.owner)).split(max(1, TOKENS_OF_WINDOWS // windows.batch.length)):
+            targets = target[windows.owner[part]]
+            explanations.append(self.explain(inner, windows.batch.select(part), targets, special_tokens=True))
+        scores = windows.means(torch.cat([explanation.scores for explanation in explanations]))
+        # Masked here, not per window: the mean needs all positions of each window.
+        scores = scores if special_tokens else scores.masked_fill(~batch.content, 0.0)
+        layers = [explanation.layers for explanation in explanations if explanation.layers is not None]
+        return Explanation(scores, layers=windows.means(torch.cat(layers)) if layers else None, logits=logits)
 
-    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
-        """The explanation of the target that `chosen` gives; methods that answer give it the logits of their pass."""
-        return self.explanation(model, batch, chosen(None))
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+        """Compute the explanation of the target that `select_target` gives for the logits.
+
+        Methods override this if they return more than scores, or if their own pass computes the logits.
+        """
+        return Explanation(self.scores(model, batch, select_target(None)))
+
+    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+        """Compute scores [B, L] of a resolved target; values outside content are ignored."""
+        if type(self).compute is Explainer.compute:
+            raise TypeError(f"{type(self).__name__} defines neither scores nor compute")
+        return self.compute(model, batch, constant_target(target)).scores
 
     @torch.no_grad()
     def attribute_each(self, model: ExplainedModel, batch: Batch, targets: Tensor) -> Tensor:
-        """Scores [T, B, L] for each of T targets [T, B, ...], zero outside content and without a graph.
+        """Return scores [T, B, L] for each of T targets [T, B, ...], zero outside content and without a graph.
 
-        They cost less than one by one: passes and perturbed inputs that do not depend on the target are run once.
+        This is cheaper than T calls: passes and perturbed inputs that do not depend on the target are run once.
         """
         self._check_gradients()
         if isinstance(model, WindowedModel):
             return torch.stack([self.explain(model, batch, target).scores for target in targets])
         with model.evaluating(), model.remember(), weights_fixed(model.model):
-            checked = [model.target(batch, target) for target in targets]
-            found = self.scores_each(model.with_output(self.output), batch, checked)
-        for scores in found:
+            resolved = [model.target(batch, target) for target in targets]
+            results = self.compute_each(model.with_output(self.output), batch, resolved)
+        for scores in results:
             self._check_shape(scores, batch)
-        return torch.stack(found).masked_fill(~batch.content, 0.0)
+        return torch.stack(results).masked_fill(~batch.content, 0.0)
 
-    def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """Scores [B, L] for each target."""
-        return [self.explanation_of(model, batch, given(target)).scores for target in targets]
+    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+        """Compute scores [B, L] for each target; methods override this to share passes among targets."""
+        return [self.scores(model, batch, target) for target in targets]
 
     def _check_shape(self, scores: Tensor, batch: Batch) -> None:
-        got = list(scores.shape) if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
-        if got != (expected := list(batch.content.shape)):
-            formula = "from_outputs" if isinstance(self, SinglePass) else "scores"
-            raise ExegeteError(f"{self.name}.{formula} returned {got}, expected {expected}: a score for each position")
+        shape = list(scores.shape) if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
+        expected = list(batch.content.shape)
+        if shape != expected:
+            method = "scores_from_outputs" if isinstance(self, SinglePass) else "scores"
+            raise ExegeteError(f"{self.name}.{method} returned {shape}, expected {expected}: a score for each position")
 
     def _check_gradients(self) -> None:
+        # Tensors made in inference mode can never enter autograd, unlike those made in no_grad.
         if torch.is_inference_mode_enabled() and self._needs_gradient:
             raise ExegeteError(f"{self.name} takes gradients: call it outside torch.inference_mode(), or in no_grad()")
 
-    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
-        """For methods that say more than scores [B, L]."""
-        return Explanation(self.scores(model, batch, target))
-
-    def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """The method's formula: [B, L], anything outside content."""
-        kind = type(self)
-        if kind.explanation is Explainer.explanation and kind.explanation_of is Explainer.explanation_of:
-            raise TypeError(f"{kind.__name__} defines neither scores nor explanation")
-        return self.explanation_of(model, batch, given(target)).scores
-
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Self:
-        """A learned explainer from the folder it was saved in; ExegeteError for methods that learn nothing."""
+        """Load a learned explainer from the folder it was saved in; ExegeteError for methods that learn nothing."""
         raise ExegeteError(f"{cls.card.name} is not learned: it takes no path")
 
-    def configured(self, **given: Any) -> Self:
-        """A learned explainer with parameters of inference set, as values or as text; most have none (ExegeteError)."""
-        if given:
-            raise ExegeteError(f"a saved {self.name} takes no parameter, got {', '.join(given)}")
+    def with_params(self, **params: Any) -> Self:
+        """Return the learned explainer with these inference parameters; ExegeteError for methods without any."""
+        if params:
+            raise ExegeteError(f"a saved {self.name} takes no parameter, got {', '.join(params)}")
         return self
 
 
 @dataclass(frozen=True)
-class OfOutput(Explainer):
-    """A method that explains a number of the target which can be chosen.
+class OutputExplainer(Explainer):
+    """Base of methods that explain a number of the target which the user can choose.
 
     Args:
-        output: `logit`, `log_prob` or `prob`; default: the task's own, for classes the logit (removal: the
-            probability), for generated text the log-probability.
+        output: `logit`, `log_prob` or `prob`; default: the task's own, for classes the logit (for methods that remove
+            input: the probability), for generated text the log-probability.
     """
 
     output: Output | None = field(default=None, kw_only=True)
-    contrasts: ClassVar[bool] = True
+    supports_contrasts: ClassVar[bool] = True
 
     def score(self, model: ExplainedModel, outputs: Outputs, target: Tensor) -> Tensor:
-        """The number that is explained, from one pass: [B]."""
+        """Return the explained number of each example from one pass: [B]."""
         return model.task.with_output(self.output).score(outputs.logits, target)
 
 
@@ -245,11 +257,11 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OverDimensions(OfOutput):
-    """A method that finds a contribution [B, L, d] of every embedding dimension, and makes one number a position of it.
+class DimensionwiseExplainer(OutputExplainer):
+    """Base of methods that compute a contribution [B, L, d] of every embedding dimension, then one score per position.
 
     Args:
-        output: see `OfOutput`.
+        output: see `OutputExplainer`.
         aggregate: `sum` over the dimensions, signed; `l2`, their norm; `abs`, the sum of their magnitudes.
     """
 
@@ -257,24 +269,24 @@ class OverDimensions(OfOutput):
 
     @property
     def signed(self) -> bool:
-        """Sums have a sign, magnitudes have none."""
+        """Whether scores have a sign: sums have one, magnitudes have none."""
         return self.aggregate == "sum"
 
     def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point] | None:
-        """Where gradients are taken, if scores are Σ_points Σ_d direction ⊙ gradient; None where they are not."""
+        """Return where gradients are taken if scores are Σ_points Σ_d direction ⊙ gradient, else None."""
         return None
 
-    def following(self, model: ExplainedModel) -> AbstractContextManager[None]:
-        """Inside the block derivatives follow the method's rules."""
+    def override_derivatives(self, model: ExplainedModel) -> AbstractContextManager[None]:
+        """Return a context in which the model's derivatives follow the method's rules."""
         return nullcontext()
 
-    def together(self, contributions: Tensor) -> Tensor:
-        """[..., d] over the dimensions: [...]."""
-        return summarised(contributions, self.aggregate)
+    def aggregate_dimensions(self, contributions: Tensor) -> Tensor:
+        """Reduce contributions [..., d] over the dimensions as `aggregate` says: [...]."""
+        return aggregate_dimensions(contributions, self.aggregate)
 
 
-def summarised(contributions: Tensor, aggregate: Aggregate) -> Tensor:
-    """The sum, norm or sum of magnitudes of contributions [..., d] over the dimensions: [...]."""
+def aggregate_dimensions(contributions: Tensor, aggregate: Aggregate) -> Tensor:
+    """Return the sum, norm or sum of magnitudes of contributions [..., d] over the dimensions: [...]."""
     if aggregate == "sum":
         return contributions.sum(-1)
     if aggregate not in get_args(Aggregate):
@@ -284,13 +296,13 @@ def summarised(contributions: Tensor, aggregate: Aggregate) -> Tensor:
 
 
 class SinglePass(Explainer):
-    """A method that needs one forward pass and what was captured in it.
+    """Base of methods that need one forward pass and the quantities captured in it.
 
-    A training step can hand its own pass to `from_outputs`, so that guidance costs no pass of its own. Where gradients
-    are taken, it is by `gradient`: several targets go back through one pass.
+    A training step can hand its own pass to `scores_from_outputs`, so that guidance costs no further pass. Methods that
+    take gradients use `gradient`, which lets several targets go back through one pass.
     """
 
-    brings_logits: ClassVar[bool] = True
+    returns_logits: ClassVar[bool] = True
 
     @property
     def capture(self) -> Capture:
@@ -298,78 +310,85 @@ class SinglePass(Explainer):
         return Capture()
 
     @property
-    def on_embeddings(self) -> bool:
-        """Whether the pass has to run on input embeddings given to it, because their gradient is needed."""
+    def needs_embeddings(self) -> bool:
+        """Whether the pass must run on input embeddings given to it, because their gradient is taken."""
         return False
 
     @abstractmethod
-    def from_outputs(
+    def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """[B, L] from one pass; `keep_graph`: the scores themselves will be differentiated."""
+        """Compute scores [B, L] from one pass; `keep_graph`: the scores themselves will be differentiated."""
 
-    def explanation_from(
+    def compute_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Explanation:
-        """For methods that say more than scores [B, L]; see `from_outputs`."""
-        return Explanation(self.from_outputs(model, batch, outputs, target, keep_graph=keep_graph))
+        """Compute the explanation from one pass, for methods that return more than scores."""
+        return Explanation(self.scores_from_outputs(model, batch, outputs, target, keep_graph=keep_graph))
 
-    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
-        """One pass of the method's own, from which the prediction is read too."""
-        return self._explanations(model, batch, [chosen])[0]
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
+        """Compute the explanation from one pass, which the prediction is read from too."""
+        return self._compute_explanations(model, batch, [select_target])[0]
 
-    def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """Scores [B, L] for each target from one pass; where gradients are taken, a backward pass for each."""
-        return [found.scores for found in self._explanations(model, batch, [given(target) for target in targets])]
+    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+        """Compute scores [B, L] for each target from one forward pass and, for gradients, a backward pass for each."""
+        selectors = [constant_target(target) for target in targets]
+        return [explanation.scores for explanation in self._compute_explanations(model, batch, selectors)]
 
-    def _explanations(self, model: ExplainedModel, batch: Batch, targets: Sequence[Chosen]) -> list[Explanation]:
-        keep_graph, backward = torch.is_grad_enabled(), self.on_embeddings or self._needs_gradient
+    def _compute_explanations(
+        self, model: ExplainedModel, batch: Batch, selectors: Sequence[TargetSelector]
+    ) -> list[Explanation]:
+        keep_graph, backward = torch.is_grad_enabled(), self.needs_embeddings or self._needs_gradient
+        # Without gradients all layers' maps are captured, for `Explanation.layers`; a graph through them costs memory.
         last_only = self.capture.last_only and (keep_graph or backward)
         capture = replace(self.capture, differentiable_twice=keep_graph, last_only=last_only)
         with torch.set_grad_enabled(keep_graph or backward):
-            embeddings = embeddings_with_gradient(model, batch, keep_graph=keep_graph) if backward else None
+            embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph) if backward else None
+            # `answer_only` skips positions of the last layer that the head does not read, so its hidden states lack.
             with nullcontext() if capture.hidden_states else answer_only(model):
                 outputs = model(batch, embeddings, capture)
             logits, explanations = outputs.logits.detach(), []
-            for left, chosen in zip(range(len(targets) - 1, -1, -1), targets, strict=True):
-                token = _BACKWARD_AGAIN.set(left > 0)
+            for number, select_target in enumerate(selectors, 1):
+                # Autograd frees the graph in a backward pass unless told that another one follows.
+                token = _RETAIN_GRAPH.set(number < len(selectors))
                 try:
-                    found = self.explanation_from(model, batch, outputs, chosen(logits), keep_graph=keep_graph)
+                    target = select_target(logits)
+                    explanation = self.compute_from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
                 finally:
-                    _BACKWARD_AGAIN.reset(token)
-                scores = found.scores if keep_graph else found.scores.detach()
-                explanations.append(replace(found, scores=scores, logits=logits))
+                    _RETAIN_GRAPH.reset(token)
+                scores = explanation.scores if keep_graph else explanation.scores.detach()
+                explanations.append(replace(explanation, scores=scores, logits=logits))
         return explanations
 
 
-def embeddings_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Tensor:
-    """Input embeddings [B, L, d] that a gradient can be taken at; with a graph to the embedding table if wanted."""
+def embed_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool) -> Tensor:
+    """Return input embeddings [B, L, d] that require a gradient; `keep_graph`: attached to the embedding table."""
     embeddings = model.embed(batch)
     return embeddings if keep_graph and embeddings.requires_grad else embeddings.detach().requires_grad_()
 
 
 def gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:
-    """∂ Σ_b of_b / ∂ at: every example's own gradient, since examples do not see each other."""
-    (result,) = gradients(of, (at,), keep_graph=keep_graph)
-    return result
+    """Return ∂ Σ_b of_b / ∂ at, which is every example's own gradient, since examples do not see each other."""
+    return gradients(of, (at,), keep_graph=keep_graph)[0]
 
 
 def gradients(of: Tensor, at: Sequence[Tensor], *, keep_graph: bool) -> tuple[Tensor, ...]:
-    """As `gradient`, at several tensors."""
-    again = keep_graph or _BACKWARD_AGAIN.get()
-    return torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=again)
+    """Return the gradient of `of` [B] at each of several tensors, see `gradient`."""
+    retain_graph = keep_graph or _RETAIN_GRAPH.get()
+    return torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=retain_graph)
 
 
-def not_finite(scores: Tensor) -> list[int]:
-    """The rows of scores [B, L] with a number that is not finite."""
+def find_nonfinite(scores: Tensor) -> list[int]:
+    """Return the rows of scores [B, L] that contain NaN or an infinite number."""
     return (~scores.detach().isfinite()).any(1).nonzero().flatten().tolist()
 
 
 def require_finite(method: Explainer, model: ExplainedModel, scores: Tensor, numbers: Sequence[int] = ()) -> None:
-    """Raises ExegeteError for scores [B, L] that hold NaN or an infinite number; `numbers`: of the examples."""
-    rows = not_finite(scores)
+    """Raise ExegeteError if scores [B, L] contain NaN or an infinite number; `numbers`: indices of the examples."""
+    rows = find_nonfinite(scores)
     if rows:
-        first, more = numbers[rows[0]] if numbers else rows[0], f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        first = numbers[rows[0]] if numbers else rows[0]
+        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
         raise ExegeteError(
             f"{method.name} gives scores that are no finite numbers for example {first}{more}, in "
             f"{str(model.dtype).removeprefix('torch.')}: load the model in float32 (--dtype float32), or let such "
@@ -377,7 +396,7 @@ def require_finite(method: Explainer, model: ExplainedModel, scores: Tensor, num
         )
 
 
-def recorded(explainer: Explainer) -> dict[str, Any]:
-    """A method for the record of a run: its name, its parameters, and a digest of its weights where it has some."""
+def describe_explainer(explainer: Explainer) -> dict[str, Any]:
+    """Return a method's name, parameters and, for learned ones, a digest of its weights, for the record of a run."""
     weights = {"digest": weights_digest(explainer)} if isinstance(explainer, nn.Module) else {}
     return {"method": explainer.name, **explainer.params, **weights}

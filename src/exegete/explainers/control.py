@@ -12,7 +12,7 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer
-from exegete.explainers.seeding import generators
+from exegete.explainers.seeding import example_generators
 from exegete.models import Batch, ExplainedModel
 
 
@@ -37,6 +37,8 @@ class Random(Explainer):
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Content positions are drawn in their order, wherever padding stands."""
         scores = np.zeros(tuple(batch.content.shape), np.float32)
-        for row, content, random in zip(scores, batch.content.cpu().numpy(), generators(batch, self.seed), strict=True):
+        for row, content, random in zip(
+            scores, batch.content.cpu().numpy(), example_generators(batch, self.seed), strict=True
+        ):
             row[content] = random.standard_normal(int(content.sum()))
         return torch.from_numpy(scores).to(batch.device)

@@ -16,17 +16,17 @@ from exegete.data.granularity import Granularity
 from exegete.data.specs import split
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, require_finite
-from exegete.explainers.gradients.by_parts import by_parts, pays
+from exegete.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
 from exegete.explainers.learned.citation import Citation
 from exegete.explainers.registry import EXPLAINERS, explainer
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from exegete.models import Batch
 from exegete.models.generation.examples import as_example
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.outputs import finite
 from exegete.reports.generated import GeneratedAttribution
 
-SCORING_TOKENS = ("attention", "gradients", "decomposition")
+TOKEN_FAMILIES = ("attention", "gradients", "decomposition")
 """Families of methods that give every token a score, those of a response, too."""
 
 
@@ -59,24 +59,26 @@ def attribute_generated(
         ExegeteError: `attribute_target` of a method that gives scores to units of a prompt alone, or with a foil.
     """
     if attribute_target:
-        require_scores_of_tokens(method)
+        require_token_scores(method)
     found = list[GeneratedAttribution]()
     for index, row in enumerate(rows):
         example = as_example(row)
         foil = example.pop("foil", None)
         if foil is None:
-            found.append(_attributed(model, model.encode([example]), method, target, unit, index, attribute_target))
+            found.append(
+                _attribute_response(model, model.encode([example]), method, target, unit, index, attribute_target)
+            )
         elif attribute_target:
             raise ExegeteError("a foil begins otherwise than the response: leave it or attribute_target out")
         else:
-            found.append(_contrasted(model, example, foil, method, unit, index))
+            found.append(_attribute_contrast(model, example, foil, method, unit, index))
         if not allow_nan:
             require_finite(method, model, torch.tensor(found[-1].scores), [index] * len(found[-1].scores))
         done(1)
     return found
 
 
-def for_units(
+def resolve_unit(
     method: str | Explainer, unit: Granularity | None, params: dict[str, Any]
 ) -> tuple[Explainer, Granularity]:
     """The method and the units it gives scores to: by removing them, or by adding up the scores of their tokens.
@@ -86,16 +88,16 @@ def for_units(
     """
     if isinstance(method, str):
         name, given = split(method)
-        if removes(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in given:
+        if is_removal_method(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in given:
             params = {"perturbation": "remove"} | params
     chosen = explainer(method, **params)
     if "granularity" not in chosen.params:
         return chosen, unit or chosen.params.get("unit", "word")
-    chosen = chosen if unit is None else with_unit(chosen, unit)
+    chosen = chosen if unit is None else set_unit(chosen, unit)
     return chosen, chosen.params["granularity"]
 
 
-def with_unit(method: Explainer, unit: Granularity) -> Explainer:
+def set_unit(method: Explainer, unit: Granularity) -> Explainer:
     """The method with units of this size.
 
     Raises:
@@ -106,9 +108,13 @@ def with_unit(method: Explainer, unit: Granularity) -> Explainer:
     return explainer(method.name, **method.params | {"granularity": unit})
 
 
-def units_of(batch: Batch, unit: Granularity) -> Units:
+def list_units(batch: Batch, unit: Granularity) -> Units:
     """The units of a batch of one example with alignment."""
-    number, (alignment,), (exchange,) = units(batch, unit)[0].cpu(), batch.alignments or (), batch.exchanges or ()
+    number, (alignment,), (exchange,) = (
+        number_units(batch, unit)[0].cpu(),
+        batch.alignments or (),
+        batch.exchanges or (),
+    )
     names, spans = [], []
     for wanted in range(int(number.max()) + 1):
         inside = [place for place, own in enumerate(number.tolist()) if own == wanted]
@@ -120,7 +126,7 @@ def units_of(batch: Batch, unit: Granularity) -> Units:
     return Units(tuple(names), tuple(spans), number)
 
 
-def _contrasted(
+def _attribute_contrast(
     model: GeneratingModel, example: dict[str, Any], foil: Any, method: Explainer, unit: Granularity, index: int
 ) -> GeneratedAttribution:
     """Why this response and not the foil: each read after the prompt and its own beginning.
@@ -128,10 +134,10 @@ def _contrasted(
     Raises:
         ExegeteError: a method whose scores of a difference are no differences.
     """
-    if not (method.signed and method.contrasts):
+    if not (method.signed and method.supports_contrasts):
         raise ExegeteError(f"{method.name} explains no difference of two responses: its scores have no sign")
     pair = [example, example | {"response": foil}]
-    one, other = (_attributed(model, model.encode([each]), method, "response", unit, index) for each in pair)
+    one, other = (_attribute_response(model, model.encode([each]), method, "response", unit, index) for each in pair)
     if one.units != other.units:
         raise ExegeteError(f"the prompt of example {index} is cut differently before response and foil: shorten it")
     return replace(
@@ -143,24 +149,24 @@ def _contrasted(
     )
 
 
-def _attributed(
+def _attribute_response(
     model: GeneratingModel, batch: Batch, method: Explainer, target: Any, unit: Granularity, index: int,
     attribute_target: bool = False,
 ) -> GeneratedAttribution:  # fmt: skip
     (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
-    spans = spans_of(exchange, target)
+    spans = find_target_spans(exchange, target)
     targets = torch.tensor(spans, device=batch.device)[:, None]
     with torch.no_grad(), model.evaluating():
         table = finite(model(batch).logits)
     log_probs = [float(model.task.log_probability(table, span)) for span in targets]
-    found = units_of(batch, unit)
+    found = list_units(batch, unit)
     if attribute_target:
-        scores, prefix = _with_prefix(method, model, batch, targets, found)
+        scores, prefix = _score_units_and_prefix(method, model, batch, targets, found)
     else:
-        scores, prefix = _scores(method, model, batch, targets, found), None
+        scores, prefix = _score_units(method, model, batch, targets, found), None
     return GeneratedAttribution(
         scores=scores,
-        bounds=_promised(method, scores, spans, exchange, unit),
+        bounds=_compute_bounds(method, scores, spans, exchange, unit),
         prefix=prefix,
         units=found.names,
         unit_spans=found.spans,
@@ -176,21 +182,21 @@ def _attributed(
     )
 
 
-def _scores(
+def _score_units(
     method: Explainer, model: GeneratingModel, batch: Batch, targets: Tensor, found: Units
 ) -> NDArray[np.float32]:
     """[T, U] Scores of the units, by whichever way takes fewer passes."""
     count = len(found.names)
-    if pays(method, len(targets), count):
+    if is_forward_cheaper(method, len(targets), count):
         parts = found.number.to(batch.device) == torch.arange(count, device=batch.device)[:, None]
-        sums = by_parts(method, model, batch, list(targets), parts[:, None])
+        sums = sum_scores_forward(method, model, batch, list(targets), parts[:, None])
         if sums is not None:
             carried: NDArray[np.float32] = sums[:, 0].cpu().numpy().astype(np.float32)
             return carried
-    return _pooled(method.attribute_each(model, batch, targets)[:, 0].double().cpu(), found)
+    return _sum_by_unit(method.attribute_each(model, batch, targets)[:, 0].double().cpu(), found)
 
 
-def _with_prefix(
+def _score_units_and_prefix(
     method: Explainer, model: GeneratingModel, batch: Batch, targets: Tensor, found: Units
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """[T, U] Scores of the units, and [T, R] of the response's tokens, NaN of what a span does not read."""
@@ -200,18 +206,18 @@ def _with_prefix(
     prefix: NDArray[np.float32] = scores[:, batch.response[0].cpu()].numpy().astype(np.float32)
     last_read = targets[:, 0, 1:].cpu().numpy() - 2
     prefix[np.arange(prefix.shape[1]) > last_read] = np.nan
-    return _pooled(scores, found), prefix
+    return _sum_by_unit(scores, found), prefix
 
 
-def require_scores_of_tokens(method: Explainer) -> None:
+def require_token_scores(method: Explainer) -> None:
     """Raises ExegeteError for a method that gives scores to units of a prompt alone."""
-    if method.card.family not in SCORING_TOKENS or {"granularity", "unit"} & method.params.keys():
+    if method.card.family not in TOKEN_FAMILIES or {"granularity", "unit"} & method.params.keys():
         raise ExegeteError(
-            f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(SCORING_TOKENS)}"
+            f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(TOKEN_FAMILIES)}"
         )
 
 
-def _pooled(scores: Tensor, found: Units) -> NDArray[np.float32]:
+def _sum_by_unit(scores: Tensor, found: Units) -> NDArray[np.float32]:
     """[T, U] Sums of the scores [T, L] of each unit's tokens."""
     total = scores.new_zeros(len(scores), len(found.names) + 1)
     total.index_add_(1, torch.where(found.number < 0, len(found.names), found.number), scores)
@@ -219,7 +225,7 @@ def _pooled(scores: Tensor, found: Units) -> NDArray[np.float32]:
     return pooled
 
 
-def _promised(
+def _compute_bounds(
     method: Explainer, scores: NDArray[np.float32], spans: Sequence[Extent], exchange: Exchange, unit: Granularity
 ) -> NDArray[np.float32] | None:
     """[T, U] What a trained citation promises of whole sentences; NaN elsewhere, None from other methods."""
@@ -230,13 +236,13 @@ def _promised(
     return found
 
 
-def spans_of(exchange: Exchange, target: Any) -> list[Extent]:
+def find_target_spans(exchange: Exchange, target: Any) -> list[Extent]:
     """The explained spans of a response: rows by name, or spans as they are given."""
     if isinstance(target, str):
         return exchange.spans("response" if target == "predicted" else target)  # type: ignore[arg-type]
     return checked_spans(target, len(exchange.tokens))
 
 
-def removes(kind: type[Explainer]) -> bool:
+def is_removal_method(kind: type[Explainer]) -> bool:
     """Whether a method asks for perturbed inputs, whose answers serve every target."""
     return "perturbation" in getattr(kind, "__dataclass_fields__", {})

@@ -64,29 +64,31 @@ class LlmRanking(Explainer):
         scores = torch.zeros(batch.content.shape, dtype=torch.promote_types(model.dtype, torch.float32))
         for row, alignment in enumerate(batch.alignments):
             label = "" if model.task.name == "span" else model.labels[int(target[row])]
-            answer = ask(self.ranker, str(model.device), question(alignment, label, model.labels), len(alignment.words))
+            answer = generate_ranking(
+                self.ranker, str(model.device), format_prompt(alignment, label, model.labels), len(alignment.words)
+            )
             ids = batch.inputs["input_ids"][row].cpu()
-            scores[row] = rank_scores(model.tokenizer, parsed(answer), ids, batch.content[row].cpu())
+            scores[row] = score_ranks(model.tokenizer, parse_ranking(answer), ids, batch.content[row].cpu())
         return scores.to(batch.device)
 
 
-def question(alignment: Alignment, label: str, labels: tuple[str, ...]) -> str:
+def format_prompt(alignment: Alignment, label: str, labels: tuple[str, ...]) -> str:
     """The prompt for the ranker; the texts are put in last, so that their braces are only characters."""
     filled = QUESTION.replace("{label}", label).replace("{labels}", ", ".join(labels)).replace("{marker}", MARKER)
     return filled.replace("{text}", "\n".join(alignment.texts))
 
 
-def parsed(answer: str) -> list[str]:
+def parse_ranking(answer: str) -> list[str]:
     """The words of a list: up to the marker, split at commas and lines, without numbers, quotes and doubles."""
     before = answer.split(MARKER, 1)[0]
     words = (NUMBER.sub("", part).strip(" \t\"'`*.,;:") for part in re.split(r"[,\n]", before))
     return list(dict.fromkeys(word for word in words if word))
 
 
-def rank_scores(tokenizer: Any, words: list[str], ids: Tensor, content: Tensor) -> Tensor:
+def score_ranks(tokenizer: Any, words: list[str], ids: Tensor, content: Tensor) -> Tensor:
     """[L] Scores of one example with token `ids` [L] from its ranked words."""
     present = set(ids[content].tolist())
-    tokens = [_tokens(tokenizer, word) & present for word in words]
+    tokens = [_word_token_ids(tokenizer, word) & present for word in words]
     matched = [own for own in tokens if own]
     scores = torch.zeros(len(ids))
     for rank, own in enumerate(matched):
@@ -94,20 +96,20 @@ def rank_scores(tokenizer: Any, words: list[str], ids: Tensor, content: Tensor) 
     return torch.where(content, scores if matched else torch.ones_like(scores), 0.0)
 
 
-def _tokens(tokenizer: Any, word: str) -> set[int]:
+def _word_token_ids(tokenizer: Any, word: str) -> set[int]:
     """The word's token ids at the beginning of a text and after a space."""
     variants = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (word, f" {word}"))
     return {token for ids in variants for token in ids}
 
 
 @torch.no_grad()
-def ask(ranker: str, device: str, prompt: str, words: int) -> str:
+def generate_ranking(ranker: str, device: str, prompt: str, words: int) -> str:
     """The ranker's greedy answer, of at most `words` + 80 tokens.
 
     Raises:
         ExegeteError: the ranker cannot be loaded.
     """
-    model, tokenizer = _loaded(ranker, device)
+    model, tokenizer = _load_ranker(ranker, device)
     if tokenizer.chat_template:
         messages = [{"role": "user", "content": prompt}]
         prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -125,7 +127,7 @@ def ask(ranker: str, device: str, prompt: str, words: int) -> str:
 
 
 @lru_cache(maxsize=1)
-def _loaded(ranker: str, device: str) -> tuple[Any, Any]:
+def _load_ranker(ranker: str, device: str) -> tuple[Any, Any]:
     """The ranker and its tokenizer, kept for the next question."""
     try:
         model = AutoModelForCausalLM.from_pretrained(ranker, dtype="auto", use_safetensors=True)

@@ -9,9 +9,9 @@ from typing import Any
 from exegete.data.granularity import Granularity
 from exegete.explainers.backward_rules.rules import BackwardRules
 from exegete.explainers.base import Explainer, SinglePass
-from exegete.explainers.generated import removes, require_scores_of_tokens, spans_of, units_of
-from exegete.explainers.gradients.by_parts import pays
-from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient, targets_together
+from exegete.explainers.generated import find_target_spans, is_removal_method, list_units, require_token_scores
+from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient, count_targets_per_pass
+from exegete.explainers.gradients.forward_sums import is_forward_cheaper
 from exegete.models.generation.examples import as_example
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.passes.forward_mode import PASSES_A_PART
@@ -43,7 +43,7 @@ class Plan:
         )
 
 
-def plan(
+def plan_work(
     model: GeneratingModel, row: Any, method: Explainer, target: Any, unit: Granularity, max_new_tokens: int,
     *, attribute_target: bool = False,
 ) -> Plan:  # fmt: skip
@@ -53,27 +53,29 @@ def plan(
         ExegeteError: as explaining does, for an example, a target, or a method that scores no response's tokens.
     """
     if attribute_target:
-        require_scores_of_tokens(method)
+        require_token_scores(method)
     example = as_example(row)
     there = "response" in example
     batch = model.encode([example if there else example | {"response": [model.pad_id] * max_new_tokens}])
     (exchange,) = batch.exchanges or ()
     count = len(exchange.tokens)
-    rows = len(spans_of(exchange, target if there or target != "words" else "tokens"))
-    size = len(units_of(batch, unit).names)
-    by_units = not attribute_target and pays(method, rows, size)
-    forward, backward, way = _passes(method, rows, size, targets_together(batch.length), by_units=by_units)
+    rows = len(find_target_spans(exchange, target if there or target != "words" else "tokens"))
+    size = len(list_units(batch, unit).names)
+    by_units = not attribute_target and is_forward_cheaper(method, rows, size)
+    forward, backward, way = _count_passes(method, rows, size, count_targets_per_pass(batch.length), by_units=by_units)
     return Plan(
         method.name, unit, batch.length - count, count, size, rows, int(forward) + 1, int(backward), way
     )  # one more reads the answer's own probability
 
 
-def _passes(method: Explainer, rows: int, units: int, together: int, *, by_units: bool) -> tuple[float, float, str]:
+def _count_passes(
+    method: Explainer, rows: int, units: int, together: int, *, by_units: bool
+) -> tuple[float, float, str]:
     """Forward and backward passes, and the way; `together`: rows that a backward pass may serve."""
     forward, backward = method.passes(units)
     if by_units:
         return ceil(backward * (1 + PASSES_A_PART * units)), 0, "derivatives forward from the units"
-    if removes(type(method)):
+    if is_removal_method(type(method)):
         return forward, backward, "changed prompts, each once for all rows"
     if not isinstance(method, SinglePass | BackwardRules):
         return forward * rows, backward * rows, "row by row"

@@ -88,7 +88,7 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     name, _, path = address.partition(":")
     kind = EXPLAINERS[name]
     if path:
-        return kind.from_pretrained(path).configured(**given)
+        return kind.from_pretrained(path).with_params(**given)
     if kind.card.learned and BOOLEANS.get(given.pop("untrained", "false")):
         from exegete.explainers.learned.untrained import Untrained  # imported when used
 
@@ -98,24 +98,24 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     return kind(**parameters(name, kind, given))
 
 
-def seeded(method: str | Explainer, seed: int) -> Explainer:
+def make_seeded(method: str | Explainer, seed: int) -> Explainer:
     """The explainer with this seed, if it has one and the spec does not name its own."""
-    return explainer(method, **seed_for(method, seed))
+    return explainer(method, **seed_params(method, seed))
 
 
-def seed_for(method: str | Explainer, seed: int) -> dict[str, Any]:
+def seed_params(method: str | Explainer, seed: int) -> dict[str, Any]:
     """The seed as a parameter of a method that has one and whose spec does not name its own."""
     takes = isinstance(method, str) and "seed" in explainer(method).params and "seed=" not in method
     return {"seed": seed} if takes else {}
 
 
-def with_seed(spec: str, seed: int) -> str:
+def add_seed(spec: str, seed: int) -> str:
     """The spec with this seed, where the method has one and the spec does not name its own."""
-    named = "".join(f"{name}={value}" for name, value in seed_for(spec, seed).items())
+    named = "".join(f"{name}={value}" for name, value in seed_params(spec, seed).items())
     return f"{spec}{'&' if '?' in spec else '?'}{named}" if named else spec
 
 
-def titles(specs: Iterable[str]) -> dict[str, str]:
+def make_titles(specs: Iterable[str]) -> dict[str, str]:
     """By spec, the method in people's words, its folder and parameters in brackets; where two were alike, the spec."""
     found = {spec: _title(spec) for spec in specs}
     count = Counter(found.values())
@@ -132,7 +132,7 @@ def _title(spec: str) -> str:
     return f"{EXPLAINERS.card(name, MethodCard).title}{f' ({said})' if said else ''}"
 
 
-def meaning(item: Attribution | GeneratedAttribution, task: str) -> str:
+def describe_score(item: Attribution | GeneratedAttribution, task: str) -> str:
     """What a score of the attribution is, in a task (its name); empty where its method does not say."""
     name = item.params.get("of", item.method)
     if name not in EXPLAINERS:
@@ -140,7 +140,7 @@ def meaning(item: Attribution | GeneratedAttribution, task: str) -> str:
     return EXPLAINERS.card(name, MethodCard).scores(task, item.params.get("output"), signed=item.signed)
 
 
-def usual_method(model: ExplainedModel) -> str:
+def default_method(model: ExplainedModel) -> str:
     """The method that explains a model unless another is asked for: the best that its family allows.
 
     `decompx_linear` where the family has a record, else `integrated_gradients`; what a model says, by `occlusion`.
@@ -152,7 +152,7 @@ def usual_method(model: ExplainedModel) -> str:
     return "decompx_linear" if model.config.model_type in FAMILIES else "integrated_gradients"
 
 
-def methods() -> pd.DataFrame:
+def list_methods() -> pd.DataFrame:
     """Every method: id, title, family, signed, differentiable, learned, cost (F forward, B backward passes), paper."""
     import pandas as pd
 

@@ -11,7 +11,7 @@ import torch
 from exegete.models import Batch
 
 
-def seeds(batch: Batch, seed: int) -> Iterator[int]:
+def example_seeds(batch: Batch, seed: int) -> Iterator[int]:
     """A number an example, from `seed` and the example's own content: batching and order change nothing."""
     values = batch.inputs.get("input_ids", batch.inputs.get("pixel_values"))
     assert values is not None
@@ -23,6 +23,6 @@ def seeds(batch: Batch, seed: int) -> Iterator[int]:
         yield int.from_bytes(digest.digest())
 
 
-def generators(batch: Batch, seed: int) -> list[np.random.Generator]:
-    """A generator an example; see `seeds`."""
-    return [np.random.default_rng(number) for number in seeds(batch, seed)]
+def example_generators(batch: Batch, seed: int) -> list[np.random.Generator]:
+    """A generator an example; see `example_seeds`."""
+    return [np.random.default_rng(number) for number in example_seeds(batch, seed)]

@@ -15,7 +15,7 @@ from exegete.models import Batch
 ENDS = {"sentence": sentence_ends, "paragraph": paragraph_ends}
 
 
-def units(batch: Batch, granularity: Granularity) -> Tensor:
+def number_units(batch: Batch, granularity: Granularity) -> Tensor:
     """[B, L] The number of each content position's unit, from 0 without gaps within an example; -1 outside content.
 
     A source is a text: a document or a turn of a prompt, a side of a pair. `Batch.unit_of`, where it is given, says
@@ -28,7 +28,7 @@ def units(batch: Batch, granularity: Granularity) -> Tensor:
         raise unknown("granularity", granularity, get_args(Granularity))
     if granularity == "token":
         return torch.where(batch.content, batch.content.long().cumsum(1) - 1, -1)
-    numbers = batch.word_of if granularity == "word" else _larger(batch, granularity)
+    numbers = batch.word_of if granularity == "word" else _number_larger_units(batch, granularity)
     numbers = torch.where(batch.content, numbers, -1)
     present = torch.zeros(len(batch), int(numbers.max()) + 2, dtype=torch.long, device=batch.device)
     present.scatter_(1, numbers + 1, 1)
@@ -36,7 +36,7 @@ def units(batch: Batch, granularity: Granularity) -> Tensor:
     return torch.where(numbers >= 0, (present.cumsum(1) - 1).gather(1, numbers + 1), -1)
 
 
-def _larger(batch: Batch, granularity: Granularity) -> Tensor:
+def _number_larger_units(batch: Batch, granularity: Granularity) -> Tensor:
     """[B, L] Numbers of sentences, paragraphs or texts."""
     if batch.unit_of is not None and (granularity == "source" or batch.alignments is None):
         return batch.unit_of
@@ -57,12 +57,12 @@ def spread(scores: Tensor, unit: Tensor) -> Tensor:
     return (scores / size.clamp(min=1)).gather(1, index) * inside
 
 
-def members(unit: Tensor) -> Tensor:
+def unit_membership(unit: Tensor) -> Tensor:
     """[B, L, U] bool: whether a position is part of each unit."""
     return unit[..., None] == torch.arange(int(unit.max()) + 1, device=unit.device)
 
 
-def unit_sums(scores: Tensor, unit: Tensor) -> Tensor:
+def sum_by_unit(scores: Tensor, unit: Tensor) -> Tensor:
     """[B, U] Sums of scores [B, L] over the positions of each unit."""
     count = int(unit.max()) + 1
     return scores.new_zeros(len(unit), count + 1).scatter_add(1, unit + 1, scores)[:, 1:]

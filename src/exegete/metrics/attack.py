@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from exegete.data.alignment import words_of
 from exegete.data.swaps import Swap, applied, swaps
 from exegete.errors import ExegeteError
-from exegete.explainers.attribute_examples import batches
+from exegete.explainers.attribute_examples import make_batches
 from exegete.models import ExplainedModel
 from exegete.models.encoding.encode import as_row
 from exegete.models.encoding.labels import in_model_labels
@@ -227,7 +227,7 @@ def _attacked_together(model: ExplainedModel, attempts: Sequence[_Attempt], budg
 def _answers(model: ExplainedModel, rows: Sequence[Mapping[str, str]]) -> list[NDArray[np.float64]]:
     """Class probabilities of every row, in passes of many rows of like length."""
     found: dict[int, NDArray[np.float64]] = {}
-    for indices in batches(model, rows) if rows else ():
+    for indices in make_batches(model, rows) if rows else ():
         batch = model.encode([rows[index] for index in indices])
         found |= zip(indices, model.probabilities(batch).double().cpu().numpy(), strict=True)
     return [found[index] for index in range(len(rows))]

@@ -15,7 +15,7 @@ from torch import Tensor
 from exegete.data.cards import MetricCard
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from exegete.metrics.base import Metric
 from exegete.metrics.ranking import checked_fractions, ranks, sizes
 from exegete.models import Batch, ExplainedModel
@@ -72,7 +72,7 @@ class Plausibility(Metric):
         gold, scores = rationale & batch.content, attribution.double()
         candidates = batch.attended if self.specials else batch.content
         if self.level != "token":
-            scores, gold, candidates = _pooled(units(batch, self.level), scores, gold)
+            scores, gold, candidates = _pooled(number_units(batch, self.level), scores, gold)
         scores = scores.abs() if self.absolute else scores
         scores = scores.masked_fill(~candidates, -torch.inf)
         order = ranks(scores, candidates).argsort(dim=1)

@@ -14,7 +14,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.explainers.gradients.input_x_gradient import InputXGradient
 from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
-from exegete.explainers.units import unit_sums, units
+from exegete.explainers.units import number_units, sum_by_unit
 from exegete.models import Batch
 from exegete.models.perturbation.perturbed import How
 from exegete.models.ranks import correlations
@@ -99,12 +99,12 @@ class AblationFidelity(Explained):
         unit = self._units(batch)
         present, answers = self._measured(step, target, unit)
         scores = self.attribution(step, target)
-        foretold = torch.einsum("bmu,bu->bm", present.to(scores), unit_sums(scores, unit))
+        foretold = torch.einsum("bmu,bu->bm", present.to(scores), sum_by_unit(scores, unit))
         return -often * correlations(foretold, answers.to(scores)).mean()
 
     def _units(self, batch: Batch) -> Tensor:
         removable = replace(batch, content=batch.erasable)
-        return units(removable, self.granularity or usual_units(removable))
+        return number_units(removable, self.granularity or usual_units(removable))
 
     def _measured(self, step: Step, target: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
         """Sets [B, M, U] of units [B, L] and the answers [B, M] to them, new or some epochs old."""

@@ -63,7 +63,7 @@ class Step:
 
     @property
     def embeddings(self) -> Tensor | None:
-        """The input embeddings [B, L, d] the pass ran on; there when an objective has `on_embeddings`."""
+        """The input embeddings [B, L, d] the pass ran on; there when an objective has `needs_embeddings`."""
         return self.outputs.embeddings
 
     def generator(self, purpose: str) -> torch.Generator:
@@ -108,7 +108,7 @@ class Objective(ABC):
         return Capture()
 
     @property
-    def on_embeddings(self) -> bool:
+    def needs_embeddings(self) -> bool:
         """Whether the shared pass has to run on input embeddings that a gradient can be taken at."""
         return False
 

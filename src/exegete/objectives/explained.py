@@ -11,7 +11,7 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, SinglePass
-from exegete.explainers.base import recorded
+from exegete.explainers.base import describe_explainer
 from exegete.models import Capture
 from exegete.objectives.base import Objective, Step
 
@@ -39,24 +39,26 @@ class Explained(Objective):
         """The parts of the shared pass that the explainer needs; none if it runs passes of its own."""
         if not isinstance(self.explainer, SinglePass):
             return Capture()
-        return replace(self.explainer.capture, differentiable_twice=self.on_embeddings)
+        return replace(self.explainer.capture, differentiable_twice=self.needs_embeddings)
 
     @property
-    def on_embeddings(self) -> bool:
+    def needs_embeddings(self) -> bool:
         """Where the explainer takes a gradient in the step's own pass."""
         return isinstance(self.explainer, SinglePass) and self.explainer.passes(1)[1] > 0
 
     @property
     def params(self) -> dict[str, Any]:
         """Its parameters and the explainer's."""
-        return super().params | {"explainer": recorded(self.explainer)}
+        return super().params | {"explainer": describe_explainer(self.explainer)}
 
     def attribution(self, step: Step, target: Tensor) -> Tensor:
         """[B, L] Scores for a target, special tokens included, in float32 at least; anything at padding."""
         keep_graph = step.context.training and torch.is_grad_enabled()
         if isinstance(self.explainer, SinglePass):
-            scores = self.explainer.from_outputs(step.model, step.batch, step.outputs, target, keep_graph=keep_graph)
+            scores = self.explainer.scores_from_outputs(
+                step.model, step.batch, step.outputs, target, keep_graph=keep_graph
+            )
         else:
             with torch.set_grad_enabled(keep_graph):
-                scores = self.explainer.explain_all_positions(step.model, step.batch, target).scores
+                scores = self.explainer.explain(step.model, step.batch, target, special_tokens=True).scores
         return scores.to(torch.promote_types(scores.dtype, torch.float32))

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import Explainer
-from exegete.explainers.attention.weights import from_readout
-from exegete.explainers.base import recorded
+from exegete.explainers.attention.weights import select_readout_row
+from exegete.explainers.base import describe_explainer
 from exegete.explainers.gradients.integrated_gradients import IntegratedGradients
 from exegete.models import Batch, Capture, Outputs
 from exegete.objectives.base import OverLabelled, Step
@@ -83,7 +83,7 @@ class ExplanationGuided(OverLabelled):
     def params(self) -> dict[str, Any]:
         """Its parameters and the teacher's."""
         own = {name: value for name, value in super().params.items() if name != "memory"}
-        return own | {"explainer": recorded(self.explainer), "aggregation": self.how}
+        return own | {"explainer": describe_explainer(self.explainer), "aggregation": self.how}
 
     @property
     def learned(self) -> TeacherMemory | None:
@@ -132,7 +132,7 @@ def _masked(batch: Batch, lost: Tensor, mask_id: int) -> Batch:
 
 def _attention(step: Step, outputs: Outputs, target: Tensor) -> Tensor:
     """[B, L] The last layer's, a distribution over content."""
-    row = from_readout(step.model, step.batch, outputs.attentions[-1].mean(1), target)
+    row = select_readout_row(step.model, step.batch, outputs.attentions[-1].mean(1), target)
     return distribution(row, step.batch.content)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.explainers.base import embeddings_with_gradient, gradient
+from exegete.explainers.base import embed_with_gradient, gradient
 from exegete.models import Capture
 from exegete.objectives.base import OverLabelled, Step
 from exegete.objectives.cross_entropy import task_losses
@@ -35,7 +35,7 @@ class GradientPenalty(OverLabelled):
         return Capture(differentiable_twice=True)
 
     @property
-    def on_embeddings(self) -> bool:
+    def needs_embeddings(self) -> bool:
         """A gradient is taken there."""
         return True
 
@@ -59,6 +59,6 @@ def _slope(step: Step) -> Tensor:
 def _slope_alone(step: Step) -> Tensor:
     """The same without a graph, by a pass of its own: the shared one's graph may serve other terms."""
     with torch.enable_grad():
-        embeddings = embeddings_with_gradient(step.model, step.batch, keep_graph=False)
+        embeddings = embed_with_gradient(step.model, step.batch, keep_graph=False)
         losses, _ = task_losses(step.model, step.batch, step.model(step.batch, embeddings).logits)
         return gradient(losses, embeddings, keep_graph=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
-from exegete.explainers.base import OverDimensions
+from exegete.explainers.base import DimensionwiseExplainer
 from exegete.explainers.gradients.deep_lift import DeepLift
 from exegete.explainers.gradients.input_x_gradient import InputXGradient
 from exegete.explainers.gradients.integrated_gradients import IntegratedGradients
@@ -32,7 +32,7 @@ def teaching(explainer: Explainer, aggregation: Aggregation) -> Explainer:
     """The teacher as it is asked; raises ExegeteError for `l2` of a method that has one score a position."""
     if aggregation == "mean":
         return explainer
-    if not isinstance(explainer, OverDimensions):
+    if not isinstance(explainer, DimensionwiseExplainer):
         raise ExegeteError(f"{explainer.name} has one score a position, no norm over dimensions: use 'mean'")
     return replace(explainer, aggregate="l2")
 

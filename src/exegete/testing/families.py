@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForImageClassification, AutoModelForSequenceClassification
 
 from exegete.explainers import explainer
-from exegete.explainers.decomposition.trace import traces
+from exegete.explainers.decomposition.trace import trace_examples
 from exegete.models import Batch, ExplainedModel
 from exegete.models.families import FAMILIES
 from exegete.models.layers import activations
@@ -69,7 +69,7 @@ class FamilyContract:
     @torch.no_grad()
     def test_the_parts_of_a_layer_compute_what_the_layer_computes(self, model: ExplainedModel) -> None:
         """Attention by its values, output and norm, and the feed-forward with its gate, layer by layer."""
-        for trace in traces(model, inputs(model)):
+        for trace in trace_examples(model, inputs(model)):
             following = [state.x for state in trace.layers[1:]]
             for state, after in zip(trace.layers, [*following, None], strict=True):
                 middle, answer = _by_parts(state)
@@ -83,7 +83,7 @@ class FamilyContract:
         """From the last layer's answer, read out where the model reads it."""
         batch, parts = inputs(model), head_parts(model.model)
         readout = model.readout(batch, torch.zeros(len(batch), dtype=torch.long))
-        for weights, trace in zip(readout, traces(model, batch), strict=True):
+        for weights, trace in zip(readout, trace_examples(model, batch), strict=True):
             end = trace.layers[-1].answer(torch.arange(len(trace.positions)))
             pooled = weights[trace.positions] @ (end if trace.final is None else trace.final(end))
             if parts.dense is not None:

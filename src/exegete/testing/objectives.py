@@ -11,7 +11,7 @@ from torch import Tensor
 
 from exegete.data.provenance import plain
 from exegete.errors import ExegeteError
-from exegete.explainers.base import embeddings_with_gradient
+from exegete.explainers.base import embed_with_gradient
 from exegete.models import Batch, ExplainedModel
 from exegete.objectives import Objective, Step, StepContext, task_losses
 from exegete.testing.models import alone, plain_norms, random_model, texts
@@ -91,7 +91,7 @@ class ObjectiveContract:
             for weight in model.parameters():
                 weight.fill_(torch.nan)
         batch = model.eval().encode(texts())
-        at = embeddings_with_gradient(model, batch, keep_graph=True)
+        at = embed_with_gradient(model, batch, keep_graph=True)
         outputs = model(batch, at, objective.capture)
         try:
             found = objective(Step(model, batch, outputs, *task_losses(model, batch, outputs.logits)))

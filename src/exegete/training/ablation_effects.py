@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from tqdm.auto import tqdm
 
 from exegete.data.provenance import data_digest, digest, plain, write_json
-from exegete.explainers.attribute_examples import batches
+from exegete.explainers.attribute_examples import make_batches
 from exegete.explainers.learned.learned import Fitted
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.models import Batch, ExplainedModel
@@ -106,7 +106,7 @@ def _measure(
     """Measures what is not there yet, a file a batch; whether it came to the end."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = list(data)
-    parts = [[row] for row in range(len(rows))] if model.task.name == "generation" else [*batches(model, rows)]
+    parts = [[row] for row in range(len(rows))] if model.task.name == "generation" else [*make_batches(model, rows)]
     for number, part in enumerate(tqdm(parts, disable=quiet, desc=folder.name)):
         file = folder / f"{number:06}.safetensors"
         if stop.signal is not None:

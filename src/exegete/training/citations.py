@@ -17,7 +17,7 @@ from exegete.explainers.learned.citation import Citation, sparsified
 from exegete.explainers.learned.promise import Promise, shares
 from exegete.explainers.perturbation.coalitions import coalition_values
 from exegete.explainers.perturbation.context_cite import numbered_sets
-from exegete.explainers.units import unit_sums, units
+from exegete.explainers.units import number_units, sum_by_unit
 from exegete.metrics.faithfulness.ablation import finite, lds, on_the_log_scale
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How
@@ -47,10 +47,10 @@ def threshold(
     asked, found = on_the_log_scale(model), []
     for row in rows[:CHOSEN_ON]:
         batch = model.encode([row])
-        number, target = units(replace(batch, content=batch.erasable), unit), model.target(batch)
+        number, target = number_units(replace(batch, content=batch.erasable), unit), model.target(batch)
         there = numbered_sets(SETS, number.amax(1) + 1, seed=FIRST_SET)
         answers = finite(coalition_values(asked, batch, target, there, number, how)).double()
-        scores = unit_sums(method.attribute(model, batch, target), number).double()
+        scores = sum_by_unit(method.attribute(model, batch, target), number).double()
         choices = [scores, *(sparsified(scores, share) for share in THRESHOLDS)]
         found.append([float(lds(each, there, answers)) for each in choices])
     means = np.nan_to_num(np.array(found)).mean(0)
@@ -62,8 +62,8 @@ def threshold(
 def measured(model: ExplainedModel, citation: Citation, row: Row, how: How) -> Measured:
     """Cites every sentence of a row's response, and takes away each source in turn."""
     batch = model.encode([{name: value for name, value in row.items() if name != "kind"}])
-    targets, number = sentences(batch), units(batch, citation.unit)
-    scores = [unit_sums(each, number)[0] for each in citation.attribute_each(model, batch, targets)]
+    targets, number = sentences(batch), number_units(batch, citation.unit)
+    scores = [sum_by_unit(each, number)[0] for each in citation.attribute_each(model, batch, targets)]
     one_gone = ~torch.eye(int(number.max()) + 1, dtype=torch.bool, device=batch.device)
     there = torch.cat([one_gone.new_ones(1, len(one_gone)), one_gone])[:, None]
     with model.remember():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from exegete.explainers.learned.learned import Fitted
 from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.ranks import correlations
 
@@ -40,7 +40,7 @@ def measured(
     `learner` says what is measured of the units.
     """
     with model.evaluating(), model.remember():
-        unit = units(batch, ablated.granularity or usual_units(batch))
+        unit = number_units(batch, ablated.granularity or usual_units(batch))
         present = ablated.present(unit)
         signs = (2 * present.double() - 1).transpose(0, 1)
         outputs = model(batch, capture=learner.capture)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.explainers import Explainer
-from exegete.explainers.units import spread, units
+from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How
 
@@ -31,7 +31,7 @@ class KeepOne(Explainer):
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """p_c(the word alone) − p_c(no word), [B, L]; a word's is shared equally by its tokens."""
-        word = units(batch, "word")
+        word = number_units(batch, "word")
         number = torch.arange(-1, max(int(word.max()), 0) + 1, device=batch.device)
         keep = (word == number[:, None, None]) & batch.content  # [words + 1, B, L]; of -1, none
         probability = model.task.value(model.perturbed(batch, keep | ~batch.content, self.perturbation), target)

@@ -126,7 +126,7 @@ def explain(
     import exegete
     from exegete.cli.explain import generated
     from exegete.cli.shared.options import split_ids, target_of
-    from exegete.explainers.registry import usual_method, with_seed
+    from exegete.explainers.registry import add_seed, default_method
     from exegete.reports.attributions import Attributions
 
     hush()
@@ -148,7 +148,7 @@ def explain(
         return
     explained = exegete.load(model, **loaded | ({} if task is None else {"task": task}))
     choose(threads, hidden_size(explained), device)
-    ids = split_ids(methods) or [usual_method(explained)]
+    ids = split_ids(methods) or [default_method(explained)]
     example: Any = text if pair is None else (text, pair)
     if task == "generation":
         example = generated.example_of(text, prompt, messages, source or (), response)
@@ -156,7 +156,7 @@ def explain(
         example = generated.answered(explained, example, max_new_tokens, temperature, seed)
     else:
         wanted = target_of(target, explained.labels)
-    specs = [with_seed(each, seed) for each in ids]
+    specs = [add_seed(each, seed) for each in ids]
     by_method = exegete.attribute(
         explained,
         example,
@@ -174,7 +174,7 @@ def explain(
 def _show(
     found: Attributions[Any], task: str, output_dir: Path | None, html: Path | None, json: bool, quiet: bool
 ) -> None:
-    from exegete.explainers.registry import meaning
+    from exegete.explainers.registry import describe_score
     from exegete.reports.highlighted.colors import LEVELS
     from exegete.reports.tables.terminal_table import no_colors
     from exegete.reports.terminal import render
@@ -188,7 +188,7 @@ def _show(
         typer.echo(found.to_json())
     else:
         for item in found:
-            console().print(render(item, unit=meaning(item, task)))
+            console().print(render(item, unit=describe_score(item, task)))
         if task != "generation" and not quiet:
             small = f"{1 / (2 * LEVELS):.0%} of the strongest"
             say(f"{'without a score' if no_colors() else 'without a colour'}: words of less than {small}")

@@ -58,14 +58,14 @@ def plans(
     dtype: str | None, max_length: int | None, *, attribute_target: bool,
 ) -> list[str]:  # fmt: skip
     """A line for each method: lengths, units, rows and passes; and what a pass keeps. No weights are read."""
-    from exegete.explainers.generated import for_units
-    from exegete.explainers.plan import plan
+    from exegete.explainers.generated import resolve_unit
+    from exegete.explainers.plan import plan_work
     from exegete.models.loading.weightless import kept_bytes, weightless
 
     planned = weightless(model, dtype, max_length)
-    chosen = [for_units(method, unit, {}) for method in ids]
+    chosen = [resolve_unit(method, unit, {}) for method in ids]
     found = [
-        plan(planned, example, one, target, size, max_new_tokens, attribute_target=attribute_target)
+        plan_work(planned, example, one, target, size, max_new_tokens, attribute_target=attribute_target)
         for one, size in chosen
     ]
     lines = [str(each) for each in found]

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import OfOutput, SinglePass, gradients
+from exegete.explainers.base import OutputExplainer, SinglePass, gradients
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 
 @dataclass(frozen=True)
-class GenericAttention(OfOutput, SinglePass):
+class GenericAttention(OutputExplainer, SinglePass):
     """Relevance of each position for where the answer is read, by attention and its gradient (Chefer et al. 2021b).
 
     Ā = mean_h max(0, ∂f_c/∂A ⊙ A) of each layer; R = (I + Ā_N) ··· (I + Ā_1); the score is the row of R where the
@@ -39,37 +39,37 @@ class GenericAttention(OfOutput, SinglePass):
         """One forward and one backward pass."""
         return 1.0, 1.0
 
-    def from_outputs(
+    def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """The rows are multiplied through from the last layer down: O(N·L²) where one position is read."""
         score = self.score(model, outputs, target)
         blocks = outputs.blocks or outputs.attentions
-        maps = model.mixtures(batch, relevance_maps(score, blocks, keep_graph=keep_graph))
+        maps = model.mixtures(batch, compute_relevance_maps(score, blocks, keep_graph=keep_graph))
         readout = model.readout(batch, target).to(maps[-1].dtype)
         weights, positions = readout.topk(int((readout > 0).sum(1).max()))
         rows = nn.functional.one_hot(positions, readout.shape[1]).to(readout.dtype)
         if outputs.blocks:
-            rows = rows @ across(maps, len(outputs.attentions))
+            rows = rows @ propagate_relevance(maps, len(outputs.attentions))
         for layer in () if outputs.blocks else reversed(maps):
             rows = rows + rows @ layer
         others = rows.scatter(2, positions[..., None], 0.0)
         return (weights[:, None] @ others)[:, 0]
 
 
-def relevance_maps(score: Tensor, attentions: tuple[Tensor, ...], *, keep_graph: bool) -> list[Tensor]:
+def compute_relevance_maps(score: Tensor, attentions: tuple[Tensor, ...], *, keep_graph: bool) -> list[Tensor]:
     """Ā [B, L, L] of every layer: mean_h max(0, ∂ score_b/∂A ⊙ A)."""
     slopes = gradients(score, attentions, keep_graph=keep_graph)
     return [(slope * layer).clamp(min=0).mean(1) for slope, layer in zip(slopes, attentions, strict=True)]
 
 
-def across(maps: Sequence[Tensor], decoding: int) -> Tensor:
+def propagate_relevance(maps: Sequence[Tensor], decoding: int) -> Tensor:
     """R [B, L, L] from maps of an encoder's layers and, twice for each of `decoding` layers, of its decoder's."""
     relevance = torch.eye(maps[0].shape[-1], dtype=maps[0].dtype, device=maps[0].device).expand_as(maps[0])
     within = relevance
     for number, layer in enumerate(maps):
         if number >= len(maps) - 2 * decoding and (len(maps) - number) % 2:
-            spread = _normalised(within)
+            spread = _normalise_rows(within)
             relevance = relevance + spread.mT @ layer @ spread
         else:
             relevance = relevance + layer @ relevance
@@ -77,7 +77,7 @@ def across(maps: Sequence[Tensor], decoding: int) -> Tensor:
     return relevance
 
 
-def _normalised(within: Tensor) -> Tensor:
+def _normalise_rows(within: Tensor) -> Tensor:
     """R̄: rows of R − I over their sums, and I."""
     one = torch.eye(within.shape[-1], dtype=within.dtype, device=within.device)
     others = within - one

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.attention.weights import from_readout
-from exegete.explainers.base import Explainer, Explanation
-from exegete.explainers.gradients.paths import within
+from exegete.explainers.attention.weights import select_readout_row
+from exegete.explainers.base import Explainer, Explanation, TargetSelector
+from exegete.explainers.gradients.paths import shift_spans
 from exegete.models import Batch, ExplainedModel
 from exegete.models.passes.layer_calls import LayerCall, layer_calls
 from exegete.models.passes.preserve import attention_type_for
@@ -39,29 +39,30 @@ class ValueZeroing(Explainer):
         """Every layer once with each position's value zeroed."""
         return length + 1.0, 0.0
 
-    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """Examples one at a time, each layer with all its positions zeroed in turn in one pass."""
+        target = select_target(None)
         layers: list[Tensor] = []
         for row in range(len(batch)):
             alone, columns = batch.select([row]).trimmed()
             with attention_type_for(model.model, alone.length):
-                rows = _rows(model, alone, within(model, columns, target[row : row + 1]))
+                rows = _compute_layer_rows(model, alone, shift_spans(model, columns, target[row : row + 1]))
             layers.append(torch.nn.functional.pad(rows, (columns.start, batch.length - columns.stop)))
         stacked = torch.stack(layers)
         return Explanation(stacked[:, -1], layers=stacked)
 
 
-def _rows(model: ExplainedModel, alone: Batch, target: Tensor) -> Tensor:
+def _compute_layer_rows(model: ExplainedModel, alone: Batch, target: Tensor) -> Tensor:
     """[N, L] What the place where the answer is read takes from each position, up to each layer."""
     rolled = torch.eye(alone.length, device=alone.device, dtype=torch.float64)
     rows = []
     for call in layer_calls(model, alone):
-        rolled = mixture(call) @ rolled
-        rows.append(from_readout(model, alone, rolled[None], target)[0])
+        rolled = compute_contributions(call) @ rolled
+        rows.append(select_readout_row(model, alone, rolled[None], target)[0])
     return torch.stack(rows).to(model.dtype)
 
 
-def mixture(call: LayerCall) -> Tensor:
+def compute_contributions(call: LayerCall) -> Tensor:
     """[L, L] C of one layer, in float64; the row of a position that nothing changes is zero."""
     length = call.output.shape[1]
     budget = TOKENS_PER_PASS.get(call.output.device.type, TOKENS_PER_PASS["cuda"])

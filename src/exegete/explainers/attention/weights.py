@@ -12,13 +12,13 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.base import Explanation, OfOutput, SinglePass, gradients
+from exegete.explainers.base import Explanation, OutputExplainer, SinglePass, gradients
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 Query = Literal["readout", "mean"]
 
 
-class OfLayers(SinglePass):
+class LayerwiseAttention(SinglePass):
     """A method that reads one row of a matrix for each layer, and has scores for each."""
 
     @property
@@ -27,30 +27,30 @@ class OfLayers(SinglePass):
         return Capture(attentions=True)
 
     @abstractmethod
-    def rows(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
+    def layer_scores(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
         """[B, N, L] The scores of every layer whose attention was captured."""
 
-    def combined(self, rows: Tensor) -> Tensor:
+    def combine_layers(self, rows: Tensor) -> Tensor:
         """The scores [B, L], from those of the layers."""
         return rows[:, -1]
 
-    def from_outputs(
+    def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """The scores of the last layer, unless the method has another use for them."""
-        return self.combined(self.rows(model, batch, outputs, target))
+        return self.combine_layers(self.layer_scores(model, batch, outputs, target))
 
-    def explanation_from(
+    def compute_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Explanation:
         """Also the scores of every layer, unless only the last one's attention was captured."""
-        rows = self.rows(model, batch, outputs, target)
+        rows = self.layer_scores(model, batch, outputs, target)
         whole = rows.shape[1] == model.read_attention[0]
-        return Explanation(self.combined(rows), layers=rows.detach() if whole else None)
+        return Explanation(self.combine_layers(rows), layers=rows.detach() if whole else None)
 
 
 @dataclass(frozen=True)
-class AttentionLast(OfLayers):
+class AttentionLast(LayerwiseAttention):
     """Last layer's attention, mean over heads: mean_h A^N[q, :]. Unsigned. Encoder-decoders: cross-attention.
 
     `query`: attention from where the answer is read (`readout`: the first position of an encoder, the last of a
@@ -77,11 +77,11 @@ class AttentionLast(OfLayers):
         """Attention probabilities of the last layer."""
         return Capture(attentions=True, last_only=True)
 
-    def rows(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
+    def layer_scores(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
         """Each layer's attention from position q, mean over heads: mean_h A^l[q, :]."""
         attended = batch.attended.to(model.dtype)
         weights = model.readout(batch, target) if self.query == "readout" else attended / attended.sum(1, keepdim=True)
-        return torch.stack([_read(weights, layer) for layer in outputs.attentions], 1)
+        return torch.stack([_average_rows(weights, layer) for layer in outputs.attentions], 1)
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,15 @@ class AttentionAll(AttentionLast):
         paper="Fernandes et al. 2022",
         unit="share of attention",
     )
-    capture = OfLayers.capture
+    capture = LayerwiseAttention.capture
 
-    def combined(self, rows: Tensor) -> Tensor:
+    def combine_layers(self, rows: Tensor) -> Tensor:
         """Their mean."""
         return rows.mean(1)
 
 
 @dataclass(frozen=True)
-class ScaledAttention(OfOutput, SinglePass):
+class ScaledAttention(OutputExplainer, SinglePass):
     """Last layer's attention times its gradient, each a mean over heads, from where the answer is read. Signed."""
 
     card: ClassVar = MethodCard(
@@ -122,19 +122,19 @@ class ScaledAttention(OfOutput, SinglePass):
         """One forward; backward through the last layer only."""
         return 1.0, 1.0
 
-    def from_outputs(
+    def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """mean_h A^N[q, :] ⊙ mean_h ∂f_c/∂A^N[q, :]."""
         last = outputs.blocks[-2:] or outputs.attentions[-1:]
         slopes = gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
         means, steeps = (model.mixtures(batch, [each.mean(1) for each in maps]) for maps in (last, slopes))
-        read = partial(from_readout, model, batch, target=target)
+        read = partial(select_readout_row, model, batch, target=target)
         return torch.stack([read(a) * read(slope) for a, slope in zip(means, steeps, strict=True)]).sum(0)
 
 
 @dataclass(frozen=True)
-class AttentionRollout(OfLayers):
+class AttentionRollout(LayerwiseAttention):
     """Attention multiplied through the layers, half of each layer's mixture being the residual. Unsigned.
 
     A' = (mean_h A + I) / 2; the row of A'_N ··· A'_1 where the answer is read (Abnar and Zuidema 2020).
@@ -147,7 +147,7 @@ class AttentionRollout(OfLayers):
         paper="Abnar and Zuidema 2020", unit="share of attention",
     )  # fmt: skip
 
-    def rows(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
+    def layer_scores(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
         """A readout's row for each layer is multiplied through from there down: O(N²·L²), no product of matrices."""
         maps = model.mixtures(batch, [block.mean(1) for block in outputs.blocks or outputs.attentions])
         readout = model.readout(batch, target).to(maps[-1].dtype)[:, None]
@@ -159,12 +159,12 @@ class AttentionRollout(OfLayers):
         return rows
 
 
-def from_readout(model: ExplainedModel, batch: Batch, matrix: Tensor, target: Tensor) -> Tensor:
+def select_readout_row(model: ExplainedModel, batch: Batch, matrix: Tensor, target: Tensor) -> Tensor:
     """The row [B, N] of a matrix [B, L, N] at the position where the answer is read."""
     weights = model.readout(batch, target).to(matrix.dtype)
     return (weights[:, None] @ matrix)[:, 0]
 
 
-def _read(weights: Tensor, attention: Tensor) -> Tensor:
+def _average_rows(weights: Tensor, attention: Tensor) -> Tensor:
     """The weighted mean [B, L] over rows of the heads' mean, from weights [B, L] and attention [B, H, L, L]."""
     return (weights.to(attention.dtype)[:, None] @ attention.mean(1))[:, 0]

@@ -152,7 +152,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         refinement = {name: value for name, value in asdict(self.refinement).items() if value is not None}
         return settings | refinement | {"digest": weights_digest(self)}
 
-    def configured(self, **given: Any) -> Self:
+    def with_params(self, **given: Any) -> Self:
         """This one with other parameters of `Refinement`; texts are read as values."""
         self.refinement = replace(self.refinement, **parameters(self.name, Refinement, given))
         return self
@@ -207,7 +207,7 @@ class AttributiveMasking(nn.Module, SinglePass):
     def _needs_gradient(self) -> bool:
         return False
 
-    def from_outputs(
+    def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """[B, L] from the model's answer.

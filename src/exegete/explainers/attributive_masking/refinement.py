@@ -15,7 +15,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking.copies import copied_weights, side_by_side
 from exegete.explainers.attributive_masking.frozen_layers import known_below
 from exegete.explainers.attributive_masking.retokenization import Retokenized
-from exegete.explainers.seeding import generators
+from exegete.explainers.seeding import example_generators
 from exegete.models import Batch, ExplainedModel
 from exegete.models.passes.preserve import weights_fixed
 from exegete.models.passes.readout import answer_only
@@ -227,7 +227,7 @@ class _Case:
         """[B, L] Numbers that depend on the example and the step alone."""
         drawn = np.zeros(tuple(self.batch.content.shape), np.float32)
         if self.masking.masking.mode == "random":
-            each = zip(drawn, self.batch.content.cpu().numpy(), generators(self.batch, step), strict=True)
+            each = zip(drawn, self.batch.content.cpu().numpy(), example_generators(self.batch, step), strict=True)
             for row, content, random in each:
                 row[content] = random.random(int(content.sum()))
         return torch.from_numpy(drawn).to(self.batch.device)

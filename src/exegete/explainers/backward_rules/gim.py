@@ -48,12 +48,12 @@ class Gim(BackwardRules):
         """The baseline's embedding [d] (pictures: [B, L, d])."""
         if model.modality == "image":
             return model.reference(batch)
-        token = baseline_token(model) if self.baseline_id is None else self.baseline_id
+        token = find_baseline_token(model) if self.baseline_id is None else self.baseline_id
         found: Tensor = model.embedding(torch.tensor(token, device=batch.device))
         return found
 
 
-def baseline_token(model: ExplainedModel) -> int:
+def find_baseline_token(model: ExplainedModel) -> int:
     """The id of a space, if that is one known token; else the padding token, else the unknown one, else 0."""
     tokenizer: Any = model.processing_class
     unknown = getattr(tokenizer, "unk_token_id", None)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from exegete.explainers.base import (
-    Chosen,
+    DimensionwiseExplainer,
     Explanation,
-    OverDimensions,
     Point,
-    embeddings_with_gradient,
-    given,
+    TargetSelector,
+    constant_target,
+    embed_with_gradient,
 )
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.layers.architecture import first_layers, layers
@@ -26,7 +26,7 @@ from exegete.models.passes.readout import answer_only
 CAPTURE = Capture(differentiable_twice=True)
 
 
-class BackwardRules(OverDimensions):
+class BackwardRules(DimensionwiseExplainer):
     """⟨x_k, ∇̃_k z⟩: representations times the derivative ∇̃ of the target's score by `rules`; F + B.
 
     Any family with a record; in an encoder-decoder both sides start, and there are no `layers`. `Explanation.bias` [B]
@@ -37,7 +37,7 @@ class BackwardRules(OverDimensions):
     for the contributions is not held still for them. That takes a second forward pass.
     """
 
-    brings_logits: ClassVar[bool] = True
+    returns_logits: ClassVar[bool] = True
     start: Literal["hidden", "embeddings"] = "embeddings"
 
     @property
@@ -60,43 +60,51 @@ class BackwardRules(OverDimensions):
         embeddings, origin = model.embed(batch), self.origin(model, batch)
         return iter([Point(embeddings, embeddings if origin is None else embeddings - origin)])
 
-    def following(self, model: ExplainedModel) -> AbstractContextManager[None]:
+    def override_derivatives(self, model: ExplainedModel) -> AbstractContextManager[None]:
         """Each pass measures its own factors."""
         return frozen(model.model, Factors(), self.rules)
 
-    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """⟨x_k, ∇̃_k z⟩, at the start and at every layer, from a pass that answers as ever."""
-        return self._explanations(model, batch, [chosen])[0]
+        return self._explanations(model, batch, [select_target])[0]
 
-    def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
         """One pass for all targets, and a backward pass for each."""
-        return [found.scores for found in self._explanations(model, batch, [given(target) for target in targets])]
+        return [
+            found.scores for found in self._explanations(model, batch, [constant_target(target) for target in targets])
+        ]
 
-    def _explanations(self, model: ExplainedModel, batch: Batch, targets: Sequence[Chosen]) -> list[Explanation]:
+    def _explanations(
+        self, model: ExplainedModel, batch: Batch, targets: Sequence[TargetSelector]
+    ) -> list[Explanation]:
         keep_graph = torch.is_grad_enabled()
-        factors = self._ordinary_pass(model, batch) if keep_graph else Factors()
-        with torch.enable_grad(), frozen(model.model, factors, self.rules), self._started(model, keep_graph) as inputs:
+        factors = self._record_factors(model, batch) if keep_graph else Factors()
+        with (
+            torch.enable_grad(),
+            frozen(model.model, factors, self.rules),
+            self._capture_layer_inputs(model, keep_graph) as inputs,
+        ):
             embedded = self.start == "embeddings"
-            embeddings = embeddings_with_gradient(model, batch, keep_graph=keep_graph) if embedded else None
+            embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph) if embedded else None
             with answer_only(model):
                 outputs = model(batch, embeddings, CAPTURE)
         logits, found = outputs.logits.detach(), []
-        for left, chosen in zip(range(len(targets) - 1, -1, -1), targets, strict=True):
+        for left, select_target in zip(range(len(targets) - 1, -1, -1), targets, strict=True):
             with torch.enable_grad():
-                score = self.score(model, outputs, chosen(logits))
+                score = self.score(model, outputs, select_target(logits))
                 points = inputs if embeddings is None else [embeddings, *inputs]
                 slopes = torch.autograd.grad(
                     score.sum(), points, create_graph=keep_graph, retain_graph=keep_graph or left > 0
                 )
             with torch.set_grad_enabled(keep_graph):
-                shares = self._shares(model, batch, slopes, points, embedded=embedded)
-                scores = self.together(shares)[:, : batch.length]
+                shares = self._compute_contributions(model, batch, slopes, points, embedded=embedded)
+                scores = self.aggregate_dimensions(shares)[:, : batch.length]
                 rest = (score - shares[:, : batch.length].sum((1, 2))).detach()
-            layered = None if model.two_stacks else self._layered(batch, slopes[-len(inputs) :], inputs)
+            layered = None if model.two_stacks else self._stack_layers(batch, slopes[-len(inputs) :], inputs)
             found.append(Explanation(scores, layers=layered, bias=rest, logits=logits))
         return found
 
-    def _shares(
+    def _compute_contributions(
         self, model: ExplainedModel, batch: Batch, slopes: Sequence[Tensor], points: Sequence[Tensor], *, embedded: bool
     ) -> Tensor:
         """[B, L, d] Slopes times what they start from, of both sides where there are two."""
@@ -105,16 +113,16 @@ class BackwardRules(OverDimensions):
         moved = [slope * (x if origin is None else x - origin) for slope, x in zip(slopes, starts, strict=False)]
         return model.in_row(batch, moved)
 
-    def _layered(self, batch: Batch, slopes: Sequence[Tensor], inputs: Sequence[Tensor]) -> Tensor | None:
+    def _stack_layers(self, batch: Batch, slopes: Sequence[Tensor], inputs: Sequence[Tensor]) -> Tensor | None:
         """[B, N, L] At the inputs of every layer; BigBird pads to full blocks, whence nothing comes."""
         by_layer = [
-            self.together(slope * point).detach()[:, : batch.length]
+            self.aggregate_dimensions(slope * point).detach()[:, : batch.length]
             for slope, point in zip(slopes, inputs, strict=True)
         ]
         return torch.stack(by_layer, 1) if by_layer else None
 
     @contextmanager
-    def _started(self, model: ExplainedModel, keep_graph: bool) -> Iterator[list[Tensor]]:
+    def _capture_layer_inputs(self, model: ExplainedModel, keep_graph: bool) -> Iterator[list[Tensor]]:
         """The inputs of the layers; where the start is the first one, nothing is asked of what came before it."""
 
         def change(call: int, value: Tensor) -> Tensor:
@@ -125,7 +133,7 @@ class BackwardRules(OverDimensions):
         with inputs_of(watched, change) as inputs:
             yield inputs
 
-    def _ordinary_pass(self, model: ExplainedModel, batch: Batch) -> Factors:
+    def _record_factors(self, model: ExplainedModel, batch: Batch) -> Factors:
         """The factors to hold the network at, with their graphs."""
         factors = Factors(record=True)
         with frozen(model.model, factors, self.rules), answer_only(model):

@@ -39,44 +39,44 @@ class Alti(LayerMaps):
         unit="share of the contributions",
     )
 
-    def map(self, state: LayerState, rows: Tensor) -> Tensor:
+    def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
         """The contribution matrix C of a layer at the rows: [R, L]."""
-        answer, weights, vectors = shares(state, rows)
+        answer, weights, vectors = compute_shares(state, rows)
         reached = (weights != 0).any(-1)
-        far = self.distances(answer, weights, vectors)
-        near = (length(answer, self.distance) - far).clamp(min=0).masked_fill(~reached, 0).T
+        far = self.compute_distances(answer, weights, vectors)
+        near = (vector_norm(answer, self.distance) - far).clamp(min=0).masked_fill(~reached, 0).T
         return near / near.sum(-1, keepdim=True).clamp(min=torch.finfo(near.dtype).tiny)
 
-    def distances(self, answer: Tensor, weights: Tensor, vectors: Tensor) -> Tensor:
+    def compute_distances(self, answer: Tensor, weights: Tensor, vectors: Tensor) -> Tensor:
         """‖T_i(x_j) − y_i‖ [L, R], in chunks of from-positions small enough for the processor's cache."""
         size = max(1, self.max_memory // (answer.numel() * answer.element_size()))
         parts = zip(weights.split(size), vectors.split(size), strict=True)
         if torch.is_grad_enabled():
-            again = [checkpoint(_chunk, answer, w, v, self.distance, use_reentrant=False) for w, v in parts]
+            again = [checkpoint(_compute_distances, answer, w, v, self.distance, use_reentrant=False) for w, v in parts]
             return torch.cat(again)
         found = answer.new_empty(weights.shape[:2])  # written in place: small results between large ones tear the heap
         for part, (w, v) in zip(found.split(size), parts, strict=True):
-            part.copy_(_chunk(answer, w, v, self.distance))
+            part.copy_(_compute_distances(answer, w, v, self.distance))
         return found
 
 
-def shares(state: LayerState, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def compute_shares(state: LayerState, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The answer y [R, d], and T_i(x_j) as weights [L, R, H + 1] times vectors [L, H + 1, d]."""
     middle = state.middle[rows]
     if state.parts.norm_first:
-        return middle, *state.mixture(rows)
+        return middle, *state.decompose_middle(rows)
     norm = state.parts.norms[0]
-    weights, vectors = state.mixture(rows, norm.unscaled)
+    weights, vectors = state.decompose_middle(rows, norm.unscaled)
     return norm(middle), weights / middle.std(-1, correction=0)[:, None], vectors
 
 
-def _chunk(answer: Tensor, weights: Tensor, vectors: Tensor, order: int) -> Tensor:
+def _compute_distances(answer: Tensor, weights: Tensor, vectors: Tensor, order: int) -> Tensor:
     """‖T_i(x_j) − y_i + 1e-6‖ [c, R]; the 1e-6 on every coordinate is the authors'."""
     difference = torch.baddbmm((answer - 1e-6).expand(len(weights), -1, -1), weights, vectors, alpha=-1)
-    return length(difference, order)
+    return vector_norm(difference, order)
 
 
-def length(vectors: Tensor, order: int) -> Tensor:
+def vector_norm(vectors: Tensor, order: int) -> Tensor:
     """Norms of order 1 or 2 over the last axis; several times as fast as `torch.linalg.vector_norm` over short axes."""
     if order == 1:
         return vectors.abs().sum(-1)

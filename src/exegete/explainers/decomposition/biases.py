@@ -15,51 +15,51 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 TINY = 1e-12
 
 
-def _first(inner: Tensor, lengths: Tensor) -> Tensor:
+def _share_first(inner: Tensor, lengths: Tensor) -> Tensor:
     return torch.zeros_like(inner).index_fill(-1, torch.tensor(0, device=inner.device), 1.0)
 
 
-def _last(inner: Tensor, lengths: Tensor) -> Tensor:
-    return _first(inner, lengths).flip(-1)
+def _share_last(inner: Tensor, lengths: Tensor) -> Tensor:
+    return _share_first(inner, lengths).flip(-1)
 
 
-def _absolute(inner: Tensor, lengths: Tensor) -> Tensor:
+def _share_by_absolute_dot(inner: Tensor, lengths: Tensor) -> Tensor:
     return inner.abs() / (inner.abs().sum(-1, keepdim=True) + TINY)
 
 
-def _similar(inner: Tensor, lengths: Tensor) -> Tensor:
-    return _absolute(inner / lengths.clamp(min=TINY), lengths)
+def _share_by_similarity(inner: Tensor, lengths: Tensor) -> Tensor:
+    return _share_by_absolute_dot(inner / lengths.clamp(min=TINY), lengths)
 
 
 RULES: Mapping[str, Rule] = {
-    "absdot": _absolute,
+    "absdot": _share_by_absolute_dot,
     "dot": lambda inner, lengths: inner / (inner.sum(-1, keepdim=True) + TINY),
     "norm": lambda inner, lengths: lengths / (lengths.sum(-1, keepdim=True) + TINY),
-    "abssim": _similar,
+    "abssim": _share_by_similarity,
     "equal": lambda inner, lengths: torch.full_like(inner, 1 / inner.shape[-1]),
-    "first": _first,
-    "token": _last,
+    "first": _share_first,
+    "token": _share_last,
     "none": lambda inner, lengths: torch.zeros_like(inner),
 }
 NEED_LENGTHS = frozenset({"norm", "abssim"})
 
 
-def checked(name: str) -> str:
+def check_rule(name: str) -> str:
     """The rule's name, if there is such a rule."""
     if name not in RULES:
         raise unknown("bias rule", name, RULES)
     return name
 
 
-def share(rule: str, components: Tensor, bias: Tensor) -> Tensor:
+def compute_bias_shares(rule: str, components: Tensor, bias: Tensor) -> Tensor:
     """Each component's share [..., K] of a bias [..., d], for components [..., K, d]."""
     inner = (components @ bias.unsqueeze(-1)).squeeze(-1)
     lengths = components.square().sum(-1).sqrt() if rule in NEED_LENGTHS else inner
     return RULES[rule](inner, lengths)
 
 
-def add(rule: str, components: Tensor, bias: Tensor | None) -> Tensor:
+def add_bias(rule: str, components: Tensor, bias: Tensor | None) -> Tensor:
     """The components [..., K, d] with the bias [..., d] shared among them, in place."""
     if bias is None:
         return components
-    return components.addcmul_(share(rule, components, bias)[..., None], bias[..., None, :])
+    return components.addcmul_(compute_bias_shares(rule, components, bias)[..., None], bias[..., None, :])

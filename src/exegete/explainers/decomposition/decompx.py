@@ -10,13 +10,13 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.base import Chosen, Explainer, Explanation
+from exegete.explainers.base import Explainer, Explanation, TargetSelector
 from exegete.explainers.decomposition import biases
 from exegete.explainers.decomposition.biases import Bias
-from exegete.explainers.decomposition.components import Rules, components, normed
+from exegete.explainers.decomposition.components import DecompositionRules, apply_norm, decompose_layers
 from exegete.explainers.decomposition.feed_forward import Activation
-from exegete.explainers.decomposition.heads import through_head
-from exegete.explainers.decomposition.trace import Trace, by_readout, traces
+from exegete.explainers.decomposition.heads import propagate_head
+from exegete.explainers.decomposition.trace import Trace, stack_readout_rows, trace_examples
 from exegete.models import Batch, ExplainedModel
 from exegete.models.layers.layer_parts import head_parts
 from exegete.models.token_heads import Tagging
@@ -42,7 +42,7 @@ class DecompX(Explainer):
             top.
     """
 
-    brings_logits: ClassVar[bool] = True
+    returns_logits: ClassVar[bool] = True
     bias: Bias = "absdot"
     activation: Activation = "zero_origin"
     feed_forward: bool = True
@@ -57,25 +57,25 @@ class DecompX(Explainer):
     )
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> DecompositionRules:
         """The parameters that the layers need."""
         if self.activation not in ("zero_origin", "tangent", "relu"):
             raise unknown("activation rule", self.activation, ("zero_origin", "tangent", "relu"))
-        return Rules(biases.checked(self.bias), self.activation, self.feed_forward, self.max_memory)
+        return DecompositionRules(biases.check_rule(self.bias), self.activation, self.feed_forward, self.max_memory)
 
     @torch.no_grad()
-    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """‖X_i←k‖₂ behind every layer, example by example."""
-        found = traces(model, batch)
-        layers = by_readout(model, batch, found, chosen, self._lengths)
+        found = trace_examples(model, batch)
+        layers = stack_readout_rows(model, batch, found, select_target, self._compute_lengths)
         return Explanation(layers[:, -1], layers=layers, logits=found.logits)
 
-    def _lengths(self, trace: Trace, weights: Tensor) -> Tensor:
+    def _compute_lengths(self, trace: Trace, weights: Tensor) -> Tensor:
         """Norms [N, L] of each position's component at every layer, weighted by the readout."""
         needed = weights.nonzero().flatten()
         weights = weights[needed].to(trace.layers[0].x.dtype)
         found = []
-        for number, state in enumerate(components(trace, self.rules, needed), 1):
+        for number, state in enumerate(decompose_layers(trace, self.rules, needed), 1):
             read = state if number == len(trace.layers) else state[needed]
             found.append(weights @ read[:, : len(trace.positions)].square().sum(-1).sqrt())
         return torch.stack(found)
@@ -93,7 +93,7 @@ class DecompXClassifier(DecompX):
     """
 
     head_activation: Literal["zero_origin", "tangent"] = "zero_origin"
-    contrasts: ClassVar[bool] = True
+    supports_contrasts: ClassVar[bool] = True
     card: ClassVar = MethodCard(
         name="decompx_classifier",
         label="DecompX with classifier",
@@ -105,15 +105,15 @@ class DecompXClassifier(DecompX):
     )
 
     @torch.no_grad()
-    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """The target's column of the class contributions."""
-        found = traces(model, batch)
-        target = chosen(found.logits)
-        rows = readouts(model, batch, target)
+        found = trace_examples(model, batch)
+        target = select_target(found.logits)
+        rows = make_readout_weights(model, batch, target)
         scores, biases_own, deltas = [], [], []
         for number, trace in enumerate(found):
-            classes = self.contributions(model, trace, rows[number][:, trace.positions])
-            own = self._of_target(model, classes, target[number], batch, number)
+            classes = self.compute_contributions(model, trace, rows[number][:, trace.positions])
+            own = self._select_target_scores(model, classes, target[number], batch, number)
             count = len(trace.positions)
             true = model.task.score(trace.logits[None], target[number : number + 1])[0]
             scores.append(trace.spread(own[:count], batch.length))
@@ -123,19 +123,21 @@ class DecompXClassifier(DecompX):
         return Explanation(torch.stack(scores), delta=torch.stack(deltas), bias=bias, logits=found.logits)
 
     @torch.no_grad()
-    def contributions(self, model: ExplainedModel, trace: Trace, readout: Tensor) -> Tensor:
-        """Contributions of K components to each of C outputs at Q readouts [Q, L], see `readouts`: [Q, K, C]."""
+    def compute_contributions(self, model: ExplainedModel, trace: Trace, readout: Tensor) -> Tensor:
+        """Return contributions of K components to each of C outputs at Q readouts [Q, L]: [Q, K, C]."""
         needed = readout.any(0).nonzero().flatten()
-        *_, state = components(trace, self.rules, needed)
+        *_, state = decompose_layers(trace, self.rules, needed)
         point = trace.layers[-1].answer(needed)
         if trace.final is not None:
             before = trace.layers[-1].end[needed]
-            state, point = normed(trace.final, state, before, self.bias), trace.final(before)
+            state, point = apply_norm(trace.final, state, before, self.bias), trace.final(before)
         weights = readout[:, needed].to(point.dtype)
         pooled = torch.einsum("qr,rkd->qkd", weights, state)
-        return through_head(head_parts(model.model), pooled, weights @ point, self.bias, self.head_activation)
+        return propagate_head(head_parts(model.model), pooled, weights @ point, self.bias, self.head_activation)
 
-    def _of_target(self, model: ExplainedModel, classes: Tensor, target: Tensor, batch: Batch, number: int) -> Tensor:
+    def _select_target_scores(
+        self, model: ExplainedModel, classes: Tensor, target: Tensor, batch: Batch, number: int
+    ) -> Tensor:
         """Contributions [K] to the target's logit; of a span to its start and end, of tags to each word's, together."""
         if isinstance(model.task, Tagging):
             assert batch.read is not None
@@ -145,7 +147,7 @@ class DecompXClassifier(DecompX):
         return model.task.pick(classes[0], target.expand(classes.shape[1], *target.shape))
 
 
-def readouts(model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+def make_readout_weights(model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
     """Weights [B, Q, L] of the positions that the head pools: one row, or several.
 
     For spans the start and the end; for tags each word, with zeros behind the last.

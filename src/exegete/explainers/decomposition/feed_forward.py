@@ -13,7 +13,9 @@ from exegete.models.layers.layer_parts import LayerParts
 Activation = Literal["zero_origin", "tangent", "relu"]
 
 
-def feed_forward(parts: LayerParts, components: Tensor, point: Tensor, bias: str, activation: Activation) -> Tensor:
+def propagate_feed_forward(
+    parts: LayerParts, components: Tensor, point: Tensor, bias: str, activation: Activation
+) -> Tensor:
     """Propagates components [c, K, d] of the inputs `point` [c, d] through the feed-forward block: [c, K, d].
 
     Whatever needs fewer operations: the block with frozen slopes as one matrix a position, M_i = W₂ diag(θ_i) W₁, or
@@ -23,13 +25,13 @@ def feed_forward(parts: LayerParts, components: Tensor, point: Tensor, bias: str
     count = components.shape[1]
     linear = activation != "tangent" or parts.gate is not None
     if linear and bias not in biases.NEED_LENGTHS and width * size + count * size < 2 * count * width:
-        out = _folded(parts, components, slopes(parts, point, activation), bias)
+        out = _propagate_folded(parts, components, compute_slopes(parts, point, activation), bias)
     else:
-        out = _unfolded(parts, components, point, bias, activation)
-    return biases.add(bias, out, parts.out.bias)
+        out = _propagate_in_steps(parts, components, point, bias, activation)
+    return biases.add_bias(bias, out, parts.out.bias)
 
 
-def slopes(parts: LayerParts, point: Tensor, activation: Activation) -> Tensor:
+def compute_slopes(parts: LayerParts, point: Tensor, activation: Activation) -> Tensor:
     """θ [c, d_ff]: what the wide layer's value is multiplied by; with a gate, the gate's answer."""
     name = parts.activation
     if parts.gate is not None:
@@ -38,7 +40,7 @@ def slopes(parts: LayerParts, point: Tensor, activation: Activation) -> Tensor:
     return activations.slope("relu" if activation == "relu" else name)(parts.into(point))
 
 
-def _folded(parts: LayerParts, components: Tensor, theta: Tensor, bias: str) -> Tensor:
+def _propagate_folded(parts: LayerParts, components: Tensor, theta: Tensor, bias: str) -> Tensor:
     first, second = parts.into, parts.out.weight
     matrices = (second * theta[:, None]).flatten(0, 1) @ first.weight
     out: Tensor = components @ matrices.unflatten(0, (len(theta), -1)).mT
@@ -49,17 +51,19 @@ def _folded(parts: LayerParts, components: Tensor, theta: Tensor, bias: str) -> 
     return out.addcmul_(owned[..., None], ((theta * first.bias) @ second.T)[:, None])
 
 
-def _unfolded(parts: LayerParts, components: Tensor, point: Tensor, bias: str, activation: Activation) -> Tensor:
-    wide = biases.add(bias, components @ parts.into.weight.T, parts.into.bias)
+def _propagate_in_steps(
+    parts: LayerParts, components: Tensor, point: Tensor, bias: str, activation: Activation
+) -> Tensor:
+    wide = biases.add_bias(bias, components @ parts.into.weight.T, parts.into.bias)
     if activation == "tangent" and parts.gate is None:
         steepness, height = activations.tangent(parts.activation, parts.into(point))
-        wide = biases.add(bias, wide.mul_(steepness[:, None]), height)
+        wide = biases.add_bias(bias, wide.mul_(steepness[:, None]), height)
     else:
-        wide.mul_(slopes(parts, point, activation)[:, None])
+        wide.mul_(compute_slopes(parts, point, activation)[:, None])
     return wide @ parts.out.weight.T
 
 
-def rows_at_once(parts: LayerParts, count: int, max_memory: int) -> int:
+def count_rows_per_chunk(parts: LayerParts, count: int, max_memory: int) -> int:
     """How many rows of `count` components fit into so many bytes: their wide layers, or matrices and scaled weights."""
     wide, size = parts.into.weight.shape
     numbers = max(count * (wide + 2 * size), wide * size + size * size)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.base import Chosen, Explainer, Explanation
+from exegete.explainers.base import Explainer, Explanation, TargetSelector
 from exegete.explainers.decomposition.nearness import HeadVectors
-from exegete.explainers.decomposition.trace import LayerState, Trace, traces
+from exegete.explainers.decomposition.trace import LayerState, Trace, trace_examples
 from exegete.models import Batch, ExplainedModel
 
 TINY = 1e-12
@@ -33,7 +33,7 @@ class FlashTrace(Explainer):
             authors do, whose state predicts the next token.
     """
 
-    brings_logits: ClassVar[bool] = True
+    returns_logits: ClassVar[bool] = True
     hops: int = 0
     sinks: Literal["predicting", "own"] = "predicting"
     card: ClassVar = MethodCard(
@@ -48,21 +48,21 @@ class FlashTrace(Explainer):
         if self.hops < 0:
             raise ExegeteError(f"expected hops of at least 0, got {self.hops}")
 
-    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """Example by example, without padding."""
-        passed = traces(model, batch)
-        target = chosen(passed.logits)
+        passed = trace_examples(model, batch)
+        target = select_target(passed.logits)
         readout = model.readout(batch, target)
         own = self.sinks == "own" and batch.response is not None
         sinks = readout.roll(1, 1) if own else readout
-        reasoning, asked = _before_span(batch, target)
+        reasoning, asked = _split_response(batch, target)
         found = []
         for row, trace in enumerate(passed):
             here = trace.positions
-            layers = layer_shares(trace, sinks[row, here])[0]
+            layers = compute_layer_shares(trace, sinks[row, here])[0]
             if self.hops:
                 back = 0 if own else 1
-                hopped = through(trace, layers.sum(0), reasoning[row, here], self.hops, back) * asked[row, here]
+                hopped = trace_hops(trace, layers.sum(0), reasoning[row, here], self.hops, back) * asked[row, here]
                 layers = torch.cat([layers, hopped[None]])
             found.append(trace.spread(layers, batch.length))
         both = torch.stack(found)
@@ -70,23 +70,23 @@ class FlashTrace(Explainer):
         return Explanation(scores, layers=both[:, :-1] if self.hops else both, logits=passed.logits.detach())
 
 
-def layer_shares(trace: Trace, sinks: Tensor) -> tuple[Tensor, Tensor]:
+def compute_layer_shares(trace: Trace, sinks: Tensor) -> tuple[Tensor, Tensor]:
     """Each position's relevance for the sinks of weights [L], layer by layer: [N, L]; the residual's share: [N]."""
     weights = sinks.to(trace.layers[0].x.dtype)
-    found = [_shares(state, weights) for state in trace.layers]
+    found = [_compute_shares(state, weights) for state in trace.layers]
     return torch.stack([share for share, _ in found]), torch.stack([residual for _, residual in found])
 
 
-def _shares(state: LayerState, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _compute_shares(state: LayerState, weights: Tensor) -> tuple[Tensor, Tensor]:
     whole = weights @ state.middle
     attention = (weights @ state.attention)[None]
-    near = HeadVectors(state).nearness(attention, whole[None])[0].clamp(min=0)
+    near = HeadVectors(state).compute_nearness(attention, whole[None])[0].clamp(min=0)
     residual = (whole.abs().sum() - (weights @ state.x - whole).abs().sum()).clamp(min=0)
     total = near.sum() + residual + TINY
     return near.sum(0) / total, residual / total
 
 
-def through(trace: Trace, base: Tensor, reasoning: Tensor, hops: int, back: int) -> Tensor:
+def trace_hops(trace: Trace, base: Tensor, reasoning: Tensor, hops: int, back: int) -> Tensor:
     """The base's scores [L] with what falls on the reasoning [L] (bool) traced on, hop by hop, by the share it has.
 
     Args:
@@ -102,12 +102,12 @@ def through(trace: Trace, base: Tensor, reasoning: Tensor, hops: int, back: int)
         on = current * reasoning
         ratio = ratio * on.sum() / current.sum().clamp(min=TINY)
         sinks = (on / on.sum().clamp(min=TINY)).roll(-back)
-        current = layer_shares(trace, sinks)[0].sum(0)
+        current = compute_layer_shares(trace, sinks)[0].sum(0)
         total = total + ratio * current
     return total
 
 
-def _before_span(batch: Batch, target: Tensor) -> tuple[Tensor, Tensor]:
+def _split_response(batch: Batch, target: Tensor) -> tuple[Tensor, Tensor]:
     """[B, L] bool: the response before the span, and what is no response; without responses, nothing and everything."""
     if batch.response is None:
         return torch.zeros_like(batch.attended), batch.attended

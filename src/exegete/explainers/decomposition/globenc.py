@@ -35,10 +35,10 @@ class GlobEnc(LayerMaps):
         unit="share of the contributions",
     )
 
-    def map(self, state: LayerState, rows: Tensor) -> Tensor:
+    def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
         """The matrix N of contribution lengths at the rows of a layer: [R, L]."""
         norms = () if state.parts.norm_first else state.parts.norms
-        weights, vectors = state.mixture(rows, lambda x: reduce(lambda y, norm: norm.unscaled(y), norms, x))
+        weights, vectors = state.decompose_middle(rows, lambda x: reduce(lambda y, norm: norm.unscaled(y), norms, x))
         scale = torch.ones_like(state.x[rows, :1])
         for norm, before in zip(norms, (state.middle, state.end), strict=False):
             scale = scale * norm.scale(before[rows])

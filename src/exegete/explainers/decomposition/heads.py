@@ -12,23 +12,23 @@ from exegete.models.layers import activations
 from exegete.models.layers.layer_parts import HeadParts
 
 
-def through_head(
+def propagate_head(
     parts: HeadParts, components: Tensor, point: Tensor, bias: str, activation: Literal["zero_origin", "tangent"]
 ) -> Tensor:
     """Propagates components [Q, K, d] of the inputs `point` [Q, d] through the head: [Q, K, C]."""
     if activation not in ("zero_origin", "tangent"):
         raise unknown("head activation rule", activation, ("zero_origin", "tangent"))
     if parts.dense is not None:
-        components = biases.add(bias, components @ parts.dense.weight.T, parts.dense.bias)
+        components = biases.add_bias(bias, components @ parts.dense.weight.T, parts.dense.bias)
         height = parts.dense(point)
         steepness = activations.slope(parts.activation)(height)
         point = steepness * height
         if activation == "tangent":
             steepness, rest = activations.tangent(parts.activation, height)
-            components = biases.add(bias, components * steepness[:, None], rest)
+            components = biases.add_bias(bias, components * steepness[:, None], rest)
         else:
             components = components * steepness[:, None]
     if parts.norm is not None:
         scale = parts.norm.scale(point)
-        components = biases.add(bias, parts.norm.linear(components, scale[:, None]), parts.norm.bias)
-    return biases.add(bias, components @ parts.output.weight.T, parts.output.bias)
+        components = biases.add_bias(bias, parts.norm.linear(components, scale[:, None]), parts.norm.bias)
+    return biases.add_bias(bias, components @ parts.output.weight.T, parts.output.bias)

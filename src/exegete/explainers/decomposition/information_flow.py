@@ -10,10 +10,10 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.base import Chosen, Explanation
+from exegete.explainers.base import Explanation, TargetSelector
 from exegete.explainers.decomposition.maps import LayerMaps
 from exegete.explainers.decomposition.nearness import HeadVectors
-from exegete.explainers.decomposition.trace import LayerState, Trace, by_readout, traces
+from exegete.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples
 from exegete.models import Batch, ExplainedModel
 
 SHIFT = 1e-6
@@ -50,24 +50,24 @@ class InformationFlow(LayerMaps):
         if not 0 <= self.threshold < 1:
             raise ExegeteError(f"expected a threshold from 0 to 1, got {self.threshold}")
 
-    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """Example by example; `layers` of routes: the strongest route from the answer down to each layer's input."""
         if self.form == "rollout":
-            return super().explanation_of(model, batch, chosen)
-        found = traces(model, batch)
-        both = by_readout(model, batch, found, chosen, lambda *one: torch.stack(self.routes(*one)))
+            return super().compute(model, batch, select_target)
+        found = trace_examples(model, batch)
+        both = stack_readout_rows(model, batch, found, select_target, lambda *one: torch.stack(self.find_routes(*one)))
         return Explanation(both[:, 0], layers=both, logits=found.logits.detach())
 
-    def map(self, state: LayerState, rows: Tensor) -> Tensor:
+    def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
         """C [R, L]."""
         heads = HeadVectors(state)
         parts = []
         for chunk in rows.split(ROWS):
-            attention, residual = shares(state, heads, chunk, self.threshold)
+            attention, residual = compute_shares(state, heads, chunk, self.threshold)
             parts.append(attention.sum(1).scatter_add_(1, chunk[:, None], residual[:, None]))
         return torch.cat(parts)
 
-    def routes(self, trace: Trace, readout: Tensor) -> list[Tensor]:
+    def find_routes(self, trace: Trace, readout: Tensor) -> list[Tensor]:
         """The weakest link [L] of the strongest route to each layer's input from where is read, first layer first.
 
         A feed-forward's link is the larger one of its own share and the residual's, as both lead to one position.
@@ -76,41 +76,43 @@ class InformationFlow(LayerMaps):
         found = []
         for state in reversed(trace.layers):
             rows = (strength > 0).nonzero().flatten()
-            links = self.map(state, rows)
-            through = torch.minimum(strength[rows], feed_forward_shares(state, rows).amax(0))
+            links = self.compute_map(state, rows)
+            through = torch.minimum(strength[rows], compute_feed_forward_shares(state, rows).amax(0))
             strength = torch.minimum(through[:, None], links).amax(0)
             found.append(strength)
         return found[::-1]
 
 
-def shares(state: LayerState, heads: HeadVectors, rows: Tensor, threshold: float = 0.0) -> tuple[Tensor, Tensor]:
+def compute_shares(
+    state: LayerState, heads: HeadVectors, rows: Tensor, threshold: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Each head's and position's share [R, H, L] of m at the rows, and the residual's [R]; together 1 a row.
 
     With a threshold smaller shares are dropped before they are normalised again; a row that loses all is 0.
     """
     weights = state.attention[:, rows].transpose(0, 1)
     wholes = state.middle[rows]
-    near = heads.nearness(weights, wholes, SHIFT).clamp_(min=FLOOR).masked_fill_(weights == 0, 0)
-    residual = _near(state.x[rows], wholes)
-    attention, residual = _normalised(near, residual)
+    near = heads.compute_nearness(weights, wholes, SHIFT).clamp_(min=FLOOR).masked_fill_(weights == 0, 0)
+    residual = _compute_nearness(state.x[rows], wholes)
+    attention, residual = _normalise_shares(near, residual)
     if threshold == 0:
         return attention, residual
-    return _normalised(attention * (attention > threshold), residual * (residual > threshold))
+    return _normalise_shares(attention * (attention > threshold), residual * (residual > threshold))
 
 
-def feed_forward_shares(state: LayerState, rows: Tensor) -> Tensor:
+def compute_feed_forward_shares(state: LayerState, rows: Tensor) -> Tensor:
     """[2, R] The feed-forward's share of what it is added to, and the rest's; together 1."""
     middle, whole = state.middle[rows], state.end[rows]
     before = middle if state.parts.norm_first else state.parts.norms[0](middle)
-    near = torch.stack([_near(whole - before, whole), _near(before, whole)])
+    near = torch.stack([_compute_nearness(whole - before, whole), _compute_nearness(before, whole)])
     return near / near.sum(0)
 
 
-def _near(part: Tensor, whole: Tensor) -> Tensor:
+def _compute_nearness(part: Tensor, whole: Tensor) -> Tensor:
     """max(1e-5, ‖whole‖₁ − ‖part − whole‖₁) of vectors [R, d]: [R]."""
     return (whole.abs().sum(-1) - (part - whole + SHIFT).abs().sum(-1)).clamp(min=FLOOR)
 
 
-def _normalised(attention: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+def _normalise_shares(attention: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
     total = (attention.sum((1, 2)) + residual).clamp(min=torch.finfo(residual.dtype).tiny)
     return attention / total[:, None, None], residual / total

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from exegete.errors import unknown
-from exegete.explainers.base import Chosen, Explainer, Explanation
-from exegete.explainers.decomposition.trace import LayerState, Trace, by_readout, traces
+from exegete.explainers.base import Explainer, Explanation, TargetSelector
+from exegete.explainers.decomposition.trace import LayerState, Trace, stack_readout_rows, trace_examples
 from exegete.models import Batch, ExplainedModel
 
 Maps = Literal["up_to", "each"]
@@ -29,28 +29,30 @@ class LayerMaps(Explainer):
         max_memory: bytes that a chunk of the widest intermediate tensor may take.
     """
 
-    brings_logits: ClassVar[bool] = True
+    returns_logits: ClassVar[bool] = True
     layers: Maps = "up_to"
     max_memory: int = 1 << 21
 
     @abstractmethod
-    def map(self, state: LayerState, rows: Tensor) -> Tensor:
+    def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
         """M_l at the rows [R], from all positions: [R, L]."""
 
-    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """Example by example, without padding."""
         if self.layers not in ("up_to", "each"):
             raise unknown("choice of layers", self.layers, ("up_to", "each"))
-        found = traces(model, batch)
-        both = by_readout(model, batch, found, chosen, lambda *one: torch.stack(self._rows(*one)))
+        found = trace_examples(model, batch)
+        both = stack_readout_rows(
+            model, batch, found, select_target, lambda *one: torch.stack(self._compute_readout_rows(*one))
+        )
         return Explanation(both[:, -1], layers=both[:, :-1], logits=found.logits.detach())
 
-    def maps(self, trace: Trace) -> list[Tensor]:
+    def compute_maps(self, trace: Trace) -> list[Tensor]:
         """M_l [L, L] of every layer, in full."""
         everywhere = torch.arange(len(trace.positions), device=trace.positions.device)
-        return [self.map(state, everywhere) for state in trace.layers]
+        return [self.compute_map(state, everywhere) for state in trace.layers]
 
-    def _rows(self, trace: Trace, weights: Tensor) -> list[Tensor]:
+    def _compute_readout_rows(self, trace: Trace, weights: Tensor) -> list[Tensor]:
         """The readout's row [L] of the map at each layer, and at the end that of R_N."""
         everywhere = torch.arange(len(weights), device=weights.device)
         needed = weights.nonzero().flatten()
@@ -59,7 +61,7 @@ class LayerMaps(Explainer):
         rolled: Tensor | None = None
         for number, state in enumerate(trace.layers, 1):
             last = number == len(trace.layers)
-            own = self.map(state, needed if last else everywhere)
+            own = self.compute_map(state, needed if last else everywhere)
             rolled = own if rolled is None else own @ rolled
             shown = rolled if self.layers == "up_to" else own
             row = weights[needed] if last else weights

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from exegete.explainers.decomposition.trace import LayerState
 
-FEW = 8
+SMALLEST_COORDINATES = 8
 """Coordinates looked at first: those where the whole is smallest, which a share overshoots first."""
 
 
@@ -22,7 +22,7 @@ class HeadVectors:
         self.reach = self.vectors.abs().amax(1)
 
     @torch.no_grad()
-    def nearness(self, weights: Tensor, wholes: Tensor, shift: float = 0.0) -> Tensor:
+    def compute_nearness(self, weights: Tensor, wholes: Tensor, shift: float = 0.0) -> Tensor:
         """‖m_i‖₁ − ‖a_ihj u_hj − m_i + shift‖₁ [R, H, L] for the wholes m [R, d] and weights a ≥ 0 [R, H, L].
 
         By coordinates |a u − p| = |p| − s a u + 2 max(0, s a u − |p|) with p = m − shift and its sign s. The middle
@@ -34,10 +34,10 @@ class HeadVectors:
         sizes = points.abs()
         along = torch.einsum("hcd,rd->hrc", self.columns, signs) @ self.values.mT
         near = (weights * along.transpose(0, 1)).add_((wholes.abs() - sizes).sum(1)[:, None, None]).flatten(1)
-        least = sizes.topk(min(FEW + 1, sizes.shape[1]), largest=False).indices
+        least = sizes.topk(min(SMALLEST_COORDINATES + 1, sizes.shape[1]), largest=False).indices
         rows = zip(near, weights.flatten(1), signs, sizes, least, strict=True)
         for nearer, weight, sign, size, order in rows:
-            few = order[:FEW]
+            few = order[:SMALLEST_COORDINATES]
             signed = self.by_coordinate[few].mul_(sign[few, None])
             over = torch.addcmul(size[few, None], signed, weight, value=-1).clamp_(max=0).sum(0)
             more = (weight * self.reach > size[order[-1]]).nonzero().flatten()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from exegete.explainers.base import Chosen
+from exegete.explainers.base import TargetSelector
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.layers.architecture import architecture_of, layers, part
 from exegete.models.layers.layer_parts import LayerParts, Norm, layer_parts, norm, wide
@@ -38,7 +38,9 @@ class LayerState:
         end = self.end[rows]
         return end if self.parts.norm_first else self.parts.norms[1](end)
 
-    def mixture(self, rows: Tensor, through: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def decompose_middle(
+        self, rows: Tensor, through: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """How `middle` at `rows` is mixed, but for the output bias: weights [L, R, H + 1] and vectors [L, H + 1, d].
 
         middle_i = Σ_j Σ_h weights[j, i, h] · vectors[j, h] + b_O; the last "head" is the residual: weight δ_ij,
@@ -86,7 +88,7 @@ class Traces:
         return self.examples
 
 
-def traces(model: ExplainedModel, batch: Batch) -> Traces:
+def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
     """One forward pass over the batch; its examples come one at a time, without their padding."""
     blocks = layers(model.model)
     found = architecture_of(model.model)
@@ -100,7 +102,7 @@ def traces(model: ExplainedModel, batch: Batch) -> Traces:
 
     def trace(row: int) -> Trace:
         positions = batch.attended[row].nonzero().flatten()
-        here = columns(positions)
+        here = index_positions(positions)
         states = (
             LayerState(
                 parts[n],
@@ -115,16 +117,20 @@ def traces(model: ExplainedModel, batch: Batch) -> Traces:
     return Traces(outputs.logits, map(trace, range(len(batch))))
 
 
-def by_readout(
-    model: ExplainedModel, batch: Batch, found: Traces, chosen: Chosen, rows: Callable[[Trace, Tensor], Tensor]
+def stack_readout_rows(
+    model: ExplainedModel,
+    batch: Batch,
+    found: Traces,
+    select_target: TargetSelector,
+    rows: Callable[[Trace, Tensor], Tensor],
 ) -> Tensor:
     """[B, N, L] The `rows` [N, l] of each trace at the weights [l] of its l positions, in the batch's columns."""
-    readout = model.readout(batch, chosen(found.logits))
+    readout = model.readout(batch, select_target(found.logits))
     pairs = zip(found, readout, strict=True)
     return torch.stack([one.spread(rows(one, weights[one.positions]), batch.length) for one, weights in pairs])
 
 
-def columns(positions: Tensor) -> slice | Tensor:
+def index_positions(positions: Tensor) -> slice | Tensor:
     """An index for these positions: a slice, so that nothing is copied, where they stand side by side."""
     start, stop = int(positions[0]), int(positions[-1]) + 1
     return slice(start, stop) if stop - start == len(positions) else positions

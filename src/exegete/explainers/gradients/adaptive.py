@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-FIRST = (0.0, 0.125, 0.25, 0.5, 1.0)
+INITIAL_POINTS = (0.0, 0.125, 0.25, 0.5, 1.0)
 SPLIT_SHARE = 0.5
 CANCELLATION = 4.0
 
@@ -28,38 +28,38 @@ class Path:
     """One path from 0 to 1: the points asked so far and the intervals between them."""
 
     def __init__(self) -> None:
-        self.known: dict[float, Value] = {}
-        self.ends = list(FIRST)
+        self.values: dict[float, Value] = {}
+        self.ends = list(INITIAL_POINTS)
 
-    def wanted(self) -> list[float]:
+    def missing_points(self) -> list[float]:
         """Points that the intervals need and that are not known."""
         points = {point for interval in pairwise(self.ends) for point, _ in _simpson(*interval)}
-        return sorted(points - self.known.keys())
+        return sorted(points - self.values.keys())
 
     def weights(self) -> dict[float, float]:
         """The composite rule's weight of every point; they add up to 1."""
-        total = dict.fromkeys(self.known, 0.0)
+        total = dict.fromkeys(self.values, 0.0)
         for interval in pairwise(self.ends):
             for point, weight in _simpson(*interval):
                 total[point] += weight
         return total
 
-    def gaps(self) -> list[float]:
+    def errors(self) -> list[float]:
         """The integration error of each interval."""
         return [
-            sum(weight * self.known[point].slope for point, weight in _simpson(start, end))
-            - (self.known[end].score - self.known[start].score)
+            sum(weight * self.values[point].slope for point, weight in _simpson(start, end))
+            - (self.values[end].score - self.values[start].score)
             for start, end in pairwise(self.ends)
         ]
 
-    def done(self, tolerance: float) -> bool:
+    def has_converged(self, tolerance: float) -> bool:
         """Whether the errors together are under `tolerance` of the whole rise, and not by cancelling out alone."""
-        gaps, allowed = self.gaps(), tolerance * abs(self.known[1.0].score - self.known[0.0].score)
+        gaps, allowed = self.errors(), tolerance * abs(self.values[1.0].score - self.values[0.0].score)
         return abs(sum(gaps)) <= allowed and sum(map(abs, gaps)) <= CANCELLATION * allowed
 
-    def halve(self) -> None:
+    def halve_intervals(self) -> None:
         """Halves the interval that errs most, and those that err nearly as much."""
-        gaps = [abs(gap) for gap in self.gaps()]
+        gaps = [abs(gap) for gap in self.errors()]
         worst = zip(pairwise(self.ends), gaps, strict=True)
         middles = [(start + end) / 2 for (start, end), gap in worst if gap >= SPLIT_SHARE * max(gaps)]
         self.ends = sorted([*self.ends, *middles])
@@ -73,13 +73,13 @@ def integrate(evaluate: Evaluate, count: int, tolerance: float, max_steps: int) 
     paths = [Path() for _ in range(count)]
     pending = list(range(count))
     while pending:
-        asked = [(number, point) for number in pending for point in paths[number].wanted()]
+        asked = [(number, point) for number in pending for point in paths[number].missing_points()]
         numbers, points = zip(*asked, strict=True)
         for (number, point), value in zip(asked, evaluate(numbers, points), strict=True):
-            paths[number].known[point] = value
-        pending = [n for n in pending if len(paths[n].known) < max_steps and not paths[n].done(tolerance)]
+            paths[number].values[point] = value
+        pending = [n for n in pending if len(paths[n].values) < max_steps and not paths[n].has_converged(tolerance)]
         for number in pending:
-            paths[number].halve()
+            paths[number].halve_intervals()
     return paths
 
 

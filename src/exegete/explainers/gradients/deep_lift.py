@@ -11,15 +11,15 @@ from captum.attr import DeepLift as CaptumDeepLift
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import OverDimensions
-from exegete.explainers.gradients.through_captum import ScoreOfEmbeddings
+from exegete.explainers.base import DimensionwiseExplainer
+from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import Reference
 from exegete.models.passes.exclusive import PROCESS
 
 
 @dataclass(frozen=True)
-class DeepLift(OverDimensions):
+class DeepLift(DimensionwiseExplainer):
     """Captum's DeepLift with the rescale rule on input embeddings (Shrikumar et al. 2017).
 
     Limits, which are Captum's: only activations that are modules (nn.Tanh, nn.ReLU, ...) and used once are rescaled; in
@@ -46,7 +46,7 @@ class DeepLift(OverDimensions):
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Captum's contributions, taken together over d."""
-        return self.together(self._contributions(model, batch, target))
+        return self.aggregate_dimensions(self._contributions(model, batch, target))
 
     def _contributions(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """[B, L, d] What Captum says, without a graph; its hooks are gone afterwards, also when it raises."""

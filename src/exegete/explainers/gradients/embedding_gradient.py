@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from exegete.explainers.base import OfOutput, SinglePass, embeddings_with_gradient, gradient
+from exegete.explainers.base import OutputExplainer, SinglePass, embed_with_gradient, gradient
 from exegete.models import Batch, ExplainedModel, Outputs
 from exegete.models.passes.readout import answer_only
 
-TOKENS_BACK, FEWEST = 768, 4
+TOKENS_PER_BACKWARD_PASS, FEWEST_TARGETS = 768, 4
 """Tokens that a backward pass for several targets goes through, and the fewest targets that are worth one.
 
 Measured on a Llama of 6 layers and 384 dimensions, one thread of a CPU, 32 targets, against one at a time: rows of 64
@@ -21,44 +21,44 @@ tokens .71, 96 .79, 160 .88, 288 1.06, 1,056 1.09.
 """
 
 
-def targets_together(tokens: int) -> int:
+def count_targets_per_pass(tokens: int) -> int:
     """For how many targets one backward pass through a batch of so many tokens is taken."""
-    together = TOKENS_BACK // tokens
-    return together if together >= FEWEST else 1
+    together = TOKENS_PER_BACKWARD_PASS // tokens
+    return together if together >= FEWEST_TARGETS else 1
 
 
-class EmbeddingGradient(OfOutput, SinglePass):
+class EmbeddingGradient(OutputExplainer, SinglePass):
     """Scores made of the input embeddings and the gradient of what is explained at them."""
 
-    on_embeddings: ClassVar[bool] = True
+    needs_embeddings: ClassVar[bool] = True
 
     @abstractmethod
-    def of_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
+    def scores_from_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
         """[..., L] from the gradient and the embeddings, both [..., L, d]."""
 
     def passes(self, length: int) -> tuple[float, float]:
         """One forward and one backward pass."""
         return 1.0, 1.0
 
-    def from_outputs(
+    def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """The method's scores at this pass."""
         assert outputs.embeddings is not None
         slope = gradient(self.score(model, outputs, target), outputs.embeddings, keep_graph=keep_graph)
-        return self.of_gradient(slope, outputs.embeddings)
+        return self.scores_from_gradient(slope, outputs.embeddings)
 
-    def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
         """One pass for all targets; back from one at a time, or in short rows from several in one batched pass."""
-        together = targets_together(batch.attended.numel())
+        together = count_targets_per_pass(batch.attended.numel())
         if min(together, len(targets)) == 1:
-            return super().scores_each(model, batch, targets)
+            return super().compute_each(model, batch, targets)
         with torch.enable_grad(), answer_only(model):
-            outputs = model(batch, embeddings_with_gradient(model, batch, keep_graph=False), self.capture)
+            outputs = model(batch, embed_with_gradient(model, batch, keep_graph=False), self.capture)
             scores = torch.stack([self.score(model, outputs, target).sum() for target in targets])
         embeddings, found = outputs.embeddings, list[Tensor]()
         assert embeddings is not None
         for chosen in torch.eye(len(targets), dtype=scores.dtype, device=scores.device).split(together):
             (slopes,) = torch.autograd.grad(scores, embeddings, chosen, retain_graph=True, is_grads_batched=True)
-            found += self.of_gradient(slopes, embeddings.detach()).unbind()
+            found += self.scores_from_gradient(slopes, embeddings.detach()).unbind()
         return found

@@ -11,17 +11,17 @@ from captum.attr import GradientShap as CaptumGradientShap
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import OverDimensions
-from exegete.explainers.gradients.paths import within
-from exegete.explainers.gradients.through_captum import ScoreOfEmbeddings
-from exegete.explainers.seeding import seeds
+from exegete.explainers.base import DimensionwiseExplainer
+from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
+from exegete.explainers.gradients.paths import shift_spans
+from exegete.explainers.seeding import example_seeds
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import Reference
 from exegete.models.passes.preserve import drawing
 
 
 @dataclass(frozen=True)
-class GradientShap(OverDimensions):
+class GradientShap(DimensionwiseExplainer):
     """Captum's GradientSHAP, mean over draws of ∇f_c(b + α(E − b)) · (E − b) (Lundberg and Lee 2017).
 
     α ~ U(0, 1); b is the reference or, as often, the input itself (which gives nothing), as in the comparisons of AML.
@@ -56,9 +56,11 @@ class GradientShap(OverDimensions):
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Captum's attributions of each example with its own seed, taken together over d."""
         scores = model.embed(batch).new_zeros(batch.content.shape)
-        for row, seed in enumerate(seeds(batch, self.seed)):
+        for row, seed in enumerate(example_seeds(batch, self.seed)):
             alone, columns = batch.select([row]).trimmed()
-            scores[row, columns] = self._alone(model, alone, within(model, columns, target[row : row + 1]), seed)[0]
+            scores[row, columns] = self._alone(model, alone, shift_spans(model, columns, target[row : row + 1]), seed)[
+                0
+            ]
         return scores
 
     def _alone(self, model: ExplainedModel, alone: Batch, target: Tensor, seed: int) -> Tensor:
@@ -72,4 +74,4 @@ class GradientShap(OverDimensions):
             contributions: Tensor = explainer.attribute(
                 embeddings, either, n_samples=self.n_samples, stdevs=self.stdevs
             )
-        return self.together(contributions.detach())
+        return self.aggregate_dimensions(contributions.detach())

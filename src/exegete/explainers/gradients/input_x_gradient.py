@@ -9,13 +9,13 @@ from typing import ClassVar
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import OverDimensions, Point
+from exegete.explainers.base import DimensionwiseExplainer, Point
 from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient
 from exegete.models import Batch, ExplainedModel
 
 
 @dataclass(frozen=True)
-class InputXGradient(OverDimensions, EmbeddingGradient):
+class InputXGradient(DimensionwiseExplainer, EmbeddingGradient):
     """Input embedding times the gradient of the target's logit, taken together over d (Shrikumar et al. 2017)."""
 
     card: ClassVar = MethodCard(
@@ -29,6 +29,6 @@ class InputXGradient(OverDimensions, EmbeddingGradient):
         embeddings = model.embed(batch)
         yield Point(embeddings, embeddings)
 
-    def of_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
+    def scores_from_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
         """E_id ∂f_c/∂E_id, taken together over d; their sum is the inner product of embedding and gradient."""
-        return self.together(slope * embeddings)
+        return self.aggregate_dimensions(slope * embeddings)

@@ -11,15 +11,22 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.base import Explanation, OverDimensions, Point, embeddings_with_gradient
+from exegete.explainers.base import (
+    DimensionwiseExplainer,
+    Explanation,
+    Point,
+    TargetSelector,
+    constant_target,
+    embed_with_gradient,
+)
 from exegete.explainers.gradients.adaptive import Value, integrate
-from exegete.explainers.gradients.paths import Rule, every, gradients_at, quadrature
+from exegete.explainers.gradients.paths import Rule, gradients_at, quadrature, repeat_rows
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import Reference
 
 
 @dataclass(frozen=True)
-class IntegratedGradients(OverDimensions):
+class IntegratedGradients(DimensionwiseExplainer):
     """(E − b) ⊙ ∫₀¹ ∇f_c(b + α(E − b)) dα, taken together over d (Sundararajan et al. 2017).
 
     Completeness: sums over all positions add up to f_c(E) − f_c(b); `delta` is what is missing.
@@ -62,8 +69,9 @@ class IntegratedGradients(OverDimensions):
         steps = self.max_steps if self.n_steps == "auto" else self.n_steps
         return steps + 2.0, float(steps)
 
-    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """Scores, and per example how far all of them are from adding up to f(E) − f(b)."""
+        target = select_target(None)
         start, end = self._ends(model, batch)
         if self.n_steps == "auto":
             return self._adaptive(model, batch, target, start, end)
@@ -71,13 +79,13 @@ class IntegratedGradients(OverDimensions):
         with torch.no_grad():
             ends = [model.task.score(model(batch, embeddings=point).logits, target) for point in (end, start)]
             delta = contributions.detach().sum((1, 2)) - (ends[0] - ends[1])
-        return Explanation(self.together(contributions), delta)
+        return Explanation(self.aggregate_dimensions(contributions), delta)
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Without what they miss, which takes two passes."""
         if self.n_steps == "auto":
-            return self.explanation(model, batch, target).scores
-        return self.together(self._contributions(model, batch, target, *self._ends(model, batch)))
+            return self.compute(model, batch, constant_target(target)).scores
+        return self.aggregate_dimensions(self._contributions(model, batch, target, *self._ends(model, batch)))
 
     def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point] | None:
         """Those of a rule, in the direction of the path; `auto` chooses others for each target."""
@@ -93,7 +101,7 @@ class IntegratedGradients(OverDimensions):
     def _ends(self, model: ExplainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
         """Reference and input [B, L, d]."""
         keep_graph = torch.is_grad_enabled()
-        end = embeddings_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
+        end = embed_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
         return model.reference(batch, self.baselines), end
 
     def _contributions(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:
@@ -103,7 +111,7 @@ class IntegratedGradients(OverDimensions):
         alphas, weights = (
             torch.as_tensor(x, dtype=end.dtype, device=end.device) for x in quadrature(self.rule, self.n_steps)
         )
-        rows, points = every(batch, len(alphas))
+        rows, points = repeat_rows(batch, len(alphas))
 
         def between(index: Tensor) -> Tensor:
             return start[rows[index]] + alphas[points[index], None, None] * difference[rows[index]]
@@ -139,5 +147,5 @@ class IntegratedGradients(OverDimensions):
             torch.stack([weight * shares[row, point] for point, weight in path.weights().items()]).sum(0)
             for row, path in enumerate(paths)
         ]
-        delta = torch.tensor([sum(path.gaps()) for path in paths], dtype=end.dtype, device=end.device)
-        return Explanation(self.together(torch.stack(total)), delta)
+        delta = torch.tensor([sum(path.errors()) for path in paths], dtype=end.dtype, device=end.device)
+        return Explanation(self.aggregate_dimensions(torch.stack(total)), delta)

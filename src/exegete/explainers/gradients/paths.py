@@ -15,7 +15,7 @@ from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.passes.readout import answer_only
 from exegete.models.perturbation.perturbed import TOKENS_PER_PASS
 
-TOKENS_A_PASS_COSTS = {"cpu": 32, "cuda": 4096}
+TOKENS_WORTH_A_PASS = {"cpu": 32, "cuda": 4096}
 Rule = Literal["gausslegendre", "riemann_middle", "riemann_trapezoid"]
 
 
@@ -49,12 +49,14 @@ def gradients_at(
     """
     keep_graph = torch.is_grad_enabled()
     capture = Capture(differentiable_twice=keep_graph)
-    for index in _packed(batch, rows, points_per_pass):
+    for index in _pack_points(batch, rows, points_per_pass):
         part, columns = batch.select(rows[index]).trimmed()
         with torch.enable_grad(), answer_only(model):
             inputs = at(index)[:, columns]
             inputs = inputs if keep_graph and inputs.requires_grad else inputs.detach().requires_grad_()
-            score = model.task.score(model(part, inputs, capture).logits, within(model, columns, target[rows[index]]))
+            score = model.task.score(
+                model(part, inputs, capture).logits, shift_spans(model, columns, target[rows[index]])
+            )
             slope = gradient(score, inputs, keep_graph=keep_graph)
         outside = (0, 0, columns.start, batch.length - columns.stop)
         yield GradientsAt(index, score if keep_graph else score.detach(), torch.nn.functional.pad(slope, outside))
@@ -65,16 +67,16 @@ def scores_at(
 ) -> Tensor:
     """[M] The target's score at each point, without its gradient; arguments as for `gradients_at`."""
     parts, capture = [], Capture(differentiable_twice=torch.is_grad_enabled())
-    for index in _packed(batch, rows, None):
+    for index in _pack_points(batch, rows, None):
         part, columns = batch.select(rows[index]).trimmed()
         with answer_only(model):
             logits = model(part, at(index)[:, columns], capture).logits
-        parts.append((index, model.task.score(logits, within(model, columns, target[rows[index]]))))
+        parts.append((index, model.task.score(logits, shift_spans(model, columns, target[rows[index]]))))
     order = torch.cat([index for index, _ in parts])
     return torch.cat([score for _, score in parts])[order.argsort()]
 
 
-def every(batch: Batch, count: int) -> tuple[Tensor, Tensor]:
+def repeat_rows(batch: Batch, count: int) -> tuple[Tensor, Tensor]:
     """Rows [B · count] and numbers [B · count] of `count` points for each example."""
     rows = torch.arange(len(batch), device=batch.device).repeat_interleave(count)
     return rows, torch.arange(count, device=batch.device).repeat(len(batch))
@@ -93,7 +95,7 @@ def quadrature(rule: Rule, points: int) -> tuple[np.ndarray, np.ndarray]:
     return np.linspace(0, 1, points), weights
 
 
-def _packed(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Iterator[Tensor]:
+def _pack_points(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Iterator[Tensor]:
     """Numbers of points that make a pass, those of long examples first.
 
     Points of shorter examples join a pass only where their padding costs less than a pass of their own would.
@@ -108,13 +110,13 @@ def _packed(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Iterator
     lengths, counts = (found.tolist() for found in sizes.unique_consecutive(return_counts=True))
     start, stop, longest = 0, 0, 0
     for length, count in zip(lengths, counts, strict=True):
-        if (longest - length) * count > TOKENS_A_PASS_COSTS[device]:
+        if (longest - length) * count > TOKENS_WORTH_A_PASS[device]:
             yield from order[start:stop].split(max(1, TOKENS_PER_PASS[device] // longest))
             start, longest = stop, 0
         stop, longest = stop + count, longest or length
     yield from order[start:stop].split(max(1, TOKENS_PER_PASS[device] // max(1, longest)))
 
 
-def within(model: ExplainedModel, columns: slice, target: Tensor) -> Tensor:
+def shift_spans(model: ExplainedModel, columns: slice, target: Tensor) -> Tensor:
     """The target in a batch that was cut to these columns: spans are counted from its first position."""
     return target - columns.start if model.task.name == "span" else target

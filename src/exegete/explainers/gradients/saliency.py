@@ -9,7 +9,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
-from exegete.explainers.base import Aggregate, summarised
+from exegete.explainers.base import Aggregate, aggregate_dimensions
 from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient
 
 Norm = Literal["l2", "mean_absolute"]
@@ -51,8 +51,8 @@ class Saliency(EmbeddingGradient):
         """As of any method, but for an `aggregate` that was not asked for."""
         return {name: value for name, value in super().params.items() if (name, value) != ("aggregate", None)}
 
-    def of_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
+    def scores_from_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
         """‖∂f_c/∂E_i‖, or the mean of its absolute values."""
         if self.aggregate is not None:
-            return summarised(slope, self.aggregate)
+            return aggregate_dimensions(slope, self.aggregate)
         return slope.norm(dim=-1) if self.norm == "l2" else slope.abs().mean(-1)

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explanation, OverDimensions, embeddings_with_gradient
+from exegete.explainers.base import DimensionwiseExplainer, Explanation, TargetSelector, embed_with_gradient
 from exegete.explainers.gradients.paths import gradients_at, quadrature, scores_at
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import Reference
 
 
 @dataclass(frozen=True)
-class SequentialIntegratedGradients(OverDimensions):
+class SequentialIntegratedGradients(DimensionwiseExplainer):
     """(E_i − b_i) · ∫₀¹ ∂f_c/∂E_i dα with E_i alone on its way from b_i, for every position i (Enguehard 2023).
 
     The class is fixed, and the path is one of word embeddings, to which the model adds positions and norms.
@@ -27,7 +27,7 @@ class SequentialIntegratedGradients(OverDimensions):
         n_steps: Gauss-Legendre points a position (the authors take 50), at tokens · n_steps (F + B); `auto`: the
             integral from both its ends, which completeness gives without any point between them, and without error;
             it gives sums alone.
-        aggregate: see `OverDimensions`.
+        aggregate: see `DimensionwiseExplainer`.
         baselines: `mask` (content positions hold the mask token), `pad` or `zero`.
     """
 
@@ -47,17 +47,18 @@ class SequentialIntegratedGradients(OverDimensions):
         steps = 0 if self.n_steps == "auto" else self.n_steps
         return length * (steps + 1) + 1.0, float(length * steps)
 
-    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """Scores, and per example the largest distance of one from its word's drop."""
+        target = select_target(None)
         keep_graph = torch.is_grad_enabled()
-        end = embeddings_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
+        end = embed_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
         start = model.reference(batch, self.baselines)
         drops = self._drops(model, batch, target, start, end)
         if self.n_steps == "auto":
             return Explanation(drops, torch.zeros_like(drops[:, 0]).detach())
         shares = self._integrals(model, batch, target, start, end)
         miss = (shares.sum(-1) - drops).detach().masked_fill(~batch.content, 0)
-        return Explanation(self.together(shares), miss.gather(1, miss.abs().argmax(1, keepdim=True))[:, 0])
+        return Explanation(self.aggregate_dimensions(shares), miss.gather(1, miss.abs().argmax(1, keepdim=True))[:, 0])
 
     def _drops(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:
         """[B, L] f_c(E) − f_c(E with b_i for E_i)."""
@@ -66,7 +67,7 @@ class SequentialIntegratedGradients(OverDimensions):
         paths, places = torch.cat([everyone, rows]), torch.cat([everyone.new_full((len(batch),), -1), positions])
 
         def ends(index: Tensor) -> Tensor:
-            return _moved(start, end, paths[index], places[index], end.new_zeros(len(index)))
+            return _interpolate_position(start, end, paths[index], places[index], end.new_zeros(len(index)))
 
         scores = scores_at(model, batch, target, paths, ends)
         drop = scores[: len(batch)][rows] - scores[len(batch) :]
@@ -83,7 +84,7 @@ class SequentialIntegratedGradients(OverDimensions):
         steps = torch.arange(len(rows), device=rows.device) % len(alphas)
 
         def between(index: Tensor) -> Tensor:
-            return _moved(start, end, rows[index], positions[index], alphas[steps[index]])
+            return _interpolate_position(start, end, rows[index], positions[index], alphas[steps[index]])
 
         total = torch.zeros_like(end)
         for part in gradients_at(model, batch, target, rows, between):
@@ -94,7 +95,7 @@ class SequentialIntegratedGradients(OverDimensions):
         return total
 
 
-def _moved(start: Tensor, end: Tensor, rows: Tensor, positions: Tensor, alphas: Tensor) -> Tensor:
+def _interpolate_position(start: Tensor, end: Tensor, rows: Tensor, positions: Tensor, alphas: Tensor) -> Tensor:
     """[m, L, d] E of the rows, with one position of each at b + α(E − b); position -1: none."""
     here = torch.arange(end.shape[1], device=end.device) == positions[:, None]
     away = (here * (1 - alphas[:, None])).to(end.dtype)[..., None]

@@ -11,21 +11,21 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Aggregate, OverDimensions
-from exegete.explainers.gradients.paths import every, gradients_at
-from exegete.explainers.seeding import seeds
+from exegete.explainers.base import Aggregate, DimensionwiseExplainer
+from exegete.explainers.gradients.paths import gradients_at, repeat_rows
+from exegete.explainers.seeding import example_seeds
 from exegete.models import Batch, ExplainedModel
 
 
 @dataclass(frozen=True)
-class SmoothGrad(OverDimensions):
+class SmoothGrad(DimensionwiseExplainer):
     """‖mean over noise of ∂f_c/∂E at E + N(0, σ²)‖ (Smilkov et al. 2017).
 
     Args:
         n_samples: noisy copies an example.
         noise: σ as a share of the range of the example's own embeddings.
         seed: with the example's own content it decides the noise; batching and order change nothing.
-        aggregate: of the mean gradient over the embedding's dimensions, see `OverDimensions`.
+        aggregate: of the mean gradient over the embedding's dimensions, see `DimensionwiseExplainer`.
     """
 
     n_samples: int = 50
@@ -48,8 +48,8 @@ class SmoothGrad(OverDimensions):
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """‖1/n Σ_s ∇f_c(E + ε_s)‖."""
         embeddings = model.embed(batch)
-        own = list(seeds(batch, self.seed))
-        rows, numbers = every(batch, self.n_samples)
+        own = list(example_seeds(batch, self.seed))
+        rows, numbers = repeat_rows(batch, self.n_samples)
 
         def noisy(points: Tensor) -> Tensor:
             copies = zip(rows[points].tolist(), numbers[points].tolist(), strict=True)
@@ -59,7 +59,7 @@ class SmoothGrad(OverDimensions):
         total = torch.zeros_like(embeddings)
         for part in gradients_at(model, batch, target, rows, noisy):
             total = total.index_add(0, rows[part.points], part.gradient / self.n_samples)
-        return self.together(total)
+        return self.aggregate_dimensions(total)
 
     def _noise(self, batch: Batch, embeddings: Tensor, row: int, seed: int) -> Tensor:
         """[L, d], drawn for real positions in their order, wherever padding stands."""

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
-from exegete.explainers.attention.weights import from_readout
+from exegete.explainers.attention.weights import select_readout_row
 from exegete.explainers.learned.learned import Fitted
 from exegete.explainers.learned.learned_attention import LearnedAttention
-from exegete.explainers.units import members
+from exegete.explainers.units import unit_membership
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 
@@ -46,7 +46,7 @@ class AttentionToSource(LearnedAttention, Fitted):
         """Attention probabilities."""
         return Capture(attentions=True)
 
-    def from_outputs(
+    def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """The mixture of what the heads look at: Σ_nh w_nh A^nh[q, :]."""
@@ -60,16 +60,16 @@ class AttentionToSource(LearnedAttention, Fitted):
         mixed = torch.stack(
             [torch.einsum("h,bhqk->bqk", w, layer) for w, layer in zip(weights, outputs.attentions, strict=True)]
         ).sum(0)
-        return from_readout(model, batch, mixed, target)
+        return select_readout_row(model, batch, mixed, target)
 
     def features(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, unit: Tensor) -> Tensor:
         """What every head gives to each unit from where the answer is read, layer by layer."""
         heads = torch.stack(
             [
-                from_readout(model, batch, layer[:, head], target)
+                select_readout_row(model, batch, layer[:, head], target)
                 for layer in outputs.attentions
                 for head in range(layer.shape[1])
             ],
             -1,
         )
-        return torch.einsum("blu,blf->buf", members(unit).to(heads), heads)
+        return torch.einsum("blu,blf->buf", unit_membership(unit).to(heads), heads)

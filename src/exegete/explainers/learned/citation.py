@@ -17,11 +17,11 @@ from exegete.data.granularity import Granularity
 from exegete.data.hub import local_folder
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Chosen, Explainer, Explanation
+from exegete.explainers.base import Explainer, Explanation, TargetSelector
 from exegete.explainers.learned.learned import CONFIG, saved_config
 from exegete.explainers.learned.promise import Promise
 from exegete.explainers.registry import explainer
-from exegete.explainers.units import unit_sums, units
+from exegete.explainers.units import number_units, sum_by_unit
 from exegete.models import Batch, ExplainedModel
 
 
@@ -53,21 +53,21 @@ class Citation(Explainer):
         """Those of its method."""
         return self.method.passes(length)
 
-    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """The method's, without small scores."""
-        found = self.method.explanation_of(model.with_output(self.method.output), batch, chosen)
+        found = self.method.compute(model.with_output(self.method.output), batch, select_target)
         return replace(found, scores=self._sparse(batch, found.scores))
 
-    def scores_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
+    def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
         """Scores for each target; passes that targets share are run once."""
-        found = self.method.scores_each(model.with_output(self.method.output), batch, targets)
+        found = self.method.compute_each(model.with_output(self.method.output), batch, targets)
         return [self._sparse(batch, scores) for scores in found]
 
     def _sparse(self, batch: Batch, scores: Tensor) -> Tensor:
         if self.threshold is None:
             return scores
-        unit = units(batch, self.unit)
-        small = sparsified(unit_sums(scores, unit), self.threshold) == 0
+        unit = number_units(batch, self.unit)
+        small = sparsified(sum_by_unit(scores, unit), self.threshold) == 0
         return scores.masked_fill(small.gather(1, unit.clamp(min=0)) & (unit >= 0), 0.0)
 
     def bounds(self, scores: NDArray[Any], unit: str) -> NDArray[np.float32] | None:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
-from exegete.explainers.attention.weights import from_readout
+from exegete.explainers.attention.weights import select_readout_row
 from exegete.explainers.learned.learned import Fitted
 from exegete.explainers.learned.learned_attention import precise
-from exegete.explainers.units import members
+from exegete.explainers.units import unit_membership
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 
@@ -53,21 +53,21 @@ class HiddenStateProbe(Fitted):
         """Hidden states of every layer."""
         return Capture(hidden_states=True)
 
-    def from_outputs(
+    def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """The states at q are averaged before they meet the others: no L×L matrix is made."""
         weighted = [
-            (states * (weights.to(states) * from_readout(model, batch, states, target))[:, None]).sum(-1)
+            (states * (weights.to(states) * select_readout_row(model, batch, states, target))[:, None]).sum(-1)
             for weights, states in zip(self.coefficients, self._states(outputs), strict=True)
         ]
         return torch.stack(weighted).sum(0)
 
     def features(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, unit: Tensor) -> Tensor:
         """h_q[i] Σ_k h_k[i] over the positions k of each unit, layer by layer."""
-        inside = members(unit)
+        inside = unit_membership(unit)
         products = [
-            from_readout(model, batch, states, target)[:, None] * (inside.to(states).transpose(1, 2) @ states)
+            select_readout_row(model, batch, states, target)[:, None] * (inside.to(states).transpose(1, 2) @ states)
             for states in self._states(outputs)
         ]
         return torch.cat(products, -1)

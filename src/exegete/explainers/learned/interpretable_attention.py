@@ -99,7 +99,7 @@ class InterpretableAttention(LearnedAttention):
                 f"{outputs.queries[0].shape[-1]}: use one made for this model"
             )
 
-    def from_outputs(
+    def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """A distribution over real positions; without `special_tokens` over content."""

@@ -82,7 +82,7 @@ class ParameterisedAttention(LearnedAttention):
         weights = self.head_weights().to(head_logits)
         return over_positions(torch.einsum("nh,bnhm->bm", weights, head_logits), places)
 
-    def from_outputs(
+    def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """A distribution over real positions; without `special_tokens` over content."""

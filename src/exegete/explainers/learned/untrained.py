@@ -82,8 +82,8 @@ class Untrained(SinglePass):
         """The explainer itself for a model."""
         return self.kind.untrained(model, **self.options).to(model.device)
 
-    def from_outputs(
+    def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """The scores [B, L] of the explainer for this model."""
-        return self.made_for(model).from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
+        return self.made_for(model).scores_from_outputs(model, batch, outputs, target, keep_graph=keep_graph)

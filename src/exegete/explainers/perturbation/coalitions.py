@@ -14,9 +14,9 @@ from torch import Tensor
 
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
-from exegete.explainers.base import OfOutput
-from exegete.explainers.seeding import generators
-from exegete.explainers.units import spread, units
+from exegete.explainers.base import OutputExplainer
+from exegete.explainers.seeding import example_generators
+from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How
 
@@ -32,7 +32,7 @@ class Drawn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CoalitionMethod(OfOutput):
+class CoalitionMethod(OutputExplainer):
     """The target's probability, explained by asking for it under many sets of present words (or tokens).
 
     Args:
@@ -59,9 +59,12 @@ class CoalitionMethod(OfOutput):
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """Draws sets of units, asks the model, and lets the method make scores [B, U] of the answers."""
-        unit = units(batch, self.granularity)
+        unit = number_units(batch, self.granularity)
         counts = (unit.max(1).values + 1).tolist()
-        drawn = [self._drawn(count, random) for count, random in zip(counts, generators(batch, self.seed), strict=True)]
+        drawn = [
+            self._drawn(count, random)
+            for count, random in zip(counts, example_generators(batch, self.seed), strict=True)
+        ]
         present = _grid([one.present.astype(np.float64) for one in drawn]).to(batch.device)
         weights = _grid([one.weights for one in drawn]).to(batch.device)
         values = coalition_values(model, batch, target, present.transpose(0, 1) > 0, unit, self.perturbation)

@@ -14,9 +14,9 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explanation, OfOutput
+from exegete.explainers.base import Explanation, OutputExplainer, TargetSelector
 from exegete.explainers.perturbation.coalitions import coalition_values
-from exegete.explainers.units import spread, units
+from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How
 from exegete.models.tasks import Task
@@ -26,7 +26,7 @@ SWEEPS = 10_000
 
 
 @dataclass(frozen=True)
-class ContextCite(OfOutput):
+class ContextCite(OutputExplainer):
     """Weights of a LASSO of the answer on the units present in random ablations (Cohen-Wang et al. 2024). Signed.
 
     f = log p/(1 − p) of the target's probability p, generated tokens together (where the answer is a span of the input,
@@ -75,9 +75,10 @@ class ContextCite(OfOutput):
         """One an ablation, at most: equal inputs are run once."""
         return float(self.n_samples), 0.0
 
-    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """Asks for the answer under every mask, and fits example by example."""
-        unit = units(batch, self.granularity or usual_units(batch))
+        target = select_target(None)
+        unit = number_units(batch, self.granularity or usual_units(batch))
         counts = (unit.max(1).values + 1).tolist()
         present = self.present(unit)
         values = self.answers(model, batch, target, present, unit).double().cpu().numpy()

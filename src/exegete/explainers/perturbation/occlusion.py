@@ -9,14 +9,14 @@ import torch
 
 from exegete.data.cards import MethodCard
 from exegete.data.granularity import Granularity
-from exegete.explainers.base import Chosen, Explanation, OfOutput
-from exegete.explainers.units import spread, units
+from exegete.explainers.base import Explanation, OutputExplainer, TargetSelector
+from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How, perturbed_logits
 
 
 @dataclass(frozen=True)
-class Occlusion(OfOutput):
+class Occlusion(OutputExplainer):
     """Drop of the target's probability when a word (or other unit) is taken away (Zeiler and Fergus 2014). Signed.
 
     Generated text: drop of the log-probability, unless `output` says otherwise.
@@ -25,7 +25,7 @@ class Occlusion(OfOutput):
     tokens. `perturbation`: `mask`, `remove`, `pad` or `zero`.
     """
 
-    brings_logits: ClassVar[bool] = True
+    returns_logits: ClassVar[bool] = True
     granularity: Granularity = "word"
     perturbation: How = "mask"
     card: ClassVar = MethodCard(
@@ -41,12 +41,12 @@ class Occlusion(OfOutput):
         """One a unit and one of the whole, at most: equal inputs are run once."""
         return length + 1.0, 0.0
 
-    def explanation_of(self, model: ExplainedModel, batch: Batch, chosen: Chosen) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """p_c(x) − p_c(x without the unit); the text itself is one of the versions that are run."""
-        unit = units(batch, self.granularity)
+        unit = number_units(batch, self.granularity)
         number = torch.arange(-1, max(int(unit.max()), 0) + 1, device=batch.device)
         keep = unit != number[:, None, None]
         keep[0] = True
         logits = perturbed_logits(model, batch, keep, self.perturbation)
-        value = model.task.value(model.task.probabilities(logits), chosen(logits[0]))
+        value = model.task.value(model.task.probabilities(logits), select_target(logits[0]))
         return Explanation(spread((value[0] - value[1:]).T, unit), logits=logits[0])

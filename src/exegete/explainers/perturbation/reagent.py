@@ -16,7 +16,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer
 from exegete.explainers.gradients.paths import scores_at
 from exegete.explainers.perturbation.likelier import Likelier
-from exegete.explainers.seeding import generators
+from exegete.explainers.seeding import example_generators
 from exegete.models import Batch, ExplainedModel
 
 MOST, BLOCK = 1000, 10
@@ -70,7 +70,7 @@ class Reagent(Explainer):
         """softmax(ζ) over content, from draws of the example's own."""
         if batch.foil is not None:
             raise ExegeteError("reagent explains a probability, and no difference from a foil")
-        random = generators(batch, self.seed)
+        random = example_generators(batch, self.seed)
         start = torch.zeros(batch.content.shape, dtype=torch.float64)
         for row, (own, content) in enumerate(zip(random, batch.removable.cpu(), strict=True)):
             start[row, content] = torch.from_numpy(own.random(int(content.sum())))

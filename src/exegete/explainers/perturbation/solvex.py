@@ -16,7 +16,7 @@ from exegete.errors import ExegeteError, unknown
 from exegete.explainers.base import Explainer
 from exegete.explainers.perturbation.beam import Beam, grow
 from exegete.explainers.perturbation.coalitions import coalition_values
-from exegete.explainers.units import spread, units
+from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How
 
@@ -73,7 +73,7 @@ class Solvex(Explainer):
         """All examples' beams grow by a unit together, so that their inputs share passes."""
         if self.objective == "log_odds" and model.task.name == "regression":
             raise ExegeteError("log_odds needs probabilities, and a regression has none: choose another objective")
-        unit = units(batch, self.granularity)
+        unit = number_units(batch, self.granularity)
         beams = [Beam(int(count) + 1, self.beam) for count in unit.max(1).values]
         width = max(1, *(beam.count for beam in beams))
         with model.remember():

@@ -15,10 +15,10 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
-from exegete.explainers.base import Explanation, OfOutput
+from exegete.explainers.base import Explanation, OutputExplainer, TargetSelector
 from exegete.explainers.perturbation.coalitions import FEWEST, coalition_values
-from exegete.explainers.seeding import generators
-from exegete.explainers.units import spread, units
+from exegete.explainers.seeding import example_generators
+from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.perturbed import How
 
@@ -31,7 +31,7 @@ Moebius = Mapping[tuple[int, ...], float]
 
 
 @dataclass(frozen=True)
-class Spex(OfOutput):
+class Spex(OutputExplainer):
     """Shapley values of units, and Shapley interactions of pairs (Butler et al. 2025, ProxySPEX). Signed.
 
     With m the Möbius transform of the target's probability v over sets of present units, v(S) = Σ over T ⊆ S of m(T), a
@@ -72,13 +72,14 @@ class Spex(OfOutput):
         """One a set of units, at most."""
         return float(min(self.n_samples, 2 ** min(length, 60))), 0.0
 
-    def explanation(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Explanation:
+    def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """Asks for the answer of sets, example by example; `pairs` are those of positions."""
-        unit = units(batch, self.granularity)
+        target = select_target(None)
+        unit = number_units(batch, self.granularity)
         counts = (unit.max(1).values + 1).tolist()
         scores = torch.zeros(len(batch), max(1, *counts), dtype=torch.float64)
         pairs = torch.zeros(*scores.shape, scores.shape[1], dtype=torch.float64)
-        for row, (count, random) in enumerate(zip(counts, generators(batch, self.seed), strict=True)):
+        for row, (count, random) in enumerate(zip(counts, example_generators(batch, self.seed), strict=True)):
             own = slice(row, row + 1)
             values = partial(self._values, model, batch.select([row]), target[own], unit[own])
             if count < 60 and 2**count <= self.n_samples:

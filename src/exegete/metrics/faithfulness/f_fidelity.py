@@ -12,7 +12,7 @@ from torch import Tensor
 
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
-from exegete.explainers.seeding import generators
+from exegete.explainers.seeding import example_generators
 from exegete.metrics.faithfulness.unit_order import ByUnits, Ordered
 from exegete.metrics.ranking import checked_fractions, sizes
 from exegete.models import Batch, ExplainedModel, load
@@ -87,7 +87,9 @@ class FFidelity(ByUnits):
         top = sizes(ordered.counts, self.budgets)
         most = torch.minimum(sizes(top.flatten(), (self.alpha,)).view_as(top), sizes(ordered.counts, (self.beta,)))
         dice = torch.full((self.draws, *ordered.place.shape), torch.inf, dtype=torch.float64)
-        for row, (count, random) in enumerate(zip(ordered.counts.tolist(), generators(batch, self.seed), strict=True)):
+        for row, (count, random) in enumerate(
+            zip(ordered.counts.tolist(), example_generators(batch, self.seed), strict=True)
+        ):
             dice[:, row, :count] = torch.from_numpy(random.random((self.draws, count)))
         chosen = ordered.first(top)[:, None]
         rolled = dice.to(batch.device).masked_fill(~chosen, torch.inf)

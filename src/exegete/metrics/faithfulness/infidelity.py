@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MetricCard
-from exegete.explainers.seeding import generators
+from exegete.explainers.seeding import example_generators
 from exegete.metrics.faithfulness.unit_order import ByUnits
 from exegete.models import Batch, ExplainedModel
 
@@ -53,6 +53,6 @@ def infidelity(scores: Tensor, taken: Tensor, drops: Tensor, normalise: bool = T
 def drawn_sets(batch: Batch, counts: Tensor, samples: int, seed: int, chance: float = 0.5) -> Tensor:
     """[N, B, U] Random sets of each example's units, each unit in with the same chance; by `seed` and the example."""
     taken = np.zeros((samples, len(batch), max(1, int(counts.max()))), np.bool_)
-    for row, (count, random) in enumerate(zip(counts.tolist(), generators(batch, seed), strict=True)):
+    for row, (count, random) in enumerate(zip(counts.tolist(), example_generators(batch, seed), strict=True)):
         taken[:, row, :count] = random.random((samples, count)) < chance
     return torch.from_numpy(taken).to(batch.device)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.seeding import generators
+from exegete.explainers.seeding import example_generators
 from exegete.metrics.base import Metric
 from exegete.metrics.faithfulness.unit_order import at_least_one
 from exegete.models import Batch, ExplainedModel
@@ -92,7 +92,7 @@ class Soft(Metric):
 
     def _moved(self, model: ExplainedModel, batch: Batch, chances: Tensor, whole: Tensor, target: Tensor) -> Tensor:
         """[B] D, mean over draws."""
-        embeddings, random = model.embed(batch), generators(batch, self.seed)
+        embeddings, random = model.embed(batch), example_generators(batch, self.seed)
         apart = []
         for _ in range(self.draws):
             uniform = _uniform(random, batch.content, embeddings.shape[-1])

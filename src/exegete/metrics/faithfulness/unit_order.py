@@ -12,7 +12,7 @@ from torch import Tensor
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.perturbation.coalitions import coalition_values
-from exegete.explainers.units import units
+from exegete.explainers.units import number_units
 from exegete.metrics.base import Metric
 from exegete.metrics.ranking import ranks
 from exegete.models import Batch, ExplainedModel
@@ -61,7 +61,7 @@ class ByUnits(Metric):
 
     def units(self, batch: Batch) -> Tensor:
         """[B, L] The number of each position's unit, -1 where nothing can be taken away."""
-        unit = units(replace(batch, content=batch.removable), self.level)
+        unit = number_units(replace(batch, content=batch.removable), self.level)
         if self.max_units is None:
             return unit
         count = unit.amax(1, keepdim=True) + 1

@@ -17,10 +17,16 @@ from exegete.data.granularity import Granularity
 from exegete.data.specs import split
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer
-from exegete.explainers.attribute_examples import AVERAGE_LENGTH, batches, listed, targets_of, timed
-from exegete.explainers.base import recorded
-from exegete.explainers.generated import for_units
-from exegete.explainers.registry import seed_for, seeded
+from exegete.explainers.attribute_examples import (
+    AVERAGE_LENGTH,
+    as_sequence,
+    make_batches,
+    measure_pass,
+    select_targets,
+)
+from exegete.explainers.base import describe_explainer
+from exegete.explainers.generated import resolve_unit
+from exegete.explainers.registry import make_seeded, seed_params
 from exegete.metrics import Metric, metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models import ExplainedModel
@@ -122,7 +128,7 @@ def compare(
         ExegeteError: unknown names, one name for two, metrics that need rationales where the data has none, a label
             that the model does not know, or results of something else in `output_dir`.
     """
-    given = listed(data)
+    given = as_sequence(data)
     model = model if stride is None else WindowedModel(model, stride)
     if isinstance(model, GeneratingModel):
         rows = model.respond(list(given))
@@ -146,11 +152,13 @@ def compare(
         parts, shards = Parts(folder, config), list(_shards(model, rows, batch_size))
         passes = sum(sum(method.passes(AVERAGE_LENGTH)) for method in chosen.values())
         passes += PASSES_OF_A_METRIC * len(chosen) * len(judges)
-        with waiting("comparing", len(rows), show_progress, lambda: passes * len(rows) * timed(model, rows)) as done:
+        with waiting(
+            "comparing", len(rows), show_progress, lambda: passes * len(rows) * measure_pass(model, rows)
+        ) as done:
             for indices in shards:
                 if indices not in parts:
                     batch = model.encode([rows[index] for index in indices])
-                    wanted = targets_of(target, indices, len(rows))
+                    wanted = select_targets(target, indices, len(rows))
                     options = {"special_tokens": special_tokens, "allow_nan": allow_nan}
                     parts[indices] = judge(model, batch, indices, chosen, judges, wanted, **options)
                 done(len(indices))
@@ -170,7 +178,7 @@ def compare(
 def _shards(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) -> Iterator[list[int]]:
     """Indices of examples that are explained together: of similar length, and few enough to lose little."""
     size = batch_size or EXAMPLES_PER_PART
-    for indices in batches(model, rows):
+    for indices in make_batches(model, rows):
         for start in range(0, len(indices), size):
             yield indices[start : start + size]
 
@@ -200,7 +208,7 @@ def _methods(
 
 def _for_units(method: str | Explainer, seed: int, unit: Granularity | None) -> Explainer:
     """The explainer with this seed; of generated text, one that scores units of this size."""
-    return seeded(method, seed) if unit is None else for_units(method, unit, seed_for(method, seed))[0]
+    return make_seeded(method, seed) if unit is None else resolve_unit(method, unit, seed_params(method, seed))[0]
 
 
 def _metrics(
@@ -282,7 +290,7 @@ def _config(
         "labels": list(model.labels),
         "examples": len(rows),
         "data": _contents(rows),
-        "methods": {name: recorded(method) for name, method in methods.items()},
+        "methods": {name: describe_explainer(method) for name, method in methods.items()},
         "metrics": {column: {"metric": metric.name, **metric.params} for column, metric in metrics.items()},
     }
 

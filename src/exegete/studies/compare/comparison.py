@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from exegete.data.atomic_files import atomic_file
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
-from exegete.explainers.registry import titles
+from exegete.explainers.registry import make_titles
 from exegete.metrics import cards as metric_cards
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models.generation.prompt import named_sources
@@ -70,7 +70,7 @@ class Comparison:
     @property
     def titles(self) -> dict[str, str]:
         """The methods in people's words, by name; those with a name of their own keep it."""
-        return titles(dict.fromkeys(map(str, self.results["method"])))
+        return make_titles(dict.fromkeys(map(str, self.results["method"])))
 
     def difference(self, other: Comparison) -> pd.DataFrame:
         """What changed from another comparison of the same examples to this one, see `difference`."""

@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from exegete.explainers.attribute_examples import describe
-from exegete.explainers.base import Explainer, Explanation, not_finite, require_finite
+from exegete.explainers.attribute_examples import make_attributions
+from exegete.explainers.base import Explainer, Explanation, find_nonfinite, require_finite
 from exegete.metrics import Metric
 from exegete.metrics.cost import measured
 from exegete.metrics.plausibility import Auc
@@ -62,7 +62,7 @@ def judge(
         if not allow_nan:
             require_finite(method, model, explanation.scores, indices)
     scores = torch.cat([explanation.scores for explanation in explanations])
-    broken, scores = not_finite(scores), scores.nan_to_num(0.0, 0.0, 0.0)
+    broken, scores = find_nonfinite(scores), scores.nan_to_num(0.0, 0.0, 0.0)
     targets = torch.cat([explained] * len(methods))
     keys = pd.DataFrame({"example": list(indices) * len(methods), "method": [m for m in methods for _ in indices]})
     with model.remember():
@@ -81,7 +81,7 @@ def judge(
     ]
     judged = pd.DataFrame({name: column.cpu().numpy() for name, column in values.items()})
     described = [
-        describe(model, explainer, batch, explained, logits, explanation, indices)
+        make_attributions(model, explainer, batch, explained, logits, explanation, indices)
         for explainer, explanation in zip(methods.values(), explanations, strict=True)
     ]
     attributions = [item for items in described for item in items]
@@ -109,7 +109,7 @@ def _explanations(
     explanations, costs = [], []
     for explainer in methods.values():
         with measured(model.device) as cost:
-            found = (explainer.explain_all_positions if special_tokens else explainer.explain)(model, batch, target)
+            found = explainer.explain(model, batch, target, special_tokens=special_tokens)
         explanations.append(replace(found, scores=found.scores.masked_fill(~batch.attended, 0.0)))
         costs += [{"seconds": cost.seconds / len(batch), "peak_memory": cost.peak_memory}] * len(batch)
     return explanations, pd.DataFrame(costs)

@@ -13,8 +13,8 @@ from tqdm.auto import tqdm
 from exegete.data.load import Stream
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, attribute, explainer
-from exegete.explainers.base import recorded
-from exegete.explainers.registry import usual_method, with_seed
+from exegete.explainers.base import describe_explainer
+from exegete.explainers.registry import add_seed, default_method
 from exegete.models import ExplainedModel, load
 from exegete.models.encoding.labels import renumbering
 from exegete.models.loading.digest import weights_digest
@@ -33,7 +33,7 @@ class Job:
         data: a spec, see `exegete.load_data`.
         folder: where the parts go.
         split: of the data; default: as `exegete compare` chooses it.
-        method: an id; default: see `usual_method`.
+        method: an id; default: see `default_method`.
         target: what is explained, see `exegete.attribute`.
         loading: options of `exegete.load`.
         columns: options of the data.
@@ -76,7 +76,7 @@ def explain_stripe(job: Job, model: ExplainedModel, stripe: int = 0, stripes: in
     if model.task.name == "generation":
         raise ExegeteError("a corpus of generated text is explained by `exegete compare`: choose one method there")
     stream = job.stream()
-    method = explainer(with_seed(job.method or usual_method(model), job.seed))
+    method = explainer(add_seed(job.method or default_method(model), job.seed))
     parts = Parts(job.folder, _config(job, model, method, stream))
     to_model = renumbering(model, stream.features)
     shown = watched() and not stripe
@@ -130,7 +130,7 @@ def _config(job: Job, model: ExplainedModel, method: Explainer, stream: Stream) 
         "labels": list(model.labels),
         "data": stream.spec,
         "split": stream.split,
-        "method": recorded(method),
+        "method": describe_explainer(method),
         "target": str(job.target),
         "rows_a_part": job.rows_a_part,
         **({} if job.stride is None else {"stride": job.stride}),

@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 
-from exegete.explainers.attribute_examples import batches
+from exegete.explainers.attribute_examples import make_batches
 from exegete.explainers.learned.learned_attention import mixable, over_positions
 from exegete.metrics import Metric
 from exegete.models import Batch, Capture, ExplainedModel
@@ -24,7 +24,7 @@ def best_attention(model: ExplainedModel, data: Dataset, judge: Metric) -> tuple
     that are supervised, as people's rationales chose among them).
     """
     rows, layers, heads = in_model_labels(model, data), list[Tensor](), list[Tensor]()
-    for indices in batches(model, rows):
+    for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
         outputs = model(batch, capture=Capture(heads=True))
         logits, target = mixable(model, batch, outputs), model.target(batch, None, outputs.logits)

@@ -10,8 +10,8 @@ import torch
 from datasets import Dataset
 
 from exegete.explainers import Explainer
-from exegete.explainers.attribute_examples import batches, targets_of
-from exegete.explainers.registry import seeded
+from exegete.explainers.attribute_examples import make_batches, select_targets
+from exegete.explainers.registry import make_seeded
 from exegete.metrics import metric
 from exegete.models import ExplainedModel
 from exegete.models.encoding.labels import in_model_labels
@@ -36,11 +36,11 @@ def by_layer(
     """
     rows, found = in_model_labels(model, data), list[pd.DataFrame]()
     judges = {spec: metric(spec) for spec in metrics if metric(spec).card.needs_rationale}
-    for indices in batches(model, rows):
+    for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
-        explained = model.target(batch, targets_of(target, indices, len(rows)), finite(model(batch).logits))
+        explained = model.target(batch, select_targets(target, indices, len(rows)), finite(model(batch).logits))
         for spec, each in explainers.items():
-            layers = seeded(each, seed).explain_all_positions(model, batch, explained).layers
+            layers = make_seeded(each, seed).explain(model, batch, explained, special_tokens=True).layers
             for layer, scores in enumerate(() if layers is None else layers.unbind(1), 1):
                 for name, judge in judges.items():
                     seen = looked_at(batch, judge) if special_tokens else batch

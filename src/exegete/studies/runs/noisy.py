@@ -12,7 +12,7 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.explainers import Explainer
 from exegete.explainers.attributive_masking.refinement import best, judged, metric_of
-from exegete.explainers.seeding import generators
+from exegete.explainers.seeding import example_generators
 from exegete.models import Batch, ExplainedModel
 
 
@@ -49,7 +49,9 @@ class BestOfNoisy(Explainer):
         """The best map of each example [B, L]."""
         scores, content = self.of.attribute(model, batch, target), batch.content
         noise = np.zeros((self.maps - 1, *scores.shape), np.float32)
-        for row, (own, random) in enumerate(zip(content.cpu().numpy(), generators(batch, self.seed), strict=True)):
+        for row, (own, random) in enumerate(
+            zip(content.cpu().numpy(), example_generators(batch, self.seed), strict=True)
+        ):
             noise[:, row, own] = random.standard_normal((self.maps - 1, int(own.sum())))
         deviation = torch.stack([row[own].std(correction=0) for row, own in zip(scores, content, strict=True)])
         copies = scores + self.spread * deviation[:, None] * torch.from_numpy(noise).to(scores)

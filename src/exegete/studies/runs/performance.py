@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from datasets import Dataset
 
-from exegete.explainers.attribute_examples import batches
+from exegete.explainers.attribute_examples import make_batches
 from exegete.models import ExplainedModel
 from exegete.models.encoding.labels import in_model_labels
 from exegete.models.outputs import finite
@@ -30,7 +30,7 @@ def performance(model: ExplainedModel, data: Dataset) -> tuple[dict[str, float],
     rows = in_model_labels(model, data)
     predicted: dict[int, Any] = {}
     with model.evaluating():
-        for indices in batches(model, rows):
+        for indices in make_batches(model, rows):
             batch = model.encode([rows[index] for index in indices])
             answers = evaluation.predictions(model, batch, finite(model(batch).logits)).float().cpu().numpy()
             predicted |= dict(zip(indices, answers, strict=True))

@@ -18,7 +18,7 @@ from datasets import Dataset
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, explainer
-from exegete.explainers.registry import seeded
+from exegete.explainers.registry import make_seeded
 from exegete.models import ExplainedModel, load
 from exegete.models.passes.preserve import full_attention
 from exegete.studies.compare.compare import compare
@@ -180,7 +180,7 @@ def _explainers(cell: Cell, store: Store) -> dict[str, str | Explainer]:
     for name, facts in cell.config["explainers"].items():
         found[name] = learned(cell, name, store) or _spec(cell, name, store)
         if NOISY in facts:
-            of = seeded(found[name], cell.config["seed"])
+            of = make_seeded(found[name], cell.config["seed"])
             found[name] = BestOfNoisy(of, **facts[NOISY], seed=cell.config["seed"])
     return found
 

@@ -74,7 +74,7 @@ class Student(nn.Module):
 
     def _explained(self, batch: Batch, outputs: Any) -> Tensor:
         no_target = torch.zeros(len(batch), dtype=torch.long, device=batch.device)
-        return self.explainer.from_outputs(self.explained, batch, outputs, no_target, keep_graph=True)
+        return self.explainer.scores_from_outputs(self.explained, batch, outputs, no_target, keep_graph=True)
 
 
 def mean_task_loss(model: ExplainedModel, batch: Batch, logits: Tensor) -> Tensor:

@@ -171,7 +171,7 @@ class Scaffolding(Objective):
         if not isinstance(batch, TaughtBatch) or batch.taught is None or self.scaffold is None:
             return step.outputs.logits.new_zeros(())
         no_target = torch.zeros(len(batch), dtype=torch.long, device=batch.device)
-        student = self.scaffold.student.from_outputs(step.model, batch, step.outputs, no_target, keep_graph=True)
+        student = self.scaffold.student.scores_from_outputs(step.model, batch, step.outputs, no_target, keep_graph=True)
         return divergence(batch.taught, student)
 
     def explanation(self, rows: Tensor, attended: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from exegete.data.provenance import digest, write_json
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
-from exegete.explainers.base import recorded
+from exegete.explainers.base import describe_explainer
 from exegete.explainers.learned.learned_attention import mixable
 from exegete.explainers.learned.parameterised_attention import Normaliser, ParameterisedAttention
 from exegete.metrics.simulatability import simulatability
@@ -143,7 +143,7 @@ class Teaching:
             lookahead=self.lookahead,
             interval=self.interval,
             rate=self.rate,
-            source=digest([weights_digest(self.teacher.model), recorded(method)]),
+            source=digest([weights_digest(self.teacher.model), describe_explainer(method)]),
             vocabulary=vocabulary_digest(self.teacher.processing_class),
         )
         return CrossEntropy(), scaffolding
@@ -225,7 +225,9 @@ def _head_logits(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Te
 
 def _explanations(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Tensor:
     """[B, 1, L] of the teacher's own answer."""
-    return projected(method, method.explain_all_positions(teacher, batch).scores.detach(), batch.attended)[:, None]
+    return projected(method, method.explain(teacher, batch, special_tokens=True).scores.detach(), batch.attended)[
+        :, None
+    ]
 
 
 def _of_last_layer(name: str, method: Explainer) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.explainers.attribute_examples import batches
+from exegete.explainers.attribute_examples import make_batches
 from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.labels import in_model_labels
 from exegete.models.outputs import finite
@@ -107,7 +107,7 @@ def teacher_outputs(
 def encoded(model: ExplainedModel, data: Dataset) -> Iterator[tuple[list[int], Batch]]:
     """The data in batches of like length, with their rows' numbers."""
     rows = list(data.select_columns([name for name in ("text", "text_pair", "image") if name in data.column_names]))
-    for indices in batches(model, rows):
+    for indices in make_batches(model, rows):
         yield indices, model.encode([rows[index] for index in indices])
 
 

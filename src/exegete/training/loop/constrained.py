@@ -88,9 +88,9 @@ class Constrained(Adaptive):
         return self.objective.capture
 
     @property
-    def on_embeddings(self) -> bool:
+    def needs_embeddings(self) -> bool:
         """Whether the bounded objective needs a pass on input embeddings."""
-        return self.objective.on_embeddings
+        return self.objective.needs_embeddings
 
     @property
     def learned(self) -> nn.Module:

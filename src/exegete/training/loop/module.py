@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
-from exegete.explainers.base import embeddings_with_gradient
+from exegete.explainers.base import embed_with_gradient
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.outputs import finite
 from exegete.objectives import Objective, Step, StepContext, task_losses
@@ -66,7 +66,7 @@ class TrainingModule(nn.Module):
         if context.training and self.masked_share:
             batch = masked(self.explained, batch, self.masked_share, context)
         shares = [objective.share if context.training else 1.0 for objective in self.objectives]
-        gradient_needed = any(objective.on_embeddings for objective in self.objectives)
+        gradient_needed = any(objective.needs_embeddings for objective in self.objectives)
         keep_graph = torch.is_grad_enabled()
         with torch.set_grad_enabled(keep_graph or gradient_needed):
             steps = {
@@ -83,8 +83,8 @@ class TrainingModule(nn.Module):
 
     def _step(self, batch: Batch, context: StepContext, served: Sequence[Objective], *, keep_graph: bool) -> Step:
         """The pass that these objectives have in common."""
-        gradient_needed = any(objective.on_embeddings for objective in served)
-        at = embeddings_with_gradient(self.explained, batch, keep_graph=keep_graph) if gradient_needed else None
+        gradient_needed = any(objective.needs_embeddings for objective in served)
+        at = embed_with_gradient(self.explained, batch, keep_graph=keep_graph) if gradient_needed else None
         outputs = self.explained(batch, at, reduce(or_, (objective.capture for objective in served), Capture()))
         losses, counted = task_losses(self.explained, batch, finite(outputs.logits))
         return Step(self.explained, batch, outputs, losses, counted, context)

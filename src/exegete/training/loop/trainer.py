@@ -382,7 +382,7 @@ def _require_recomputable(objectives: Sequence[Objective]) -> None:
     looking = [
         each.name
         for each in objectives
-        if each.on_embeddings or each.capture.attentions or each.capture.differentiable_twice
+        if each.needs_embeddings or each.capture.attentions or each.capture.differentiable_twice
     ]
     if looking:
         raise ExegeteError(

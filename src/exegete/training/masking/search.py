@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, TrainerCallback
 from exegete.data.provenance import data_digest, digest, plain
 from exegete.data.selection import without
 from exegete.errors import ExegeteError
-from exegete.explainers.attribute_examples import timed
+from exegete.explainers.attribute_examples import measure_pass
 from exegete.explainers.attributive_masking.losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
@@ -116,7 +116,7 @@ class WeightSearch:
         if left <= 0:
             return
         passes = self.epochs * (PASSES_OF_A_STEP * len(case.train) + PASSES_OF_A_JUDGEMENT * len(case.dev))
-        seconds = left * passes * timed(case.model, list(case.train))
+        seconds = left * passes * measure_pass(case.model, list(case.train))
         logger.warning(
             "searching the weights of three terms: %d trials, about %s; they are kept in %s: the same call goes on",
             left, tqdm.format_interval(seconds), folder,

@@ -15,9 +15,9 @@ from torch import Tensor
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
-from exegete.explainers.generated import attribute_generated, for_units, units_of
-from exegete.explainers.plan import plan
-from exegete.explainers.registry import explainer, seed_for, titles, usual_method
+from exegete.explainers.generated import attribute_generated, list_units, resolve_unit
+from exegete.explainers.plan import plan_work
+from exegete.explainers.registry import default_method, explainer, make_titles, seed_params
 from exegete.models import Batch
 from exegete.models.generation.examples import as_example
 from exegete.models.generation.model import GeneratingModel
@@ -76,7 +76,7 @@ class Chats:
         self.methods = {name: spec for spec, name in names.items()}
         self.chosen = [names[spec] for spec in methods]
         self.own = {model: names[spec] for model, spec in (own or {}).items()}
-        self.titles = titles(self.methods)
+        self.titles = make_titles(self.methods)
         self.examples = [found for row in examples if (found := _asked(row)) is not None]
         self.work = WorkQueue(limits.waiting, limits.seconds)
         self._made = dict[tuple[str, str], tuple[Explainer, Granularity]]()
@@ -85,7 +85,7 @@ class Chats:
 
     def usual(self, model: str) -> str:
         """The method a page begins with: what the model was trained for, else the server's first, else the best."""
-        return self.own.get(model) or next(iter(self.chosen), usual_method(self.models[model]))
+        return self.own.get(model) or next(iter(self.chosen), default_method(self.models[model]))
 
     def takes_messages(self, model: str) -> bool:
         """Whether a model reads chats; the others go on with a text."""
@@ -97,7 +97,7 @@ class Chats:
         unit = asked.unit or (explainer(spec).params.get("unit") if ":" in spec else None)
         unit = unit or ("source" if asked.sources else "word")
         if (spec, unit) not in self._made:
-            self._made[spec, unit] = for_units(spec, cast(Granularity, unit), seed_for(spec, self.seed))
+            self._made[spec, unit] = resolve_unit(spec, cast(Granularity, unit), seed_params(spec, self.seed))
         return self._made[spec, unit]
 
     def example(self, asked: Question) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class Chats:
         try:
             method, unit = self.method(asked)
             row = self._answered(asked, lambda share: report(ANSWERING * share), stop)
-            total = plan(model, row, method, asked.rows, unit, asked.tokens).forward
+            total = plan_work(model, row, method, asked.rows, unit, asked.tokens).forward
             passes = partial(_in_all, report, total)
             with counted(model.embedding, passes, stop):
                 (item,) = attribute_generated(model, [row], method, asked.rows, unit)
@@ -179,7 +179,7 @@ def _in_all(report: Report, total: float, seen: int) -> None:
 
 def _gone(batch: Batch, item: GeneratedAttribution, removed: set[int]) -> Tensor:
     """[L] Positions of the removed units, and of texts of which nothing stays."""
-    number = units_of(batch, cast(Granularity, item.unit)).number
+    number = list_units(batch, cast(Granularity, item.unit)).number
     (alignment,) = batch.alignments or ()
     text = torch.tensor([-1 if span is None else span[0] for span in alignment.spans])
     texts = torch.nn.functional.pad(text, (len(number) - len(text), 0), value=-1)

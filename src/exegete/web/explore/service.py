@@ -15,7 +15,7 @@ from PIL import Image
 
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers import attribute
-from exegete.explainers.registry import seeded, titles, usual_method
+from exegete.explainers.registry import default_method, make_seeded, make_titles
 from exegete.metrics import metric
 from exegete.models import Batch, ExplainedModel
 from exegete.reports.attributions import Attribution
@@ -75,9 +75,9 @@ class Explorer:
             raise ExegeteError("there is no model to explain: give one with --model")
         self.models, self.examples = dict(models), examples
         names = shown((*methods, *native_methods()))
-        self.methods = {name: seeded(spec, seed) for spec, name in names.items()}
+        self.methods = {name: make_seeded(spec, seed) for spec, name in names.items()}
         self.chosen = [names[spec] for spec in methods]
-        self.titles = titles(self.methods)
+        self.titles = make_titles(self.methods)
         self.judges = [metric(name) for name in JUDGES]
         self.pictures = Pictures(limits)
         self.work = WorkQueue(limits.waiting, limits.seconds)
@@ -85,7 +85,7 @@ class Explorer:
 
     def usual(self, model: str) -> list[str]:
         """The methods a page begins with: those chosen for this server, else the model's best and a second look."""
-        return self.chosen or [usual_method(self.models[model]), SECOND_LOOK]
+        return self.chosen or [default_method(self.models[model]), SECOND_LOOK]
 
     def takes_images(self, model: str) -> bool:
         """Whether a model reads pictures; the others read texts."""

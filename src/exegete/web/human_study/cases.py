@@ -11,7 +11,7 @@ from exegete.data.granularity import Granularity
 from exegete.data.marked import Marked
 from exegete.errors import ExegeteError
 from exegete.explainers import attribute
-from exegete.explainers.registry import seeded, with_seed
+from exegete.explainers.registry import add_seed, make_seeded
 from exegete.models import ExplainedModel
 from exegete.models.generation.model import GeneratingModel
 from exegete.reports.attributions import Attribution, Attributions
@@ -87,7 +87,7 @@ def explained(
     found = (
         (spec, item)
         for spec in methods or (USUAL if unit is None else USUAL_OF_ANSWERS)
-        for item in attribute(model, list(rows), with_seed(spec, seed), unit=unit)
+        for item in attribute(model, list(rows), add_seed(spec, seed), unit=unit)
     )
     return cases(found, rows)
 
@@ -99,7 +99,7 @@ def followed_up(
 
     Raises ExegeteError where the models agree on no row.
     """
-    explainer = seeded(method or USUAL[0], seed)
+    explainer = make_seeded(method or USUAL[0], seed)
     said = {name: list(attribute(model, list(rows), explainer)) for name, model in models.items()}
     same = [len({_said(item) for item in items}) == 1 for items in zip(*said.values(), strict=True)]
     if not any(same):

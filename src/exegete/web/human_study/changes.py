@@ -11,7 +11,7 @@ import numpy as np
 from exegete.data.alignment import Word
 from exegete.data.marked import units_of
 from exegete.errors import ExegeteError
-from exegete.explainers.attribute_examples import batches
+from exegete.explainers.attribute_examples import make_batches
 from exegete.models import ExplainedModel
 from exegete.web.human_study.cases import Case, Changed
 from exegete.web.human_study.protocol.file import ChangePart
@@ -99,7 +99,7 @@ def _answers(model: ExplainedModel, texts: Sequence[tuple[str, ...]]) -> list[st
     """The model's label for each text or pair."""
     rows = [dict(zip(("text", "text_pair"), each, strict=False)) for each in texts]
     found: dict[int, str] = {}
-    for indices in batches(model, rows):
+    for indices in make_batches(model, rows):
         predicted = model.predict(model.encode([rows[index] for index in indices]))
         found |= zip(indices, (model.labels[int(each)] for each in predicted), strict=True)
     return [found[index] for index in range(len(rows))]

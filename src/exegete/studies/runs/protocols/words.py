@@ -98,8 +98,8 @@ def micro_f1(
     import pandas as pd
     import torch
 
-    from exegete.explainers.attribute_examples import batches
-    from exegete.explainers.registry import seeded
+    from exegete.explainers.attribute_examples import make_batches
+    from exegete.explainers.registry import make_seeded
     from exegete.metrics.plausibility import TokenF1
     from exegete.models.encoding.labels import in_model_labels
 
@@ -108,11 +108,11 @@ def micro_f1(
     if not rows:
         raise ExegeteError("micro_f1 needs texts with rationales, and there are none")
     counts = dict.fromkeys(explainers, (0.0, 0.0))
-    for indices in batches(model, rows):
+    for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
         gold = torch.zeros_like(batch.content) if batch.rationale is None else batch.rationale
         for spec, (hits, size) in counts.items():
-            scores = seeded(spec, seed).attribute(model, batch).detach()
+            scores = make_seeded(spec, seed).attribute(model, batch).detach()
             right, all_of_both = metric.counts(metric.ranked(batch, gold, scores))
             counts[spec] = (hits + right.sum().item(), size + all_of_both.sum().item())
     found = [{"example": 0, "method": spec, "micro_f1": 2 * hits / size} for spec, (hits, size) in counts.items()]

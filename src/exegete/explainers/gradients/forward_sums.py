@@ -7,26 +7,26 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from exegete.explainers.base import Explainer, OverDimensions
+from exegete.explainers.base import DimensionwiseExplainer, Explainer
 from exegete.models import Batch, ExplainedModel
 from exegete.models.passes.forward_mode import PASSES_A_PART, moved
 
-UNKNOWN = "forward AD"
+NO_FORWARD_DERIVATIVE = "forward AD"
 """Words of torch's error for an operation whose derivative it cannot carry forward."""
 
 
-def pays(method: Explainer, targets: int, parts: int) -> bool:
+def is_forward_cheaper(method: Explainer, targets: int, parts: int) -> bool:
     """Whether passes forward from so many parts are fewer than passes back from so many targets, and give the same.
 
     Scores have to be sums of a direction times the gradient of what is no probability.
     """
-    if not isinstance(method, OverDimensions) or method.aggregate != "sum" or method.output == "prob":
+    if not isinstance(method, DimensionwiseExplainer) or method.aggregate != "sum" or method.output == "prob":
         return False
-    return type(method).points is not OverDimensions.points and PASSES_A_PART * parts < targets
+    return type(method).points is not DimensionwiseExplainer.points and PASSES_A_PART * parts < targets
 
 
 @torch.no_grad()
-def by_parts(
+def sum_scores_forward(
     method: Explainer, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor], parts: Tensor
 ) -> Tensor | None:
     """[T, B, U] Sums of a method's scores over each of the parts [U, B, L]; None where it has to go backward.
@@ -34,7 +34,7 @@ def by_parts(
     A model with operations that carry no derivative forward (experts' grouped products) goes backward: torch tells of
     them by the error alone.
     """
-    if not isinstance(method, OverDimensions):
+    if not isinstance(method, DimensionwiseExplainer):
         return None
     with model.evaluating():
         explained = model.with_output(method.output)
@@ -43,12 +43,12 @@ def by_parts(
             return None
         total: Tensor | None = None
         try:
-            with method.following(explained):
+            with method.override_derivatives(explained):
                 for at, direction in points:
                     slopes = moved(explained, batch, at, direction, parts & batch.content)
                     total = slopes if total is None else total + slopes
         except NotImplementedError as error:
-            if UNKNOWN not in str(error):
+            if NO_FORWARD_DERIVATIVE not in str(error):
                 raise
             return None
     assert total is not None
