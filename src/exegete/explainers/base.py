@@ -323,7 +323,7 @@ class SinglePass(Explainer):
     def compute_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Explanation:
-        """Compute the explanation from one pass, for methods that return more than scores."""
+        """Compute the explanation from one pass, for methods that return more than scores [B, L]."""
         return Explanation(self.scores_from_outputs(model, batch, outputs, target, keep_graph=keep_graph))
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
