@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
-from exegete.reports.figures.curves import ticks
+from exegete.reports.figures.curves import choose_ticks
 
 Points = Sequence[tuple[float, float]]
 
@@ -15,9 +15,9 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 400, 160, 48, 132, 10, 34
 
 def drawn(lines: Mapping[str, Points], title: str, x_label: str = "step") -> str:
     """The SVG: a line for each name (which may be empty), its last value beside its end."""
-    across = ticks(0, max(x for points in lines.values() for x, _ in points), 4)
+    across = choose_ticks(0, max(x for points in lines.values() for x, _ in points), 4)
     heights = [y for points in lines.values() for _, y in points]
-    down = ticks(min(heights), max(heights), 4)
+    down = choose_ticks(min(heights), max(heights), 4)
 
     def at(x: float, y: float) -> tuple[float, float]:
         return (

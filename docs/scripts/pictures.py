@@ -22,7 +22,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
 from exegete.metrics import METRICS
 from exegete.models import ExplainedModel
-from exegete.reports.highlighted.highlight import fragment
+from exegete.reports.highlighted.highlight import render_fragment
 from exegete.studies.compare.comparison import Comparison
 
 COMPARED = ("decompx_linear", "integrated_gradients?n_steps=10", "occlusion", "attention_rollout", "random")
@@ -58,7 +58,7 @@ def _tried(draw: Callable[[], str]) -> str:
 
 
 def _picture(model: ExplainedModel, spec: str) -> str:
-    return fragment(exegete.attribute(model, [examples.TEXT], method=spec))
+    return render_fragment(exegete.attribute(model, [examples.TEXT], method=spec))
 
 
 def metrics(model: ExplainedModel, folder: Path) -> dict[str, str]:

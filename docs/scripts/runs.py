@@ -12,7 +12,7 @@ import exegete
 from exegete.objectives import OBJECTIVES, CrossEntropy, Objective
 from exegete.objectives import objective as made
 from exegete.recipes import RECIPES
-from exegete.reports.highlighted.highlight import fragment
+from exegete.reports.highlighted.highlight import render_fragment
 from exegete.training import fine_tune
 
 History: TypeAlias = Sequence[Mapping[str, Any]]
@@ -109,7 +109,7 @@ def _explained(method: str, start: Path, folder: Path) -> str:
     """One review as the run's explainer sees it; where it is one of the trained model, also as it was before."""
     row, before = exegete.load_data("generated", "test", limit=1, seed=3), exegete.load(start, device="cpu")
     if "{}" in method:
-        return fragment(exegete.attribute(before, row, method=method.format(folder)))
+        return render_fragment(exegete.attribute(before, row, method=method.format(folder)))
     models = (before, exegete.load(folder, device="cpu"))
-    shown = [fragment(exegete.attribute(model, row, method=method)) for model in models]
+    shown = [render_fragment(exegete.attribute(model, row, method=method)) for model in models]
     return f"<p>{method} before:</p>{shown[0]}<p>and after:</p>{shown[1]}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from exegete.studies.compare.compare import compare
     from exegete.studies.compare.comparison import Comparison
     from exegete.studies.corpus.engines import explain_corpus
-    from exegete.studies.corpus.job import Job
+    from exegete.studies.corpus.job import CorpusJob
     from exegete.studies.corpus.summary import summarise
 else:
     __getattr__, __dir__ = lazy(__name__)
@@ -27,11 +27,11 @@ __all__ = [
     "Attributions",
     "Batch",
     "Comparison",
+    "CorpusJob",
     "ExegeteError",
     "ExplainedModel",
     "Explainer",
     "GeneratedAttribution",
-    "Job",
     "Metric",
     "attribute",
     "compare",

@@ -53,7 +53,7 @@ def words(name, model, folder):
             *out,
         ]
     if name == "corpus":
-        data = ["--data", "generated?size=40", "--split", "dev", "--rows-a-part", "8", "--methods", "saliency"]
+        data = ["--data", "generated?size=40", "--split", "dev", "--rows-per-part", "8", "--methods", "saliency"]
         return ["explain", "--model", model, *data, "--device", "cpu", *out]
     if name == "custom":
         terms = "cross_entropy,attribution_entropy?weight=0.1"

@@ -21,7 +21,7 @@ from exegete.cli import main
 from exegete.data import hub
 from exegete.explainers import EXPLAINERS
 from exegete.recipes import RECIPES
-from exegete.reports.hub_card import hub_card, wilson
+from exegete.reports.hub_card import format_hub_card, wilson_interval
 from small import small
 
 QUICK = {"num_train_epochs": 1, "disable_tqdm": True, "use_cpu": True}
@@ -37,10 +37,10 @@ def run(tmp_path_factory):
 
 
 def test_the_card_says_task_data_figures_use_and_paper(run):
-    card = hf.ModelCard(hub_card(run.folder, "user/guided"))
+    card = hf.ModelCard(format_hub_card(run.folder, "user/guided"))
     dev = json.loads((run.folder / "exegete_run.json").read_text())["config"]["data"]["dev"]
     rows = dev["rows"]
-    low, high = wilson(run.metrics["accuracy"], rows)
+    low, high = wilson_interval(run.metrics["accuracy"], rows)
     assert card.data.pipeline_tag == "text-classification"
     assert {"exegete", "er_joint"} <= set(card.data.tags)
     for part in (
@@ -56,7 +56,9 @@ def test_the_card_says_task_data_figures_use_and_paper(run):
 
 @pytest.mark.parametrize(("share", "count", "low", "high"), [(0.5, 10, 0.2366, 0.7634), (1.0, 10, 0.7225, 1.0)])
 def test_intervals_of_shares_are_wilsons(share, count, low, high):
-    assert all(isclose(one, other, abs_tol=5e-5) for one, other in zip(wilson(share, count), (low, high), strict=True))
+    assert all(
+        isclose(one, other, abs_tol=5e-5) for one, other in zip(wilson_interval(share, count), (low, high), strict=True)
+    )
 
 
 def test_checkpoints_and_hidden_files_stay_here(tmp_path):

@@ -15,8 +15,8 @@ from exegete.cli import main
 from exegete.data.exchange import Exchange
 from exegete.explainers.generated import resolve_unit
 from exegete.explainers.plan import plan_work
-from exegete.reports.highlighted.generated_view import levels, lit, stretches
-from exegete.reports.terminal import render
+from exegete.reports.highlighted.generated_view import scores_to_levels, highlight_generated, cut_text
+from exegete.reports.terminal import render_attribution
 from exegete.testing.preserving import in_use, state_of
 from small import NATIVE
 
@@ -234,20 +234,20 @@ def test_views_of_one_attribution():
         ),
     )
     assert item.top(2) == [("one", 3.0), ("two", 1.0)]
-    text = render(item, plain=True).plain
+    text = render_attribution(item, plain=True).plain
     assert "It is so. (0.61) ← one +3, three +0.5, two -1" in text
     assert "scores:" not in text
-    assert "units source · scores: fall of x\n" in render(item, plain=True, unit="fall of x").plain.replace(
+    assert "units source · scores: fall of x\n" in render_attribution(item, plain=True, unit="fall of x").plain.replace(
         item.unit, "source"
     )
-    assert "one two three" in render(item, plain=False).plain
+    assert "one two three" in render_attribution(item, plain=False).plain
     lines = item.to_latex("Of 5 % & more", "tab:x").splitlines()
     assert lines[6] == r"It is so. & \cellcolor{blue!60}3 & \cellcolor{orange!20}-1 & \cellcolor{blue!10}0.5 \\"
     assert r"\caption{Of 5 \% \& more}" in lines
-    assert stretches("abcd", [(1, 3)]) == [("a", None), ("bc", 0), ("d", None)]
-    assert stretches("", []) == []
-    assert levels(np.array([[2, -1, 0], [0, 0, 0]])) == [[8, -4, 0], [0, 0, 0]]
-    assert lit(item).best[1] == "It is so.: one +3, three +0.5, two -1"
+    assert cut_text("abcd", [(1, 3)]) == [("a", None), ("bc", 0), ("d", None)]
+    assert cut_text("", []) == []
+    assert scores_to_levels(np.array([[2, -1, 0], [0, 0, 0]])) == [[8, -4, 0], [0, 0, 0]]
+    assert highlight_generated(item).best[1] == "It is so.: one +3, three +0.5, two -1"
 
 
 def test_what_is_kept_comes_back(tmp_path):

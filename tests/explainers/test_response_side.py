@@ -14,8 +14,8 @@ from exegete import Attributions, ExegeteError
 from exegete.explainers import EXPLAINERS
 from exegete.explainers.generated import FAMILIES_SCORING_TOKENS, resolve_unit
 from exegete.explainers.plan import plan_work
-from exegete.reports.highlighted.generated_view import lit
-from exegete.reports.terminal import render
+from exegete.reports.highlighted.generated_view import highlight_generated
+from exegete.reports.terminal import render_attribution
 from two_sided import two_sided
 
 SPANS = [(0, 1), (1, 4), (0, 6)]
@@ -125,15 +125,15 @@ def test_it_is_seen_and_kept(tmp_path):
     frame = item.to_pandas("response")
     assert list(frame.columns) == list(item.exchange.tokens)
     np.testing.assert_array_equal(frame.to_numpy(), item.prefix)
-    own = lit(item).own
+    own = highlight_generated(item).own
     assert own[0] == [0, 0]
     assert own[2][0] != 0
     assert own[1][1] == 0, "a span reads nothing behind it"
     shades = re.search(r'data-own="([^"]*)"', kept.to_html(tmp_path / "page.html"))[1]
     assert json.loads(shades) == own
-    assert f"the response so far {np.nansum(item.prefix[1]):+.3g}" in render(item, plain=True).plain
+    assert f"the response so far {np.nansum(item.prefix[1]):+.3g}" in render_attribution(item, plain=True).plain
     bare = exegete.attribute(chatting(), [CHAT], "input_x_gradient", [(0, 3)], unit="token")[0]
-    assert lit(bare).own == []
+    assert highlight_generated(bare).own == []
     with pytest.raises(ExegeteError, match="explain with attribute_target"):
         bare.to_pandas("response")
 

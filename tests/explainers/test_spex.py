@@ -102,7 +102,7 @@ def test_pairs_are_kept_and_drawn(tmp_path, monkeypatch):
     assert "<path class" not in exegete.attribute(shared("bert"), [TEXT], method="random").to_html()
     older = storage.ATTRIBUTIONS.schema.remove(storage.ATTRIBUTIONS.schema.get_field_index("pairs"))
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "ATTRIBUTIONS", storage.Kind(storage.ATTRIBUTIONS.name, older))
+        patch.setattr(storage, "ATTRIBUTIONS", storage.StorageFormat(storage.ATTRIBUTIONS.name, older))
         storage.save(tmp_path / "old", [item.to_row()], {}, storage.ATTRIBUTIONS)
     assert Attributions.load(tmp_path / "old")[0].pairs == ()
 

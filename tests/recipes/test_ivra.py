@@ -11,7 +11,7 @@ from exegete.explainers.learned.interpretable_attention import InterpretableAtte
 from exegete.models import ExplainedModel
 from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Sufficiency
 from exegete.recipes import RECIPES
-from exegete.studies.tables.coefficients import MAPS
+from exegete.studies.tables.coefficients import COEFFICIENTS
 from exegete.training import CriterionTrainer
 from families import processor, tiny, tokenizer
 
@@ -116,7 +116,7 @@ def test_coefficients_are_drawn_with_a_row_a_layer():
     with torch.no_grad():
         single.query_features[1, :, 3] = torch.tensor([1.0, 2.0, 3.0, 6.0])
         single.layer_coefficients[0] = 5.0
-    maps = MAPS[InterpretableAttention](single)
+    maps = COEFFICIENTS[InterpretableAttention](single)
     shapes = {name: tuple(value.shape) for name, value in maps.items()}
     assert shapes == {"heads": (2, 4), "layers": (2, 1), "query features": (2, 8), "key features": (2, 8)}
     assert maps["query features"][1, 3] == 3.0

@@ -54,15 +54,20 @@ def test_shades_grow_away_from_the_ground(theme):
 
 
 def test_levels_round_clip_and_ignore_what_is_not_a_number():
-    assert [colors.level(score, 2.0) for score in (0, 2, -2, 1, 5, -5)] == [0, 8, -8, 4, 8, -8]
-    assert colors.level(float("nan"), 1.0) == colors.level(1.0, 0.0) == colors.level(float("inf"), 1.0) == 0
+    assert [colors.score_to_level(score, 2.0) for score in (0, 2, -2, 1, 5, -5)] == [0, 8, -8, 4, 8, -8]
+    assert (
+        colors.score_to_level(float("nan"), 1.0)
+        == colors.score_to_level(1.0, 0.0)
+        == colors.score_to_level(float("inf"), 1.0)
+        == 0
+    )
 
 
 def test_classes_and_shades_of_levels():
-    assert [colors.css_class(step, signed=True) for step in (-8, 0, 1)] == ["n8", "", "p1"]
-    assert colors.css_class(3, signed=False) == "u3"
-    assert colors.css_class(-3, signed=False) == ""
-    assert colors.shade(colors.LIGHT, -3, signed=False) is None
-    assert colors.shade(colors.DARK, 0, signed=True) is None
-    assert colors.shade(colors.DARK, -8, signed=True) == colors.DARK.negative[-1]
-    assert colors.shade(colors.LIGHT, 1, signed=False) == colors.LIGHT.unsigned[0]
+    assert [colors.level_to_css_class(step, signed=True) for step in (-8, 0, 1)] == ["n8", "", "p1"]
+    assert colors.level_to_css_class(3, signed=False) == "u3"
+    assert colors.level_to_css_class(-3, signed=False) == ""
+    assert colors.level_to_color(colors.LIGHT, -3, signed=False) is None
+    assert colors.level_to_color(colors.DARK, 0, signed=True) is None
+    assert colors.level_to_color(colors.DARK, -8, signed=True) == colors.DARK.negative[-1]
+    assert colors.level_to_color(colors.LIGHT, 1, signed=False) == colors.LIGHT.unsigned[0]

@@ -7,7 +7,7 @@ import matplotlib as mpl
 import numpy as np
 
 from exegete.reports.figures.curves import Curve
-from exegete.reports.figures.figure import curve_figure
+from exegete.reports.figures.figure import plot_curves
 
 HOSTILE = r"$\nosuch{x}$ $"
 
@@ -21,7 +21,7 @@ def _draw(figure, tmp_path):
 def test_curves_are_the_numbers(tmp_path):
     x, mean = [0, 50, 100], [0.9, 0.5, 0.2]
     curves = [Curve(name, metric, x, mean, mean, mean) for metric in ("one", "two") for name in ("a", HOSTILE)]
-    figure = _draw(curve_figure(curves), tmp_path)
+    figure = _draw(plot_curves(curves), tmp_path)
     assert [axes.get_title() for axes in figure.axes] == ["one", "two"]
     for axes in figure.axes:
         for line in axes.lines:
@@ -29,7 +29,7 @@ def test_curves_are_the_numbers(tmp_path):
 
 
 def test_degenerate_figures(tmp_path):
-    _draw(curve_figure([]), tmp_path)
+    _draw(plot_curves([]), tmp_path)
 
 
 def test_nothing_global_is_touched():
@@ -38,9 +38,9 @@ import sys, matplotlib
 def settings():
     return {name: matplotlib.rcParams[name] for name in matplotlib.rcParams if name != "backend"}
 before = settings()
-from exegete.reports.figures.figure import curve_figure
+from exegete.reports.figures.figure import plot_curves
 from exegete.reports.figures.curves import Curve
-curve_figure([Curve("a", "b", [0, 1], [0, 1], [0, 1], [0, 1])])
+plot_curves([Curve("a", "b", [0, 1], [0, 1], [0, 1], [0, 1])])
 assert "matplotlib.pyplot" not in sys.modules
 assert settings() == before
 """

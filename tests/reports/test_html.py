@@ -12,11 +12,11 @@ from PIL import Image
 
 from exegete.data.cards import MetricCard
 from exegete.reports.attributions import Attributions
-from exegete.reports.figures.curves import Curve, charts, ticks
-from exegete.reports.highlighted.picture import data_address
+from exegete.reports.figures.curves import Curve, choose_ticks, make_charts
+from exegete.reports.highlighted.picture import encode_data_url
 from exegete.reports.pages import html
-from exegete.reports.pages.html import ExampleView, report_html
-from exegete.reports.tables.leaderboard import leaderboard
+from exegete.reports.pages.html import ExampleView, render_report
+from exegete.reports.tables.leaderboard import make_leaderboard
 from reports.boards import CARDS, attribution, image, results
 
 HOSTILE = (
@@ -64,12 +64,12 @@ def _report(methods=("random", "occlusion"), label="positive", text="The tea was
     items = {name: attribution(text, method=name, target_label=label) for name in methods}
     values = {
         "title": "A comparison",
-        "leaderboard": leaderboard(results(methods), CARDS),
+        "leaderboard": make_leaderboard(results(methods), CARDS),
         "curves": _curves(methods),
         "examples": [ExampleView(3, (text,), label, "negative", [((0, 7),)], items)],
         "meta": {"seed": 0, "versions": {"numpy": np.__version__}},
     }
-    return report_html(**{**values, **changes})
+    return render_report(**{**values, **changes})
 
 
 def test_hostile_strings_stay_text():
@@ -78,13 +78,15 @@ def test_hostile_strings_stay_text():
     calm, hostile = (
         Page(page)
         for page in (
-            _report(("random", "occlusion"), leaderboard=leaderboard(results(("random", "occlusion")), [CARDS[2]])),
+            _report(
+                ("random", "occlusion"), leaderboard=make_leaderboard(results(("random", "occlusion")), [CARDS[2]])
+            ),
             _report(
                 methods,
                 HOSTILE,
                 HOSTILE,
                 title=HOSTILE,
-                leaderboard=leaderboard(results(methods), [card]),
+                leaderboard=make_leaderboard(results(methods), [card]),
                 curves=[curve._replace(metric=HOSTILE, x_label=HOSTILE, y_label=HOSTILE) for curve in _curves(methods)],
                 meta={HOSTILE: HOSTILE, "list": [HOSTILE]},
             ),
@@ -135,7 +137,7 @@ def test_only_our_script_may_run():
 
 
 def test_the_table_has_the_numbers():
-    board = leaderboard(results(("random", "occlusion")), CARDS)
+    board = make_leaderboard(results(("random", "occlusion")), CARDS)
     page = Page(_report(leaderboard=board))
     values = [float(element[1]["data-value"]) for element in page.tags("td") if "data-value" in element[1]]
     np.testing.assert_allclose(np.reshape(values, (2, 3)), board.mean)
@@ -198,10 +200,10 @@ def test_glossary_and_configuration():
 
 
 EMPTY = {
-    "nothing": {"leaderboard": leaderboard(results(examples=0), []), "curves": [], "examples": [], "meta": None},
-    "no methods": {"leaderboard": leaderboard(results(examples=0), CARDS), "curves": [], "examples": []},
-    "one example": {"leaderboard": leaderboard(results(examples=2).query("example == 1"), CARDS)},
-    "nothing defined": {"leaderboard": leaderboard(results().assign(seconds=np.nan), CARDS)},
+    "nothing": {"leaderboard": make_leaderboard(results(examples=0), []), "curves": [], "examples": [], "meta": None},
+    "no methods": {"leaderboard": make_leaderboard(results(examples=0), CARDS), "curves": [], "examples": []},
+    "one example": {"leaderboard": make_leaderboard(results(examples=2).query("example == 1"), CARDS)},
+    "nothing defined": {"leaderboard": make_leaderboard(results().assign(seconds=np.nan), CARDS)},
     "curve of nothing": {"curves": [Curve("a", "b", [], [], [], [])]},
     "curve of NaN": {"curves": [Curve("a", "b", [0, 1], [np.nan] * 2, [np.nan] * 2, [np.nan] * 2)]},
     "curve of one point": {"curves": [Curve("a", "b", [5], [0.5], [0.5], [0.5])]},
@@ -241,14 +243,14 @@ def test_to_html_writes_a_file(tmp_path):
     ],
 )
 def test_ticks_are_round_and_enclose(low, high, expected):
-    assert ticks(low, high) == pytest.approx(expected)
+    assert choose_ticks(low, high) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_ticks_enclose_any_range(seed):
     generator = np.random.default_rng(seed)
     low, high = np.sort(generator.normal(size=2) * 10.0 ** generator.integers(-6, 7))
-    found = ticks(float(low), float(high))
+    found = choose_ticks(float(low), float(high))
     assert found[0] <= low + 1e-9 * abs(low)
     assert found[-1] >= high - 1e-9 * abs(high)
     assert 3 <= len(found) <= 8
@@ -256,7 +258,7 @@ def test_ticks_enclose_any_range(seed):
 
 def test_lines_lie_inside_their_frame_in_order():
     curve = Curve("a", "m", [100, 0, 50], [0.1, 0.9, np.nan], [0.0, 0.8, 0.3], [0.2, 1.0, 0.6])
-    (chart,) = charts([curve], {"other": "Other", "a": "A", "random": "Random"}, 1)
+    (chart,) = make_charts([curve], {"other": "Other", "a": "A", "random": "Random"}, 1)
     (line,) = chart.lines
     points = [tuple(map(float, point.split(","))) for point in line.path.split()]
     assert points == [(48.0, pytest.approx(34.6)), (364.0, pytest.approx(215.4))]
@@ -270,7 +272,7 @@ def test_labels_beside_the_lines_lie_apart_and_random_is_neutral():
     methods = {f"m{number}": f"M {number}" for number in range(12)} | {"random?seed=1": "Random"}
     x = np.array([0, 50])
     curves = [Curve(name, "m", x, 0.5 + x / 1e4, 0.4 + x / 1e4, 0.6 + x / 1e4) for name in methods]
-    (chart,) = charts(curves, methods, 8, ["m0", "m3", "m4", "random?seed=1"])
+    (chart,) = make_charts(curves, methods, 8, ["m0", "m3", "m4", "random?seed=1"])
     shown = [line for line in chart.lines if line.shown]
     places = sorted(line.label_y for line in shown)
     assert [line.label for line in shown] == ["M 0", "M 3", "M 4", "Random"]
@@ -282,7 +284,7 @@ def test_labels_beside_the_lines_lie_apart_and_random_is_neutral():
 def test_of_many_curves_the_best_and_random_stand_out():
     few, many = ("one", "two"), ("random", *(f"m{number}" for number in range(11)))
     for methods, count in ((few, 2), (many, 2)):
-        page = Page(_report(methods, leaderboard=leaderboard(results(methods), CARDS), curves=_curves(methods)))
+        page = Page(_report(methods, leaderboard=make_leaderboard(results(methods), CARDS), curves=_curves(methods)))
         pressed = [one[1]["data-pick"] for one in page.tags("button", aria_pressed="true")]
         assert len(pressed) >= count
         assert ("random" in pressed) == (methods is many)
@@ -291,7 +293,7 @@ def test_of_many_curves_the_best_and_random_stand_out():
 
 
 def test_an_image_lies_under_its_heat_map():
-    address = data_address(Image.new("RGB", (900, 300), "red"))
+    address = encode_data_url(Image.new("RGB", (900, 300), "red"))
     assert Image.open(BytesIO(b64decode(address.partition(",")[2]))).size == (224, 75)
     view = ExampleView(0, (), "heron", "heron", (), {"occlusion": image(3, 4)}, address)
     page = Page(_report(examples=[view]))

@@ -8,8 +8,15 @@ import io
 import numpy as np
 import pytest
 
-from exegete.reports.pages.study_page import study_page
-from exegete.reports.tables.table import PaperTable, csv_text, html, latex, markdown, texts
+from exegete.reports.pages.study_page import render_study_page
+from exegete.reports.tables.paper_table import (
+    PaperTable,
+    format_cells,
+    render_csv,
+    render_html,
+    render_latex,
+    render_markdown,
+)
 
 
 def table(form="mean ± sd", digits=1, **changes):
@@ -39,11 +46,11 @@ def table(form="mean ± sd", digits=1, **changes):
     ],
 )
 def test_forms(form, expected):
-    assert texts(table(form, 2)) == [[expected, "91.00"], [texts(table(form, 2))[1][0], "–"]]
+    assert format_cells(table(form, 2)) == [[expected, "91.00"], [format_cells(table(form, 2))[1][0], "–"]]
 
 
 def test_markdown_has_best_bold_second_underlined_and_daggers():
-    lines = markdown(table()).splitlines()
+    lines = render_markdown(table()).splitlines()
     assert lines[2] == "| recipe | SST ↑ | Movies |"
     assert lines[4] == "| base_line | <u>93.0 ± 0.6</u> | **91.0** |"
     assert lines[5] == "| ER \\| x | **93.6 ± 0.5**† | – |"
@@ -51,7 +58,7 @@ def test_markdown_has_best_bold_second_underlined_and_daggers():
 
 
 def test_latex_is_escaped_and_marked():
-    found = latex(table(), "tab:one")
+    found = render_latex(table(), "tab:one")
     assert r"base\_line & \underline{93.0 $\pm$ 0.6} & \textbf{91.0} \\" in found
     assert r"ER \textbar{} x & \textbf{93.6 $\pm$ 0.5}$^\dagger$ & -- \\" in found
     assert r"\caption{F1 of \textless{}b\textgreater{} \&" in found
@@ -59,17 +66,17 @@ def test_latex_is_escaped_and_marked():
 
 
 def test_csv_has_every_digit():
-    rows = list(csv.reader(io.StringIO(csv_text(table()))))
+    rows = list(csv.reader(io.StringIO(render_csv(table()))))
     assert rows[0][:4] == ["recipe", "SST ↑ center", "SST ↑ low", "SST ↑ high"]
     assert rows[1][1:7] == ["92.95", "92.38", "93.52", "15", "2", "no"]
     assert rows[2][1:] == ["93.56", "93.06", "94.06", "15", "1", "yes", "", "", "", "0", "0", "no"]
 
 
 def test_html_escapes_everything_and_needs_nothing_from_outside():
-    shown = html(table())
+    shown = render_html(table())
     assert "F1 of &lt;b&gt; &amp; |c|" in shown
     assert '<span class="rank1">93.6 ± 0.5</span>†' in shown
-    page = study_page("<script>", "notes & more", [table()], [("a 'picture'", "QUJD")], {"seeds": [1, 2]})
+    page = render_study_page("<script>", "notes & more", [table()], [("a 'picture'", "QUJD")], {"seeds": [1, 2]})
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert 'src="data:image/png;base64,QUJD"' in page

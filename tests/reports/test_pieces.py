@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exegete.reports.highlighted.pieces import grid, pieces, scale
+from exegete.reports.highlighted.pieces import cut_texts, largest_magnitude, patch_scores
 from reports.boards import attribution, image
 
 
 def test_words_have_scores_and_gaps_have_none():
-    (side,) = pieces(
+    (side,) = cut_texts(
         attribution(
             "warm  tea", marks=[1, 0.5, -0.25], words=("warm", "", "tea"), word_spans=((0, 0, 4), (0, 5, 5), (0, 6, 9))
         )
@@ -23,7 +23,7 @@ def test_words_have_scores_and_gaps_have_none():
 
 
 def test_gold_cuts_through_words_and_gaps():
-    (side,) = pieces(attribution("warm tea", marks=[1, 1]), [((2, 6),)])
+    (side,) = cut_texts(attribution("warm tea", marks=[1, 1]), [((2, 6),)])
     assert [(piece.text, piece.gold) for piece in side] == [
         ("wa", False),
         ("rm", True),
@@ -35,7 +35,7 @@ def test_gold_cuts_through_words_and_gaps():
 
 def test_sides_are_kept_apart():
     item = attribution("a b", texts=("a", "b"), word_spans=((0, 0, 1), (1, 0, 1)), marks=[1, -1])
-    first, other = pieces(item, [None, ((0, 1),)])
+    first, other = cut_texts(item, [None, ((0, 1),)])
     assert [(piece.text, piece.level, piece.gold) for piece in (*first, *other)] == [("a", 8, False), ("b", -8, True)]
 
 
@@ -44,7 +44,7 @@ def test_sides_are_kept_apart():
 def test_pieces_join_to_the_text_and_gold_is_where_it_was_marked(text, gold):
     span = (0, 1, max(1, len(text) - 1))
     item = attribution("x", texts=(text,), words=(text,), word_spans=(span,))
-    (side,) = pieces(item, [gold])
+    (side,) = cut_texts(item, [gold])
     assert "".join(piece.text for piece in side) == text
     marks = [piece.gold for piece in side for _ in piece.text]
     assert marks == [any(start <= at < end for start, end in gold) for at in range(len(text))]
@@ -52,21 +52,21 @@ def test_pieces_join_to_the_text_and_gold_is_where_it_was_marked(text, gold):
 
 def test_tokens_stand_in_for_words():
     item = attribution("warm tea", words=(), word_scores=(), word_spans=(), marks=[1, -1])
-    assert [piece.text for piece in pieces(item)[0]] == ["warm", " ", "tea"]
+    assert [piece.text for piece in cut_texts(item)[0]] == ["warm", " ", "tea"]
 
 
 def test_scale_leaves_out_what_is_not_finite():
-    assert scale(attribution("a b c", marks=[np.nan, -np.inf, -3])) == 3.0
-    assert scale(attribution("a", marks=[0])) == 0.0
+    assert largest_magnitude(attribution("a b c", marks=[np.nan, -np.inf, -3])) == 3.0
+    assert largest_magnitude(attribution("a", marks=[0])) == 0.0
 
 
 def test_patches_are_in_rows():
     item = image(2, 3)
-    np.testing.assert_array_equal(grid(item), item.scores[1:].reshape(2, 3))
+    np.testing.assert_array_equal(patch_scores(item), item.scores[1:].reshape(2, 3))
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n"])
 def test_texts_without_words_are_shown_as_they_are(text):
     empty = dict.fromkeys(("words", "word_scores", "word_spans"), ())
     item = attribution("x", texts=(text,), tokens=("[CLS]", "[SEP]"), scores=(0, 0), special=(True, True), **empty)
-    assert "".join(piece.text for side in pieces(item) for piece in side) == text
+    assert "".join(piece.text for side in cut_texts(item) for piece in side) == text

@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from exegete.errors import ExegeteError
-from exegete.reports.tables.significance import corrected, of_metric, of_predictions, paired
+from exegete.reports.tables.significance import adjust_p_values, metric_summands, paired_test, prediction_summands
 
 
 def predictions(labels, classes):
@@ -23,17 +23,17 @@ def test_figures_are_rebuilt_from_sums():
         ("accuracy", (labels == classes).mean()),
         ("f1_macro", f1_score(labels, classes, average="macro")),
     ):
-        found = of_predictions(name, predictions(labels, classes))
+        found = prediction_summands(name, predictions(labels, classes))
         assert found.figure(found.values.sum(0)) == pytest.approx(expected)
     x, y = draw.normal(size=50), draw.normal(size=50)
     frame = pd.DataFrame({"example": range(50), "predicted": [np.array([value]) for value in x], "label": y})
     for name, expected in (("pearson", stats.pearsonr(x, y).statistic), ("rmse", np.sqrt(((x - y) ** 2).mean()))):
-        found = of_predictions(name, frame)
+        found = prediction_summands(name, frame)
         assert found.figure(found.values.sum(0)) == pytest.approx(expected)
     values = np.array([0.5, np.nan, 1.0])
-    assert of_metric(values).figure(of_metric(values).values.sum(0)) == pytest.approx(0.75)
+    assert metric_summands(values).figure(metric_summands(values).values.sum(0)) == pytest.approx(0.75)
     with pytest.raises(ExegeteError, match="exact_match"):
-        of_predictions("exact_match", frame)
+        prediction_summands("exact_match", frame)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.15, 0.4])
@@ -41,36 +41,45 @@ def test_the_permutation_test_agrees_with_scipy(shift):
     draw = np.random.default_rng(1)
     one = draw.normal(size=60)
     other = one + draw.normal(shift, 0.6, size=60)
-    found = paired([of_metric(one)], [of_metric(other)], "permutation", 4000)
+    found = paired_test([metric_summands(one)], [metric_summands(other)], "permutation", 4000)
     expected = stats.permutation_test(
         (one, other), lambda a, b: np.mean(a - b), permutation_type="samples", n_resamples=4000, rng=3
     ).pvalue
     assert found == pytest.approx(expected, abs=0.03)
-    assert paired([of_metric(one)], [of_metric(other)], "bootstrap", 4000) == pytest.approx(found, abs=0.05)
+    assert paired_test([metric_summands(one)], [metric_summands(other)], "bootstrap", 4000) == pytest.approx(
+        found, abs=0.05
+    )
 
 
 @pytest.mark.parametrize("method", ["permutation", "bootstrap"])
 def test_of_differences_that_are_none_one_in_twenty_is_called_one(method):
     draw = np.random.default_rng(2)
-    p = [paired([of_metric(draw.normal(size=80))], [of_metric(draw.normal(size=80))], method, 400) for _ in range(300)]
+    p = [
+        paired_test([metric_summands(draw.normal(size=80))], [metric_summands(draw.normal(size=80))], method, 400)
+        for _ in range(300)
+    ]
     assert 0.02 <= np.mean(np.array(p) < 0.05) <= 0.09
 
 
 def test_seeds_are_exchanged_together_and_must_fit():
     draw = np.random.default_rng(3)
-    same = [of_metric(draw.normal(size=40)) for _ in range(3)]
-    assert paired(same, same, "permutation", 200) == 1.0
-    better = [of_metric(run.values[:, 0] + 1) for run in same]
-    assert paired(same, better, "permutation", 200) == pytest.approx(1 / 201)
+    same = [metric_summands(draw.normal(size=40)) for _ in range(3)]
+    assert paired_test(same, same, "permutation", 200) == 1.0
+    better = [metric_summands(run.values[:, 0] + 1) for run in same]
+    assert paired_test(same, better, "permutation", 200) == pytest.approx(1 / 201)
     with pytest.raises(ExegeteError, match="same runs and examples"):
-        paired(same, same[:2], "permutation")
+        paired_test(same, same[:2], "permutation")
 
 
 def test_corrections_match_what_others_compute():
     p = [0.01, 0.04, float("nan"), 0.03, 0.005, 0.5]
     known = [value for value in p if value == value]
-    assert corrected(p, "bh")[:2] + corrected(p, "bh")[3:] == pytest.approx(stats.false_discovery_control(known))
-    assert corrected(p, "holm")[:2] + corrected(p, "holm")[3:] == pytest.approx([0.04, 0.09, 0.09, 0.025, 0.5])
-    assert corrected(known, "none") == known
-    assert np.isnan(corrected(p, "holm")[2])
-    assert corrected([], "holm") == []
+    assert adjust_p_values(p, "bh")[:2] + adjust_p_values(p, "bh")[3:] == pytest.approx(
+        stats.false_discovery_control(known)
+    )
+    assert adjust_p_values(p, "holm")[:2] + adjust_p_values(p, "holm")[3:] == pytest.approx(
+        [0.04, 0.09, 0.09, 0.025, 0.5]
+    )
+    assert adjust_p_values(known, "none") == known
+    assert np.isnan(adjust_p_values(p, "holm")[2])
+    assert adjust_p_values([], "holm") == []

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.style import Style
 
 from exegete.reports.highlighted import colors
-from exegete.reports.tables.cells import decimals
-from exegete.reports.tables.leaderboard import leaderboard
-from exegete.reports.tables.terminal_table import plain_table, table
-from exegete.reports.terminal import render
+from exegete.reports.tables.cells import choose_decimals
+from exegete.reports.tables.leaderboard import make_leaderboard
+from exegete.reports.tables.terminal_table import fit_table, render_plain_table
+from exegete.reports.terminal import render_attribution
 from reports.boards import CARDS, attribution, image, results
 
 
@@ -25,7 +25,7 @@ def _styled(text):
 
 
 def _grounds(item):
-    text = render(item, plain=False)
+    text = render_attribution(item, plain=False)
     inked = [span for span in _styled(text) if span.style.bgcolor]
     assert all(span.style.color.triplet.hex == colors.LIGHT.text for span in inked)
     return {text.plain[span.start : span.end]: span.style.bgcolor.triplet.hex for span in inked}
@@ -43,20 +43,20 @@ def test_words_have_the_ground_of_their_level():
 
 
 def test_marked_words_are_underlined():
-    text = render(attribution("bad so good", [-1, 0, 0.5]), [((4, 11),)], plain=False)
+    text = render_attribution(attribution("bad so good", [-1, 0, 0.5]), [((4, 11),)], plain=False)
     underlined = [text.plain[span.start : span.end] for span in _styled(text) if span.style.underline]
     assert "".join(underlined) == "so good"
 
 
 def test_the_head_says_method_target_probability_and_prediction():
-    head = render(attribution(truncated=True, prediction=0, prediction_label="negative"), plain=True).plain.split("\n")[
-        0
-    ]
+    head = render_attribution(
+        attribution(truncated=True, prediction=0, prediction_label="negative"), plain=True
+    ).plain.split("\n")[0]
     assert head == "occlusion · explains positive (0.75) · prediction negative · input cut to the model's length"
 
 
 def test_without_colour_scores_stand_in_the_text():
-    shown = render(attribution("bad so good", [-1, 0, 0.5]), [((4, 11),)], plain=True).plain
+    shown = render_attribution(attribution("bad so good", [-1, 0, 0.5]), [((4, 11),)], plain=True).plain
     assert shown.endswith("bad(-1) [[so]] [[good]](+0.5)")
 
 
@@ -66,27 +66,27 @@ def test_colours_are_left_out_where_there_are_none(monkeypatch, environment):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert "(+0.5)" in render(attribution("bad good", [-1, 0.5])).plain
+    assert "(+0.5)" in render_attribution(attribution("bad good", [-1, 0.5])).plain
 
 
 def test_colours_are_on_in_a_terminal(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    assert "(+0.5)" not in render(attribution("bad good", [-1, 0.5])).plain
+    assert "(+0.5)" not in render_attribution(attribution("bad good", [-1, 0.5])).plain
 
 
 def test_a_text_cannot_command_the_terminal():
     hostile = "\x1b[2J\x07[red]x[/red]\x9b31m"
     item = attribution(hostile, [1], target_label=hostile, method=hostile)
     for plain in (True, False):
-        shown = _print(render(item, plain=plain))
+        shown = _print(render_attribution(item, plain=plain))
         assert not set("\x1b\x07\x9b") & set(shown)
         assert "[red]x[/red]" in shown
 
 
 def test_images_are_rows_of_patches():
-    coloured, plain = (render(image(2, 3), plain=plain).plain.split("\n")[1:] for plain in (False, True))
+    coloured, plain = (render_attribution(image(2, 3), plain=plain).plain.split("\n")[1:] for plain in (False, True))
     assert coloured == ["      ", "      "]
     assert [row.split() for row in plain] == [["-1", "-0.64", "-0.27"], ["+0.091", "+0.45", "+1"]][:0] or len(
         plain
@@ -98,16 +98,16 @@ def test_images_are_rows_of_patches():
 def test_the_table_marks_the_best():
     frame = results()
     frame["sufficiency"] += (frame["method"] != "occlusion") * 3
-    board = leaderboard(frame, CARDS)
-    shown = _print(table(board, plain=True))
+    board = make_leaderboard(frame, CARDS)
+    shown = _print(fit_table(board, plain=True))
     assert "Comprehensiveness ↑" in shown
     assert "Sufficiency ↓" in shown
     place = int(board.mean[:, 1].argmin())
-    digits = decimals(board.mean[:, 1])[0]
+    digits = choose_decimals(board.mean[:, 1])[0]
     assert f" {board.mean[place, 1]:.{digits}f}*" in shown
     assert f" {board.low[place, 1]:.{digits}f}…{board.high[place, 1]:.{digits}f}" in shown
     assert "n=32" in shown
-    coloured = _print(table(board, plain=False), force_terminal=True, color_system="truecolor")
+    coloured = _print(fit_table(board, plain=False), force_terminal=True, color_system="truecolor")
     assert f"\x1b[1m{board.mean[place, 1]:.{digits}f}" in coloured
 
 
@@ -116,8 +116,8 @@ TITLES = {"random": "Random", "attention": "Attention of the last layer", "occlu
 
 @pytest.mark.parametrize("width", [32, 40, 60, 80, 200])
 def test_no_word_is_broken_on_a_narrow_terminal(width):
-    board = leaderboard(results(), CARDS, titles=TITLES)
-    shown, wide = (_print(table(board, plain=True), each) for each in (width, 300))
+    board = make_leaderboard(results(), CARDS, titles=TITLES)
+    shown, wide = (_print(fit_table(board, plain=True), each) for each in (width, 300))
     assert max(map(len, shown.splitlines())) <= width
     known = set(wide.split()) | {"Too", "narrow", "for", "widen", "the", "terminal", "or", "see", "report."}
     named = {"intervals", "Sufficiency", "Seconds"}
@@ -126,8 +126,8 @@ def test_no_word_is_broken_on_a_narrow_terminal(width):
 
 
 def test_intervals_go_first_then_the_last_metrics_but_seconds():
-    board = leaderboard(results(), CARDS, titles=TITLES)
-    whole, means, two, one = (_print(table(board, plain=True), width) for width in (90, 74, 58, 48))
+    board = make_leaderboard(results(), CARDS, titles=TITLES)
+    whole, means, two, one = (_print(fit_table(board, plain=True), width) for width in (90, 74, 58, 48))
     interval = f"{board.low[0, 0]:.3f}…{board.high[0, 0]:.3f}"
     assert interval in whole
     assert "Too narrow" not in whole
@@ -140,7 +140,7 @@ def test_intervals_go_first_then_the_last_metrics_but_seconds():
 
 
 def test_the_legend_is_a_sentence():
-    shown = " ".join(plain_table(leaderboard(results(), CARDS), 200).split())
+    shown = " ".join(render_plain_table(make_leaderboard(results(), CARDS), 200).split())
     assert "Numbers with * are the best of their column, or not told apart from it (" in shown
     assert shown.endswith("and n where a metric is defined for some examples only.")
 
@@ -148,12 +148,12 @@ def test_the_legend_is_a_sentence():
 def test_a_method_at_chance_says_so():
     frame = results()
     frame["comprehensiveness"] += (frame["method"] == "occlusion") * 3
-    shown = _print(table(leaderboard(frame, CARDS), plain=True))
+    shown = _print(fit_table(make_leaderboard(frame, CARDS), plain=True))
     assert shown.count("no better than random") == 1
     assert shown.index("attention") < shown.index("no better than random")
 
 
 def test_tables_of_nothing():
     for frame in (results(examples=0), results().assign(seconds=float("nan"))):
-        assert "method" in _print(table(leaderboard(frame, CARDS), plain=True))
-    assert "method" in _print(table(leaderboard(results(), []), plain=True))
+        assert "method" in _print(fit_table(make_leaderboard(frame, CARDS), plain=True))
+    assert "method" in _print(fit_table(make_leaderboard(results(), []), plain=True))

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from exegete.reports.tables.leaderboard import leaderboard
-from exegete.reports.tables.verdict import disagreements, verdict
+from exegete.reports.tables.leaderboard import make_leaderboard
+from exegete.reports.tables.verdict import format_disagreements, format_verdict
 from reports.boards import CARDS, results
 
 NOISE = np.random.default_rng(0).normal(size=50)
@@ -17,7 +17,7 @@ def _board(values, seconds):
         pd.DataFrame({"method": name, "example": range(50), "comprehensiveness": value, "seconds": seconds[name]})
         for name, value in values.items()
     ]
-    return leaderboard(pd.concat(parts), [CARDS[0], CARDS[2]])
+    return make_leaderboard(pd.concat(parts), [CARDS[0], CARDS[2]])
 
 
 def _others(**more):
@@ -29,7 +29,7 @@ COSTS = {"random": 0.001, "saliency": 0.01, "fast": 0.02, "slow": 0.12}
 
 def test_ties_and_what_they_cost():
     board = _board(_others(fast=NOISE + 0.4 - NOISE.mean(), slow=NOISE[::-1] + 0.39 - NOISE.mean()), COSTS)
-    assert verdict(board) == (
+    assert format_verdict(board) == (
         "On 50 examples, fast and slow are tied best by Comprehensiveness (0.400, 0.390); "
         "fast costs a sixth of slow, 0.02 s an example. saliency is no better than random."
     )
@@ -37,25 +37,25 @@ def test_ties_and_what_they_cost():
 
 def test_one_is_best():
     board = _board(_others(slow=NOISE, fast=NOISE - 1), COSTS)
-    assert verdict(board).startswith("On 50 examples, slow is best by Comprehensiveness (")
-    assert "it takes 0.12 s an example." in verdict(board)
+    assert format_verdict(board).startswith("On 50 examples, slow is best by Comprehensiveness (")
+    assert "it takes 0.12 s an example." in format_verdict(board)
 
 
 def test_the_cheapest_is_set_beside_the_dearest():
     board = _board(_others(slow=NOISE, fast=NOISE[::-1]), COSTS | {"fast": 0.001})
-    assert "fast costs 1/120 of slow, 0.001 s an example" in verdict(board)
+    assert "fast costs 1/120 of slow, 0.001 s an example" in format_verdict(board)
     same = _board(_others(slow=NOISE, fast=NOISE[::-1]), COSTS | {"fast": 0.12})
-    assert "they cost about the same, 0.12 s an example" in verdict(same)
+    assert "they cost about the same, 0.12 s an example" in format_verdict(same)
     third = _others(fast=NOISE, quick=np.roll(NOISE, 1), slow=NOISE[::-1])
     three = _board(third, COSTS | {"quick": 0.019})
-    assert "quick costs a sixth of slow, 0.019 s an example" in verdict(three)
+    assert "quick costs a sixth of slow, 0.019 s an example" in format_verdict(three)
 
 
 def test_nothing_is_claimed_that_is_within_noise():
     alike = {name: np.roll(NOISE, at) for at, name in enumerate(("fast", "slow"))}
-    assert "no method is told apart from the best" in verdict(_board(alike, COSTS))
+    assert "no method is told apart from the best" in format_verdict(_board(alike, COSTS))
     worst = _board({"random": NOISE, "fast": NOISE[::-1], "slow": NOISE - 9}, COSTS)
-    assert "no method is better than random" in verdict(worst)
+    assert "no method is better than random" in format_verdict(worst)
 
 
 def test_another_metric_that_disagrees_has_a_line_of_its_own():
@@ -65,10 +65,12 @@ def test_another_metric_that_disagrees_has_a_line_of_its_own():
         )
         for name, high, low in (("first", 1, 1), ("second", 0, 0), ("third", -1, 1))
     )
-    assert disagreements(leaderboard(frame, CARDS[:2])) == ["By Sufficiency, second is best."]
-    assert disagreements(leaderboard(frame, [CARDS[1], CARDS[0]])) == ["By Comprehensiveness, first is best."]
+    assert format_disagreements(make_leaderboard(frame, CARDS[:2])) == ["By Sufficiency, second is best."]
+    assert format_disagreements(make_leaderboard(frame, [CARDS[1], CARDS[0]])) == [
+        "By Comprehensiveness, first is best."
+    ]
     agreeing = frame.assign(sufficiency=-frame["comprehensiveness"])
-    assert disagreements(leaderboard(agreeing, CARDS[:2])) == []
+    assert format_disagreements(make_leaderboard(agreeing, CARDS[:2])) == []
 
 
 def test_many_ties_are_counted():
@@ -76,18 +78,18 @@ def test_many_ties_are_counted():
     board = _board(
         _others(**{name: np.roll(NOISE, at) for at, name in enumerate(names)}), COSTS | dict.fromkeys(names, 1.0)
     )
-    assert "5 more are tied best" in verdict(board)
+    assert "5 more are tied best" in format_verdict(board)
 
 
 def test_tables_of_nothing_say_nothing():
-    assert verdict(leaderboard(results(examples=0), CARDS)) == ""
-    assert verdict(leaderboard(results(), [])) == ""
-    assert disagreements(leaderboard(results(), [])) == []
-    assert verdict(leaderboard(results().assign(comprehensiveness=np.nan), CARDS)) == ""
-    assert "no other method" in verdict(leaderboard(results(("one",)), CARDS))
+    assert format_verdict(make_leaderboard(results(examples=0), CARDS)) == ""
+    assert format_verdict(make_leaderboard(results(), [])) == ""
+    assert format_disagreements(make_leaderboard(results(), [])) == []
+    assert format_verdict(make_leaderboard(results().assign(comprehensiveness=np.nan), CARDS)) == ""
+    assert "no other method" in format_verdict(make_leaderboard(results(("one",)), CARDS))
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_one_example_is_not_many(count):
-    board = leaderboard(results(("one", "two"), examples=count).fillna(0.0), CARDS)
-    assert f"On {count} example{'s' * (count - 1)}," in verdict(board)
+    board = make_leaderboard(results(("one", "two"), examples=count).fillna(0.0), CARDS)
+    assert f"On {count} example{'s' * (count - 1)}," in format_verdict(board)

@@ -20,8 +20,8 @@ from exegete.data.atomic_files import temporary_path
 from exegete.explainers import EXPLAINERS
 from exegete.explainers.attribute_examples import make_batches
 from exegete.reports.attributions import Attributions
-from exegete.reports.tables.verdict import verdict
-from exegete.studies.compare.judge import Judged
+from exegete.reports.tables.verdict import format_verdict
+from exegete.studies.compare.judge import JudgedExamples
 from exegete.studies.compare.shards import Parts
 from small import small
 
@@ -183,7 +183,9 @@ def test_what_another_process_has_done_meanwhile_stays(saved, data, tmp_path):
         if not begun:
             begun.append(exegete.compare(exegete.load(saved), few, ["random"], ["auc"], output_dir=tmp_path / "other"))
             parts = Parts(tmp_path / "out", begun[0].config)
-            parts[[int(index) for index in order]] = Judged(begun[0].results, begun[0].curves, begun[0].attributions)
+            parts[[int(index) for index in order]] = JudgedExamples(
+                begun[0].results, begun[0].curves, begun[0].attributions
+            )
         return encode(rows)
 
     order = next(make_batches(model, list(few)))
@@ -253,7 +255,7 @@ def test_a_comparison_shows_itself(saved, data):
     with pytest.raises(ExegeteError, match="no curves"):
         exegete.compare(model, rows, ["random"], ["sufficiency"]).plot()
     found = exegete.compare(model, rows, ["random", "saliency"], ["aopc_sufficiency"])
-    sentence = verdict(found.leaderboard)
+    sentence = format_verdict(found.leaderboard)
     assert repr(found).startswith(f"{sentence}\n")
     assert "Saliency" in repr(found)
     assert found.to_markdown().startswith(f"{sentence}\n\n| method |")

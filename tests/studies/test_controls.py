@@ -22,8 +22,8 @@ from exegete.studies.runs.store import Store
 from exegete.studies.runs.work import drawn
 from exegete.studies.spec import sources
 from exegete.studies.spec.study_file import load_study
-from exegete.studies.tables.results import collect
-from exegete.studies.tables.tables import study_table
+from exegete.studies.tables.results import collect_results
+from exegete.studies.tables.tables import make_study_table
 from exegete.training import RunOptions
 from exegete.training.bilevel.students import Teaching
 from small import shared, uneven
@@ -37,24 +37,24 @@ def results(tmp_path_factory):
     found = grid(load_study(FILE))
     for cell in found.cells:
         assert run_cell(cell, root)
-    return collect(found, Store(root))
+    return collect_results(found, Store(root))
 
 
 def test_costly_explainers_are_judged_on_a_part_of_the_same_examples(results):
-    runs = {tuple(run.explainers): run for run in results.runs(judgement="explained", seed=0)}
+    runs = {tuple(run.explainers): run for run in results.find_runs(judgement="explained", seed=0)}
     assert list(runs) == [("untrained", "IxG"), ("words",), ("noisy",)]
     assert [run.title.split(" / ")[4:] for run in runs.values()] == [
         ["explained", "test"], ["explained", "first 3", "test"], ["explained", "first 2", "test"],
     ]  # fmt: skip
-    examples = [results.examples(run)["example"].unique().tolist() for run in runs.values()]
+    examples = [results.read_examples(run)["example"].unique().tolist() for run in runs.values()]
     assert examples == [[0, 1, 2, 3], drawn(4, 3), drawn(4, 2)]
     assert set(drawn(4, 2)) < set(drawn(4, 3))
-    assert [results.predictions(run)["example"].tolist() for run in runs.values()] == examples
+    assert [results.read_predictions(run)["example"].tolist() for run in runs.values()] == examples
     noisy = results.figures.query("explainer == 'noisy' and metric == 'A-C'")
-    assert noisy["value"].iloc[0] == pytest.approx(results.examples(runs["noisy",])["A-C"].mean())
+    assert noisy["value"].iloc[0] == pytest.approx(results.read_examples(runs["noisy",])["A-C"].mean())
     accuracies = results.figures.query("metric == 'accuracy' and dataset == 'test' and judgement == 'explained'")
     assert len(accuracies) == 2
-    table = study_table(results, "explained")
+    table = make_study_table(results, "explained")
     assert table.rows == ["untrained", "words", "IxG", "noisy"]
     assert "3 tests" in table.note
 
@@ -99,8 +99,8 @@ def test_untrained_explainers_are_made_for_the_model_that_they_explain():
 
 
 def test_students_are_those_that_learn_one_by_one(results):
-    run = next(iter(results.runs(judgement="taught", seed=1)))
-    rows = results.examples(run)
+    run = next(iter(results.find_runs(judgement="taught", seed=1)))
+    rows = results.read_examples(run)
     assert rows["example"].tolist() == [2, 3] * 3
     assert rows["explainer"].unique().tolist() == ["nothing", "untrained", "IxG"]
     study, teacher = results.grid.study, load(results.store.folder(run.cell.needs[0]))
@@ -115,13 +115,13 @@ def test_students_are_those_that_learn_one_by_one(results):
     one, other = (performance(model, parts["test"])[1]["predicted"].map(np.argmax) for model in (result.model, teacher))
     told = rows.query("explainer == 'untrained' and example == 3")["simulatability"].item()
     assert told == pytest.approx((one == other).mean())
-    table = study_table(results, "taught")
+    table = make_study_table(results, "taught")
     assert table.count[:, 0].tolist() == [2, 2, 2]
     assert table.columns == ["simulatability ↑"]
 
 
 def test_addresses_hold_datasets_and_models_by_content_and_not_by_path(results):
-    options = [run.cell.config["protocol"]["options"] for run in results.runs(judgement="taught")]
+    options = [run.cell.config["protocol"]["options"] for run in results.find_runs(judgement="taught")]
     assert options[0] == options[1]
     assert options[0]["pool"] == {"dataset": sources.dataset(results.grid.study.dataset("pool")).address}
     assert options[0]["start"] == {"model": dict(sources.model("tiny").address)}

@@ -19,13 +19,13 @@ from scipy import stats
 
 import exegete
 import families
-from exegete import ExegeteError, Job, explain_corpus, summarise
+from exegete import CorpusJob, ExegeteError, explain_corpus, summarise
 from exegete.cli import main
 from exegete.cli.summary import _tables
 from exegete.data.load import Stream
 from exegete.studies.corpus.parts import COLUMNS, KIND, Parts, explained_row
-from exegete.studies.corpus.summary import Summary, agreement
-from exegete.studies.corpus.words import Words, distance, drift, shares
+from exegete.studies.corpus.summary import CorpusSummary, rationale_auc
+from exegete.studies.corpus.words import WordStatistics, compute_distance, compute_drift, compute_word_shares
 
 WORDS = ["a", "moving", "film", "about", "town", "river", "the", "plot", "is", "dull", "but", "laughs"]
 COUNT = 53
@@ -56,8 +56,8 @@ def corpus(tmp_path_factory):
 
 
 def job(model, corpus, folder, **changes):
-    given = {"method": "decompx_linear", "rows_a_part": 10, "loading": {"device": "cpu"}} | changes
-    return Job(model=model, data=f"jsonl:{corpus}", folder=folder, **given)
+    given = {"method": "decompx_linear", "rows_per_part": 10, "loading": {"device": "cpu"}} | changes
+    return CorpusJob(model=model, data=f"jsonl:{corpus}", folder=folder, **given)
 
 
 def command_of(model, corpus, folder, *more):
@@ -116,7 +116,7 @@ def test_a_stream_gives_what_load_data_gives(corpus, tmp_path, suffix):
 
 def test_killed_twice_it_goes_on_without_a_lost_or_doubled_row(model, corpus, whole, tmp_path):
     folder = tmp_path / "out"
-    command = command_of(model, corpus, folder, "--rows-a-part", "1")
+    command = command_of(model, corpus, folder, "--rows-per-part", "1")
     for parts in (1, 4):
         with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=ENVIRONMENT) as process:
             while len(list(folder.glob("part-*"))) < parts:
@@ -126,7 +126,7 @@ def test_killed_twice_it_goes_on_without_a_lost_or_doubled_row(model, corpus, wh
     before = {path: path.stat().st_mtime_ns for path in folder.glob("part-*")}
     with pytest.raises(ExegeteError, match="not explained to its end"):
         list(Parts(folder).rows(["index"]))
-    assert explain_corpus(job(model, corpus, folder, rows_a_part=1)) == COUNT
+    assert explain_corpus(job(model, corpus, folder, rows_per_part=1)) == COUNT
     assert [path for path in before if path.stat().st_mtime_ns != before[path]] == []
     again, once = stored(folder), stored(whole)
     assert [row["index"] for row in again] == list(range(COUNT))
@@ -152,7 +152,7 @@ def test_a_killed_node_loses_no_row(ray_nodes, model, corpus, whole, tmp_path):
 
     folder, told = tmp_path / "out", tmp_path / "told"
     with ray_nodes() as (address, nodes), told.open("w") as said:
-        given = ["--rows-a-part", "1", "--workers", "2", "--ray", address]
+        given = ["--rows-per-part", "1", "--workers", "2", "--ray", address]
         with subprocess.Popen(command_of(model, corpus, folder, *given), stderr=said, env=ENVIRONMENT) as process:
             while len(list(folder.glob("part-*"))) < 4:
                 assert process.poll() is None, told.read_text()
@@ -199,7 +199,7 @@ def test_the_command_and_its_refusals(model, corpus, whole, tmp_path, capsys):
     assert main([*given, "-o", str(tmp_path / "x"), "--methods", "saliency,occlusion"]) == 2
     assert "one method" in capsys.readouterr().err
     assert (
-        main([*given, "-o", str(whole), "--methods", "decompx_linear", "--rows-a-part", "10", "--device", "cpu"]) == 0
+        main([*given, "-o", str(whole), "--methods", "decompx_linear", "--rows-per-part", "10", "--device", "cpu"]) == 0
     )
     assert f"{COUNT} rows are explained" in capsys.readouterr().err
     assert main(["summary", str(whole), "--top", "3", "--least", "2"]) == 0
@@ -223,15 +223,15 @@ def test_only_what_changed_is_listed_the_surest_first_and_an_unsigned_method_is_
     drawn = np.random.default_rng(0)
 
     def several(shift):
-        return Words(
+        return WordStatistics(
             row(words, [max(0.1, 3 + noise + shift), 3.0, 3 - noise - shift / 2]) for noise in drawn.normal(size=30)
         )
 
-    drifted = drift(several(0), several(-2))
+    drifted = compute_drift(several(0), several(-2))
     empty = pd.DataFrame(
         {"label": ["yes"], "word": ["same"], "share": [0.3], "low": [0.2], "high": [0.4], "examples": [9]}
     )
-    found = Summary(30, {"yes": 30}, empty, [], float("nan"), 0, [], drifted, 0.2, {"yes": 30}, signed=False)
+    found = CorpusSummary(30, {"yes": 30}, empty, [], float("nan"), 0, [], drifted, 0.2, {"yes": 30}, signed=False)
     head, _, changes = _tables(found, 10)
     assert "it has no sign: words with much attention, not words for the class" in head.title
     shown = [str(cell) for cell in changes.columns[1].cells]
@@ -250,8 +250,8 @@ def row(words, scores, label="yes", **more):
 def test_shares_and_intervals_are_those_of_a_t_test():
     rows = [row(["Good", "film", "good"], [one, 1.0, 1.0]) for one in (1.0, 2.0, -2.0, 6.0)]
     expected = [2 / 3, 3 / 4, -1 / 4, 7 / 8]
-    assert [shares(each)["good"] for each in rows] == pytest.approx(expected)
-    table = Words(rows).table(least=2).set_index("word")
+    assert [compute_word_shares(each)["good"] for each in rows] == pytest.approx(expected)
+    table = WordStatistics(rows).table(least=2).set_index("word")
     low, high = stats.t.interval(0.95, 3, np.mean(expected), stats.sem(expected))
     assert table.loc["good", ["share", "low", "high"]].tolist() == pytest.approx([np.mean(expected), low, high])
     assert table.index[0] == "film"
@@ -262,16 +262,16 @@ def test_drift_is_welchs_test_adjusted_for_many_words():
 
     def several(middle, count):
         values = np.clip(drawn.normal(middle, 0.1, count), 0.01, 0.99)
-        return values, Words(row(["moved", "stayed"], [one, 1 - one]) for one in values)
+        return values, WordStatistics(row(["moved", "stayed"], [one, 1 - one]) for one in values)
 
     (first, before), (second, after) = several(0.2, 12), several(0.6, 9)
-    table = drift(before, after).set_index("word")
+    table = compute_drift(before, after).set_index("word")
     test = stats.ttest_ind(second, first, equal_var=False)
     assert table.loc["moved", "p"] == pytest.approx(test.pvalue)
     interval = test.confidence_interval()
     assert table.loc["moved", ["low", "high"]].tolist() == pytest.approx([interval.low, interval.high])
-    assert distance(before, before) == pytest.approx(0)
-    assert distance(before, Words([row(["other"], [1.0])])) == pytest.approx(1)
+    assert compute_distance(before, before) == pytest.approx(0)
+    assert compute_distance(before, WordStatistics([row(["other"], [1.0])])) == pytest.approx(1)
 
 
 def test_agreement_is_the_area_under_the_curve():
@@ -279,8 +279,8 @@ def test_agreement_is_the_area_under_the_curve():
 
     words, scores = ["a", "b", "c", "d"], [0.3, 0.3, -1.0, 0.9]
     example = row(words, scores, rationale=[[0, 2, 5]])
-    assert agreement(example) == pytest.approx(roc_auc_score([0, 1, 1, 0], scores))
-    assert agreement(row(words, scores)) is agreement(row(words, scores, rationale=[])) is None
+    assert rationale_auc(example) == pytest.approx(roc_auc_score([0, 1, 1, 0], scores))
+    assert rationale_auc(row(words, scores)) is rationale_auc(row(words, scores, rationale=[])) is None
 
 
 def test_clusters_find_planted_groups_and_the_worst_come_first(tmp_path):

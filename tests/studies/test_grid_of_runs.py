@@ -27,12 +27,18 @@ from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.runs.store import Store
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.spec.study_file import load_study
-from exegete.studies.tables.figures import agreements, budget_curves, layer_curves, scatters, strips
-from exegete.studies.tables.leaderboards import leaderboards
-from exegete.studies.tables.metric_agreement import agreement
+from exegete.studies.tables.figures import (
+    make_agreement_matrices,
+    make_budget_curves,
+    make_layer_curves,
+    make_scatters,
+    make_strips,
+)
+from exegete.studies.tables.leaderboards import make_leaderboards
+from exegete.studies.tables.metric_agreement import kendall_matrix
 from exegete.studies.tables.report import write_report
-from exegete.studies.tables.results import collect
-from exegete.studies.tables.tables import center_and_spread, study_table
+from exegete.studies.tables.results import collect_results
+from exegete.studies.tables.tables import center_and_spread, make_study_table
 
 FILE = Path(__file__).with_name("study_for_tests.yaml")
 ROOT = Path(__file__).parents[2]
@@ -50,7 +56,7 @@ def undisturbed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(undisturbed):
-    found = collect(grid(load_study(FILE)), Store(undisturbed))
+    found = collect_results(grid(load_study(FILE)), Store(undisturbed))
     assert len(found.grid.cells) == 12
     return found
 
@@ -109,18 +115,18 @@ def test_killed_and_resumed_ends_in_the_same_tables(undisturbed, results, tmp_pa
 
 
 def test_a_table_is_what_its_runs_say(results):
-    table = study_table(results, "f1")
+    table = make_study_table(results, "f1")
     assert table.rows == ["slow", "fast"]
     assert table.columns == ["dev / accuracy ↑", "dev / f1_macro ↑"]
     for row, recipe in enumerate(table.rows):
         found = [
             json.loads((results.store.folder(run.cell.key) / "figures.json").read_text())["accuracy"] * 100
-            for run in results.runs(recipe=recipe)
+            for run in results.find_runs(recipe=recipe)
         ]
         assert table.center[row, 0] == pytest.approx(np.mean(found))
         assert table.high[row, 0] - table.center[row, 0] == pytest.approx(np.std(found, ddof=1))
         assert table.count[row, 0] == 3
-    losses = study_table(results, "losses")
+    losses = make_study_table(results, "losses")
     trained = [run.cell.key for run in results.grid.runs if not run.dataset and run.recipe == "slow"]
     values = [json.loads((results.store.folder(k) / "metrics.json").read_text())["cross_entropy"] for k in trained]
     assert losses.center[0, 0] == pytest.approx(np.mean(values))
@@ -130,11 +136,13 @@ def test_a_table_is_what_its_runs_say(results):
 
 
 def test_explainers_are_compared_with_the_same_one_of_the_reference(results):
-    table = study_table(results, "explainers")
+    table = make_study_table(results, "explainers")
     assert table.rows == ["slow / IxG", "slow / ATT", "fast / IxG", "fast / ATT"]
     assert not table.marked[:2].any()
     assert "differs from slow (paired bootstrap over examples, 4 tests, Benjamini–Hochberg" in table.note
-    runs = [pd.read_parquet(results.store.folder(r.cell.key) / "results.parquet") for r in results.runs(recipe="fast")]
+    runs = [
+        pd.read_parquet(results.store.folder(r.cell.key) / "results.parquet") for r in results.find_runs(recipe="fast")
+    ]
     means = [frame[frame["method"] == "attention_last"]["auc"].mean() for frame in runs]
     assert table.center[3, 0] == pytest.approx(np.median(means))
     assert table.low[3, 0] == pytest.approx(np.percentile(means, 25))
@@ -142,23 +150,23 @@ def test_explainers_are_compared_with_the_same_one_of_the_reference(results):
 
 def test_figures_are_what_runs_say(results):
     figures = results.grid.study.file.figures
-    (strip,) = strips(results, figures["seeds"])
+    (strip,) = make_strips(results, figures["seeds"])
     assert {name: len(values) for name, values in strip.values.items()} == {"slow": 3, "fast": 3}
-    ((one, other),) = scatters(results, figures["scatter"])
-    losses = study_table(results, "losses")
+    ((one, other),) = make_scatters(results, figures["scatter"])
+    losses = make_study_table(results, "losses")
     assert [one.x[0], other.x[0]] == pytest.approx(losses.center[:, 0].tolist())
-    curves = budget_curves(results, figures["budgets"])
+    curves = make_budget_curves(results, figures["budgets"])
     assert [curve.method for curve in curves] == ["IxG", "ATT", "DX"]
     assert curves[0].x.tolist() == [1, 5, 10, 20, 50]
-    (layered, _) = layer_curves(results, figures["layers"])
+    (layered, _) = make_layer_curves(results, figures["layers"])
     last = results.figures.query("recipe == 'slow' and explainer == 'DX' and metric == 'AUC'")["value"]
     assert layered.mean[-1] == pytest.approx(last.mean(), abs=1e-6)
 
 
 def test_agreement_is_kendalls_tau_of_the_same_examples(results):
-    (matrix,) = agreements(results, results.grid.study.file.figures["pairs"])[:1]
+    (matrix,) = make_agreement_matrices(results, results.grid.study.file.figures["pairs"])[:1]
     taus = []
-    for run in results.runs(recipe="slow"):
+    for run in results.find_runs(recipe="slow"):
         items = Attributions.load(results.store.folder(run.cell.key) / "attributions")
         size = len(items) // 3
         for one, other in zip(items[:size], items[size : 2 * size], strict=True):
@@ -166,14 +174,14 @@ def test_agreement_is_kendalls_tau_of_the_same_examples(results):
             taus.append(kendalltau(np.abs(one.scores[kept]), other.scores[kept]).statistic)
     assert matrix.values[0, 1] == pytest.approx(np.nanmean(taus))
     assert matrix.values[0, 0] == pytest.approx(1)
-    (across,) = agreements(results, results.grid.study.file.figures["agreement"])
+    (across,) = make_agreement_matrices(results, results.grid.study.file.figures["agreement"])
     assert across.columns == ["slow / slow", "slow / fast"]
     assert (np.abs(across.values) <= 1).all()
 
 
 def test_metrics_agree_as_far_as_they_rank_the_explainers_alike(results):
     part = FigurePart.model_validate({"kind": "agreement", "between": "metrics"})
-    slow, fast, mean = agreements(results, part)
+    slow, fast, mean = make_agreement_matrices(results, part)
     assert slow.rows == slow.columns == ["AUC", "A-C"]
     means = results.figures.query("explainer != ''").groupby(["recipe", "metric", "explainer"])["value"].mean()
     for recipe, matrix in (("slow", slow), ("fast", fast)):
@@ -184,7 +192,7 @@ def test_metrics_agree_as_far_as_they_rank_the_explainers_alike(results):
 
 def test_lower_is_better_turns_a_ranking_around_and_what_is_missing_does_not_count():
     figures = pd.DataFrame({"up": [1, 2, 3, 4], "down": [4.0, 3.0, np.nan, 1.0]})
-    assert agreement(figures).tolist() == [[1, -1], [-1, 1]]
+    assert kendall_matrix(figures).tolist() == [[1, -1], [-1, 1]]
 
 
 def test_a_model_that_missed_its_bound_counts_nowhere(undisturbed, tmp_path):
@@ -193,17 +201,17 @@ def test_a_model_that_missed_its_bound_counts_nowhere(undisturbed, tmp_path):
     missed = next(run for run in found.runs if not run.dataset and run.recipe == "fast" and run.seed == 1)
     metrics = Store(root).folder(missed.cell.key) / "metrics.json"
     metrics.write_text('{"feasible": 0.0}'.ljust(metrics.stat().st_size))
-    results = collect(found, Store(root))
+    results = collect_results(found, Store(root))
     for recipe, seeds in {"slow": [0, 1, 2], "fast": [0, 2]}.items():
-        assert [run.seed for run in results.runs(recipe=recipe)] == seeds
+        assert [run.seed for run in results.find_runs(recipe=recipe)] == seeds
         assert sorted(set(results.figures.query("recipe == @recipe")["seed"])) == seeds
-    assert study_table(results, "f1").count[:, 0].tolist() == [3, 2]
-    (board,) = leaderboards(Store(root)).values()
+    assert make_study_table(results, "f1").count[:, 0].tolist() == [3, 2]
+    (board,) = make_leaderboards(Store(root)).values()
     assert dict(zip(board.rows, board.count[:, 1], strict=True))["films / tiny / fast / decompx"] == 2 * 12
 
 
 def test_the_leaderboard_has_every_judged_explanation(undisturbed, capsys):
-    ((dataset, board),) = leaderboards(Store(undisturbed)).items()
+    ((dataset, board),) = make_leaderboards(Store(undisturbed)).items()
     assert dataset.startswith("dev (")
     assert len(board.rows) == 6
     labels = [metric(name).card.label for name in ("auc", "aopc_comprehensiveness")]
@@ -228,7 +236,7 @@ def test_the_leaderboard_tells_models_of_one_name_apart(undisturbed, tmp_path):
         if run.recipe == "fast" and run.dataset:
             trained = copied(run.cell.needs[0], lambda config: {"arguments": {**config["arguments"], "max_steps": 9}})
             copied(run.cell.key, lambda config, trained=trained: {"model": {"trained": trained}})
-    (board,) = leaderboards(store).values()
+    (board,) = make_leaderboards(store).values()
     names = [row.removesuffix(" / decompx") for row in board.rows if row.endswith("decompx")]
     assert len(names) == 3
     assert "films / tiny / slow" in names

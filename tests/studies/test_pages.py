@@ -20,9 +20,9 @@ from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.runs.store import Store, describe
 from exegete.studies.spec import sources
 from exegete.studies.spec.study_file import load_study
-from exegete.studies.tables.page import page, read_part
-from exegete.studies.tables.results import collect
-from exegete.studies.tables.tables import study_table
+from exegete.studies.tables.page import fill_page, read_page_part
+from exegete.studies.tables.results import collect_results
+from exegete.studies.tables.tables import make_study_table
 
 STUDY = """\
 datasets: {films: {spec: "jsonl:FOLDER/films.jsonl", split: all}}
@@ -114,17 +114,17 @@ def filled(folder, run, draw):
 
 def results_of(folder, runs="runs"):
     study, store = load_study(folder / "study.yaml"), Store(folder / runs)
-    return {"one": collect(grid(study, store.recorded(study.name)), store)}
+    return {"one": collect_results(grid(study, store.recorded(study.name)), store)}
 
 
 def drawn(folder, text=PART, runs="runs"):
     (folder / "part.md").write_text(text)
-    return page(read_part(folder / "part.md"), results_of(folder, runs))
+    return fill_page(read_page_part(folder / "part.md"), results_of(folder, runs))
 
 
 def test_a_page_says_what_its_tables_say_and_what_is_not_run(made):
     text, (results,) = drawn(made), results_of(made).values()
-    table = study_table(results, "first")
+    table = make_study_table(results, "first")
     assert table.rows == ["slow", "fast"]
     gain = table.center[1, 0] - table.center[0, 0]
     by_seed = results.figures.query("metric == 'accuracy' and judgement == 'all'").pivot(
@@ -134,7 +134,7 @@ def test_a_page_says_what_its_tables_say_and_what_is_not_run(made):
     mark = "†" if table.marked[1, 0] else ""
     assert f"| {wins} of 3 seeds, +{gain:.1f}{mark} | **reproduced** |" in text
     assert "| later, too | not run | open (not run) |" in text
-    second = study_table(results, "second")
+    second = make_study_table(results, "second")
     assert f"ATT comes to {second.center[0, 0]:.3f}, of 3 runs." in text
     assert "**Explained**" in text
     assert "| judged on | films 8, films 8 (some methods 5) |" in text

@@ -19,7 +19,7 @@ from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.runs.store import Store
 from exegete.studies.spec import sources
 from exegete.studies.spec.study_file import load_study
-from exegete.studies.tables.results import collect
+from exegete.studies.tables.results import collect_results
 
 PROMPT = {"template": "Is it good ?\n\nText:{text}\nLabel:", "labels": {"negative": "N", "positive": "P"}}
 
@@ -69,7 +69,7 @@ def test_a_prompted_model_is_judged_and_explained_as_it_is(study, tmp_path):
     made, root = study(), tmp_path / "store"
     for cell in made.cells:
         assert run_cell(cell, root)
-    results = collect(made, Store(root))
+    results = collect_results(made, Store(root))
     model = exegete.load(tmp_path / "causal", task="prompt", device="cpu", **PROMPT)
     expected, _ = performance(model, sources.load(made.study.dataset("test")))
     judged = [run for run in made.runs if run.dataset]

@@ -18,18 +18,18 @@ from exegete.errors import ExegeteError
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.recipes import RECIPES, Recipe, rationales
 from exegete.reports.attributions import Attributions
-from exegete.reports.tables.table import markdown
+from exegete.reports.tables.paper_table import render_markdown
 from exegete.studies.runs.grid import grid
 from exegete.studies.runs.performance import performance
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.runs.store import Store
 from exegete.studies.spec import sources
 from exegete.studies.spec.study_file import load_study
-from exegete.studies.tables.coefficients import coefficient_maps
-from exegete.studies.tables.figures import agreements, table_matrix
-from exegete.studies.tables.results import collect
-from exegete.studies.tables.sweeps import histories, sweeps
-from exegete.studies.tables.tables import study_table
+from exegete.studies.tables.coefficients import make_coefficient_matrices
+from exegete.studies.tables.figures import make_agreement_matrices, make_table_matrix
+from exegete.studies.tables.results import collect_results
+from exegete.studies.tables.sweeps import make_history_curves, make_sweep_curves
+from exegete.studies.tables.tables import make_study_table
 
 FILE = Path(__file__).with_name("study_of_runs.yaml")
 
@@ -60,7 +60,7 @@ def results(tmp_path_factory):
         study = grid(load_study(FILE))
         for cell in study.cells:
             assert run_cell(cell, root)
-        yield collect(study, Store(root))
+        yield collect_results(study, Store(root))
     finally:
         del RECIPES.native["attentive"]
 
@@ -74,7 +74,7 @@ def test_a_metric_asks_the_model_of_another_run(results, tmp_path):
     (judged,) = [run for run in results.grid.runs if run.judgement == "own"]
     (copy,) = {run.cell.key for run in results.grid.runs if run.recipe == "Continued" and not run.dataset}
     assert copy in judged.cell.needs
-    stored = results.examples(judged)
+    stored = results.read_examples(judged)
     model = exegete.load(results.store.folder(judged.cell.needs[0]), device="cpu")
     data = sources.load(results.grid.study.dataset("test"))
     spec = f"f_fidelity?copy={results.store.folder(copy)}&draws=1"
@@ -89,8 +89,8 @@ def test_a_metric_asks_the_model_of_another_run(results, tmp_path):
 
 def test_a_table_over_examples_has_intervals_and_ties(results):
     (judged,) = [run for run in results.grid.runs if run.judgement == "own"]
-    rows = results.examples(judged)
-    table = study_table(results, "tied")
+    rows = results.read_examples(judged)
+    table = make_study_table(results, "tied")
     means = rows.groupby("explainer")["A-C"].mean().sort_values(ascending=False)
     np.testing.assert_allclose(table.center[:, 0], means.to_numpy())
     assert table.columns == ["A-C ↑", "A-S ↓"]
@@ -98,11 +98,11 @@ def test_a_table_over_examples_has_intervals_and_ties(results):
     assert (table.center <= table.high).all()
     (one, other) = (table.rows.index(name) for name in ("learned", "moved"))  # the same explainer, twice
     assert (table.rank[one] == table.rank[other]).all()
-    shown = markdown(table)
+    shown = render_markdown(table)
     assert f"{table.center[0, 0]:.2f} [{table.low[0, 0]:.2f}, {table.high[0, 0]:.2f}]"[:4] in shown
     assert "Mean over examples with its bootstrap interval" in shown
     with pytest.raises(ExegeteError, match="for one training, model, recipe, dataset and judgement"):
-        study_table(results, "mixed")
+        make_study_table(results, "mixed")
 
 
 def test_needs_come_first_and_are_part_of_the_address(results):
@@ -117,24 +117,24 @@ def test_needs_come_first_and_are_part_of_the_address(results):
 
 def test_training_goes_on_from_another_runs_model(results):
     """With a learning rate of 0 the model stays what it was; a run that trains nothing is that model itself."""
-    own = results.predictions(results.runs(recipe="Teacher")[0])["predicted"].tolist()
+    own = results.read_predictions(results.find_runs(recipe="Teacher")[0])["predicted"].tolist()
     for recipe in ("Continued", "Taken"):
         np.testing.assert_allclose(
-            results.predictions(results.runs(recipe=recipe)[0])["predicted"].tolist(), own, atol=1e-6
+            results.read_predictions(results.find_runs(recipe=recipe)[0])["predicted"].tolist(), own, atol=1e-6
         )
-    (other,) = results.runs(recipe="FRESH", judgement="teacher's")
-    np.testing.assert_allclose(results.predictions(other)["predicted"].tolist(), own, atol=1e-6)
-    student = results.predictions(results.runs(recipe="Student", dataset="test")[0])["predicted"].tolist()
+    (other,) = results.find_runs(recipe="FRESH", judgement="teacher's")
+    np.testing.assert_allclose(results.read_predictions(other)["predicted"].tolist(), own, atol=1e-6)
+    student = results.read_predictions(results.find_runs(recipe="Student", dataset="test")[0])["predicted"].tolist()
     assert not np.allclose(student, own)
 
 
 def test_an_explainer_comes_from_the_judged_run_or_from_a_named_one(results):
-    (run,) = results.runs(recipe="Teacher")
-    rows = results.examples(run).set_index(["explainer", "example"])
+    (run,) = results.find_runs(recipe="Teacher")
+    rows = results.read_examples(run).set_index(["explainer", "example"])
     pd.testing.assert_frame_equal(rows.loc["learned"][["A-C", "A-S"]], rows.loc["moved"][["A-C", "A-S"]])
     learned = ParameterisedAttention.from_pretrained(folder(results, "Teacher") / "explainer")
     data = exegete.load_data("generated?size=48", "test", limit=12)
-    student = results.runs(recipe="Student", dataset="test", seed=1)[0]
+    student = results.find_runs(recipe="Student", dataset="test", seed=1)[0]
     model = exegete.load(results.store.folder(student.cell.needs[0]))
     kept = Attributions.load(results.store.folder(student.cell.key) / "attributions")[12:]
     for row, item in zip(data, kept, strict=True):
@@ -144,7 +144,7 @@ def test_an_explainer_comes_from_the_judged_run_or_from_a_named_one(results):
 
 
 def test_parts_of_another_version_of_the_library_are_begun_anew(results, tmp_path):
-    (run,) = results.runs(recipe="Teacher")
+    (run,) = results.find_runs(recipe="Teacher")
     for need in run.cell.needs:
         shutil.copytree(results.store.folder(need), tmp_path / "cells" / need)
     left = Store(tmp_path).work(run.cell.key) / "comparison"
@@ -166,7 +166,7 @@ def test_a_protocols_figures_are_those_of_its_function(results):
     told = results.figures.query("judgement == 'rationales'").set_index("metric")["value"]
     assert told["rationale_accuracy"] == pytest.approx(figures["accuracy"])
     assert told["rationale_f1_macro"] == pytest.approx(figures["f1_macro"])
-    assert results.card("rationale_accuracy").higher_is_better
+    assert results.get_card("rationale_accuracy").higher_is_better
 
 
 def test_a_student_foretells_its_teacher_as_often_as_both_say_the_same(results):
@@ -174,15 +174,15 @@ def test_a_student_foretells_its_teacher_as_often_as_both_say_the_same(results):
     teacher = exegete.load(folder(results, "Teacher"))
     exam = sources.load(results.grid.study.dataset("exam"))
     said = performance(teacher, exam)[1]["predicted"].map(np.argmax)
-    for run in results.runs(judgement="foretold"):
-        share = (results.predictions(run)["predicted"].map(np.argmax) == said).mean()
+    for run in results.find_runs(judgement="foretold"):
+        share = (results.read_predictions(run)["predicted"].map(np.argmax) == said).mean()
         told = results.figures.query(f"recipe == '{run.recipe}' and seed == {run.seed} and metric == 'simulatability'")
         assert told["value"].item() == pytest.approx(share)
         assert share == 1 or run.recipe == "Student"
 
 
 def test_rows_are_marked_whose_quartiles_are_above_the_references(results):
-    table = study_table(results, "foretold")
+    table = make_study_table(results, "foretold")
     assert table.rows == ["Student", "Taken"]
     assert table.center[1, 0] == 1
     assert table.marked[:, 0].tolist() == [False, table.high[0, 0] < 1]
@@ -191,7 +191,7 @@ def test_rows_are_marked_whose_quartiles_are_above_the_references(results):
 
 
 def test_coefficients_of_an_explainer_are_those_it_was_left_with(results):
-    (matrix,) = coefficient_maps(results, results.grid.study.file.figures["weights"])
+    (matrix,) = make_coefficient_matrices(results, results.grid.study.file.figures["weights"])
     assert matrix.title == "teaching / tiny / Teacher / learned / heads"
     assert matrix.values.shape == (2, 4)
     assert (matrix.values[1, 0], matrix.values.sum(), matrix.limit) == (3, 3, 3)
@@ -209,7 +209,7 @@ def test_rows_divide_a_split():
 
 
 def test_how_alike_seeds_are_is_the_mean_over_pairs_of_examples(results):
-    runs = results.runs(recipe="Student", dataset="test")
+    runs = results.find_runs(recipe="Student", dataset="test")
     tops = []
     for run in runs:
         items = Attributions.load(results.store.folder(run.cell.key) / "attributions")[:12]
@@ -220,19 +220,19 @@ def test_how_alike_seeds_are_is_the_mean_over_pairs_of_examples(results):
         return np.mean([len(a & b) / len(a | b) for a, b in zip(tops[one], tops[other], strict=True)])
 
     by_run = [np.mean([pair(one, other) for other in range(3) if other != one]) for one in range(3)]
-    table = study_table(results, "alike")
+    table = make_study_table(results, "alike")
     assert table.rows == ["ATT", "moved"]
     assert table.columns == ["dev", "test"]
     assert table.center[0, 1] == pytest.approx(np.mean(by_run))
     assert table.high[0, 1] - table.center[0, 1] == pytest.approx(np.std(by_run, ddof=1))
-    (matrix,) = agreements(results, results.grid.study.file.figures["seeds"])
+    (matrix,) = make_agreement_matrices(results, results.grid.study.file.figures["seeds"])
     assert matrix.columns == ["seed 0", "seed 1", "seed 2"]
     assert np.diag(matrix.values) == pytest.approx([1, 1, 1])
     assert (matrix.values == matrix.values.T).all()
 
 
 def test_gains_are_relative_to_the_named_row_and_means_over_fields_come_after(results):
-    table = study_table(results, "gains")
+    table = make_study_table(results, "gains")
     values = results.figures.query("recipe == 'Student' and metric == 'A-S'")
     value = values.set_index(["seed", "dataset", "explainer"])["value"].unstack("explainer")
     by_dataset = value.groupby("dataset")["ATT"].mean()
@@ -241,18 +241,18 @@ def test_gains_are_relative_to_the_named_row_and_means_over_fields_come_after(re
     assert table.high[1, 1] - table.center[1, 1] == pytest.approx(gain.groupby("seed").mean().std())
     assert table.center[0] == pytest.approx([0, 0], abs=1e-9)
     assert table.columns == ["A-C ↑", "A-S ↑"]
-    matrix = table_matrix(results, results.grid.study.file.figures["gains"])
+    matrix = make_table_matrix(results, results.grid.study.file.figures["gains"])
     assert matrix.limit == pytest.approx(np.abs(table.center).max())
 
 
 def test_lines_over_numbers_in_names_and_over_steps(results):
     figures = results.grid.study.file.figures
-    att, moved = sweeps(results, figures["rate"])
+    att, moved = make_sweep_curves(results, figures["rate"])
     assert (att.method, moved.method) == ("ATT", "moved")
     assert list(att.x) == [20]
     expected = results.figures.query("recipe == 'Student' and metric == 'A-C' and dataset == 'test'")
     assert att.mean[0] == pytest.approx(expected.query("explainer == 'ATT'")["value"].mean())
-    (line,) = histories(results, figures["losses"])
+    (line,) = make_history_curves(results, figures["losses"])
     assert list(line.x) == [2]
     losses = results.figures.query("recipe == 'Student' and metric == 'dev_cross_entropy'")["value"]
     assert line.mean[0] == pytest.approx(losses.mean())

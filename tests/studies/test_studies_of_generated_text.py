@@ -19,8 +19,8 @@ from exegete.studies.runs.protocols.registry import check_protocol, follow
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.runs.store import Store
 from exegete.studies.spec.study_file import load_study
-from exegete.studies.tables.results import collect
-from exegete.studies.tables.tables import study_table
+from exegete.studies.tables.results import collect_results
+from exegete.studies.tables.tables import make_study_table
 from exegete.training.answering import train_answering
 from exegete.training.citations import held, measured, promise
 
@@ -153,7 +153,7 @@ def test_drift_is_the_correlation_of_answers_on_the_same_sets(done):
 
 def test_a_table_has_a_row_for_each_judgement_of_the_same_runs(done):
     study, store, _ = done
-    table = study_table(collect(study, store), "drift")
+    table = make_study_table(collect_results(study, store), "drift")
     assert table.rows == ["drift", "short drift"]
     for row, judgement in enumerate(table.rows):
         figures = json.loads((only(done, recipe="plain", judgement=judgement) / FIGURES).read_text())

@@ -112,9 +112,9 @@ def test_a_citation_is_its_method_without_small_scores_and_its_bounds_are_kept(s
     np.testing.assert_allclose(found.scores, expected, rtol=1e-5, atol=1e-6)
     assert (expected == 0).any()
     np.testing.assert_array_equal(found.bounds, made.promise.bounds(found.scores.astype(np.float64)))
-    promised = found.citations(1)[0].promised
+    promised = found.citations(1)[0].lower_bounds
     assert promised == dict.fromkeys(promised, 1.5)
-    assert exegete.attribute(model, [row], loaded, "words")[0].citations(1)[0].promised == {}
+    assert exegete.attribute(model, [row], loaded, "words")[0].citations(1)[0].lower_bounds == {}
     assert exegete.attribute(model, [row], loaded, "sentences", unit="word")[0].bounds is None
     assert plain.bounds is None
     Attributions([found]).save(tmp_path / "kept")

@@ -28,15 +28,15 @@ def push(
     """
     check(files=[folder, result])
     from exegete.data import hub
-    from exegete.reports.hub_card import hub_card
-    from exegete.reports.tables.markdown import markdown
+    from exegete.reports.hub_card import format_hub_card
+    from exegete.reports.tables.markdown import render_board_markdown
 
     table = ""
     if result is not None:
         from exegete.studies.compare.comparison import Comparison
 
-        table = markdown(Comparison.load(result).leaderboard)
-    card = hub_card(folder, repository, table)
+        table = render_board_markdown(Comparison.load(result).leaderboard)
+    card = format_hub_card(folder, repository, table)
     if dry_run:
         typer.echo("\n".join([card, *(each.path_in_repo for each in hub.operations(folder, card))]))
         return

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
-    from exegete.studies.corpus.summary import Cluster, Summary
+    from exegete.studies.corpus.summary import Cluster, CorpusSummary
 
 
 def summary(
@@ -46,7 +46,7 @@ def summary(
 
         from exegete.data.provenance import plain
 
-        typer.echo(library.dumps(plain(found.plain(top)), ensure_ascii=False))
+        typer.echo(library.dumps(plain(found.to_dict(top)), ensure_ascii=False))
         return
     counts = ", ".join(f"{label} {count}" for label, count in sorted(found.labels.items()))
     console().print(f"{found.rows} rows: {counts}", markup=False, highlight=False)
@@ -54,7 +54,7 @@ def summary(
         console().print(table)
 
 
-def _tables(found: Summary, top: int) -> Iterator[Table | Text]:
+def _tables(found: CorpusSummary, top: int) -> Iterator[Table | Text]:
     for label, words in found.words.groupby("label", sort=False):
         signed = "" if found.signed else "; it has no sign: words with much attention, not words for the class"
         yield _table(
@@ -80,7 +80,7 @@ def _tables(found: Summary, top: int) -> Iterator[Table | Text]:
         )
 
 
-def _distance(found: Summary) -> str:
+def _distance(found: CorpusSummary) -> str:
     """How far the explanations' words lie apart."""
     return (
         f"Distance of what the explanations fall on: {found.distance:.3f} (Jensen–Shannon; 0: the same words, "

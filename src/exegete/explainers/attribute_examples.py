@@ -28,7 +28,7 @@ from exegete.models.outputs import finite
 from exegete.models.passes.readout import answer_only
 from exegete.models.windowed import WindowedModel
 from exegete.reports.attributions import Attribution, Attributions
-from exegete.reports.waiting import waiting
+from exegete.reports.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ def attribute(
         raise ExegeteError("there is nothing to explain by: no method was given")
     chosen = [_chosen(model, each, unit, params) for each in given]
     passes = [sum(explainer.passes(AVERAGE_LENGTH)) for explainer, _ in chosen]
-    with waiting(
+    with progress_bar(
         "explaining", len(rows) * sum(each or 1.0 for each in passes), show_progress, _seconds(model, rows, passes)
     ) as done:
         found = [

@@ -20,7 +20,7 @@ from exegete.explainers.attribute_examples import make_batches
 from exegete.models import ExplainedModel
 from exegete.models.encoding.encode import as_row
 from exegete.models.encoding.labels import in_model_labels
-from exegete.reports.waiting import waiting
+from exegete.reports.progress import progress_bar
 
 Status = Literal["succeeded", "failed", "out of queries", "nothing to swap", "wrong already"]
 SIDES = ("text", "text_pair")
@@ -118,7 +118,7 @@ def attack(
         rows = in_model_labels(model, rows)
     _require_attackable(model, rows, budget)
     found: list[Attacked] = []
-    with waiting("attacking", len(rows), show_progress) as done:
+    with progress_bar("attacking", len(rows), show_progress) as done:
         for start in range(0, len(rows), AT_A_TIME):
             part = [_Attempt.on(as_row(row), kinds, choices, seed) for row in rows[start : start + AT_A_TIME]]
             _attacked_together(model, part, math.inf if budget is None else budget)

@@ -25,7 +25,7 @@ from exegete.models import ExplainedModel
 from exegete.models.layers.architecture import layers
 from exegete.reports.attributions import Attribution
 from exegete.reports.figures.curves import Curve
-from exegete.reports.figures.figure import curve_figure
+from exegete.reports.figures.figure import plot_curves
 
 Floats = NDArray[np.float64]
 X_LABEL = "parts of random weights, from the answer down"
@@ -113,7 +113,7 @@ def cascade_figure(cascades: Mapping[str, Cascade]) -> Figure:
         spread = np.nanstd(each.values, 1)
         lost, mean = np.arange(len(each.stages)), each.means
         curves.append(Curve(name, "sanity", lost, mean, mean - spread, mean + spread, X_LABEL, "Spearman's ρ"))
-    return curve_figure(curves)
+    return plot_curves(curves)
 
 
 def _parts(model: ExplainedModel) -> list[tuple[str, list[nn.Parameter]]]:

@@ -18,7 +18,7 @@ from exegete.errors import ExegeteError
 from exegete.reports import storage
 from exegete.reports.generated import GeneratedAttribution
 from exegete.reports.highlighted import highlight
-from exegete.reports.plain import floats, json_values, jsonable, same, strings
+from exegete.reports.plain_values import is_equal, replace_non_finite, to_float_array, to_json_values, to_strings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ class Attribution:
     Raises `ExegeteError` when lengths disagree or `params` are not JSON.
     """
 
-    KIND: ClassVar[storage.Kind] = storage.ATTRIBUTIONS
+    STORAGE_FORMAT: ClassVar[storage.StorageFormat] = storage.ATTRIBUTIONS
     tokens: tuple[str, ...]
     scores: NDArray[np.float32]
     words: tuple[str, ...]
@@ -70,19 +70,19 @@ class Attribution:
 
     def __post_init__(self) -> None:
         plain = {
-            "tokens": strings(self.tokens, "tokens"),
-            "scores": floats(self.scores, "scores", 1),
-            "words": strings(self.words, "words"),
-            "word_scores": floats(self.word_scores, "word_scores", 1),
+            "tokens": to_strings(self.tokens, "tokens"),
+            "scores": to_float_array(self.scores, "scores", 1),
+            "words": to_strings(self.words, "words"),
+            "word_scores": to_float_array(self.word_scores, "word_scores", 1),
             "word_spans": tuple(tuple(int(number) for number in span) for span in self.word_spans),
-            "texts": strings(self.texts, "texts"),
-            "target": _output(self.target, "target"),
-            "prediction": _output(self.prediction, "prediction"),
+            "texts": to_strings(self.texts, "texts"),
+            "target": _to_output(self.target, "target"),
+            "prediction": _to_output(self.prediction, "prediction"),
             "probability": float(self.probability),
-            "params": json_values(self.params),
+            "params": to_json_values(self.params),
             "delta": None if self.delta is None else float(self.delta),
             "truncated": bool(self.truncated),
-            "layers": None if self.layers is None else floats(self.layers, "layers", 2),
+            "layers": None if self.layers is None else to_float_array(self.layers, "layers", 2),
             "index": int(self.index),
             "special": tuple(bool(flag) for flag in self.special) or (False,) * len(self.tokens),
             "image_shape": None if self.image_shape is None else tuple(int(side) for side in self.image_shape),
@@ -97,7 +97,7 @@ class Attribution:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Attribution):
             return NotImplemented
-        return all(same(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return all(is_equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
 
     def __hash__(self) -> int:
         return hash((self.tokens, self.method, self.index))
@@ -106,7 +106,7 @@ class Attribution:
         return f"Attribution({self.method}, {self.summary()})"
 
     def _repr_html_(self) -> str:
-        return highlight.fragment([self])
+        return highlight.render_fragment([self])
 
     def top(self, k: int = 3) -> list[tuple[str, float]]:
         """The k words (tokens where there are no words) with the highest scores, best first; ties in order."""
@@ -125,9 +125,9 @@ class Attribution:
         values = dict(row) | {name: json.loads(row[name]) for name in _JSON_COLUMNS}
         return cls(**values)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Values that JSON can hold."""
-        return {each.name: jsonable(getattr(self, each.name)) for each in fields(self)}
+        return {each.name: replace_non_finite(getattr(self, each.name)) for each in fields(self)}
 
     def summary(self) -> str:
         """One line: the target, its probability, and the best units."""
@@ -135,8 +135,8 @@ class Attribution:
         return f"{self.index}: {self.target_label} ({self.probability:.2f}): {best}"
 
 
-ITEMS: Mapping[str, type[Attribution | GeneratedAttribution]] = {
-    each.KIND.name: each for each in (Attribution, GeneratedAttribution)
+ITEM_TYPES: Mapping[str, type[Attribution | GeneratedAttribution]] = {
+    each.STORAGE_FORMAT.name: each for each in (Attribution, GeneratedAttribution)
 }
 Item = TypeVar("Item", bound=Attribution | GeneratedAttribution, default=Attribution)
 
@@ -153,12 +153,12 @@ class Attributions(Sequence[Item]):
         self._items: tuple[Item, ...] = tuple(items)
         if len({type(item) for item in self._items}) > 1:
             raise ExegeteError("attributions of generated text and of other answers do not go together")
-        self._config = json_values(config or {})
+        self._config = to_json_values(config or {})
 
     @property
     def config(self) -> dict[str, Any]:
         """Where the attributions come from; a copy."""
-        return json_values(self._config)
+        return to_json_values(self._config)
 
     @overload
     def __getitem__(self, index: int) -> Item: ...
@@ -193,11 +193,11 @@ class Attributions(Sequence[Item]):
         return f"Attributions({len(self)} example{'' if len(self) == 1 else 's'}{', ' if methods else ''}{methods})"
 
     @property
-    def _kind(self) -> storage.Kind:
-        return self[0].KIND if len(self) else storage.ATTRIBUTIONS
+    def _kind(self) -> storage.StorageFormat:
+        return self[0].STORAGE_FORMAT if len(self) else storage.ATTRIBUTIONS
 
     def _repr_html_(self) -> str:
-        return highlight.fragment(self)
+        return highlight.render_fragment(self)
 
     def save(self, directory: str | Path, config: Mapping[str, Any] | None = None) -> Path:
         """Write `attributions.parquet` and `config.json` (versions, and `config` or else this object's own).
@@ -205,7 +205,7 @@ class Attributions(Sequence[Item]):
         Each appears under its name only when it is complete. Returns the directory; raises `ExegeteError` where it
         cannot be one.
         """
-        kept = self._config if config is None else json_values(config)
+        kept = self._config if config is None else to_json_values(config)
         return storage.save(Path(directory), [item.to_row() for item in self], kept, self._kind)
 
     @classmethod
@@ -216,7 +216,7 @@ class Attributions(Sequence[Item]):
         """
         rows, config, kind = storage.load(Path(directory))
         try:
-            items: list[Any] = [ITEMS[kind.name].from_row(row) for row in rows]
+            items: list[Any] = [ITEM_TYPES[kind.name].from_row(row) for row in rows]
             return cls(items, config)
         except (TypeError, ValueError) as error:
             raise ExegeteError(f"{directory} holds damaged attributions ({error}); save them again") from error
@@ -225,20 +225,20 @@ class Attributions(Sequence[Item]):
         """A `datasets.Dataset` with the stored columns."""
         from datasets import Dataset
 
-        return Dataset(storage.table([item.to_row() for item in self], self._kind))
+        return Dataset(storage.to_arrow_table([item.to_row() for item in self], self._kind))
 
     def to_pandas(self) -> pd.DataFrame:
         """A data frame with the stored columns, one row an example."""
-        frame: pd.DataFrame = storage.table([item.to_row() for item in self], self._kind).to_pandas()
+        frame: pd.DataFrame = storage.to_arrow_table([item.to_row() for item in self], self._kind).to_pandas()
         return frame
 
     def to_json(self) -> str:
         """A JSON list of objects, one an example; numbers that JSON lacks (NaN, infinity) become null."""
-        return json.dumps([item.plain() for item in self], ensure_ascii=False, allow_nan=False)
+        return json.dumps([item.to_dict() for item in self], ensure_ascii=False, allow_nan=False)
 
     def to_html(self, path: str | Path | None = None) -> str:
         """One page that shows every example highlighted, without any other file; also written to `path` if given."""
-        page = highlight.page(self)
+        page = highlight.render_page(self)
         if path is not None:
             Path(path).write_text(page, encoding="utf-8")
         return page
@@ -247,7 +247,7 @@ class Attributions(Sequence[Item]):
 _JSON_COLUMNS = ("target", "prediction", "params")
 
 
-def _output(value: Any, name: str) -> Output:
+def _to_output(value: Any, name: str) -> Output:
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2:
         return int(value[0]), int(value[1])
     if isinstance(value, Integral):
@@ -268,7 +268,7 @@ def _check(item: Attribution) -> None:
     }
     for name, (got, expected) in lengths.items():
         if got != expected:
-            raise ExegeteError(f"{name}: expected {expected} entries, one a {_unit(name)}, got {got}")
+            raise ExegeteError(f"{name}: expected {expected} entries, one a {_unit_name(name)}, got {got}")
     if item.layers is not None and not len(item.layers):
         raise ExegeteError("layers: expected at least one layer, got none; leave it out instead")
     if any(len(span) != 3 for span in item.word_spans):
@@ -287,5 +287,5 @@ def _check_grid(item: Attribution) -> None:
         raise ExegeteError(f"image_shape: expected rows × columns = {patches} patches, got {item.image_shape}")
 
 
-def _unit(name: str) -> str:
+def _unit_name(name: str) -> str:
     return "word" if name.startswith("word") else "token"

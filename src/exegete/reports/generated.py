@@ -16,7 +16,7 @@ from exegete.data.exchange import Exchange, Extent
 from exegete.errors import ExegeteError
 from exegete.reports import storage
 from exegete.reports.highlighted import generated_view, highlight
-from exegete.reports.plain import floats, json_values, jsonable, same, strings
+from exegete.reports.plain_values import is_equal, replace_non_finite, to_float_array, to_json_values, to_strings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 _FROM_EXCHANGE = tuple(each.name for each in fields(Exchange))
 
 
-class _Cited(NamedTuple):
+class _CitationFields(NamedTuple):
     text: str
     sources: list[tuple[str, float]]
 
 
-class Citation(_Cited):
+class Citation(_CitationFields):
     """A part of the response, and the names of the sources it comes from with their scores, best first.
 
     `promised`: by source, how much the part's log-probability falls at least without it, as often as was calibrated.
     """
 
-    promised: Mapping[str, float] = MappingProxyType({})
+    lower_bounds: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ class GeneratedAttribution:
     Raises `ExegeteError` when lengths disagree or `params` are not JSON.
     """
 
-    KIND: ClassVar[storage.Kind] = storage.GENERATED
+    STORAGE_FORMAT: ClassVar[storage.StorageFormat] = storage.GENERATED
     scores: NDArray[np.float32]
     units: tuple[str, ...]
     unit_spans: tuple[tuple[int, int, int], ...]
@@ -70,14 +70,14 @@ class GeneratedAttribution:
 
     def __post_init__(self) -> None:
         plain = {
-            "scores": floats(self.scores, "scores", 2),
-            "units": strings(self.units, "units"),
+            "scores": to_float_array(self.scores, "scores", 2),
+            "units": to_strings(self.units, "units"),
             "unit_spans": tuple((int(text), int(start), int(end)) for text, start, end in self.unit_spans),
             "spans": tuple((int(start), int(end)) for start, end in self.spans),
-            "log_probs": floats(self.log_probs, "log_probs", 1),
-            "params": json_values(self.params),
-            "bounds": None if self.bounds is None else floats(self.bounds, "bounds", 2),
-            "prefix": None if self.prefix is None else floats(self.prefix, "prefix", 2),
+            "log_probs": to_float_array(self.log_probs, "log_probs", 1),
+            "params": to_json_values(self.params),
+            "bounds": None if self.bounds is None else to_float_array(self.bounds, "bounds", 2),
+            "prefix": None if self.prefix is None else to_float_array(self.prefix, "prefix", 2),
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
@@ -93,13 +93,13 @@ class GeneratedAttribution:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GeneratedAttribution):
             return NotImplemented
-        return all(same(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return all(is_equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
 
     def __hash__(self) -> int:
         return hash((self.units, self.spans, self.method, self.index))
 
     def _repr_html_(self) -> str:
-        return highlight.fragment([self])
+        return highlight.render_fragment([self])
 
     @property
     def prompt(self) -> str:
@@ -142,12 +142,12 @@ class GeneratedAttribution:
             best = np.argsort(-scores, kind="stable")[: min(k, sum(shown))]
             text = self.response[slice(*self.exchange.extent(span))]
             cited = [(self.exchange.names[each], float(scores[each])) for each in best]
-            promised = self.promised(rows[0]) if len(rows) == 1 else {}
+            promised = self.lower_bounds(rows[0]) if len(rows) == 1 else {}
             found.append(Citation(text, cited))
-            found[-1].promised = {name: promised[name] for name, _ in cited if name in promised}
+            found[-1].lower_bounds = {name: promised[name] for name, _ in cited if name in promised}
         return found
 
-    def promised(self, row: int) -> dict[str, float]:
+    def lower_bounds(self, row: int) -> dict[str, float]:
         """By unit, the bound on what a row loses without it; nothing where nothing is promised."""
         bounds = () if self.bounds is None else self.bounds[row].tolist()
         return {unit: bound for unit, bound in zip(self.units, bounds, strict=False) if not isnan(bound)}
@@ -168,7 +168,7 @@ class GeneratedAttribution:
 
     def to_latex(self, caption: str = "", label: str = "") -> str:
         """A heat map of the scores as a LaTeX table."""
-        return generated_view.latex(self, caption, label)
+        return generated_view.render_heat_map_latex(self, caption, label)
 
     def to_row(self) -> dict[str, Any]:
         """Plain values by column name, as stored; `params` are JSON text."""
@@ -179,14 +179,14 @@ class GeneratedAttribution:
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> GeneratedAttribution:
         """The attribution of a stored row: the inverse of `to_row`."""
-        texts = {name: _tuples(row[name]) for name in _FROM_EXCHANGE}
+        texts = {name: _to_tuples(row[name]) for name in _FROM_EXCHANGE}
         own = {name: value for name, value in row.items() if name not in texts}
         scores = np.array(row["scores"], np.float32).reshape(len(row["spans"]), len(row["units"]))
         return cls(**own | {"params": json.loads(row["params"]), "scores": scores, "exchange": Exchange(**texts)})
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Values that JSON can hold."""
-        return {name: jsonable(value) for name, value in self.to_row().items()} | {"params": self.params}
+        return {name: replace_non_finite(value) for name, value in self.to_row().items()} | {"params": self.params}
 
     def summary(self) -> str:
         """One line: the response, and the best units."""
@@ -203,5 +203,5 @@ class GeneratedAttribution:
         return list(found.items())
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(each) for each in value) if isinstance(value, list | tuple) else value
+def _to_tuples(value: Any) -> Any:
+    return tuple(_to_tuples(each) for each in value) if isinstance(value, list | tuple) else value

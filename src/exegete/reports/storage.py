@@ -25,7 +25,7 @@ SPANS = pa.list_(pa.list_(pa.int64()))
 
 
 @dataclass(frozen=True)
-class Kind:
+class StorageFormat:
     """A kind of rows: the name of their format, their columns, those that a row may lack, and those of older files."""
 
     name: str
@@ -34,7 +34,7 @@ class Kind:
     newer: frozenset[str] = frozenset()
 
 
-ATTRIBUTIONS = Kind(
+ATTRIBUTIONS = StorageFormat(
     "exegete-attributions",
     pa.schema(
         {
@@ -65,7 +65,7 @@ ATTRIBUTIONS = Kind(
     frozenset({"delta", "layers", "image_shape", "pairs", "about"}),
     frozenset({"pairs", "about"}),
 )
-GENERATED = Kind(
+GENERATED = StorageFormat(
     "exegete-generated-attributions",
     pa.schema(
         {
@@ -94,34 +94,34 @@ GENERATED = Kind(
     frozenset({"bounds", "prefix"}),
     frozenset({"bounds", "prefix"}),
 )
-KINDS = {kind.name: kind for kind in (ATTRIBUTIONS, GENERATED)}
+FORMATS = {kind.name: kind for kind in (ATTRIBUTIONS, GENERATED)}
 
 
-def table(rows: Sequence[Mapping[str, Any]], kind: Kind = ATTRIBUTIONS) -> pa.Table:
+def to_arrow_table(rows: Sequence[Mapping[str, Any]], kind: StorageFormat = ATTRIBUTIONS) -> pa.Table:
     """The rows as an Arrow table of plain columns; raises `ExegeteError` for text that is not Unicode."""
-    columns = {name: [_plain(row[name]) for row in rows] for name in kind.schema.names}
+    columns = {name: [_to_plain(row[name]) for row in rows] for name in kind.schema.names}
     try:
         return pa.table(columns, schema=kind.schema)
     except (UnicodeEncodeError, pa.ArrowException) as error:
         raise ExegeteError(f"the attributions cannot be stored: {error}") from error
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return list(value) if hasattr(value, "ndim") else value
 
 
 def save(
-    directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], kind: Kind = ATTRIBUTIONS
+    directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], kind: StorageFormat = ATTRIBUTIONS
 ) -> Path:
     """Write both files; a reader never sees half of one. Returns the directory."""
-    content = table(rows, kind)
+    content = to_arrow_table(rows, kind)
     fresh = temporary_path(directory.absolute())
     try:
         fresh.mkdir(parents=True)
         pq.write_table(content, fresh / DATA, compression="zstd")
-        (fresh / CONFIG).write_text(_description(fresh / DATA, len(rows), config, kind), encoding="utf-8")
+        (fresh / CONFIG).write_text(_describe_data(fresh / DATA, len(rows), config, kind), encoding="utf-8")
         _publish(fresh, directory)
         remove_abandoned(directory.absolute())
     except OSError as error:
@@ -131,12 +131,12 @@ def save(
     return directory
 
 
-def _description(data: Path, rows: int, config: Mapping[str, Any], kind: Kind) -> str:
-    head = {"format": kind.name, "format_version": FORMAT_VERSION, "rows": rows, "sha256": _digest(data)}
+def _describe_data(data: Path, rows: int, config: Mapping[str, Any], kind: StorageFormat) -> str:
+    head = {"format": kind.name, "format_version": FORMAT_VERSION, "rows": rows, "sha256": _digest_file(data)}
     return json.dumps(head | {"versions": versions(), "config": dict(config)}, indent=2, ensure_ascii=False) + "\n"
 
 
-def _digest(path: Path) -> str:
+def _digest_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -149,7 +149,7 @@ def _publish(fresh: Path, directory: Path) -> None:
         os.replace(fresh / name, directory / name)
 
 
-def load(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any], Kind]:
+def load(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any], StorageFormat]:
     """The rows, the configuration and the kind that `save` wrote; raises `ExegeteError` for anything else."""
     for name in (DATA, CONFIG):
         if not (directory / name).is_file():
@@ -157,11 +157,11 @@ def load(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any], Kind]:
                 f"{directory} holds no saved attributions: {name} is missing; give a directory from save()"
             )
     description = _read_description(directory / CONFIG)
-    if _digest(directory / DATA) != description.get("sha256"):
+    if _digest_file(directory / DATA) != description.get("sha256"):
         raise ExegeteError(
             f"{directory / DATA} is not the file that {CONFIG} describes: damaged or half-saved; save again"
         )
-    kind = KINDS[description["format"]]
+    kind = FORMATS[description["format"]]
     return _read_rows(directory / DATA, kind), dict(description["config"]), kind
 
 
@@ -170,26 +170,28 @@ def _read_description(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ExegeteError(f"{path} is not readable JSON ({error}); save the attributions again") from error
-    if not isinstance(found, dict) or found.get("format") not in KINDS or not isinstance(found.get("config"), dict):
+    if not isinstance(found, dict) or found.get("format") not in FORMATS or not isinstance(found.get("config"), dict):
         raise ExegeteError(f"{path} does not describe saved attributions; give a directory from save()")
     if found.get("format_version") != FORMAT_VERSION:
         raise ExegeteError(f"{path} has format {found.get('format_version')}, this version reads {FORMAT_VERSION}")
     return found
 
 
-def _read_rows(path: Path, kind: Kind) -> list[dict[str, Any]]:
+def _read_rows(path: Path, kind: StorageFormat) -> list[dict[str, Any]]:
     try:
         content = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
         raise ExegeteError(f"{path} is not a readable Parquet file ({error}); save the attributions again") from error
     there = [one for one in kind.schema if one.name in content.column_names or one.name not in kind.newer]
-    wrong = [one.name for one in there if one.name not in content.column_names or not _fits(content, one, kind)]
+    wrong = [
+        one.name for one in there if one.name not in content.column_names or not _has_expected_type(content, one, kind)
+    ]
     if wrong:
         raise ExegeteError(f"{path}: expected the columns of saved attributions; missing or of another type: {wrong}")
     rows: list[dict[str, Any]] = content.select([one.name for one in there]).to_pylist()
     return rows
 
 
-def _fits(content: pa.Table, expected: pa.Field, kind: Kind) -> bool:
+def _has_expected_type(content: pa.Table, expected: pa.Field, kind: StorageFormat) -> bool:
     column = content.column(expected.name)
     return bool(column.type == expected.type) and (expected.name in kind.optional or column.null_count == 0)

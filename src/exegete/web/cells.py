@@ -39,7 +39,12 @@ def grid(rows: Sequence[str], columns: Sequence[str], values: ArrayLike, *, sign
     array = np.asarray(values, dtype=np.float64)
     top = np.max(np.abs(array), axis=1 if by_row else None, keepdims=True, initial=0.0, where=np.isfinite(array))
     cells = [
-        [Cell(float(value), colors.css_class(colors.level(float(value), float(most)), signed=signed)) for value in line]
+        [
+            Cell(
+                float(value), colors.level_to_css_class(colors.score_to_level(float(value), float(most)), signed=signed)
+            )
+            for value in line
+        ]
         for line, (most,) in zip(array, np.broadcast_to(top, (len(array), 1)), strict=True)
     ]
     return Grid(columns, list(zip(rows, cells, strict=True)))

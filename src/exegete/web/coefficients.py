@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from exegete.explainers import Explainer
-from exegete.studies.tables.coefficients import MAPS
+from exegete.studies.tables.coefficients import COEFFICIENTS
 from exegete.web.cells import Grid, grid
 
 
 def learns(method: Explainer) -> bool:
     """Whether the method has coefficients that can be shown."""
-    return type(method) in MAPS
+    return type(method) in COEFFICIENTS
 
 
 def coefficients(method: Explainer) -> dict[str, Grid]:
     """By kind of coefficient: a row a layer, the last one first."""
-    return {kind: _grid(values.detach().cpu(), method) for kind, values in MAPS[type(method)](method).items()}
+    return {kind: _grid(values.detach().cpu(), method) for kind, values in COEFFICIENTS[type(method)](method).items()}
 
 
 def _grid(values: Any, method: Any) -> Grid:

@@ -29,7 +29,7 @@ SCRIPTS = {
 @cache
 def templates() -> Environment:
     """Our templates, and those of reports."""
-    base = highlight.environment()
+    base = highlight.template_environment()
     loaders = [FileSystemLoader(ROOM / "templates"), *([base.loader] if base.loader else [])]
     return base.overlay(loader=ChoiceLoader(loaders))
 

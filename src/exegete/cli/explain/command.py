@@ -59,7 +59,7 @@ def explain(
     ray: Annotated[
         str | None, typer.Option("--ray", help="A corpus: on the Ray cluster of this address; auto: the one here.")
     ] = None,
-    rows_a_part: Annotated[int, typer.Option("--rows-a-part", min=1, help="A corpus: examples in a file.")] = 1000,
+    rows_per_part: Annotated[int, typer.Option("--rows-per-part", min=1, help="A corpus: examples in a file.")] = 1000,
     batch_size: options.BatchSize = None,
     seed: options.Seed = 0,
     device: options.Device = None,
@@ -134,7 +134,7 @@ def explain(
         loaded |= {} if task is None else {"task": task}
         choose(threads, hidden_size(model), device)
         named = options.columns(text_column, text_pair_column, label_column, rationale_column)
-        given = {"split": split, "target": target, "loading": loaded, "columns": named, "rows_a_part": rows_a_part}
+        given = {"split": split, "target": target, "loading": loaded, "columns": named, "rows_per_part": rows_per_part}
         given |= {"seed": seed, "batch_size": batch_size, "allow_nan": allow_nan, "method": methods, "stride": stride}
         corpus.run({"model": model, "data": data, "folder": output_dir, **given}, workers, threads, ray)
         return
@@ -176,8 +176,8 @@ def _show(
 ) -> None:
     from exegete.explainers.registry import describe_score
     from exegete.reports.highlighted.colors import LEVELS
-    from exegete.reports.tables.terminal_table import no_colors
-    from exegete.reports.terminal import render
+    from exegete.reports.tables.terminal_table import has_no_colors
+    from exegete.reports.terminal import render_attribution
 
     if output_dir is not None:
         found.save(output_dir)
@@ -188,7 +188,7 @@ def _show(
         typer.echo(found.to_json())
     else:
         for item in found:
-            console().print(render(item, unit=describe_score(item, task)))
+            console().print(render_attribution(item, unit=describe_score(item, task)))
         if task != "generation" and not quiet:
             small = f"{1 / (2 * LEVELS):.0%} of the strongest"
-            say(f"{'without a score' if no_colors() else 'without a colour'}: words of less than {small}")
+            say(f"{'without a score' if has_no_colors() else 'without a colour'}: words of less than {small}")

@@ -27,12 +27,12 @@ def run(given: dict[str, Any], workers: int, threads: int | None, ray: str | Non
     """Explains what is not yet explained; says how many rows there are and how to go on."""
     from exegete.cli.shared.options import target_of
     from exegete.studies.corpus.engines import explain_corpus
-    from exegete.studies.corpus.job import Job
+    from exegete.studies.corpus.job import CorpusJob
 
     folder = given["folder"]
     keeping(f"finished parts are kept in {folder}: the same command goes on")
     say_columns(given["data"], given["columns"])
-    job = Job(**given | {"target": target_of(given["target"], ())})
+    job = CorpusJob(**given | {"target": target_of(given["target"], ())})
     rows = explain_corpus(job, workers, threads=threads, ray=ray)
     if rows:
         say(f"{rows} rows are explained in {folder}; sum them up: exegete summary {folder}")

@@ -126,7 +126,7 @@ def serve(
     import uvicorn
 
     import exegete
-    from exegete.studies.compare.compare import native_methods
+    from exegete.studies.compare.compare import list_native_methods
     from exegete.web import Site
     from exegete.web.browse.stored import open_results
     from exegete.web.server import configuration
@@ -139,7 +139,7 @@ def serve(
     specs = options.split_ids(methods) or []
     if explained:
         choose(threads, max(hidden_size(each) or 0 for each in explained.values()), device)
-    specs = native_methods() if specs == ["all"] else specs
+    specs = list_native_methods() if specs == ["all"] else specs
     rows = _examples(data, split, None if study is None else limit or LIMIT, seed, explained)
     saved = saved_among(result or (), study)
     results = open_results([folder for folder in result or () if folder not in saved])
@@ -209,13 +209,13 @@ def _examples(
     if not models:
         raise ExegeteError("--data needs a --model to explain it")
     from exegete.models.encoding.labels import in_model_labels
-    from exegete.studies.compare.compare import with_label_names
+    from exegete.studies.compare.compare import add_label_names
 
     model = next(iter(models.values()))
     if model.task.name == "generation":
         return list(dataset)
     rows = in_model_labels(model, dataset)
-    return with_label_names(model, rows)
+    return add_label_names(model, rows)
 
 
 def _rooms(

@@ -31,13 +31,13 @@ def say(text: str) -> None:
 
 def show(board: Leaderboard, folder: Path) -> None:
     """A comparison's table; at the end, where it is seen first, its verdict, what disagrees, and the report's place."""
-    from exegete.reports.highlighted.pieces import clean
-    from exegete.reports.tables.terminal_table import table
-    from exegete.reports.tables.verdict import disagreements, verdict
+    from exegete.reports.highlighted.pieces import replace_control_characters
+    from exegete.reports.tables.terminal_table import fit_table
+    from exegete.reports.tables.verdict import format_disagreements, format_verdict
 
-    console().print(table(board))
-    for line in (verdict(board), *disagreements(board)):
-        console().print(clean(line), markup=False, highlight=False)
+    console().print(fit_table(board))
+    for line in (format_verdict(board), *format_disagreements(board)):
+        console().print(replace_control_characters(line), markup=False, highlight=False)
     say(f"report: {folder / 'report.html'}")
 
 
@@ -46,7 +46,7 @@ def show_difference(changes: pd.DataFrame, folder: Path, before: str, after: str
     from rich.table import Table
 
     from exegete.data.atomic_files import atomic_file
-    from exegete.studies.compare.difference import said
+    from exegete.studies.compare.difference import summarize_difference
 
     table = Table("method", "metric", "before", "after", "difference", "95 % interval", "p, Holm", box=None)
     for row in changes.to_dict("records"):
@@ -55,7 +55,7 @@ def show_difference(changes: pd.DataFrame, folder: Path, before: str, after: str
         table.add_row(row["method"], row["metric"], *figures, f"{row['p']:.2g}")
     console().print(f"before: {before}; after: {after}", markup=False, highlight=False)
     console().print(table)
-    console().print(said(changes), markup=False, highlight=False)
+    console().print(summarize_difference(changes), markup=False, highlight=False)
     with atomic_file(folder / "difference.csv") as fresh:
         changes.to_csv(fresh, index=False)
 

@@ -179,11 +179,11 @@ def table(
     Example: exegete study table studies/er-table-2.yaml --format tex
     """
     from exegete.studies.tables.report import FORMATS
-    from exegete.studies.tables.tables import study_table
+    from exegete.studies.tables.tables import make_study_table
 
     results = results_of(file, scale, output_dir)
     for each in [name] if name else list(results.grid.study.file.tables):
-        typer.echo(FORMATS[form.value](study_table(results, each)))
+        typer.echo(FORMATS[form.value](make_study_table(results, each)))
 
 
 @app.command()
@@ -214,7 +214,7 @@ def page(
     exegete study page studies/er-table-2.yaml
     """
     from exegete.data.atomic_files import atomic_file
-    from exegete.studies.tables.page import page as made
+    from exegete.studies.tables.page import fill_page as made
 
     for part, results in page_parts(files, output_dir):
         text = made(part, results)
@@ -271,15 +271,15 @@ def leaderboard(
     Example: exegete study leaderboard --output-dir runs
     """
     from exegete.errors import unknown
-    from exegete.reports.tables.csv_table import csv_table
-    from exegete.reports.tables.latex import latex
-    from exegete.reports.tables.terminal_table import table as drawn
+    from exegete.reports.tables.csv_table import render_board_csv
+    from exegete.reports.tables.latex import render_board_latex
+    from exegete.reports.tables.terminal_table import fit_table as drawn
     from exegete.studies.runs.store import Store
-    from exegete.studies.tables.leaderboards import leaderboards
+    from exegete.studies.tables.leaderboards import make_leaderboards
 
     if form not in ("text", "csv", "tex"):
         raise unknown("format", form, ("text", "csv", "tex"))
-    found = leaderboards(Store(output_dir))
+    found = make_leaderboards(Store(output_dir))
     if not found:
         raise ExegeteError(f"{output_dir} holds no judged explanations")
     for dataset, board in found.items():
@@ -287,7 +287,7 @@ def leaderboard(
         if form == "text":
             console().print(drawn(board))
         else:
-            typer.echo(csv_table(board) if form == "csv" else latex(board, dataset))
+            typer.echo(render_board_csv(board) if form == "csv" else render_board_latex(board, dataset))
 
 
 def _workers(

@@ -43,15 +43,15 @@ def opened(file: Path, scale: Scale, output_dir: Path, only: str | None) -> tupl
 
 def results_of(file: Path, scale: Scale, output_dir: Path) -> Results:
     """A study's finished runs."""
-    from exegete.studies.tables.results import collect
+    from exegete.studies.tables.results import collect_results
 
-    return collect(*opened(file, scale, output_dir, None))
+    return collect_results(*opened(file, scale, output_dir, None))
 
 
 def page_parts(files: Sequence[Path], output_dir: Path) -> Iterator[tuple[PagePart, dict[str, Results]]]:
     """Hand-written parts of pages, each with the results of its studies by name."""
-    from exegete.studies.tables.page import read_part
+    from exegete.studies.tables.page import read_page_part
 
     for file in files:
-        part = read_part(file)
+        part = read_page_part(file)
         yield part, {name: results_of(path, Scale(part.scale), output_dir) for name, path in part.studies.items()}

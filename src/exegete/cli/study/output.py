@@ -35,9 +35,9 @@ class Progress:
 def show_status(grid: Grid, store: Store) -> dict[str, str]:
     """Says what is done, what it took and what is left; gives the failed runs' reasons by title."""
     from exegete.studies.runs.estimate import in_words
-    from exegete.studies.tables.status import status
+    from exegete.studies.tables.status import get_status
 
-    now = status(grid, store)
+    now = get_status(grid, store)
     words = {"train": "training runs", "judge": "judgements"}
     counts = [f"{now.total[kind]} {word} ({now.done[kind]} done)" for kind, word in words.items() if now.total[kind]]
     console().print(f"{grid.study.name}: {now.total.total()} runs: {', '.join(counts)}", markup=False)
@@ -72,10 +72,10 @@ def write(grid: Grid, store: Store) -> bool:
     """Writes a study's report; a full disk is said, not raised. Gives whether there was room."""
     from exegete.studies.runs.run_cell import no_space
     from exegete.studies.tables.report import write_report
-    from exegete.studies.tables.results import collect
+    from exegete.studies.tables.results import collect_results
 
     try:
-        page = write_report(collect(grid, store), store.root / "studies" / grid.study.name)
+        page = write_report(collect_results(grid, store), store.root / "studies" / grid.study.name)
     except OSError as error:
         if not no_space(error):
             raise

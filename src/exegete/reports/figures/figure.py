@@ -18,21 +18,25 @@ _DIVERGING = LinearSegmentedColormap.from_list("exegete_signed", [LIGHT.negative
 _SEQUENTIAL = LinearSegmentedColormap.from_list("exegete_unsigned", ["#ffffff", LIGHT.unsigned[-1]])
 
 
-def curve_figure(curves: Sequence[Curve]) -> Figure:
+def plot_curves(curves: Sequence[Curve]) -> Figure:
     """One panel a metric, one line a method, with its band."""
     metrics = list(dict.fromkeys(curve.metric for curve in curves))
     methods = list(dict.fromkeys(curve.method for curve in curves))
-    figure, drawn = panels(len(metrics))
+    figure, drawn = make_panels(len(metrics))
     for axes, metric in zip(drawn, metrics, strict=True):
         chosen = [curve for curve in curves if curve.metric == metric]
         for curve in chosen:
             _draw_curve(axes, curve, methods.index(curve.method))
-        axes.set(title=literal(metric), xlabel=literal(chosen[0].x_label), ylabel=literal(chosen[0].y_label))
+        axes.set(
+            title=escape_mathtext(metric),
+            xlabel=escape_mathtext(chosen[0].x_label),
+            ylabel=escape_mathtext(chosen[0].y_label),
+        )
         axes.legend(fontsize="small")
     return figure
 
 
-def panels(count: int, height: float = 3.4) -> tuple[Figure, list[Axes]]:
+def make_panels(count: int, height: float = 3.4) -> tuple[Figure, list[Axes]]:
     """A figure with so many panels, three a line; `height` of a line in inches."""
     columns = min(3, max(1, count))
     lines = max(1, math.ceil(count / columns))
@@ -46,10 +50,10 @@ def _draw_curve(axes: Axes, curve: Curve, number: int) -> None:
     if curve.method.lower() == CONTROL:
         color, dashes = LIGHT.muted, ":"
     x, mean, low, high = (np.asarray(values, dtype=np.float64) for values in curve[2:6])
-    axes.plot(x, mean, color=color, linestyle=dashes, marker="o", markersize=3, label=literal(curve.method))
+    axes.plot(x, mean, color=color, linestyle=dashes, marker="o", markersize=3, label=escape_mathtext(curve.method))
     axes.fill_between(x, low, high, color=color, alpha=0.14, linewidth=0)
 
 
-def literal(text: str) -> str:
+def escape_mathtext(text: str) -> str:
     """The text as matplotlib shows it literally."""
     return text.replace("$", r"\$")

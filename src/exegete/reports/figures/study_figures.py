@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from exegete.reports.figures.figure import literal, panels
+from exegete.reports.figures.figure import escape_mathtext, make_panels
 from exegete.reports.highlighted.colors import LIGHT
 from exegete.reports.tables.leaderboard import Floats
 
@@ -51,9 +51,9 @@ class Matrix(NamedTuple):
     written: bool = True
 
 
-def strip_figure(strips: Sequence[Panel]) -> Figure:
+def plot_strips(strips: Sequence[Panel]) -> Figure:
     """One panel a measurement, one column a name: a dot a run, a line at the mean."""
-    figure, drawn = panels(len(strips), height=4.2)
+    figure, drawn = make_panels(len(strips), height=4.2)
     for axes, panel in zip(drawn, strips, strict=True):
         for place, values in enumerate(panel.values.values()):
             color = LIGHT.series[place % len(LIGHT.series)]
@@ -61,36 +61,42 @@ def strip_figure(strips: Sequence[Panel]) -> Figure:
             axes.scatter(place + shift, values, s=16, color=color, alpha=0.75, linewidths=0)
             if np.isfinite(values).any():
                 axes.hlines(np.nanmean(values), place - 0.3, place + 0.3, color=color)
-        axes.set_xticks(range(len(panel.values)), [literal(name) for name in panel.values], rotation=40, ha="right")
-        axes.set_title(literal(panel.title))
+        axes.set_xticks(
+            range(len(panel.values)), [escape_mathtext(name) for name in panel.values], rotation=40, ha="right"
+        )
+        axes.set_title(escape_mathtext(panel.title))
     return figure
 
 
-def scatter_figure(plots: Sequence[Sequence[Dots]], lines: Mapping[str, float] | None = None) -> Figure:
+def plot_scatter(plots: Sequence[Sequence[Dots]], lines: Mapping[str, float] | None = None) -> Figure:
     """One panel a pair of measurements, one colour and marker a series; `lines` are named vertical ones."""
-    figure, drawn = panels(len(plots), height=3.8)
+    figure, drawn = make_panels(len(plots), height=3.8)
     for axes, series in zip(drawn, plots, strict=True):
         for number, dots in enumerate(series):
             _draw_dots(axes, dots, number)
         for name, at in (lines or {}).items():
             axes.axvline(at, color=LIGHT.muted, linestyle="--", linewidth=1)
-            axes.annotate(literal(name), (at, 1), xycoords=("data", "axes fraction"), fontsize="x-small", va="top")
+            axes.annotate(
+                escape_mathtext(name), (at, 1), xycoords=("data", "axes fraction"), fontsize="x-small", va="top"
+            )
         if series:
-            axes.set(xlabel=literal(series[0].x_label), ylabel=literal(series[0].y_label))
-            axes.set_title(literal(series[0].title), fontsize="medium")
+            axes.set(xlabel=escape_mathtext(series[0].x_label), ylabel=escape_mathtext(series[0].y_label))
+            axes.set_title(escape_mathtext(series[0].title), fontsize="medium")
             axes.legend(fontsize="x-small")
     return figure
 
 
-def heat_figure(matrices: Sequence[Matrix]) -> Figure:
+def plot_heat_maps(matrices: Sequence[Matrix]) -> Figure:
     """One panel a matrix, with its values written in where there is room."""
     tallest = max((len(matrix.rows) for matrix in matrices), default=1)
-    figure, drawn = panels(len(matrices), height=2.2 + 0.35 * tallest)
+    figure, drawn = make_panels(len(matrices), height=2.2 + 0.35 * tallest)
     for axes, matrix in zip(drawn, matrices, strict=True):
         image = axes.imshow(matrix.values, vmin=-matrix.limit, vmax=matrix.limit, cmap="PuOr_r", aspect="auto")
-        axes.set_xticks(range(len(matrix.columns)), [literal(n) for n in matrix.columns], rotation=40, ha="right")
-        axes.set_yticks(range(len(matrix.rows)), [literal(name) for name in matrix.rows])
-        axes.set_title(literal(matrix.title))
+        axes.set_xticks(
+            range(len(matrix.columns)), [escape_mathtext(n) for n in matrix.columns], rotation=40, ha="right"
+        )
+        axes.set_yticks(range(len(matrix.rows)), [escape_mathtext(name) for name in matrix.rows])
+        axes.set_title(escape_mathtext(matrix.title))
         for (row, column), value in np.ndenumerate(matrix.values):
             if matrix.written and math.isfinite(value):
                 ink = "white" if abs(value) > 0.7 * matrix.limit else "black"
@@ -103,5 +109,5 @@ def _draw_dots(axes: Axes, dots: Dots, number: int) -> None:
     color, marker = LIGHT.series[number % len(LIGHT.series)], MARKERS[number % len(MARKERS)]
     axes.errorbar(
         dots.x, dots.y, xerr=dots.x_error, yerr=dots.y_error, fmt=marker, markersize=5, capsize=2, color=color,
-        alpha=0.85, linestyle="none", label=literal(dots.name),
+        alpha=0.85, linestyle="none", label=escape_mathtext(dots.name),
     )  # fmt: skip

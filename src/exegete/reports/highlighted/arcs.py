@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 LETTER, GAP, HEIGHT, LINE = 8.4, 9.0, 120.0, 24.0
 
 
-class Word(NamedTuple):
+class ArcLabel(NamedTuple):
     """A unit and where its middle is."""
 
     text: str
@@ -28,24 +28,24 @@ class Arc(NamedTuple):
     title: str
 
 
-class Arcs(NamedTuple):
+class ArcDiagram(NamedTuple):
     """A drawing of arcs, `width` × `height`; its words stand on the line `base`."""
 
     width: float
     height: float
     base: float
-    words: list[Word]
+    words: list[ArcLabel]
     arcs: list[Arc]
 
 
-def arcs(item: Attribution) -> Arcs | None:
+def layout_arcs(item: Attribution) -> ArcDiagram | None:
     """The drawing; None without pairs."""
     if not item.pairs:
         return None
-    names, words, x = item.words or item.tokens, list[Word](), 0.0
+    names, words, x = item.words or item.tokens, list[ArcLabel](), 0.0
     for name in names:
         width = LETTER * max(1, len(name))
-        words.append(Word(name, x + width / 2))
+        words.append(ArcLabel(name, x + width / 2))
         x += width + GAP
     strongest = max(abs(value) for _, _, value in item.pairs)
     base, drawn = min(HEIGHT, x / 2) + 4, list[Arc]()
@@ -53,7 +53,7 @@ def arcs(item: Attribution) -> Arcs | None:
         start, end = words[one].x, words[other].x
         top = base - max(12.0, min(HEIGHT, (end - start) / 2))
         path = f"M{start:.1f},{base:.1f} C{start:.1f},{top:.1f} {end:.1f},{top:.1f} {end:.1f},{base:.1f}"
-        css = colors.css_class(colors.level(value, strongest), signed=True)
+        css = colors.level_to_css_class(colors.score_to_level(value, strongest), signed=True)
         width = 1 + 3 * abs(value) / strongest if strongest else 1.0
         drawn.append(Arc(path, css, width, f"{names[one]} – {names[other]}: {value:+.3g}"))
-    return Arcs(x, base + LINE, base, words, drawn)
+    return ArcDiagram(x, base + LINE, base, words, drawn)

@@ -25,20 +25,20 @@ class Theme(NamedTuple):
     series: tuple[str, ...]
 
 
-def blend(start: str, end: str, share: float) -> str:
+def blend_colors(start: str, end: str, share: float) -> str:
     """The colour that lies `share` of the way from one to the other, as #rrggbb."""
-    pairs = zip(_channels(start), _channels(end), strict=True)
+    pairs = zip(_parse_channels(start), _parse_channels(end), strict=True)
     return "#" + "".join(f"{round(one + (other - one) * share):02x}" for one, other in pairs)
 
 
-def level(score: float, scale: float) -> int:
+def score_to_level(score: float, scale: float) -> int:
     """The shade of a score, -LEVELS to LEVELS, when `scale` is the strongest; 0 where either is not a finite number."""
     if not (math.isfinite(score) and math.isfinite(scale)) or scale <= 0:
         return 0
     return round(max(-1.0, min(1.0, score / scale)) * LEVELS)
 
 
-def shade(theme: Theme, step: int, *, signed: bool) -> str | None:
+def level_to_color(theme: Theme, step: int, *, signed: bool) -> str | None:
     """The ground of a level; None for level 0, and without sign for what is below it, which stay as they are."""
     if step == 0 or (step < 0 and not signed):
         return None
@@ -46,19 +46,19 @@ def shade(theme: Theme, step: int, *, signed: bool) -> str | None:
     return side[abs(step) - 1]
 
 
-def css_class(step: int, *, signed: bool) -> str:
+def level_to_css_class(step: int, *, signed: bool) -> str:
     """The CSS class of a level: p1.. for, n1.. against, u1.. unsigned; empty where there is no ground."""
     if step == 0 or (step < 0 and not signed):
         return ""
     return f"{'n' if step < 0 else 'p' if signed else 'u'}{abs(step)}"
 
 
-def _channels(color: str) -> tuple[int, int, int]:
+def _parse_channels(color: str) -> tuple[int, int, int]:
     return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
 
 
-def _ramp(start: str, end: str) -> tuple[str, ...]:
-    return tuple(blend(start, end, 0.1 + 0.9 * (step - 1) / (LEVELS - 1)) for step in range(1, LEVELS + 1))
+def _make_ramp(start: str, end: str) -> tuple[str, ...]:
+    return tuple(blend_colors(start, end, 0.1 + 0.9 * (step - 1) / (LEVELS - 1)) for step in range(1, LEVELS + 1))
 
 
 LIGHT = Theme(
@@ -69,9 +69,9 @@ LIGHT = Theme(
     line="#d5d9e0",
     accent="#0b57b0",
     gold="#16181d",
-    positive=_ramp("#ffffff", "#4c9bf0"),
-    negative=_ramp("#ffffff", "#f08a24"),
-    unsigned=_ramp("#ffffff", "#b184e8"),
+    positive=_make_ramp("#ffffff", "#4c9bf0"),
+    negative=_make_ramp("#ffffff", "#f08a24"),
+    unsigned=_make_ramp("#ffffff", "#b184e8"),
     series=("#0072b2", "#d55e00", "#007a5a", "#a8447f", "#5c4ab8", "#8a6500", "#2f7f98", "#5e6470"),
 )
 DARK = Theme(
@@ -82,9 +82,9 @@ DARK = Theme(
     line="#363c47",
     accent="#7ab8ff",
     gold="#f1f3f6",
-    positive=_ramp("#191c22", "#1d62bd"),
-    negative=_ramp("#191c22", "#a34c00"),
-    unsigned=_ramp("#191c22", "#7440b8"),
+    positive=_make_ramp("#191c22", "#1d62bd"),
+    negative=_make_ramp("#191c22", "#a34c00"),
+    unsigned=_make_ramp("#191c22", "#7440b8"),
     series=("#56b4e9", "#f08c42", "#2fc08d", "#e08cc0", "#a79bf0", "#e0b93c", "#7fc8dc", "#b5bcc8"),
 )
 THEMES = {"light": LIGHT, "dark": DARK}

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from exegete.reports.highlighted import colors
-from exegete.reports.highlighted.arcs import arcs
-from exegete.reports.highlighted.generated_view import lit
-from exegete.reports.highlighted.pieces import Piece, Spans, grid, pieces, scale
+from exegete.reports.highlighted.arcs import layout_arcs
+from exegete.reports.highlighted.generated_view import highlight_generated
+from exegete.reports.highlighted.pieces import Piece, Spans, cut_texts, largest_magnitude, patch_scores
 
 if TYPE_CHECKING:
     from exegete.reports.attributions import Attribution
     from exegete.reports.generated import GeneratedAttribution
 
 
-class Drawing(NamedTuple):
+class HighlightedExample(NamedTuple):
     """An attribution ready to be drawn: pieces of each text, or rows of image patches."""
 
     item: Attribution
@@ -29,7 +29,7 @@ class Drawing(NamedTuple):
 
 
 @cache
-def environment() -> Environment:
+def template_environment() -> Environment:
     """The templates; everything that is put into them is escaped."""
     folder = Path(__file__).parents[1] / "templates"
     templates = Environment(
@@ -39,39 +39,48 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.globals.update(themes=colors.THEMES, css_class=colors.css_class, draw=draw, lit=lit, arcs=arcs)
-    templates.filters.update(number=number, signed=signed_number)
+    templates.globals.update(
+        themes=colors.THEMES,
+        css_class=colors.level_to_css_class,
+        draw=highlight_attribution,
+        lit=highlight_generated,
+        arcs=layout_arcs,
+    )
+    templates.filters.update(number=format_number, signed=format_signed)
     return templates
 
 
-def draw(item: Attribution, rationale: Sequence[Spans | None] = ()) -> Drawing:
+def highlight_attribution(item: Attribution, rationale: Sequence[Spans | None] = ()) -> HighlightedExample:
     """The drawing of one attribution; `rationale` has the gold spans of each text."""
     if item.image_shape is None:
-        return Drawing(item, pieces(item, rationale), [])
-    top = scale(item)
-    cells = grid(item)
+        return HighlightedExample(item, cut_texts(item, rationale), [])
+    top = largest_magnitude(item)
+    cells = patch_scores(item)
     rows = [
-        [Piece("", float(score), colors.level(score, top), False, y * len(row) + x) for x, score in enumerate(row)]
+        [
+            Piece("", float(score), colors.score_to_level(score, top), False, y * len(row) + x)
+            for x, score in enumerate(row)
+        ]
         for y, row in enumerate(cells)
     ]
-    return Drawing(item, [], rows)
+    return HighlightedExample(item, [], rows)
 
 
-def fragment(items: Iterable[Attribution | GeneratedAttribution]) -> str:
+def render_fragment(items: Iterable[Attribution | GeneratedAttribution]) -> str:
     """The attributions as an HTML fragment with its own style, for a notebook."""
-    return environment().get_template("fragment.html.j2").render(items=list(items))
+    return template_environment().get_template("fragment.html.j2").render(items=list(items))
 
 
-def page(items: Iterable[Attribution | GeneratedAttribution]) -> str:
+def render_page(items: Iterable[Attribution | GeneratedAttribution]) -> str:
     """The attributions as one HTML page that needs no other file."""
-    return environment().get_template("attributions.html.j2").render(items=list(items), title="Attributions")
+    return template_environment().get_template("attributions.html.j2").render(items=list(items), title="Attributions")
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """A number with three significant digits; a dash where there is none."""
     return "–" if value is None or math.isnan(value) else f"{value:.3g}"
 
 
-def signed_number(value: float) -> str:
-    """As `number`, with its sign."""
+def format_signed(value: float) -> str:
+    """As `format_number`, with its sign."""
     return f"{value:+.3g}"

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from exegete.reports.highlighted import colors
 from exegete.reports.highlighted.colors import LIGHT
-from exegete.reports.highlighted.highlight import draw, number
+from exegete.reports.highlighted.highlight import format_number, highlight_attribution
 from exegete.reports.highlighted.pieces import Piece
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Box(NamedTuple):
     ground: str | None
 
 
-def data_address(image: Any) -> str:
+def encode_data_url(image: Any) -> str:
     """An image, made small, as the address of its PNG that a page can hold."""
     shown = image.convert("RGB")
     shown.thumbnail((SHOWN, SHOWN))
@@ -46,51 +46,51 @@ def data_address(image: Any) -> str:
     return f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"
 
 
-def picture(items: Sequence[Attribution], width: int = WIDTH) -> Image.Image:
+def draw_picture(items: Sequence[Attribution], width: int = WIDTH) -> Image.Image:
     """The attributions one below the other, each under its method and target."""
     parts, top = [], float(MARGIN)
     for item in items:
-        boxes, bottom = _laid_out(item, top + LINE, width)
+        boxes, bottom = _lay_out_boxes(item, top + LINE, width)
         parts.append((item, top, boxes))
         top = bottom + LINE
     image = Image.new("RGB", (width, min(int(top) + MARGIN // 2, HIGHEST)), LIGHT.surface)
     canvas = ImageDraw.Draw(image)
     for item, start, boxes in parts:
-        title = f"{item.method} explains {item.target_label} ({number(item.probability)})"
-        canvas.text((MARGIN, start), title, font=_font(SMALL), fill=LIGHT.muted)
+        title = f"{item.method} explains {item.target_label} ({format_number(item.probability)})"
+        canvas.text((MARGIN, start), title, font=_load_font(SMALL), fill=LIGHT.muted)
         for box in boxes:
             if box.ground is not None:
                 corner = (box.x + box.width, box.y + box.height)
                 canvas.rounded_rectangle(((box.x, box.y), corner), radius=3, fill=box.ground)
-            canvas.text((box.x, box.y + 2), box.text, font=_font(SIZE), fill=LIGHT.text)
+            canvas.text((box.x, box.y + 2), box.text, font=_load_font(SIZE), fill=LIGHT.text)
     return image
 
 
-def _laid_out(item: Attribution, top: float, width: int) -> tuple[list[Box], float]:
+def _lay_out_boxes(item: Attribution, top: float, width: int) -> tuple[list[Box], float]:
     """Boxes, and where they end."""
-    drawing = draw(item)
+    drawing = highlight_attribution(item)
     if drawing.patches:
         boxes = [
-            Box(MARGIN + CELL * x, top + CELL * y, CELL - 1, CELL - 1, "", _ground(piece, signed=item.signed))
+            Box(MARGIN + CELL * x, top + CELL * y, CELL - 1, CELL - 1, "", _background(piece, signed=item.signed))
             for y, row in enumerate(drawing.patches)
             for x, piece in enumerate(row)
         ]
         return boxes, top + CELL * len(drawing.patches)
     boxes, x, y = [], float(MARGIN), top
     for side in drawing.sides:
-        for text, piece in _chunks(side):
-            size = _font(SIZE).getlength(text)
+        for text, piece in _split_at_breaks(side):
+            size = _load_font(SIZE).getlength(text)
             if text == "\n" or (x + size > width - MARGIN and x > MARGIN):
                 x, y = float(MARGIN), y + LINE
             if text.strip() or x > MARGIN:
                 shown = text.replace("\n", " ")
-                boxes.append(Box(x, y, size, LINE - 8, shown, _ground(piece, signed=item.signed)))
+                boxes.append(Box(x, y, size, LINE - 8, shown, _background(piece, signed=item.signed)))
                 x += size if text != "\n" else 0
         x, y = float(MARGIN), y + LINE
     return boxes, y
 
 
-def _chunks(side: Sequence[Piece]) -> Iterator[tuple[str, Piece]]:
+def _split_at_breaks(side: Sequence[Piece]) -> Iterator[tuple[str, Piece]]:
     """Pieces of one line each; stretches between words character by character, so that lines can break there."""
     for piece in side:
         if piece.score is not None:
@@ -99,11 +99,11 @@ def _chunks(side: Sequence[Piece]) -> Iterator[tuple[str, Piece]]:
             yield from ((character, piece) for character in piece.text)
 
 
-def _ground(piece: Piece, *, signed: bool) -> str | None:
-    return colors.shade(LIGHT, piece.level, signed=signed)
+def _background(piece: Piece, *, signed: bool) -> str | None:
+    return colors.level_to_color(LIGHT, piece.level, signed=signed)
 
 
 @cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
+def _load_font(size: int) -> ImageFont.FreeTypeFont:
     """The font that comes with matplotlib."""
     return ImageFont.truetype(font_manager.findfont("DejaVu Sans"), size)

@@ -16,11 +16,11 @@ from exegete.data.cards import MetricCard
 from exegete.reports.figures import curves as drawn
 from exegete.reports.figures.curves import Curve
 from exegete.reports.highlighted.colors import LIGHT
-from exegete.reports.highlighted.highlight import environment, number
+from exegete.reports.highlighted.highlight import format_number, template_environment
 from exegete.reports.highlighted.pieces import Spans
-from exegete.reports.tables.cells import BEST, CHANCE, cells
+from exegete.reports.tables.cells import BEST, CHANCE, make_cells
 from exegete.reports.tables.leaderboard import CONTROL, Leaderboard
-from exegete.reports.tables.verdict import leading, verdict
+from exegete.reports.tables.verdict import find_leaders, format_verdict
 
 if TYPE_CHECKING:
     from exegete.reports.attributions import Attribution
@@ -47,7 +47,7 @@ class ExampleView:
     picture: str = ""
 
 
-def report_html(
+def render_report(
     title: str,
     leaderboard: Leaderboard,
     curves: Sequence[Curve] = (),
@@ -58,35 +58,41 @@ def report_html(
 
     Works offline and without scripts; the script only sorts and filters. Everything given here is escaped.
     """
-    script = _script()
-    titles = _titles(leaderboard, curves, examples)
+    script = _read_script()
+    titles = _method_titles(leaderboard, curves, examples)
     return (
-        environment()
+        template_environment()
         .get_template("report.html.j2")
         .render(
             title=title,
             board=leaderboard,
-            cells=cells(leaderboard),
-            verdict=verdict(leaderboard),
+            cells=make_cells(leaderboard),
+            verdict=format_verdict(leaderboard),
             BEST=BEST,
             CHANCE=CHANCE,
             examples=examples,
             titles=titles,
-            charts=drawn.charts(curves, titles, len(LIGHT.series), _standing_out(leaderboard, titles)),
+            charts=drawn.make_charts(curves, titles, len(LIGHT.series), _choose_shown_methods(leaderboard, titles)),
             width=drawn.WIDTH,
             height=drawn.HEIGHT,
             meta=list(flatten(meta or {})),
-            bounds=bounds,
+            bounds=format_bounds,
             script=Markup(script),  # noqa: S704  # our own file, the only thing that is not escaped
-            script_hash=_hash(script),
+            script_hash=_hash_script(script),
         )
     )
 
 
-def board_html(board: Leaderboard) -> str:
+def render_leaderboard_html(board: Leaderboard) -> str:
     """The verdict and the table as an HTML fragment with its own style, for a notebook."""
-    shown = {"board": board, "cells": cells(board), "verdict": verdict(board), "BEST": BEST, "CHANCE": CHANCE}
-    return environment().get_template("board.html.j2").render(shown)
+    shown = {
+        "board": board,
+        "cells": make_cells(board),
+        "verdict": format_verdict(board),
+        "BEST": BEST,
+        "CHANCE": CHANCE,
+    }
+    return template_environment().get_template("board.html.j2").render(shown)
 
 
 def flatten(values: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -98,34 +104,34 @@ def flatten(values: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, values if isinstance(values, str) else json.dumps(values, ensure_ascii=False, default=str)
 
 
-def bounds(card: MetricCard) -> str:
+def format_bounds(card: MetricCard) -> str:
     """The range of one example's value in words."""
     low, high = card.bounds
     if low is None and high is None:
         return "any number"
     if high is None:
-        return f"at least {number(low)}"
-    return f"at most {number(high)}" if low is None else f"{number(low)} to {number(high)}"
+        return f"at least {format_number(low)}"
+    return f"at most {format_number(high)}" if low is None else f"{format_number(low)} to {format_number(high)}"
 
 
-def _titles(board: Leaderboard, curves: Sequence[Curve], examples: Sequence[ExampleView]) -> dict[str, str]:
+def _method_titles(board: Leaderboard, curves: Sequence[Curve], examples: Sequence[ExampleView]) -> dict[str, str]:
     """All methods, those of the table first, and what people call them."""
     shown = [method for example in examples for method in example.attributions]
     names = dict.fromkeys([*board.rows, *(curve.method for curve in curves), *shown])
     return {name: name for name in names} | dict(zip(board.rows, board.titles, strict=True))
 
 
-def _standing_out(board: Leaderboard, methods: Collection[str]) -> list[str]:
+def _choose_shown_methods(board: Leaderboard, methods: Collection[str]) -> list[str]:
     """The methods whose curves stand out at first: all where they are few, else the best few and the control."""
     if len(methods) <= FEW or not board.cards:
         return list(methods)
-    best = [board.rows[row] for row in leading(board)[: FEW - 1]] or board.rows[:1]
+    best = [board.rows[row] for row in find_leaders(board)[: FEW - 1]] or board.rows[:1]
     return [*best, *(name for name in methods if name.partition("?")[0] == CONTROL)]
 
 
-def _script() -> str:
+def _read_script() -> str:
     return (Path(__file__).parents[1] / "templates" / "report.js").read_text(encoding="utf-8")
 
 
-def _hash(script: str) -> str:
+def _hash_script(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from exegete.reports.highlighted.highlight import environment
+from exegete.reports.highlighted.highlight import template_environment
 from exegete.reports.pages.html import flatten
-from exegete.reports.tables.table import PaperTable, note, texts
+from exegete.reports.tables.paper_table import PaperTable, format_caption, format_cells
 
 
-def study_page(
+def render_study_page(
     title: str,
     notes: str,
     tables: Sequence[PaperTable],
@@ -18,6 +18,6 @@ def study_page(
     meta: Mapping[str, Any],
 ) -> str:
     """The page; `pictures` are captions with PNG images in base64. Everything given here is escaped."""
-    template = environment().get_template("study.html.j2")
-    drawn = [(table, texts(table), note(table)) for table in tables]
+    template = template_environment().get_template("study.html.j2")
+    drawn = [(table, format_cells(table), format_caption(table)) for table in tables]
     return template.render(title=title, notes=notes, tables=drawn, pictures=pictures, meta=list(flatten(meta)))

@@ -9,7 +9,7 @@ import math
 from exegete.reports.tables.leaderboard import Leaderboard
 
 
-def csv_table(board: Leaderboard) -> str:
+def render_board_csv(board: Leaderboard) -> str:
     """One line a method: `method`, then `<metric>_mean`, `_low`, `_high` and `_count`; an undefined number is empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

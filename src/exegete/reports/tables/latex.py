@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exegete.reports.tables.cells import ABSENT, BEST, Cell, cells
+from exegete.reports.tables.cells import ABSENT, BEST, TableCell, make_cells
 from exegete.reports.tables.leaderboard import Leaderboard
 
 _SPECIAL = {
@@ -23,18 +23,18 @@ _SPECIAL = {
 }
 
 
-def escape(text: str) -> str:
+def escape_latex(text: str) -> str:
     """The text as LaTeX shows it literally, on one line."""
     return "".join(_SPECIAL.get(character, character) for character in " ".join(text.split()))
 
 
-def latex(board: Leaderboard, caption: str = "", label: str = "") -> str:
+def render_board_latex(board: Leaderboard, caption: str = "", label: str = "") -> str:
     """A `table` environment with the means and their 95 % intervals; `caption` and `label` are plain text.
 
     How many examples there are and what brackets and bold numbers mean stands behind the caption.
     """
-    head = " & ".join(["Method", *(escape(card.title) for card in board.cards)])
-    body = [_row(name, row) for name, row in zip(board.titles, cells(board), strict=True)]
+    head = " & ".join(["Method", *(escape_latex(card.title) for card in board.cards)])
+    body = [_row(name, row) for name, row in zip(board.titles, make_cells(board), strict=True)]
     many = int(board.count.max(initial=0))
     note = f"Means over {many} example{'' if many == 1 else 's'}, in brackets 95 % bootstrap intervals. Bold: {BEST}."
     said = caption.rstrip(".")
@@ -49,20 +49,20 @@ def latex(board: Leaderboard, caption: str = "", label: str = "") -> str:
         *body,
         r"\bottomrule",
         r"\end{tabular}",
-        rf"\caption{{{escape(f'{said}. {note}' if caption else note)}}}",
+        rf"\caption{{{escape_latex(f'{said}. {note}' if caption else note)}}}",
         *([rf"\label{{{label}}}"] if label else []),
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str, row: list[Cell]) -> str:
-    return " & ".join([escape(name), *(_cell(cell) for cell in row)]) + r" \\"
+def _row(name: str, row: list[TableCell]) -> str:
+    return " & ".join([escape_latex(name), *(_cell(cell) for cell in row)]) + r" \\"
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: TableCell) -> str:
     if cell.mean == ABSENT:
         return "--"
     mean = rf"\textbf{{{cell.mean}}}" if cell.best else cell.mean
     interval = f"[{cell.interval.replace(' … ', ', ')}]"
-    return f"{mean} {{\\scriptsize {escape(interval)}}}" if cell.interval else mean
+    return f"{mean} {{\\scriptsize {escape_latex(interval)}}}" if cell.interval else mean

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
-from exegete.reports.tables.significance import corrected, p_values
+from exegete.reports.tables.significance import adjust_p_values, p_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +50,7 @@ class Leaderboard:
     chance: Flags
 
     @property
-    def judged(self) -> Leaderboard:
+    def without_costs(self) -> Leaderboard:
         """Without the columns of costs."""
         kept = [column for column, card in enumerate(self.cards) if card.family != "cost"]
         names = ("mean", "low", "high", "count", "best")
@@ -58,7 +58,7 @@ class Leaderboard:
         return replace(self, cards=[self.cards[column] for column in kept], **columns)
 
 
-def leaderboard(
+def make_leaderboard(
     results: pd.DataFrame,
     cards: Sequence[MetricCard],
     *,
@@ -77,16 +77,20 @@ def leaderboard(
     Raises `ExegeteError` for missing columns and for a pair that comes twice.
     """
     _check(results, cards, example)
-    rows, values = [str(name) for name in dict.fromkeys(results["method"])], _cube(results, cards, example)
+    rows, values = [str(name) for name in dict.fromkeys(results["method"])], _to_array(results, cards, example)
     count = np.isfinite(values).sum(axis=2)
-    mean = _mean(np.nansum(values, axis=2), count)
-    drawn = _means(values, resamples(values.shape[2], n_resamples, seed))
+    mean = _divide_where_defined(np.nansum(values, axis=2), count)
+    drawn = _resample_means(values, draw_resamples(values.shape[2], n_resamples, seed))
     low, high = _percentiles(drawn)
     ups = [card.higher_is_better for card in cards]
     costs = [card.family == "cost" for card in cards]
     low[:, costs], high[:, costs] = np.nan, np.nan
-    best = [_best(mean[:, c], drawn[:, :, c], count[:, c], up=up) for c, up in enumerate(ups)]
-    chance = _chance(rows, mean[:, 0], drawn[:, :, 0], count[:, 0], up=ups[0]) if ups else np.zeros(len(rows), bool)
+    best = [_find_best(mean[:, c], drawn[:, :, c], count[:, c], up=up) for c, up in enumerate(ups)]
+    chance = (
+        _find_chance_level(rows, mean[:, 0], drawn[:, :, 0], count[:, 0], up=ups[0])
+        if ups
+        else np.zeros(len(rows), bool)
+    )
     order = np.argsort(-mean[:, 0] if ups and ups[0] else mean[:, :1].sum(1), kind="stable")
     marks = np.stack(best, 1) if best else np.zeros(mean.shape, bool)
     marks[:, costs] = False
@@ -96,7 +100,7 @@ def leaderboard(
     return Leaderboard(names, shown, list(cards), *numbers, marks[order], chance[order])
 
 
-def resamples(n: int, n_resamples: int, seed: int) -> Counts:
+def draw_resamples(n: int, n_resamples: int, seed: int) -> Counts:
     """Which of n examples each bootstrap resample draws, [n_resamples, n]."""
     if n_resamples < 1:
         raise ExegeteError(f"n_resamples: expected at least 1, got {n_resamples}")
@@ -104,37 +108,37 @@ def resamples(n: int, n_resamples: int, seed: int) -> Counts:
     return generator.integers(max(n, 1), size=(n_resamples, n))
 
 
-def intervals(values: Floats, drawn: Counts) -> tuple[Floats, Floats]:
+def bootstrap_intervals(values: Floats, drawn: Counts) -> tuple[Floats, Floats]:
     """Percentile bootstrap interval of the mean of `values` [R, C, N] over N, without NaN: low and high, [R, C].
 
     `drawn` [resamples, N] are the examples of each resample; one that draws no defined example is left out.
     """
-    low, high = _percentiles(_means(values, drawn))
+    low, high = _percentiles(_resample_means(values, drawn))
     return low, high
 
 
-def _best(mean: Floats, drawn: Floats, count: Counts, *, up: bool) -> Flags:
+def _find_best(mean: Floats, drawn: Floats, count: Counts, *, up: bool) -> Flags:
     """Which of R methods are best by a metric or not told apart from the best, unless none of them stands out."""
     known = np.isfinite(mean)
     if not known.any():
         return known
     first = int(np.nanargmax(mean if up else -mean))
-    near = known & ~_apart(mean, drawn, count, first)
+    near = known & ~_differ_from(mean, drawn, count, first)
     return near if len(mean) == 1 or (~near & known).any() else np.zeros(len(mean), bool)
 
 
-def _chance(rows: Sequence[str], mean: Floats, drawn: Floats, count: Counts, *, up: bool) -> Flags:
+def _find_chance_level(rows: Sequence[str], mean: Floats, drawn: Floats, count: Counts, *, up: bool) -> Flags:
     """Which of R methods are not better than the one that is called random; none without it."""
     control = [row for row, name in enumerate(rows) if name.partition("?")[0] == CONTROL]
     if len(control) != 1:
         return np.zeros(len(rows), bool)
     gain = (mean - mean[control[0]]) * (1 if up else -1)
-    weak = np.isfinite(gain) & ~(_apart(mean, drawn, count, control[0]) & (gain > 0))
+    weak = np.isfinite(gain) & ~(_differ_from(mean, drawn, count, control[0]) & (gain > 0))
     weak[control] = False
     return np.asarray(weak)
 
 
-def _apart(mean: Floats, drawn: Floats, count: Counts, row: int) -> Flags:
+def _differ_from(mean: Floats, drawn: Floats, count: Counts, row: int) -> Flags:
     """Which of R methods differ from one by more than chance: `mean` and `count` [R], resampled means [resamples, R].
 
     No test of n pairs is surer than 2^(1-n), that of signs which all agree.
@@ -144,7 +148,7 @@ def _apart(mean: Floats, drawn: Floats, count: Counts, row: int) -> Flags:
     p = np.maximum(p, 2.0 ** (1 - np.minimum(count, count[row])))
     p[~np.isfinite(found)] = np.nan
     p[row] = np.nan
-    return np.less_equal(corrected(p.tolist(), "holm"), LEVEL)
+    return np.less_equal(adjust_p_values(p.tolist(), "holm"), LEVEL)
 
 
 def _check(results: pd.DataFrame, cards: Sequence[MetricCard], example: str) -> None:
@@ -157,7 +161,7 @@ def _check(results: pd.DataFrame, cards: Sequence[MetricCard], example: str) -> 
         raise ExegeteError(f"results: method {row['method']!r} has more than one row for example {row[example]!r}")
 
 
-def _cube(results: pd.DataFrame, cards: Sequence[MetricCard], example: str) -> Floats:
+def _to_array(results: pd.DataFrame, cards: Sequence[MetricCard], example: str) -> Floats:
     import pandas as pd
 
     rows, methods = pd.factorize(results["method"])
@@ -168,26 +172,29 @@ def _cube(results: pd.DataFrame, cards: Sequence[MetricCard], example: str) -> F
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def _mean(total: Floats, count: Counts | Floats) -> Floats:
+def _divide_where_defined(total: Floats, count: Counts | Floats) -> Floats:
     mean = np.full(total.shape, np.nan)
     np.divide(total, count, out=mean, where=count > 0)
     return mean
 
 
-def _resampled(filled: Floats, defined: NDArray[np.bool_], drawn: Counts) -> Floats:
+def _resample_means_of_chunk(filled: Floats, defined: NDArray[np.bool_], drawn: Counts) -> Floats:
     n = filled.shape[1]
     offsets = np.arange(len(drawn))[:, None] * n
     times = np.bincount((drawn + offsets).ravel(), minlength=len(drawn) * n).reshape(len(drawn), n).astype(np.float64)
-    return _mean(times @ filled.T, times @ defined.T.astype(np.float64))
+    return _divide_where_defined(times @ filled.T, times @ defined.T.astype(np.float64))
 
 
-def _means(values: Floats, drawn: Counts) -> Floats:
+def _resample_means(values: Floats, drawn: Counts) -> Floats:
     """The mean of `values` [R, C, N] over each resample's examples, [resamples, R, C]; NaN where none is defined."""
     methods, metrics, examples = values.shape
     flat = values.reshape(methods * metrics, examples)
     defined = np.isfinite(flat)
     filled = np.where(defined, flat, 0.0)
-    means = [_resampled(filled, defined, drawn[start : start + _CHUNK]) for start in range(0, len(drawn), _CHUNK)]
+    means = [
+        _resample_means_of_chunk(filled, defined, drawn[start : start + _CHUNK])
+        for start in range(0, len(drawn), _CHUNK)
+    ]
     return np.concatenate(means).reshape(len(drawn), methods, metrics)
 
 

@@ -29,20 +29,20 @@ class Summands(NamedTuple):
     figure: Callable[[Floats], Floats]
     examples: NDArray[np.int64]
 
-    def among(self, examples: NDArray[np.int64]) -> Summands:
+    def select(self, examples: NDArray[np.int64]) -> Summands:
         """Of these examples alone."""
         keep = np.isin(self.examples, examples)
         return Summands(self.values[keep], self.figure, self.examples[keep])
 
 
-def of_metric(values: Floats, examples: NDArray[np.int64] | None = None) -> Summands:
+def metric_summands(values: Floats, examples: NDArray[np.int64] | None = None) -> Summands:
     """The mean of an example-wise metric [N] over the examples where it is defined."""
     defined = np.isfinite(values)
     at = np.arange(len(values)) if examples is None else examples
     return Summands(np.stack([np.where(defined, values, 0.0), defined], 1).astype(np.float64), _ratio, at)
 
 
-def of_predictions(figure: str, predictions: pd.DataFrame) -> Summands:
+def prediction_summands(figure: str, predictions: pd.DataFrame) -> Summands:
     """A figure of the model: `accuracy`, `f1_macro`, `pearson` or `rmse`; see `exegete.training.loop.evaluation.score`.
 
     Raises:
@@ -67,7 +67,7 @@ def of_predictions(figure: str, predictions: pd.DataFrame) -> Summands:
     return Summands(counts, _macro_f1, at)
 
 
-def paired(
+def paired_test(
     one: Sequence[Summands],
     other: Sequence[Summands],
     method: Literal["bootstrap", "permutation"],
@@ -83,7 +83,7 @@ def paired(
         ExegeteError: not as many runs on one side as on the other, or no example in common.
     """
     shared = reduce(np.intersect1d, [run.examples for run in (*one, *other)])
-    a, b = (np.stack([run.among(shared).values for run in runs]) for runs in (one, other))
+    a, b = (np.stack([run.select(shared).values for run in runs]) for runs in (one, other))
     if a.shape != b.shape or not len(shared):
         raise ExegeteError(f"significance: expected the same runs and examples, got {a.shape[:2]} and {b.shape[:2]}")
     figure, generator = one[0].figure, np.random.default_rng(seed)
@@ -114,7 +114,7 @@ def p_values(found: Floats | np.float64, drawn: Floats) -> Floats:
     return np.asarray((extreme.sum(0) + 1) / (len(drawn) + 1))
 
 
-def corrected(p_values: Sequence[float], method: Literal["holm", "bh", "none"]) -> list[float]:
+def adjust_p_values(p_values: Sequence[float], method: Literal["holm", "bh", "none"]) -> list[float]:
     """Adjusted p-values: Holm (family-wise error) or Benjamini and Hochberg (false discovery rate); NaN stays."""
     p = np.asarray(p_values, dtype=np.float64)
     known = np.flatnonzero(np.isfinite(p))

@@ -13,8 +13,8 @@ from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
-from exegete.reports.highlighted.pieces import clean
-from exegete.reports.tables.cells import BEST, CHANCE, Cell, cells
+from exegete.reports.highlighted.pieces import replace_control_characters
+from exegete.reports.tables.cells import BEST, CHANCE, TableCell, make_cells
 from exegete.reports.tables.leaderboard import CONFIDENCE, Leaderboard
 
 GAP = 3
@@ -34,8 +34,8 @@ class FittedTable:
     plain: bool
 
     @cached_property
-    def _cells(self) -> list[list[Cell]]:
-        return cells(self.board)
+    def _cells(self) -> list[list[TableCell]]:
+        return make_cells(self.board)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
         shown, intervals = self._fitting(options.max_width)
@@ -59,9 +59,16 @@ class FittedTable:
         names = max(map(len, [*self._names(), CHANCE if self.board.chance.any() else ""]))
         drawn.add_column("method", width=max(min(names, room), self._longest()), overflow="fold")
         for column, wide in widths.items():
-            drawn.add_column(Text(clean(self.board.cards[column].title)), justify="right", width=wide, overflow="fold")
+            drawn.add_column(
+                Text(replace_control_characters(self.board.cards[column].title)),
+                justify="right",
+                width=wide,
+                overflow="fold",
+            )
         for name, weak, row in zip(self.board.titles, self.board.chance, self._cells, strict=True):
-            drawn.add_row(_name(name, weak), *(_cell(row[column], self.plain, intervals) for column in shown))
+            drawn.add_row(
+                _render_name(name, weak), *(_render_cell(row[column], self.plain, intervals) for column in shown)
+            )
         return drawn
 
     def _legend(self, shown: Sequence[int], intervals: bool) -> str:
@@ -76,7 +83,10 @@ class FittedTable:
         return f"{legend} Too narrow for {', '.join(gone)}: widen the terminal or see the report." if gone else legend
 
     def _names(self) -> list[str]:
-        return ["method", *(line for name in self.board.titles for line in clean(name).split("\n"))]
+        return [
+            "method",
+            *(line for name in self.board.titles for line in replace_control_characters(name).split("\n")),
+        ]
 
     def _longest(self) -> int:
         return max(len(word) for name in self._names() for word in name.split() or [""])
@@ -85,40 +95,40 @@ class FittedTable:
         return max(self._longest(), min(MAY_WRAP, max(map(len, self._names()))))
 
     def _width(self, column: int, intervals: bool) -> int:
-        texts = [_cell(row[column], self.plain, intervals).plain for row in self._cells]
-        *words, last, arrow = clean(self.board.cards[column].title).split(" ")
+        texts = [_render_cell(row[column], self.plain, intervals).plain for row in self._cells]
+        *words, last, arrow = replace_control_characters(self.board.cards[column].title).split(" ")
         return max(
             len(part) for part in [*words, f"{last} {arrow}", *(line for text in texts for line in text.split("\n"))]
         )
 
 
-def table(board: Leaderboard, *, plain: bool | None = None) -> FittedTable:
+def fit_table(board: Leaderboard, *, plain: bool | None = None) -> FittedTable:
     """The leaderboard: best bold, with an arrow to the better side and 95 % intervals; prints as wide as it may.
 
     `plain` marks the best with *; by default it is on where standard output shows no colours.
     """
-    return FittedTable(board, no_colors() if plain is None else plain)
+    return FittedTable(board, has_no_colors() if plain is None else plain)
 
 
-def plain_table(board: Leaderboard, width: int | None = None) -> str:
+def render_plain_table(board: Leaderboard, width: int | None = None) -> str:
     """The leaderboard as text without colours, as wide as the terminal (160 where there is none)."""
     console = Console(file=(out := StringIO()), width=width or shutil.get_terminal_size((160, 24)).columns)
-    console.print(table(board, plain=True))
+    console.print(fit_table(board, plain=True))
     return out.getvalue()
 
 
-def no_colors() -> bool:
+def has_no_colors() -> bool:
     """Whether standard output shows no colours: a pipe, NO_COLOR, a dumb terminal."""
     console = Console()
     return not console.is_terminal or console.no_color or console.color_system is None
 
 
-def _name(name: str, weak: bool) -> Text:
-    text = Text(clean(name))
+def _render_name(name: str, weak: bool) -> Text:
+    text = Text(replace_control_characters(name))
     return text.append(f"\n{CHANCE}", "dim") if weak else text
 
 
-def _cell(cell: Cell, plain: bool, interval: bool) -> Text:
+def _render_cell(cell: TableCell, plain: bool, interval: bool) -> Text:
     text = Text().append(cell.mean, "bold" if cell.best and not plain else None)
     if plain and cell.best:
         text.append("*")

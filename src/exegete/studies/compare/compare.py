@@ -36,7 +36,7 @@ from exegete.models.generation.model import GeneratingModel
 from exegete.models.loading.digest import weights_digest
 from exegete.models.windowed import WindowedModel
 from exegete.reports.attributions import Attributions
-from exegete.reports.waiting import waiting
+from exegete.reports.progress import progress_bar
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.judge import judge
 from exegete.studies.compare.shards import Parts, finished, remove_parts
@@ -137,11 +137,11 @@ def compare(
         rows = in_model_labels(model, data) if hasattr(data, "features") else [dict(as_row(row)) for row in given]
         rows = [dict(as_row(row)) for row in model.expanded(rows)]
         _check_no_unit(unit)
-    examples = with_label_names(model, rows)
-    chosen, judges = _methods(methods, seed, unit), _metrics(model, metrics, rows, unit)
-    if not unmarked and not _marked(rows):
-        _refuse([name for name, judge in judges.items() if judge.card.needs_rationale])
-    config = _config(model, rows, chosen, judges) | {"target": str(target), "seed": seed}
+    examples = add_label_names(model, rows)
+    chosen, judges = _make_methods(methods, seed, unit), _make_metrics(model, metrics, rows, unit)
+    if not unmarked and not _has_rationales(rows):
+        _refuse_rationale_metrics([name for name, judge in judges.items() if judge.card.needs_rationale])
+    config = _resolve_config(model, rows, chosen, judges) | {"target": str(target), "seed": seed}
     config |= ({"special_tokens": True} if special_tokens else {}) | ({} if unit is None else {"unit": unit})
     if batch_size and any(judge.compares_examples for judge in judges.values()):
         config["batch_size"] = batch_size
@@ -149,10 +149,10 @@ def compare(
     whole = None if folder is None else finished(folder, config)
     parts = None
     if whole is None:
-        parts, shards = Parts(folder, config), list(_shards(model, rows, batch_size))
+        parts, shards = Parts(folder, config), list(_make_chunks(model, rows, batch_size))
         passes = sum(sum(method.passes(AVERAGE_LENGTH)) for method in chosen.values())
         passes += PASSES_OF_A_METRIC * len(chosen) * len(judges)
-        with waiting(
+        with progress_bar(
             "comparing", len(rows), show_progress, lambda: passes * len(rows) * measure_pass(model, rows)
         ) as done:
             for indices in shards:
@@ -175,7 +175,7 @@ def compare(
     return comparison
 
 
-def _shards(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) -> Iterator[list[int]]:
+def _make_chunks(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) -> Iterator[list[int]]:
     """Indices of examples that are explained together: of similar length, and few enough to lose little."""
     size = batch_size or EXAMPLES_PER_PART
     for indices in make_batches(model, rows):
@@ -183,35 +183,35 @@ def _shards(model: ExplainedModel, rows: Sequence[Any], batch_size: int | None) 
             yield indices[start : start + size]
 
 
-def native_methods() -> list[str]:
+def list_native_methods() -> list[str]:
     """Every method that needs nothing but the model."""
     return [
         name for name, card in EXPLAINERS.cards(MethodCard).items() if not card.learned and card.family != "prompted"
     ]
 
 
-def _methods(
+def _make_methods(
     methods: Sequence[str | Explainer] | Mapping[str, str | Explainer] | None, seed: int, unit: Granularity | None
 ) -> dict[str, Explainer]:
     """Explainers by the name that the table shows; those with a seed get this one unless they name their own."""
     if methods is not None and not methods:
         raise ExegeteError("there is nothing to compare: no method was given")
     if isinstance(methods, Mapping):
-        return {name: _for_units(each, seed, unit) for name, each in methods.items()}
+        return {name: _make_explainer(each, seed, unit) for name, each in methods.items()}
     if methods is None:
         methods = USUAL_METHODS
     elif list(methods) == ["all"]:
-        methods = native_methods()
-    named = _named("methods", [(each if isinstance(each, str) else each.name, each) for each in methods])
-    return {name: _for_units(each, seed, unit) for name, each in named.items()}
+        methods = list_native_methods()
+    named = _by_unique_name("methods", [(each if isinstance(each, str) else each.name, each) for each in methods])
+    return {name: _make_explainer(each, seed, unit) for name, each in named.items()}
 
 
-def _for_units(method: str | Explainer, seed: int, unit: Granularity | None) -> Explainer:
+def _make_explainer(method: str | Explainer, seed: int, unit: Granularity | None) -> Explainer:
     """The explainer with this seed; of generated text, one that scores units of this size."""
     return make_seeded(method, seed) if unit is None else resolve_unit(method, unit, seed_params(method, seed))[0]
 
 
-def _metrics(
+def _make_metrics(
     model: ExplainedModel,
     metrics: Sequence[str | Metric] | None,
     rows: Sequence[dict[str, Any]],
@@ -219,22 +219,24 @@ def _metrics(
 ) -> dict[str, Metric]:
     """Metrics by column: their id, or all they were called where two share an id."""
     if metrics is None:
-        marked = _marked(rows)
-        usual = [_metric(name, unit) for name in (USUAL_METRICS if unit is None else USUAL_FOR_GENERATION)]
+        marked = _has_rationales(rows)
+        usual = [_make_metric(name, unit) for name in (USUAL_METRICS if unit is None else USUAL_FOR_GENERATION)]
         return {m.name: m for m in usual if m.applies(model) and (marked or not m.card.needs_rationale)}
     judged = [each for each in metrics if each not in (SECONDS.name, PEAK_MEMORY.name)]  # always measured
-    made = [(each, each if isinstance(each, Metric) else _metric(each, unit)) for each in judged]
+    made = [(each, each if isinstance(each, Metric) else _make_metric(each, unit)) for each in judged]
     count = Counter(each.name for _, each in made)
-    return _named("metrics", [(spec if isinstance(spec, str) and count[m.name] > 1 else m.name, m) for spec, m in made])
+    return _by_unique_name(
+        "metrics", [(spec if isinstance(spec, str) and count[m.name] > 1 else m.name, m) for spec, m in made]
+    )
 
 
-def _marked(rows: Sequence[dict[str, Any]]) -> bool:
+def _has_rationales(rows: Sequence[dict[str, Any]]) -> bool:
     """Whether people marked evidence, or it is known, in any row."""
     names = ("rationale", "rationale_pair", "evidence")
     return any(row.get(name) is not None for row in rows for name in names)
 
 
-def _refuse(metrics: Sequence[str]) -> None:
+def _refuse_rationale_metrics(metrics: Sequence[str]) -> None:
     """Raises ExegeteError where there are any of these metrics, which need rationales."""
     if metrics:
         one = len(metrics) == 1
@@ -244,7 +246,7 @@ def _refuse(metrics: Sequence[str]) -> None:
         )
 
 
-def _metric(spec: str, unit: Granularity | None) -> Metric:
+def _make_metric(spec: str, unit: Granularity | None) -> Metric:
     """The metric of a spec; of generated text on units of this size, which are removed, unless the spec says it."""
     if unit is None:
         return metric(spec)
@@ -259,7 +261,7 @@ def _check_no_unit(unit: Granularity | None) -> None:
         raise ExegeteError("unit= goes with generated text: give methods a granularity and metrics a level")
 
 
-def _named(what: str, given: Iterable[tuple[str, T]]) -> dict[str, T]:
+def _by_unique_name(what: str, given: Iterable[tuple[str, T]]) -> dict[str, T]:
     """By name. Raises ExegeteError where different ones have the same, since the table could show only one."""
     found = dict[str, T]()
     for name, each in given:
@@ -268,7 +270,7 @@ def _named(what: str, given: Iterable[tuple[str, T]]) -> dict[str, T]:
     return found
 
 
-def with_label_names(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def add_label_names(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with the name of their label, where they have a class."""
     if model.task.name not in ("classification", "multi_label"):
         return list(rows)
@@ -278,7 +280,7 @@ def with_label_names(model: ExplainedModel, rows: Sequence[dict[str, Any]]) -> l
     ]
 
 
-def _config(
+def _resolve_config(
     model: ExplainedModel, rows: Sequence[dict[str, Any]], methods: dict[str, Explainer], metrics: dict[str, Metric]
 ) -> dict[str, Any]:
     """All that the results depend on: the same configuration gives the same results, another one never these."""
@@ -289,13 +291,13 @@ def _config(
         "settings": model.settings,
         "labels": list(model.labels),
         "examples": len(rows),
-        "data": _contents(rows),
+        "data": _digest_rows(rows),
         "methods": {name: describe_explainer(method) for name, method in methods.items()},
         "metrics": {column: {"metric": metric.name, **metric.params} for column, metric in metrics.items()},
     }
 
 
-def _contents(rows: Sequence[dict[str, Any]]) -> str:
+def _digest_rows(rows: Sequence[dict[str, Any]]) -> str:
     """A digest of the rows, pictures included."""
     summary = blake2b(digest_size=8)
     for row in rows:

@@ -19,17 +19,17 @@ from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models.generation.prompt import named_sources
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.figures.curves import Curve
-from exegete.reports.figures.figure import curve_figure
-from exegete.reports.highlighted.picture import data_address
-from exegete.reports.highlighted.pieces import Spans, clean
-from exegete.reports.pages.html import ExampleView, board_html, report_html
-from exegete.reports.tables.csv_table import csv_table
-from exegete.reports.tables.latex import latex
-from exegete.reports.tables.leaderboard import Leaderboard, intervals, leaderboard, resamples
-from exegete.reports.tables.markdown import markdown
-from exegete.reports.tables.terminal_table import plain_table
-from exegete.reports.tables.verdict import verdict
-from exegete.studies.compare.difference import difference
+from exegete.reports.figures.figure import plot_curves
+from exegete.reports.highlighted.picture import encode_data_url
+from exegete.reports.highlighted.pieces import Spans, replace_control_characters
+from exegete.reports.pages.html import ExampleView, render_leaderboard_html, render_report
+from exegete.reports.tables.csv_table import render_board_csv
+from exegete.reports.tables.latex import render_board_latex
+from exegete.reports.tables.leaderboard import Leaderboard, bootstrap_intervals, draw_resamples, make_leaderboard
+from exegete.reports.tables.markdown import render_board_markdown
+from exegete.reports.tables.terminal_table import render_plain_table
+from exegete.reports.tables.verdict import format_verdict
+from exegete.studies.compare.difference import compute_difference
 from exegete.studies.compare.examples import EXAMPLES, read_examples, write_examples
 from exegete.studies.compare.judge import BY_LAYER
 from exegete.studies.compare.shards import read_config, read_frames
@@ -65,7 +65,7 @@ class Comparison:
 
     def _board(self, results: pd.DataFrame) -> Leaderboard:
         cards = [card for card in self.cards if card != PEAK_MEMORY or results[card.name].notna().all()]
-        return leaderboard(results, cards, titles=self.titles, seed=self.config.get("seed", 0))
+        return make_leaderboard(results, cards, titles=self.titles, seed=self.config.get("seed", 0))
 
     @property
     def titles(self) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Comparison:
 
     def difference(self, other: Comparison) -> pd.DataFrame:
         """What changed from another comparison of the same examples to this one, see `difference`."""
-        return difference(self, other)
+        return compute_difference(self, other)
 
     def to_pandas(self) -> pd.DataFrame:
         """The table of means: methods × metrics."""
@@ -83,19 +83,19 @@ class Comparison:
 
     def __repr__(self) -> str:
         board = self.leaderboard
-        return f"{clean(verdict(board))}\n{plain_table(board)}"
+        return f"{replace_control_characters(format_verdict(board))}\n{render_plain_table(board)}"
 
     def _repr_html_(self) -> str:
-        return board_html(self.leaderboard)
+        return render_leaderboard_html(self.leaderboard)
 
     def to_markdown(self) -> str:
         """The verdict and the table, best in bold, with intervals."""
-        return markdown(self.leaderboard)
+        return render_board_markdown(self.leaderboard)
 
     def to_latex(self, caption: str = "", label: str = "") -> str:
         """The table without costs, for the package booktabs; the verdict begins the caption unless one is given."""
         board = self.leaderboard
-        return latex(board.judged, caption or verdict(board), label)
+        return render_board_latex(board.without_costs, caption or format_verdict(board), label)
 
     def plot(self) -> Figure:
         """The faithfulness curves as a matplotlib figure, a panel a metric; it is returned, not shown.
@@ -108,11 +108,11 @@ class Comparison:
                 "there are no curves: compare by a metric over several budgets, as aopc_comprehensiveness"
             )
         curves = [curve._replace(method=self.titles[curve.method]) for curve in self._curves()]
-        return curve_figure(curves)
+        return plot_curves(curves)
 
     def to_html(self, title: str = "Comparison of explanations") -> str:
         """One self-contained page: sortable table, curves, and the same examples by every method."""
-        return report_html(title, self.leaderboard, self._curves(), self._views(), self.config)
+        return render_report(title, self.leaderboard, self._curves(), self._views(), self.config)
 
     def save(self, directory: str | Path) -> Path:
         """`results`, `curves` and `examples` (Parquet), `attributions/`, `table.csv`, `table.tex`, `report.html`."""
@@ -123,7 +123,7 @@ class Comparison:
         write_examples(folder / EXAMPLES, self.examples)
         self.attributions.save(folder / "attributions")
         board = self.leaderboard
-        texts = {"table.csv": csv_table(board), "table.tex": self.to_latex(), "report.html": self.to_html()}
+        texts = {"table.csv": render_board_csv(board), "table.tex": self.to_latex(), "report.html": self.to_html()}
         for name, text in texts.items():
             with atomic_file(folder / name) as fresh:
                 fresh.write_text(text, encoding="utf-8")
@@ -147,12 +147,12 @@ class Comparison:
 
     def _curves(self) -> list[Curve]:
         """Mean over examples with a 95 % interval at every budget."""
-        drawn = resamples(self.results["example"].nunique(), 1000, self.config.get("seed", 0))
+        drawn = draw_resamples(self.results["example"].nunique(), 1000, self.config.get("seed", 0))
         curves, headings = [], {card.name: card.heading for card in self.cards}
         for (method, metric), part in self.curves.groupby(["method", "metric"], sort=False):
             grid = part.pivot_table(index="x", columns="example", values="value", dropna=False)
             values = grid.to_numpy()[None]
-            low, high = intervals(values, drawn[:, : values.shape[2]] % values.shape[2])
+            low, high = bootstrap_intervals(values, drawn[:, : values.shape[2]] % values.shape[2])
             mean = grid.mean(axis=1).to_numpy()
             x, label = grid.index.to_numpy(), "layer"
             if metric != BY_LAYER:
@@ -175,13 +175,13 @@ class Comparison:
             texts=first.texts,
             label=row.get("label_name"),
             prediction=first.prediction_label,
-            rationale=_marked(row, first.texts),
+            rationale=_rationale_spans(row, first.texts),
             attributions=attributions,
-            picture=data_address(row["image"]) if "image" in row else "",
+            picture=encode_data_url(row["image"]) if "image" in row else "",
         )
 
 
-def _marked(row: Mapping[str, Any], texts: Sequence[str]) -> list[Spans | None]:
+def _rationale_spans(row: Mapping[str, Any], texts: Sequence[str]) -> list[Spans | None]:
     """The marked spans of each text; of generated text, all of each source that is evidence."""
     evidence = row.get("evidence")
     if evidence is None:

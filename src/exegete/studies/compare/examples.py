@@ -36,7 +36,7 @@ What an example does not have is null.
 
 def write_examples(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes the examples' rows to a Parquet file."""
-    content = pa.Table.from_pylist([_stored(row) for row in rows], schema=SCHEMA)
+    content = pa.Table.from_pylist([_to_stored_row(row) for row in rows], schema=SCHEMA)
     with atomic_file(path) as fresh:
         pq.write_table(content, fresh, compression="zstd")
 
@@ -45,10 +45,10 @@ def read_examples(path: Path, count: int) -> list[dict[str, Any]]:
     """The rows, without what each does not have; `count` empty ones where they were not kept (before version 0.2)."""
     if not path.exists():
         return [{} for _ in range(count)]
-    return [_restored(row) for row in pq.read_table(path).to_pylist()]
+    return [_from_stored_row(row) for row in pq.read_table(path).to_pylist()]
 
 
-def _stored(row: Mapping[str, Any]) -> dict[str, Any]:
+def _to_stored_row(row: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: row.get(name) for name in SCHEMA.names}
     if found["image"] is not None:
         buffer = BytesIO()
@@ -58,7 +58,7 @@ def _stored(row: Mapping[str, Any]) -> dict[str, Any]:
     return found | ({"exchange": json.dumps(exchange, ensure_ascii=False)} if exchange else {})
 
 
-def _restored(row: Mapping[str, Any]) -> dict[str, Any]:
+def _from_stored_row(row: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: value for name, value in row.items() if value is not None}
     if "image" in known:
         known["image"] = Image.open(BytesIO(known["image"]))

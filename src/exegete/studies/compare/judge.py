@@ -23,7 +23,7 @@ BY_LAYER = "AUC by layer"
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedExamples:
     """A batch's part of a comparison.
 
     `results`: one row per example and method, one column per metric. `curves`: one row per example, method, metric and
@@ -47,7 +47,7 @@ def judge(
     *,
     special_tokens: bool = False,
     allow_nan: bool = False,
-) -> Judged:
+) -> JudgedExamples:
     """Explains and judges B examples; special tokens have scores of 0, or with `special_tokens` the methods' own.
 
     All methods are judged together, so that a perturbed input that several ask for is run once. Scores that are not
@@ -56,7 +56,7 @@ def judge(
     with model.evaluating():
         logits = finite(model(batch).logits)
     explained = model.target(batch, target, logits)
-    explanations, costs = _explanations(model, batch, methods, explained, special_tokens)
+    explanations, costs = _explain_by_methods(model, batch, methods, explained, special_tokens)
     every = batch.select(list(range(len(batch))) * len(methods))
     for method, explanation in zip(methods.values(), explanations, strict=True):
         if not allow_nan:
@@ -66,17 +66,19 @@ def judge(
     targets = torch.cat([explained] * len(methods))
     keys = pd.DataFrame({"example": list(indices) * len(methods), "method": [m for m in methods for _ in indices]})
     with model.remember():
-        batches = {name: looked_at(every, metric) if special_tokens else every for name, metric in metrics.items()}
+        batches = {
+            name: include_special_tokens(every, metric) if special_tokens else every for name, metric in metrics.items()
+        }
         values = {
-            name: without(broken, _judged(model, batches[name], len(batch), scores, targets, metric))
+            name: set_undefined(broken, _judge_by_metric(model, batches[name], len(batch), scores, targets, metric))
             for name, metric in metrics.items()
         }
         curves = [
-            _curve(name, keys, metric.curve(model, batches[name], scores, targets), broken)
+            _curve_rows(name, keys, metric.curve(model, batches[name], scores, targets), broken)
             for name, metric in metrics.items()
         ]
     curves += [
-        _by_layer(model, batch, explained, explanation, keys[keys["method"] == method])
+        _layer_curve_rows(model, batch, explained, explanation, keys[keys["method"] == method])
         for method, explanation in zip(methods, explanations, strict=True)
     ]
     judged = pd.DataFrame({name: column.cpu().numpy() for name, column in values.items()})
@@ -85,16 +87,20 @@ def judge(
         for explainer, explanation in zip(methods.values(), explanations, strict=True)
     ]
     attributions = [item for items in described for item in items]
-    facts = pd.DataFrame([_facts(item) for item in attributions])
-    return Judged(pd.concat([keys, facts, judged, costs], axis=1), pd.concat(curves, ignore_index=True), attributions)
+    facts = pd.DataFrame([_example_facts(item) for item in attributions])
+    return JudgedExamples(
+        pd.concat([keys, facts, judged, costs], axis=1), pd.concat(curves, ignore_index=True), attributions
+    )
 
 
-def looked_at(batch: Batch, metric: Metric) -> Batch:
+def include_special_tokens(batch: Batch, metric: Metric) -> Batch:
     """The batch as a metric sees it whose `specials` are set: special tokens are content that nobody marked."""
     return replace(batch, content=batch.attended) if getattr(metric, "specials", False) else batch
 
 
-def _judged(model: ExplainedModel, every: Batch, size: int, scores: Tensor, targets: Tensor, metric: Metric) -> Tensor:
+def _judge_by_metric(
+    model: ExplainedModel, every: Batch, size: int, scores: Tensor, targets: Tensor, metric: Metric
+) -> Tensor:
     """A metric's values for all methods, in one call unless it compares the examples of a batch with each other."""
     if not metric.compares_examples:
         return metric.judge(model, every, scores, targets)[metric.name]
@@ -102,7 +108,7 @@ def _judged(model: ExplainedModel, every: Batch, size: int, scores: Tensor, targ
     return torch.cat([metric.judge(model, every.select(r), scores[r], targets[r])[metric.name] for r in rows])
 
 
-def _explanations(
+def _explain_by_methods(
     model: ExplainedModel, batch: Batch, methods: Mapping[str, Explainer], target: Tensor, special_tokens: bool
 ) -> tuple[list[Explanation], pd.DataFrame]:
     """Each method's explanation, and its cost: seconds an example, and the batch's peak memory in MiB."""
@@ -115,22 +121,25 @@ def _explanations(
     return explanations, pd.DataFrame(costs)
 
 
-def without(rows: Sequence[int], values: Tensor) -> Tensor:
+def set_undefined(rows: Sequence[int], values: Tensor) -> Tensor:
     """The values [B], those of some rows NaN."""
     gone = torch.tensor(rows, dtype=torch.long, device=values.device)
     return values.index_fill(0, gone, torch.nan) if rows else values
 
 
-def _curve(metric: str, keys: pd.DataFrame, points: Mapping[float, Tensor], broken: Sequence[int] = ()) -> pd.DataFrame:
+def _curve_rows(
+    metric: str, keys: pd.DataFrame, points: Mapping[float, Tensor], broken: Sequence[int] = ()
+) -> pd.DataFrame:
     """One row per example, method and budget."""
     drawn = points.items() if len(points) > 1 else ()
     parts = [
-        keys.assign(metric=metric, x=budget, value=without(broken, values).cpu().numpy()) for budget, values in drawn
+        keys.assign(metric=metric, x=budget, value=set_undefined(broken, values).cpu().numpy())
+        for budget, values in drawn
     ]
     return pd.concat(parts) if parts else keys.iloc[:0].assign(metric="", x=0.0, value=0.0)
 
 
-def _by_layer(
+def _layer_curve_rows(
     model: ExplainedModel, batch: Batch, target: Tensor, explanation: Explanation, keys: pd.DataFrame
 ) -> pd.DataFrame:
     """Plausibility of every layer's scores, for methods that have some, where people marked evidence."""
@@ -139,10 +148,10 @@ def _by_layer(
     values = {
         float(number): auc.judge(model, batch, scores, target)[auc.name] for number, scores in enumerate(layers, 1)
     }
-    return _curve(BY_LAYER, keys, values)
+    return _curve_rows(BY_LAYER, keys, values)
 
 
-def _facts(item: Attribution) -> dict[str, Any]:
+def _example_facts(item: Attribution) -> dict[str, Any]:
     """The columns beside the metrics in a row of results: target, prediction, probability, tokens, truncation."""
     return {
         "target": item.target_label,

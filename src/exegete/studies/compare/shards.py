@@ -16,7 +16,7 @@ from exegete.data.atomic_files import atomic_folder
 from exegete.data.provenance import digest, plain, versions, write_json
 from exegete.errors import ExegeteError
 from exegete.reports.attributions import Attribution, Attributions
-from exegete.studies.compare.judge import Judged
+from exegete.studies.compare.judge import JudgedExamples
 
 RUN = "exegete_run.json"
 HIDDEN = ".parts"
@@ -37,7 +37,7 @@ class Parts:
     """
 
     def __init__(self, folder: Path | None, config: dict[str, Any]) -> None:
-        self.folder, self.done = folder, dict[tuple[int, ...], Judged]()
+        self.folder, self.done = folder, dict[tuple[int, ...], JudgedExamples]()
         if folder is None:
             return
         self.hidden = folder / HIDDEN
@@ -52,7 +52,7 @@ class Parts:
     def __contains__(self, indices: Sequence[int]) -> bool:
         return tuple(indices) in self.done
 
-    def __setitem__(self, indices: Sequence[int], part: Judged) -> None:
+    def __setitem__(self, indices: Sequence[int], part: JudgedExamples) -> None:
         self.done[tuple(indices)] = part
         if self.folder is None:
             return
@@ -63,7 +63,7 @@ class Parts:
             part.curves.to_parquet(fresh / "curves.parquet", index=False)
             Attributions(part.attributions).save(fresh / "attributions")
 
-    def whole(self, shards: Sequence[Sequence[int]]) -> Judged:
+    def whole(self, shards: Sequence[Sequence[int]]) -> JudgedExamples:
         """The parts of these examples as one, sorted by method as asked for and then by example."""
         parts = [self.done[tuple(indices)] for indices in shards]
         results = pd.concat([part.results for part in parts], ignore_index=True)
@@ -71,7 +71,7 @@ class Parts:
         items = [item for part in parts for item in part.attributions]
         methods = {name: place for place, name in enumerate(dict.fromkeys(results["method"]))}
         order = sorted(results.index, key=lambda row: (methods[results["method"][row]], results["example"][row]))
-        return Judged(results.loc[order].reset_index(drop=True), curves, [items[row] for row in order])
+        return JudgedExamples(results.loc[order].reset_index(drop=True), curves, [items[row] for row in order])
 
 
 def remove_parts(folder: Path) -> None:
@@ -93,7 +93,7 @@ def remove_comparison(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def finished(folder: Path, config: dict[str, Any]) -> Judged | None:
+def finished(folder: Path, config: dict[str, Any]) -> JudgedExamples | None:
     """The stored results of a finished comparison of this configuration; None if there is none."""
     if not (folder / RUN).exists() or not (folder / "report.html").exists():
         return None
@@ -112,10 +112,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _read(folder: Path) -> Judged:
+def _read(folder: Path) -> JudgedExamples:
     results, curves = read_frames(folder)
     items: list[Attribution] = list(Attributions.load(folder / "attributions"))
-    return Judged(results, curves, items)
+    return JudgedExamples(results, curves, items)
 
 
 def read_frames(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:

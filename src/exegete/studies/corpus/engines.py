@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from exegete.errors import ExegeteError
-from exegete.studies.corpus.job import Job, explain_stripe
+from exegete.studies.corpus.job import CorpusJob, explain_shard
 from exegete.studies.corpus.parts import Parts
 
-STRIPES_A_WORKER = 4
+SHARDS_PER_WORKER = 4
 """Ray hands out so many stripes a worker, so that a quick one does more of them and a dead one's are done again."""
 
 
-def explain_corpus(job: Job, workers: int = 1, *, threads: int | None = None, ray: str | None = None) -> int:
+def explain_corpus(job: CorpusJob, workers: int = 1, *, threads: int | None = None, ray: str | None = None) -> int:
     """Explains what is not yet explained of a corpus; returns its number of rows.
 
     Under `accelerate launch` each process takes its share, on its own device. Otherwise:
@@ -31,25 +31,25 @@ def explain_corpus(job: Job, workers: int = 1, *, threads: int | None = None, ra
 
     state = PartialState()
     if state.num_processes > 1:
-        parts = explain_stripe(job, job.load(str(state.device)), state.process_index, state.num_processes)
+        parts = explain_shard(job, job.load(str(state.device)), state.process_index, state.num_processes)
         state.wait_for_everyone()
         return parts.finish() if state.is_main_process else 0
     if ray is not None:
-        _on_ray(job, workers, ray)
+        _explain_on_ray(job, workers, ray)
     elif workers > 1:
-        _on_workers(job, workers, threads)
+        _explain_on_workers(job, workers, threads)
     else:
-        return explain_stripe(job, job.load()).finish()
+        return explain_shard(job, job.load()).finish()
     return Parts(job.folder).finish()
 
 
-def _on_workers(job: Job, workers: int, threads: int | None) -> None:
+def _explain_on_workers(job: CorpusJob, workers: int, threads: int | None) -> None:
     from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, spawn
 
     from exegete.studies.workers.local import available_cores
 
     try:
-        spawn(_work, (job, workers, threads or max(1, available_cores() // workers)), nprocs=workers, daemon=True)
+        spawn(_run_worker, (job, workers, threads or max(1, available_cores() // workers)), nprocs=workers, daemon=True)
     except ProcessRaisedException as error:
         last = str(error).strip().splitlines()[-1]
         raise ExegeteError(last.removeprefix(f"{ExegeteError.__module__}.{ExegeteError.__qualname__}: ")) from error
@@ -57,20 +57,20 @@ def _on_workers(job: Job, workers: int, threads: int | None) -> None:
         raise ExegeteError(f"a worker died ({error}): the same command goes on where it stopped") from error
 
 
-def _work(number: int, job: Job, workers: int, threads: int) -> None:
+def _run_worker(number: int, job: CorpusJob, workers: int, threads: int) -> None:
     import torch
 
     from exegete.studies.workers.local import prepare
 
     prepare(threads)
     gpus = 0 if job.loading.get("device") else torch.cuda.device_count()
-    explain_stripe(job, job.load(f"cuda:{number % gpus}" if gpus else None), number, workers)
+    explain_shard(job, job.load(f"cuda:{number % gpus}" if gpus else None), number, workers)
 
 
-class _Stripes:
+class _ShardExplainer:
     """A worker of Ray Data: it gets numbers of stripes and gives the same back when their parts are written."""
 
-    def __init__(self, job: Job, stripes: int) -> None:
+    def __init__(self, job: CorpusJob, stripes: int) -> None:
         from exegete.studies.workers.local import prepare
 
         prepare(1)
@@ -78,11 +78,11 @@ class _Stripes:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         for stripe in batch["id"]:
-            explain_stripe(self.job, self.model, int(stripe), self.stripes)
+            explain_shard(self.job, self.model, int(stripe), self.stripes)
         return batch
 
 
-def _on_ray(job: Job, workers: int, address: str) -> None:
+def _explain_on_ray(job: CorpusJob, workers: int, address: str) -> None:
     try:
         import ray  # an extra
         import ray.data
@@ -90,7 +90,7 @@ def _on_ray(job: Job, workers: int, address: str) -> None:
         raise ExegeteError("--ray needs the extra 'cluster': pip install 'exegete[cluster]'") from error
     from exegete.studies.workers.on_ray import join
 
-    ours, stripes = not ray.is_initialized(), workers * STRIPES_A_WORKER
+    ours, stripes = not ray.is_initialized(), workers * SHARDS_PER_WORKER
     if ours:
         join(ray, None if address == "auto" else address)
     try:
@@ -99,7 +99,7 @@ def _on_ray(job: Job, workers: int, address: str) -> None:
         numbers = ray.data.from_items([{"id": stripe} for stripe in range(stripes)], override_num_blocks=stripes)
         pool = ray.data.ActorPoolStrategy(size=workers)
         options = {"batch_size": 1, "compute": pool, "num_cpus": 1, "num_gpus": gpus}
-        numbers.map_batches(_Stripes, fn_constructor_args=(job, stripes), **options).materialize()
+        numbers.map_batches(_ShardExplainer, fn_constructor_args=(job, stripes), **options).materialize()
     except ray.exceptions.RayTaskError as error:
         cause = error.cause if isinstance(error.cause, ExegeteError) else str(error).strip().splitlines()[-1]
         raise ExegeteError(str(cause)) from error

@@ -18,14 +18,14 @@ from exegete.explainers.registry import add_seed, default_method
 from exegete.models import ExplainedModel, load
 from exegete.models.encoding.labels import renumbering
 from exegete.models.loading.digest import weights_digest
-from exegete.reports.waiting import watched
+from exegete.reports.progress import is_interactive
 from exegete.studies.corpus.parts import Parts, explained_row
 
-ROWS_A_PART = 1000
+ROWS_PER_PART = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class CorpusJob:
     """A corpus to explain, and where the explanations go; plain values, so that other processes can do some of it.
 
     Args:
@@ -52,7 +52,7 @@ class Job:
     target: Any = "predicted"
     loading: Mapping[str, Any] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
-    rows_a_part: int = ROWS_A_PART
+    rows_per_part: int = ROWS_PER_PART
     seed: int = 0
     batch_size: int | None = None
     allow_nan: bool = False
@@ -67,7 +67,7 @@ class Job:
         return load(self.model, **{**self.loading, **({} if device is None else {"device": device})})
 
 
-def explain_stripe(job: Job, model: ExplainedModel, stripe: int = 0, stripes: int = 1) -> Parts:
+def explain_shard(job: CorpusJob, model: ExplainedModel, stripe: int = 0, stripes: int = 1) -> Parts:
     """Explains the parts number `stripe`, `stripe` + `stripes`, ... that are not there yet; memory holds one of them.
 
     Raises:
@@ -77,16 +77,16 @@ def explain_stripe(job: Job, model: ExplainedModel, stripe: int = 0, stripes: in
         raise ExegeteError("a corpus of generated text is explained by `exegete compare`: choose one method there")
     stream = job.stream()
     method = explainer(add_seed(job.method or default_method(model), job.seed))
-    parts = Parts(job.folder, _config(job, model, method, stream))
+    parts = Parts(job.folder, _resolve_config(job, model, method, stream))
     to_model = renumbering(model, stream.features)
-    shown = watched() and not stripe
+    shown = is_interactive() and not stripe
     number = -1
     with tqdm(desc="explaining", unit=" rows", disable=not shown, delay=1, leave=False) as bar:
-        for number, rows in enumerate(_cut(stream, job.rows_a_part)):
+        for number, rows in enumerate(_split_rows(stream, job.rows_per_part)):
             if number % stripes == stripe and not parts.has(number, rows):
-                first = number * job.rows_a_part
+                first = number * job.rows_per_part
                 try:
-                    found = _explained(job, model, method, [to_model(stream.decoded(row)) for row in rows], first)
+                    found = _explain_rows(job, model, method, [to_model(stream.decoded(row)) for row in rows], first)
                 except ExegeteError as error:
                     where = f"rows {first} to {first + len(rows) - 1} of {stream.spec}"
                     raise ExegeteError(f"{where} (counted from 0): {error}") from error
@@ -97,8 +97,8 @@ def explain_stripe(job: Job, model: ExplainedModel, stripe: int = 0, stripes: in
     return parts
 
 
-def _explained(
-    job: Job, model: ExplainedModel, method: Explainer, rows: list[dict[str, Any]], first: int
+def _explain_rows(
+    job: CorpusJob, model: ExplainedModel, method: Explainer, rows: list[dict[str, Any]], first: int
 ) -> list[dict[str, Any]]:
     each = [(first + number, one) for number, row in enumerate(rows) for one in model.expanded([row])]
     if not each:
@@ -106,22 +106,22 @@ def _explained(
     limits: dict[str, Any] = {"batch_size": job.batch_size, "allow_nan": job.allow_nan, "stride": job.stride}
     found = attribute(model, [row for _, row in each], method, job.target, show_progress=False, **limits)
     return [
-        explained_row(item, row, _label(model, row.get("label"))) | {"index": index}
+        explained_row(item, row, _label_name(model, row.get("label"))) | {"index": index}
         for item, (index, row) in zip(found, each, strict=True)
     ]
 
 
-def _label(model: ExplainedModel, label: Any) -> str | None:
+def _label_name(model: ExplainedModel, label: Any) -> str | None:
     return model.labels[label] if isinstance(label, int) else None if label is None else str(label)
 
 
-def _cut(rows: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
+def _split_rows(rows: Iterable[dict[str, Any]], size: int) -> Iterator[list[dict[str, Any]]]:
     each = iter(rows)
     while part := list(islice(each, size)):
         yield part
 
 
-def _config(job: Job, model: ExplainedModel, method: Explainer, stream: Stream) -> dict[str, Any]:
+def _resolve_config(job: CorpusJob, model: ExplainedModel, method: Explainer, stream: Stream) -> dict[str, Any]:
     """All that the explanations depend on but the rows, of which each part has a digest."""
     return {
         "model": model.config._name_or_path,
@@ -132,6 +132,6 @@ def _config(job: Job, model: ExplainedModel, method: Explainer, stream: Stream) 
         "split": stream.split,
         "method": describe_explainer(method),
         "target": str(job.target),
-        "rows_a_part": job.rows_a_part,
+        "rows_per_part": job.rows_per_part,
         **({} if job.stride is None else {"stride": job.stride}),
     }

@@ -16,11 +16,11 @@ from exegete.data.atomic_files import atomic_file
 from exegete.data.provenance import digest, versions, write_json
 from exegete.errors import ExegeteError
 from exegete.reports.attributions import Attribution
-from exegete.reports.storage import ATTRIBUTIONS, SPANS, Kind, table
+from exegete.reports.storage import ATTRIBUTIONS, SPANS, StorageFormat, to_arrow_table
 
 HEAD, CARD, PART = "corpus.json", "README.md", re.compile(r"part-(\d{6})\.parquet")
 ROWS = b"exegete_rows"
-KIND = Kind(
+KIND = StorageFormat(
     "exegete-corpus",
     pa.schema([*ATTRIBUTIONS.schema, pa.field("label", pa.string()), pa.field("rationale", SPANS)]),
 )
@@ -96,7 +96,7 @@ class Parts:
     def write(self, number: int, rows: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
         """Writes a part, whole or not at all: explanations, and a digest of the rows that they explain."""
         with atomic_file(self.path(number)) as fresh:
-            content = table(found, KIND).replace_schema_metadata({ROWS: rows_digest(rows)})
+            content = to_arrow_table(found, KIND).replace_schema_metadata({ROWS: rows_digest(rows)})
             pq.write_table(content, fresh, compression="zstd")
 
     def finish(self) -> int:

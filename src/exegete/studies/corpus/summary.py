@@ -15,14 +15,20 @@ from scipy.stats import rankdata
 
 from exegete.errors import ExegeteError
 from exegete.studies.corpus.parts import Parts
-from exegete.studies.corpus.words import LEAST, Words, distance, drift, shares
+from exegete.studies.corpus.words import (
+    MIN_EXAMPLES,
+    WordStatistics,
+    compute_distance,
+    compute_drift,
+    compute_word_shares,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     from sklearn.cluster import MiniBatchKMeans
 
 COLUMNS = ["index", "texts", "words", "word_scores", "word_spans", "target_label", "rationale", "signed"]
-FEATURES, AT_A_TIME = 4096, 1000
+FEATURES, BATCH_SIZE = 4096, 1000
 """Words are hashed to so many numbers before they are clustered, so many examples at a time."""
 
 
@@ -41,10 +47,10 @@ class Cluster:
 
 
 @dataclass(frozen=True)
-class Summary:
+class CorpusSummary:
     """The findings of `summarise`.
 
-    `words`: see `Words.table`. `clusters`: largest first. `agreement`: the mean AUC of words' scores against
+    `words`: see `Words.table`. `clusters`: largest first. `rationale_auc`: the mean AUC of words' scores against
     rationales, over so many `judged` examples; `disagreeing`: (AUC, example's number, text), worst first. `drift`: see
     there, and `distance` between the two corpora; None where there is no other. `labels`: examples by class. `signed`:
     whether scores tell evidence for a class from evidence against it.
@@ -62,13 +68,13 @@ class Summary:
     other_labels: dict[str, int] | None
     signed: bool = True
 
-    def plain(self, top: int = 10) -> dict[str, Any]:
+    def to_dict(self, top: int = 10) -> dict[str, Any]:
         """Values that JSON can hold, `top` of each list (of words: for each class)."""
         tables = {"words": self.words.groupby("label", sort=False).head(top)}
         tables |= {} if self.drift is None else {"drift": self.drift.head(top)}
         found = {name: frame.to_dict("records") for name, frame in tables.items()}
         clusters = [
-            {"size": one.size, "labels": dict(one.labels), "words": one.words, "examples": _sorted(one.nearest)}
+            {"size": one.size, "labels": dict(one.labels), "words": one.words, "examples": _sort_nearest(one.nearest)}
             for one in self.clusters
         ]
         facts = ("rows", "labels", "agreement", "judged", "distance", "other_labels")
@@ -83,9 +89,14 @@ class Summary:
 
 
 def summarise(
-    folder: str | Path, against: str | Path | None = None, *, clusters: int = 8, top: int = 10, least: int = LEAST,
+    folder: str | Path,
+    against: str | Path | None = None,
+    *,
+    clusters: int = 8,
+    top: int = 10,
+    least: int = MIN_EXAMPLES,
     seed: int = 0,
-) -> Summary:  # fmt: skip
+) -> CorpusSummary:
     """Sums up what `exegete explain --data` wrote. Memory grows with the vocabulary, not with the corpus.
 
     Args:
@@ -101,34 +112,34 @@ def summarise(
             methods.
     """
     parts = Parts(Path(folder))
-    words, ranked, total, judged = Words(), list[tuple[float, int, str]](), 0.0, 0
+    words, ranked, total, judged = WordStatistics(), list[tuple[float, int, str]](), 0.0, 0
     signed = True
     for row in parts.rows(COLUMNS):
         if not row["words"]:
             raise ExegeteError(f"{folder} has no words to sum up: summaries are of texts")
-        words.add(row["target_label"], shares(row))
+        words.add(row["target_label"], compute_word_shares(row))
         signed = row["signed"]
-        auc = agreement(row)
+        auc = rationale_auc(row)
         if auc is not None:
             total, judged = total + auc, judged + 1
-            _keep(ranked, (-auc, -row["index"], " / ".join(row["texts"])), top)
-    other = None if against is None else _other(parts, Path(against))
-    return Summary(
+            _push_bounded(ranked, (-auc, -row["index"], " / ".join(row["texts"])), top)
+    other = None if against is None else _read_word_statistics(parts, Path(against))
+    return CorpusSummary(
         rows=parts.head["rows"],
         labels=dict(words.examples),
         words=words.table(least),
-        clusters=_clustered(parts, clusters, top, seed),
+        clusters=_find_clusters(parts, clusters, top, seed),
         agreement=total / judged if judged else float("nan"),
         judged=judged,
         disagreeing=[(-auc, -index, text) for auc, index, text in sorted(ranked, reverse=True)],
-        drift=None if other is None else drift(other, words, least),
-        distance=None if other is None else distance(other, words),
+        drift=None if other is None else compute_drift(other, words, least),
+        distance=None if other is None else compute_distance(other, words),
         other_labels=None if other is None else dict(other.examples),
         signed=signed,
     )
 
 
-def agreement(row: Mapping[str, Any]) -> float | None:
+def rationale_auc(row: Mapping[str, Any]) -> float | None:
     """The chance that a marked word scores above one that is not marked; None where one of both is missing."""
     if row["rationale"] is None:
         return None
@@ -144,25 +155,25 @@ def agreement(row: Mapping[str, Any]) -> float | None:
     return float((rankdata(row["word_scores"])[marked].sum() - yes * (yes + 1) / 2) / (yes * no))
 
 
-def _other(parts: Parts, folder: Path) -> Words:
+def _read_word_statistics(parts: Parts, folder: Path) -> WordStatistics:
     other = Parts(folder)
     if other.config["method"] != parts.config["method"]:
         raise ExegeteError(f"{folder} was explained by another method than {parts.folder}: drift needs the same one")
-    return Words(other.rows(["words", "word_scores", "target_label"]))
+    return WordStatistics(other.rows(["words", "word_scores", "target_label"]))
 
 
-def _clustered(parts: Parts, count: int, top: int, seed: int) -> list[Cluster]:
+def _find_clusters(parts: Parts, count: int, top: int, seed: int) -> list[Cluster]:
     """The clusters, largest first: one pass finds their centres, another what is in them."""
     from sklearn.cluster import MiniBatchKMeans
 
     rows = parts.head["rows"]
-    means = MiniBatchKMeans(min(count, rows), random_state=seed, n_init=1, batch_size=AT_A_TIME)
-    for batch in _batches(parts, ["words", "word_scores"]):
+    means = MiniBatchKMeans(min(count, rows), random_state=seed, n_init=1, batch_size=BATCH_SIZE)
+    for batch in _read_batches(parts, ["words", "word_scores"]):
         if len(batch) >= means.n_clusters:
-            means.partial_fit(_hashed(batch))
+            means.partial_fit(_hash_words(batch))
     found = [Cluster() for _ in range(means.n_clusters)]
-    for batch in _batches(parts, ["index", "texts", "words", "word_scores", "target_label"]):
-        _assign(means, batch, found, top)
+    for batch in _read_batches(parts, ["index", "texts", "words", "word_scores", "target_label"]):
+        _assign_to_clusters(means, batch, found, top)
     usual = defaultdict[str, float](float)
     for each in found:
         for word, mass in each.mass.items():
@@ -173,33 +184,33 @@ def _clustered(parts: Parts, count: int, top: int, seed: int) -> list[Cluster]:
     return sorted((each for each in found if each.size), key=lambda each: -each.size)
 
 
-def _assign(means: MiniBatchKMeans, batch: list[dict[str, Any]], found: list[Cluster], top: int) -> None:
-    distances = means.transform(_hashed(batch))
+def _assign_to_clusters(means: MiniBatchKMeans, batch: list[dict[str, Any]], found: list[Cluster], top: int) -> None:
+    distances = means.transform(_hash_words(batch))
     for row, nearest, away in zip(batch, distances.argmin(1), distances.min(1), strict=True):
         cluster = found[nearest]
         cluster.size += 1
         cluster.labels[row["target_label"]] += 1
-        for word, share in shares(row).items():
+        for word, share in compute_word_shares(row).items():
             cluster.mass[word] = cluster.mass.get(word, 0.0) + share
-        _keep(cluster.nearest, (-float(away), -row["index"], " / ".join(row["texts"])), top)
+        _push_bounded(cluster.nearest, (-float(away), -row["index"], " / ".join(row["texts"])), top)
 
 
-def _hashed(batch: list[dict[str, Any]]) -> Any:
+def _hash_words(batch: list[dict[str, Any]]) -> Any:
     from sklearn.feature_extraction import FeatureHasher
     from sklearn.preprocessing import normalize
 
-    return normalize(FeatureHasher(FEATURES).transform(shares(row) for row in batch))
+    return normalize(FeatureHasher(FEATURES).transform(compute_word_shares(row) for row in batch))
 
 
-def _batches(parts: Parts, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
+def _read_batches(parts: Parts, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
     rows = parts.rows(columns)
-    while batch := list(islice(rows, AT_A_TIME)):
+    while batch := list(islice(rows, BATCH_SIZE)):
         yield batch
 
 
-def _keep(heap: list[tuple[float, int, str]], item: tuple[float, int, str], most: int) -> None:
+def _push_bounded(heap: list[tuple[float, int, str]], item: tuple[float, int, str], most: int) -> None:
     (heapq.heappush if len(heap) < most else heapq.heappushpop)(heap, item)
 
 
-def _sorted(nearest: list[tuple[float, int, str]]) -> list[tuple[int, str]]:
+def _sort_nearest(nearest: list[tuple[float, int, str]]) -> list[tuple[int, str]]:
     return [(-index, text) for _, index, text in sorted(nearest, reverse=True)]

@@ -16,7 +16,7 @@ from exegete.studies.runs.grid import Grid
 from exegete.studies.runs.kinds import ATTRIBUTIONS
 from exegete.studies.runs.run import Run
 from exegete.studies.runs.store import Store
-from exegete.studies.tables.similarity import Measure, alike, mean_over, measure
+from exegete.studies.tables.similarity import Measure, get_measure, mean_defined, mean_similarity
 
 Scores = Mapping[str, Sequence[NDArray[np.float64]]]
 """By explainer: each example's scores, without special tokens."""
@@ -80,8 +80,8 @@ def comparisons(grid: Grid, store: Store) -> Iterator[tuple[Run, str, str, str, 
 
 
 def _figure(said: Callable[[Run], Scores], run: Run, others: Sequence[Run], explainer: str, spec: str) -> float:
-    own, how = said(run)[explainer], measure(spec)
-    return mean_over([alike(own, said(other)[explainer], how) for other in others])
+    own, how = said(run)[explainer], get_measure(spec)
+    return mean_defined([mean_similarity(own, said(other)[explainer], how) for other in others])
 
 
 def _comparable(run: Run, other: Run, against: str | None) -> bool:
@@ -105,21 +105,23 @@ def between_models(one: Sequence[Scores], other: Sequence[Scores], how: Measure)
         second += same and second >= first
         for name in names:
             found[name].append(how(one[first][name][example], other[second][name][example]))
-    return {name: mean_over(values) for name, values in found.items()}
+    return {name: mean_defined(values) for name, values in found.items()}
 
 
 def between_explainers(models: Sequence[Scores], how: Measure) -> dict[tuple[str, str], float]:
     """By pair of explainers: mean of the measure of the same example on the same model."""
     names = list(models[0])
     return {
-        (one, other): mean_over([how(a, b) for model in models for a, b in zip(model[one], model[other], strict=True)])
+        (one, other): mean_defined(
+            [how(a, b) for model in models for a, b in zip(model[one], model[other], strict=True)]
+        )
         for one, other in _pairs(names)
     }
 
 
 def between_seeds(models: Sequence[Scores], explainer: str, how: Measure) -> NDArray[np.float64]:
     """[S, S] The measure of an explainer's attributions on the models of every two seeds, mean over examples."""
-    return np.array([[alike(one[explainer], other[explainer], how) for other in models] for one in models])
+    return np.array([[mean_similarity(one[explainer], other[explainer], how) for other in models] for one in models])
 
 
 def _pairs(names: Sequence[str]) -> Iterator[tuple[str, str]]:

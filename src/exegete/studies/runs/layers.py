@@ -16,7 +16,7 @@ from exegete.metrics import metric
 from exegete.models import ExplainedModel
 from exegete.models.encoding.labels import in_model_labels
 from exegete.models.outputs import finite
-from exegete.studies.compare.judge import looked_at
+from exegete.studies.compare.judge import include_special_tokens
 
 
 @torch.no_grad()
@@ -43,7 +43,7 @@ def by_layer(
             layers = make_seeded(each, seed).explain(model, batch, explained, special_tokens=True).layers
             for layer, scores in enumerate(() if layers is None else layers.unbind(1), 1):
                 for name, judge in judges.items():
-                    seen = looked_at(batch, judge) if special_tokens else batch
+                    seen = include_special_tokens(batch, judge) if special_tokens else batch
                     values = judge.judge(model, seen, scores, explained)[judge.name].cpu().numpy()
                     found.append(pd.DataFrame({"method": spec, "metric": name, "layer": layer, "value": values}))
     columns = ["method", "metric", "layer"]

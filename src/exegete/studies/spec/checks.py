@@ -16,7 +16,7 @@ from exegete.studies.runs.run_ref import DATASET, MODEL, NAMED, parts_named, run
 from exegete.studies.spec.schema import RunPart, StudyFile
 from exegete.studies.spec.sources import resolved
 from exegete.studies.spec.yaml_lines import Place
-from exegete.studies.tables.similarity import measure
+from exegete.studies.tables.similarity import get_measure
 
 FIELDS = ("training", "model", "recipe", "dataset", "judgement", "explainer", "metric")
 
@@ -71,9 +71,9 @@ def _looks(file: StudyFile) -> Iterator[tuple[Place, Callable[[], object]]]:
         if judgement.protocol is not None:
             yield ("judgements", name, "protocol"), partial(check_protocol, judgement.protocol, judgement.options)
     for name, comparison in file.comparisons.items():
-        yield ("comparisons", name, "measure"), partial(measure, comparison.measure)
+        yield ("comparisons", name, "measure"), partial(get_measure, comparison.measure)
     for name, figure in file.figures.items():
-        yield ("figures", name, "measure"), partial(measure, figure.measure)
+        yield ("figures", name, "measure"), partial(get_measure, figure.measure)
 
 
 def _names(file: StudyFile) -> Iterator[tuple[Place, str, Iterable[str], Iterable[str]]]:

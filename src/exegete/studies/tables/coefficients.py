@@ -16,9 +16,9 @@ from exegete.studies.runs.work import learned
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.tables.results import Results
 
-Maps = Mapping[str, NDArray[np.float64]]
+CoefficientMaps = Mapping[str, NDArray[np.float64]]
 
-MAPS: dict[type, Callable[[Any], dict[str, Any]]] = {
+COEFFICIENTS: dict[type, Callable[[Any], dict[str, Any]]] = {
     ParameterisedAttention: lambda each: {"heads": each.head_weights()},
     InterpretableAttention: lambda each: {
         "heads": each.head_coefficients,
@@ -30,35 +30,38 @@ MAPS: dict[type, Callable[[Any], dict[str, Any]]] = {
 """By kind of explainer: its coefficients as matrices with a row a layer."""
 
 
-def coefficient_maps(results: Results, part: FigurePart) -> list[Matrix]:
+def make_coefficient_matrices(results: Results, part: FigurePart) -> list[Matrix]:
     """A matrix for each training, recipe, explainer and kind of coefficient: mean over the runs that were judged.
 
     Raises:
         ExegeteError: no finished run was explained by a learned explainer.
     """
-    found: dict[tuple[str, ...], dict[str, Maps]] = {}
-    for run in results.runs():
+    found: dict[tuple[str, ...], dict[str, CoefficientMaps]] = {}
+    for run in results.find_runs():
         fields = {"training": run.training, "model": run.model, "recipe": run.recipe}
-        for name in run.explainers if _within(part, fields | {"judgement": run.judgement}) else ():
+        for name in run.explainers if _is_selected(part, fields | {"judgement": run.judgement}) else ():
             explainer = learned(run.cell, run.explainers[name], results.store)
-            if explainer is not None and type(explainer) in MAPS and _within(part, {"explainer": name}):
-                maps = {key: value.detach().double().numpy() for key, value in MAPS[type(explainer)](explainer).items()}
+            if explainer is not None and type(explainer) in COEFFICIENTS and _is_selected(part, {"explainer": name}):
+                maps = {
+                    key: value.detach().double().numpy()
+                    for key, value in COEFFICIENTS[type(explainer)](explainer).items()
+                }
                 source = run.cell.config["explainers"][run.explainers[name]]["run"]
                 found.setdefault((*fields.values(), name), {})[source] = maps
     if not found:
         raise ExegeteError("no finished run was explained by a learned explainer")
     return [
-        _matrix(" / ".join(each for each in (*place, kind) if each), [maps[kind] for maps in by_run.values()])
+        _mean_matrix(" / ".join(each for each in (*place, kind) if each), [maps[kind] for maps in by_run.values()])
         for place, by_run in found.items()
         for kind in next(iter(by_run.values()))
     ]
 
 
-def _within(part: FigurePart, fields: Mapping[str, str]) -> bool:
+def _is_selected(part: FigurePart, fields: Mapping[str, str]) -> bool:
     return all(name not in part.where or value in part.where[name] for name, value in fields.items())
 
 
-def _matrix(title: str, values: list[NDArray[np.float64]]) -> Matrix:
+def _mean_matrix(title: str, values: list[NDArray[np.float64]]) -> Matrix:
     mean = np.mean(values, axis=0)
     rows = [f"layer {number}" for number in range(1, mean.shape[0] + 1)]
     columns = [str(number) for number in range(1, mean.shape[1] + 1)]

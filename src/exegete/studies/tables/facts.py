@@ -12,20 +12,20 @@ from exegete.studies.tables.results import Results
 SHOWN = ("exegete", "python", "torch", "transformers", "datasets")
 
 
-def facts(results: Mapping[str, Results]) -> str:
+def format_run_facts(results: Mapping[str, Results]) -> str:
     """A Markdown table: dates, versions, machines, sizes of the data, seeds, how much is finished, and its cost."""
     every = [(found, run) for found in results.values() for run in found.grid.runs]
     records = {run.cell.key: found.store.record(run.cell.key) for found, run in every}
     done = {key: record for key, record in records.items() if record is not None}
     ran = [(found, run) for found, run in every if run.cell.key in done]
     dates = sorted({str(record.get("date", "unknown")) for record in done.values()})
-    judged = dict.fromkeys(text for _, run in ran if run.dataset for text in _judged(run))
-    trained = dict.fromkeys(text for found, run in ran if not run.dataset for text in _trained(found, run))
+    judged = dict.fromkeys(text for _, run in ran if run.dataset for text in _judged_data(run))
+    trained = dict.fromkeys(text for found, run in ran if not run.dataset for text in _training_data(found, run))
     cost = sum(record.get("cpu_seconds", record["seconds"]) for record in done.values())
     finished = f"{len(done)} of {len(records)} runs; {in_words(cost)} of one core" if done else "nothing"
     rows = {
         "date": " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "",
-        "versions": _versions(record["versions"] for record in done.values()),
+        "versions": _format_versions(record["versions"] for record in done.values()),
         "machine": "; ".join(sorted({str(record.get("machine", "unknown")) for record in done.values()})),
         "training data": ", ".join(trained),
         "judged on": ", ".join(judged),
@@ -35,7 +35,7 @@ def facts(results: Mapping[str, Results]) -> str:
     return "\n".join(["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows.items() if text)])
 
 
-def _versions(records: Iterable[Mapping[str, str]]) -> str:
+def _format_versions(records: Iterable[Mapping[str, str]]) -> str:
     found: dict[str, set[str]] = {}
     for record in records:
         for name in SHOWN:
@@ -44,15 +44,15 @@ def _versions(records: Iterable[Mapping[str, str]]) -> str:
     return ", ".join(f"{name} {' and '.join(sorted(versions))}" for name, versions in found.items())
 
 
-def _trained(results: Results, run: Run) -> list[str]:
+def _training_data(results: Results, run: Run) -> list[str]:
     training = results.grid.study.file.training[run.training]
-    return [_sized(getattr(training, split), run.cell.config[split]) for split in ("train", "dev")]
+    return [_name_with_size(getattr(training, split), run.cell.config[split]) for split in ("train", "dev")]
 
 
-def _judged(run: Run) -> list[str]:
+def _judged_data(run: Run) -> list[str]:
     limit = run.cell.config.get("limit")
-    return [f"{_sized(run.dataset, run.cell.config['dataset'])}{f' (some methods {limit})' if limit else ''}"]
+    return [f"{_name_with_size(run.dataset, run.cell.config['dataset'])}{f' (some methods {limit})' if limit else ''}"]
 
 
-def _sized(name: str, address: Mapping[str, Any]) -> str:
+def _name_with_size(name: str, address: Mapping[str, Any]) -> str:
     return f"{name} {address['rows']}" if "rows" in address else name

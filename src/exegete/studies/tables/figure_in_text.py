@@ -9,10 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from exegete.errors import ExegeteError, unknown
-from exegete.reports.tables.cells import decimals
-from exegete.reports.tables.table import PaperTable, texts
+from exegete.reports.tables.cells import choose_decimals
+from exegete.reports.tables.paper_table import PaperTable, format_cells
 from exegete.studies.tables.results import Results
-from exegete.studies.tables.tables import BySeed, Laid, card_of, center_and_spread, laid_out, study_table
+from exegete.studies.tables.tables import (
+    BySeed,
+    TableLayout,
+    center_and_spread,
+    get_card,
+    lay_out_table,
+    make_study_table,
+)
 
 ARROW = re.compile(r" [↑↓](?=$| /)")
 MINUS = " minus "
@@ -25,15 +32,15 @@ class TableFigures:
     """A table of a study with the figures that it is made of."""
 
     results: Results
-    laid: Laid
+    laid: TableLayout
     table: PaperTable
 
     @classmethod
-    def of(cls, results: Results, name: str) -> TableFigures:
+    def from_results(cls, results: Results, name: str) -> TableFigures:
         """The table of this name."""
-        return cls(results, laid_out(results, name), study_table(results, name))
+        return cls(results, lay_out_table(results, name), make_study_table(results, name))
 
-    def said(self, row: str, column: str, field: str = "") -> str | None:
+    def format_field(self, row: str, column: str, field: str = "") -> str | None:
         """A cell, or the difference of two rows in a column, as text; None where it is not run.
 
         Raises:
@@ -59,7 +66,7 @@ class TableFigures:
         if field == "runs":
             return str(int(own.notna().sum()))
         if not field:
-            return texts(self.table)[row][column] + ("†" if self.table.marked[row, column] else "")
+            return format_cells(self.table)[row][column] + ("†" if self.table.marked[row, column] else "")
         self._check(center, field)
         return f"{center:.{self._digits(row, column)}f}"
 
@@ -68,7 +75,7 @@ class TableFigures:
         pairs = (one - other).dropna()
         if pairs.empty:
             return None
-        rises = card_of(self.results, self.laid.part, self.laid.rows[rows[0]], self.laid.columns[column])
+        rises = get_card(self.results, self.laid.part, self.laid.rows[rows[0]], self.laid.columns[column])
         if field == "runs":
             return str(len(pairs))
         if field == "wins":
@@ -90,7 +97,7 @@ class TableFigures:
 
     def _digits(self, row: int, column: int) -> int:
         given = self.table.digits
-        return decimals(self.table.center[:, column])[row] if given is None else given
+        return choose_decimals(self.table.center[:, column])[row] if given is None else given
 
     def _check(self, value: float, field: str) -> None:
         """Raises ExegeteError for an unknown field or a condition that does not hold."""
@@ -107,14 +114,14 @@ class TableFigures:
         plain = [ARROW.sub("", title) for title in titles]
         if ARROW.sub("", name) in plain:
             return plain.index(ARROW.sub("", name))
-        known = set(_names(self.results, self.laid))
+        known = set(_possible_names(self.results, self.laid))
         wrong = next((each for each in ARROW.sub("", name).split(" / ") if each not in known), None)
         if wrong is not None:
             raise unknown(f"name in a {what}", wrong, known)
         return None
 
 
-def _names(results: Results, laid: Laid) -> Iterator[str]:
+def _possible_names(results: Results, laid: TableLayout) -> Iterator[str]:
     """All that a row or column of the table could be called, once everything is run."""
     file, part = results.grid.study.file, laid.part
     fields: dict[str, Iterable[str]] = {

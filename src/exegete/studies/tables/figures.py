@@ -11,22 +11,22 @@ from scipy.stats import spearmanr
 
 from exegete.errors import ExegeteError, unknown
 from exegete.reports.figures.curves import Curve
-from exegete.reports.figures.figure import curve_figure
-from exegete.reports.figures.study_figures import Dots, Matrix, Panel, heat_figure, scatter_figure, strip_figure
+from exegete.reports.figures.figure import plot_curves
+from exegete.reports.figures.study_figures import Dots, Matrix, Panel, plot_heat_maps, plot_scatter, plot_strips
 from exegete.reports.tables.leaderboard import Floats
 from exegete.studies.runs.agreement import Scores, between_explainers, between_models, between_seeds, scores
 from exegete.studies.runs.kinds import CURVES, LAYERS
 from exegete.studies.runs.run import Run
 from exegete.studies.spec.schema import Axis, FigurePart
-from exegete.studies.tables.coefficients import coefficient_maps
-from exegete.studies.tables.metric_agreement import metric_matrices
+from exegete.studies.tables.coefficients import make_coefficient_matrices
+from exegete.studies.tables.metric_agreement import make_metric_matrices
 from exegete.studies.tables.results import Results
-from exegete.studies.tables.similarity import measure
-from exegete.studies.tables.sweeps import histories, sweeps
-from exegete.studies.tables.tables import RUN, selected, study_table
+from exegete.studies.tables.similarity import get_measure
+from exegete.studies.tables.sweeps import make_history_curves, make_sweep_curves
+from exegete.studies.tables.tables import RUN, make_study_table, select_figures
 
 
-def study_figure(results: Results, name: str) -> Figure:
+def make_study_figure(results: Results, name: str) -> Figure:
     """One of the study's figures, with what is finished so far.
 
     Raises:
@@ -38,9 +38,9 @@ def study_figure(results: Results, name: str) -> Figure:
     return KINDS[declared[name].kind](results, declared[name])
 
 
-def strips(results: Results, part: FigurePart) -> list[Panel]:
+def make_strips(results: Results, part: FigurePart) -> list[Panel]:
     """A panel a metric, dataset and explainer: every run's figure, by recipe."""
-    frame = selected(results, part.metrics, part.where)
+    frame = select_figures(results, part.metrics, part.where)
     panels = []
     for (metric, dataset, explainer), group in frame.groupby(["metric", "dataset", "explainer"], sort=False):
         by_recipe = {
@@ -52,46 +52,46 @@ def strips(results: Results, part: FigurePart) -> list[Panel]:
     return panels
 
 
-def scatters(results: Results, part: FigurePart) -> list[list[Dots]]:
+def make_scatters(results: Results, part: FigurePart) -> list[list[Dots]]:
     """A panel for each pair of an x and a y: every run as a dot, or every recipe's mean with its deviation."""
     panels = []
     for y in part.y:
         for x in part.x:
-            frame = _joined(results, part, x, y)
+            frame = _join_measurements(results, part, x, y)
             rho = spearmanr(frame["x"], frame["y"]).statistic if frame["x"].nunique() > 1 else np.nan
             title = "" if part.average or np.isnan(rho) else f"Spearman ρ = {rho:.2f}"
             series = [
-                _dots(str(recipe), group, x, y, title, average=part.average)
+                _make_dots(str(recipe), group, x, y, title, average=part.average)
                 for recipe, group in frame.groupby("recipe", sort=False)
             ]
             panels.append(series)
     return panels
 
 
-def budget_curves(results: Results, part: FigurePart) -> list[Curve]:
+def make_budget_curves(results: Results, part: FigurePart) -> list[Curve]:
     """Metrics over budgets by explainer: mean over seeds with its standard deviation; the recipe where several."""
     frames = []
-    for run in _chosen(results, part):
+    for run in _select_runs(results, part):
         path = results.store.folder(run.cell.key) / CURVES
         if path.exists():
-            frame = results.by_explainer(run, pd.read_parquet(path))
+            frame = results.name_explainers(run, pd.read_parquet(path))
             means = frame.groupby(["explainer", "metric", "x"], as_index=False)["value"].mean()
             frames.append(means.assign(recipe=run.recipe, dataset=run.dataset, seed=run.seed))
-    return _curves(results, part, frames, "x", lambda x: x * 100, "% of the input")
+    return _make_curves(results, part, frames, "x", lambda x: x * 100, "% of the input")
 
 
-def layer_curves(results: Results, part: FigurePart) -> list[Curve]:
+def make_layer_curves(results: Results, part: FigurePart) -> list[Curve]:
     """Plausibility by layer: mean over seeds with its standard deviation."""
     frames = []
-    for run in _chosen(results, part):
+    for run in _select_runs(results, part):
         path = results.store.folder(run.cell.key) / LAYERS
         if path.exists():
-            frame = results.by_explainer(run, pd.read_parquet(path))
+            frame = results.name_explainers(run, pd.read_parquet(path))
             frames.append(frame.assign(recipe=run.recipe, dataset=run.dataset, seed=run.seed))
-    return _curves(results, part, frames, "layer", lambda x: x, "layer")
+    return _make_curves(results, part, frames, "layer", lambda x: x, "layer")
 
 
-def agreements(results: Results, part: FigurePart) -> list[Matrix]:
+def make_agreement_matrices(results: Results, part: FigurePart) -> list[Matrix]:
     """A matrix a dataset: explainers by recipes; between explainers, one a dataset and recipe; between seeds, one each.
 
     Between metrics see `metric_matrices`.
@@ -99,9 +99,9 @@ def agreements(results: Results, part: FigurePart) -> list[Matrix]:
     A run of several judgements, or of several trainings or models, needs `where` to choose among them.
     """
     if part.between == "metrics":
-        return metric_matrices(results, part)
+        return make_metric_matrices(results, part)
     found: dict[str, dict[str, list[tuple[Run, Scores]]]] = {}
-    for run in _chosen(results, part):
+    for run in _select_runs(results, part):
         if run.cell.config["keep_attributions"]:
             found.setdefault(run.dataset, {}).setdefault(run.recipe, []).append((run, scores(results.store, run)))
     if part.between == "recipes":
@@ -115,14 +115,14 @@ def agreements(results: Results, part: FigurePart) -> list[Matrix]:
     ]
 
 
-def table_matrix(results: Results, part: FigurePart) -> Matrix:
+def make_table_matrix(results: Results, part: FigurePart) -> Matrix:
     """A table's numbers as colours, as far from 0 as the largest."""
-    table = study_table(results, part.table)
+    table = make_study_table(results, part.table)
     known = np.abs(table.center[np.isfinite(table.center)])
     return Matrix(table.title, table.rows, table.columns, table.center, float(known.max()) if known.size else 1.0)
 
 
-def _joined(results: Results, part: FigurePart, x: Axis, y: Axis) -> pd.DataFrame:
+def _join_measurements(results: Results, part: FigurePart, x: Axis, y: Axis) -> pd.DataFrame:
     """Runs that have both measurements."""
     sides = []
     for name, axis in (("x", x), ("y", y)):
@@ -130,35 +130,35 @@ def _joined(results: Results, part: FigurePart, x: Axis, y: Axis) -> pd.DataFram
         for field, value in (("dataset", axis.dataset), ("explainer", axis.explainer)):
             if value is not None:
                 where[field] = [value]
-        chosen = selected(results, [axis.metric], where).drop_duplicates(list(RUN))
+        chosen = select_figures(results, [axis.metric], where).drop_duplicates(list(RUN))
         sides.append(chosen[list(RUN)].assign(**{name: chosen["value"] * axis.scale}))
     return sides[0].merge(sides[1], on=list(RUN)).dropna()
 
 
-def _dots(recipe: str, group: pd.DataFrame, x: Axis, y: Axis, title: str, *, average: bool) -> Dots:
+def _make_dots(recipe: str, group: pd.DataFrame, x: Axis, y: Axis, title: str, *, average: bool) -> Dots:
     across, up = (group[name].to_numpy(dtype=np.float64) for name in ("x", "y"))
     if not average:
-        return Dots(recipe, across, up, None, None, _label(x), _label(y), title)
+        return Dots(recipe, across, up, None, None, _axis_label(x), _axis_label(y), title)
     errors = [np.array([side.std(ddof=1) if len(side) > 1 else 0.0]) for side in (across, up)]
     means = [np.array([side.mean()]) for side in (across, up)]
-    return Dots(recipe, means[0], means[1], errors[0], errors[1], _label(x), _label(y), title)
+    return Dots(recipe, means[0], means[1], errors[0], errors[1], _axis_label(x), _axis_label(y), title)
 
 
-def _label(axis: Axis) -> str:
+def _axis_label(axis: Axis) -> str:
     return axis.label or " / ".join(each for each in (axis.metric, axis.dataset, axis.explainer) if each)
 
 
-def _chosen(results: Results, part: FigurePart) -> list[Run]:
+def _select_runs(results: Results, part: FigurePart) -> list[Run]:
     return [
         run
-        for run in results.runs()
+        for run in results.find_runs()
         if all(
             getattr(run, name) in values for name, values in part.where.items() if name not in ("explainer", "metric")
         )
     ]
 
 
-def _curves(
+def _make_curves(
     results: Results,
     part: FigurePart,
     frames: Sequence[pd.DataFrame],
@@ -189,18 +189,18 @@ def _recipes_matrix(dataset: str, recipes: dict[str, list[tuple[Run, Scores]]], 
     if against not in recipes:
         raise ExegeteError(f"agreement: no finished runs of {against!r} on {dataset}")
     models = {name: [said for _, said in runs] for name, runs in recipes.items()}
-    how = measure(part.measure)
+    how = get_measure(part.measure)
     columns = {f"{against} / {name}": between_models(models[against], each, how) for name, each in models.items()}
     names = list(next(iter(columns.values())))
     values = np.array([[column[name] for column in columns.values()] for name in names])
-    return Matrix(f"{_measured(part)}, {dataset}", names, list(columns), values)
+    return Matrix(f"{_measure_title(part)}, {dataset}", names, list(columns), values)
 
 
 def _pairs_matrices(title: str, models: list[tuple[Run, Scores]], part: FigurePart) -> list[Matrix]:
     said = [scores for _, scores in models]
-    names, taus = list(said[0]), between_explainers(said, measure(part.measure))
+    names, taus = list(said[0]), between_explainers(said, get_measure(part.measure))
     values = np.array([[taus.get((a, b), taus.get((b, a), np.nan)) for b in names] for a in names])
-    return [Matrix(f"{_measured(part)}, {title}", names, names, values)]
+    return [Matrix(f"{_measure_title(part)}, {title}", names, names, values)]
 
 
 def _seeds_matrices(title: str, models: list[tuple[Run, Scores]], part: FigurePart) -> list[Matrix]:
@@ -208,26 +208,26 @@ def _seeds_matrices(title: str, models: list[tuple[Run, Scores]], part: FigurePa
     names = [f"seed {run.seed}" for run, _ in models]
     said = [scores for _, scores in models]
     explainers = part.where.get("explainer", list(said[0]))
-    how = measure(part.measure)
+    how = get_measure(part.measure)
     return [
-        Matrix(f"{_measured(part)}, {title} / {each}", names, names, between_seeds(said, each, how))
+        Matrix(f"{_measure_title(part)}, {title} / {each}", names, names, between_seeds(said, each, how))
         for each in explainers
         if each in said[0]
     ]
 
 
-def _measured(part: FigurePart) -> str:
+def _measure_title(part: FigurePart) -> str:
     return "Kendall τ" if part.measure == "kendall" else part.measure
 
 
 KINDS: dict[str, Callable[[Results, FigurePart], Figure]] = {
-    "seeds": lambda results, part: strip_figure(strips(results, part)),
-    "scatter": lambda results, part: scatter_figure(scatters(results, part), part.lines),
-    "curves": lambda results, part: curve_figure(budget_curves(results, part)),
-    "layers": lambda results, part: curve_figure(layer_curves(results, part)),
-    "coefficients": lambda results, part: heat_figure(coefficient_maps(results, part)),
-    "sweep": lambda results, part: curve_figure(sweeps(results, part)),
-    "history": lambda results, part: curve_figure(histories(results, part)),
-    "heat": lambda results, part: heat_figure([table_matrix(results, part)]),
-    "agreement": lambda results, part: heat_figure(agreements(results, part)),
+    "seeds": lambda results, part: plot_strips(make_strips(results, part)),
+    "scatter": lambda results, part: plot_scatter(make_scatters(results, part), part.lines),
+    "curves": lambda results, part: plot_curves(make_budget_curves(results, part)),
+    "layers": lambda results, part: plot_curves(make_layer_curves(results, part)),
+    "coefficients": lambda results, part: plot_heat_maps(make_coefficient_matrices(results, part)),
+    "sweep": lambda results, part: plot_curves(make_sweep_curves(results, part)),
+    "history": lambda results, part: plot_curves(make_history_curves(results, part)),
+    "heat": lambda results, part: plot_heat_maps([make_table_matrix(results, part)]),
+    "agreement": lambda results, part: plot_heat_maps(make_agreement_matrices(results, part)),
 }

@@ -11,16 +11,16 @@ import pandas as pd
 
 from exegete.data.provenance import digest
 from exegete.metrics import metric
-from exegete.reports.tables.leaderboard import Leaderboard, leaderboard
+from exegete.reports.tables.leaderboard import Leaderboard, make_leaderboard
 from exegete.studies.runs.kinds import RESULTS
 from exegete.studies.runs.run_ref import TRAINED
 from exegete.studies.runs.store import Store
-from exegete.studies.tables.results import infeasible
+from exegete.studies.tables.results import is_infeasible
 
-AMONG, SEED = "runs", "seed"
+RUNS, SEED = "runs", "seed"
 
 
-def leaderboards(store: Store) -> dict[str, Leaderboard]:
+def make_leaderboards(store: Store) -> dict[str, Leaderboard]:
     """A leaderboard for each dataset that explanations in the store were judged on.
 
     Its rows are what was explained and by what: the runs' titles without seeds and judgements, with the first digits of
@@ -33,38 +33,38 @@ def leaderboards(store: Store) -> dict[str, Leaderboard]:
         if record is None or not path.exists():
             continue
         model = record["config"]["model"]
-        if TRAINED in model and store.done(model[TRAINED]) and infeasible(store.folder(model[TRAINED])):
+        if TRAINED in model and store.done(model[TRAINED]) and is_infeasible(store.folder(model[TRAINED])):
             continue
         *place, seed, _, dataset = record["title"].split(" / ")
         frame = pd.read_parquet(path)
         frame["example"] = seed + " / " + frame["example"].astype(str)
         known = [name for name in frame.columns if name in record["config"]["metrics"]]
         at = f"{dataset} ({digest(record['config']['dataset'])[:6]})"
-        made = digest(_way(model, store))[:6]
+        made = digest(_drop_seeds(model, store))[:6]
         found.setdefault(at, []).append((" / ".join(place), made, frame[["example", "method", *known]]))
-    return {dataset: _board(_named(parts)) for dataset, parts in found.items()}
+    return {dataset: _make_board(_name_methods(parts)) for dataset, parts in found.items()}
 
 
-def _way(value: Any, store: Store) -> Any:
+def _drop_seeds(value: Any, store: Store) -> Any:
     """How something was made, whatever the seed: a configuration with those of other runs for their addresses."""
     if isinstance(value, list | tuple):
-        return [_way(each, store) for each in value]
+        return [_drop_seeds(each, store) for each in value]
     if not isinstance(value, Mapping):
         return value
-    way = {name: _way(each, store) for name, each in value.items() if name != SEED}
+    way = {name: _drop_seeds(each, store) for name, each in value.items() if name != SEED}
     if TRAINED in value:
-        way[TRAINED] = _way_of(value[TRAINED], store)
-    if AMONG in value:
-        way[AMONG] = sorted({digest(_way_of(key, store)) for key in value[AMONG]})
+        way[TRAINED] = _drop_seeds_of_run(value[TRAINED], store)
+    if RUNS in value:
+        way[RUNS] = sorted({digest(_drop_seeds_of_run(key, store)) for key in value[RUNS]})
     return way
 
 
-def _way_of(key: str, store: Store) -> Any:
+def _drop_seeds_of_run(key: str, store: Store) -> Any:
     record = store.record(key)
-    return key if record is None else _way(record["config"], store)
+    return key if record is None else _drop_seeds(record["config"], store)
 
 
-def _named(parts: list[tuple[str, str, pd.DataFrame]]) -> list[pd.DataFrame]:
+def _name_methods(parts: list[tuple[str, str, pd.DataFrame]]) -> list[pd.DataFrame]:
     """The frames with rows' full names as `method`."""
     ways = Counter(place for place, _ in {(place, made) for place, made, _ in parts})
     return [
@@ -73,7 +73,7 @@ def _named(parts: list[tuple[str, str, pd.DataFrame]]) -> list[pd.DataFrame]:
     ]
 
 
-def _board(parts: list[pd.DataFrame]) -> Leaderboard:
+def _make_board(parts: list[pd.DataFrame]) -> Leaderboard:
     indexed = [part.set_index(["method", "example"]) for part in parts]
     together = pd.concat(indexed).groupby(level=[0, 1], sort=False).first()
     made = {str(spec): metric(str(spec)) for spec in together.columns}
@@ -82,4 +82,4 @@ def _board(parts: list[pd.DataFrame]) -> Leaderboard:
         replace(each.card, name=spec, label=each.card.label if names[each.name] == 1 else spec)
         for spec, each in made.items()
     ]
-    return leaderboard(together.reset_index(), cards)
+    return make_leaderboard(together.reset_index(), cards)

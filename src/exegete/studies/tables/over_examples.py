@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from exegete.reports.tables.leaderboard import leaderboard
-from exegete.reports.tables.table import EXAMPLES, PaperTable
+from exegete.reports.tables.leaderboard import make_leaderboard
+from exegete.reports.tables.paper_table import EXAMPLES, PaperTable
 from exegete.studies.tables.results import Results
-from exegete.studies.tables.tables import Laid, card_of, title
+from exegete.studies.tables.tables import TableLayout, format_entry, get_card
 
 
-def over_examples(results: Results, name: str, laid: Laid) -> PaperTable:
+def make_example_table(results: Results, name: str, laid: TableLayout) -> PaperTable:
     """The table: by the first metric, the best first; rank 1 is the best of a column and all that are tied with it.
 
     Raises:
@@ -26,19 +26,19 @@ def over_examples(results: Results, name: str, laid: Laid) -> PaperTable:
         message = f"'{EXAMPLES}' is of explainers by metrics, for one training, model, recipe, dataset and judgement"
         raise results.grid.study.error(("tables", name), message)
     where = {str(name): values[0] for name, values in groups.to_dict("list").items() if values}
-    found = [results.examples(run) for run in results.runs(**where)] if where else []
+    found = [results.read_examples(run) for run in results.find_runs(**where)] if where else []
     columns = [column for (column,) in laid.columns]
     rows = [explainer for (explainer,) in laid.rows]
     frame = pd.concat(found) if found else pd.DataFrame(columns=["explainer", "example", *columns])
     means = frame.groupby(["explainer", "example"], sort=False)[columns].mean().reset_index()
     means = means[means["explainer"].isin(rows)].rename(columns={"explainer": "method"})
-    cards = [replace(card_of(results, part, laid.rows[0], (column,)), name=column) for column in columns]
-    board = leaderboard(means, cards)
+    cards = [replace(get_card(results, part, laid.rows[0], (column,)), name=column) for column in columns]
+    board = make_leaderboard(means, cards)
     return PaperTable(
         title=part.caption or name,
         head="explainer",
-        rows=[title(results, part, part.rows, (row,)) for row in board.rows],
-        columns=[title(results, part, part.columns, (column,)) for column in columns],
+        rows=[format_entry(results, part, part.rows, (row,)) for row in board.rows],
+        columns=[format_entry(results, part, part.columns, (column,)) for column in columns],
         center=board.mean * part.scale,
         low=board.low * part.scale,
         high=board.high * part.scale,

@@ -18,15 +18,15 @@ from pathlib import Path
 import yaml
 
 from exegete.errors import ExegeteError, unknown
-from exegete.reports.tables.table import markdown
+from exegete.reports.tables.paper_table import render_markdown
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.spec.study_file import SCALES
-from exegete.studies.tables.facts import facts
+from exegete.studies.tables.facts import format_run_facts
 from exegete.studies.tables.figure_in_text import TableFigures
 from exegete.studies.tables.results import Results
 
 PLACEHOLDER = re.compile(r"\{\{(.+?)\}\}")
-TYPED = re.compile(r"(?<![\w.])[-+−]?\d*\.\d+")
+TYPED_NUMBER = re.compile(r"(?<![\w.])[-+−]?\d*\.\d+")
 NOT_RUN, OPEN = "not run", "open (not run)"
 HERE, VERDICT = "here", "verdict"
 KEYS = ("title", "scale", "studies")
@@ -44,7 +44,7 @@ class PagePart:
     first: int = 1
 
 
-def read_part(path: Path) -> PagePart:
+def read_page_part(path: Path) -> PagePart:
     """The part in a Markdown file, or one that shows all tables of a study file.
 
     Raises:
@@ -67,7 +67,7 @@ def read_part(path: Path) -> PagePart:
     return PagePart(path, str(given.get("title", "")), str(given.get("scale", "small")), studies, text, first)
 
 
-def page(part: PagePart, results: Mapping[str, Results]) -> str:
+def fill_page(part: PagePart, results: Mapping[str, Results]) -> str:
     """The page in Markdown.
 
     In a table with a column `verdict`, a row with a figure that is not run yet has the verdict "open (not run)".
@@ -80,22 +80,22 @@ def page(part: PagePart, results: Mapping[str, Results]) -> str:
         ExegeteError: a placeholder that names nothing, a condition that does not hold, or a figure in a column `here`
             that was typed by hand; with file and line.
     """
-    filler, lines, columns = _Filler(results), list[str](), list[str]()
+    filler, lines, columns = _PlaceholderFiller(results), list[str](), list[str]()
     for number, line in enumerate(part.text.split("\n"), part.first):
-        cells = _cells(line)
+        cells = _split_cells(line)
         if not cells:
             columns = []
         elif not columns:
             columns = [cell.strip() for cell in cells]
         try:
-            lines.append(_row(cells, columns, filler) if cells else filler.filled(line)[0])
+            lines.append(_fill_row(cells, columns, filler) if cells else filler.fill(line)[0])
         except ExegeteError as error:
             raise ExegeteError(f"{part.path}:{number}: {error}") from error
     made = f"<!-- Made by `exegete study page {part.path.name}`: change that file, or run its studies. -->"
     return "\n".join([*([f"# {part.title}", made, ""] if part.title else []), *lines])
 
 
-def _cells(line: str) -> list[str]:
+def _split_cells(line: str) -> list[str]:
     """The cells of a line of a Markdown table; bars inside of placeholders divide nothing."""
     hidden = PLACEHOLDER.sub(lambda found: found[0].replace("|", "\0"), line.strip())
     if not (hidden.startswith("|") and hidden.endswith("|") and len(hidden) > 1):
@@ -103,26 +103,26 @@ def _cells(line: str) -> list[str]:
     return [cell.replace("\0", "|") for cell in hidden[1:-1].split("|")]
 
 
-def _row(cells: list[str], columns: list[str], filler: _Filler) -> str:
+def _fill_row(cells: list[str], columns: list[str], filler: _PlaceholderFiller) -> str:
     """A line of a table with its placeholders filled in."""
     named = dict(zip(columns, range(len(cells)), strict=False))
-    if HERE in named and (typed := TYPED.search(PLACEHOLDER.sub("", cells[named[HERE]]))):
+    if HERE in named and (typed := TYPED_NUMBER.search(PLACEHOLDER.sub("", cells[named[HERE]]))):
         raise ExegeteError(f"the figure {typed[0]} was typed by hand: in the column {HERE!r} figures are placeholders")
-    filled = [filler.filled(cell) for cell in cells]
+    filled = [filler.fill(cell) for cell in cells]
     texts = [text for text, _ in filled]
     if VERDICT in named and not all(run for _, run in filled):
         texts[named[VERDICT]] = f" {OPEN} "
     return f"|{'|'.join(texts)}|"
 
 
-class _Filler:
+class _PlaceholderFiller:
     """Fills placeholders in; each table is made once."""
 
     def __init__(self, results: Mapping[str, Results]) -> None:
         self.results = results
         self.made: dict[tuple[str, str], TableFigures] = {}
 
-    def filled(self, text: str) -> tuple[str, bool]:
+    def fill(self, text: str) -> tuple[str, bool]:
         """The text with its placeholders filled in, and whether all that they want has been run."""
         run = True
 
@@ -137,31 +137,31 @@ class _Filler:
     def value(self, fields: list[str]) -> str | None:
         """The text for a placeholder; None where its runs are not finished."""
         if fields == ["facts"]:
-            return facts(self.results)
+            return format_run_facts(self.results)
         name, _, table = fields[0].partition(":")
         if name not in self.results:
             raise unknown("study of the page", name, self.results)
         declared = self.results[name].grid.study.file.tables
         if len(fields) == 1 and table in (figures := self.results[name].grid.study.file.figures):
-            return "\n\n".join(_agreements(self.results[name], figures[table])) or None
+            return "\n\n".join(_format_matrices(self.results[name], figures[table])) or None
         if len(fields) == 1:
             made = [self._table(name, each) for each in ([table] if table else declared)]
-            return "\n\n".join(markdown(each.table).strip() for each in made if each.table.rows) or None
+            return "\n\n".join(render_markdown(each.table).strip() for each in made if each.table.rows) or None
         if len(fields) not in (3, 4):
             raise ExegeteError(f"expected NAME:TABLE | ROW | COLUMN | FIELD, got {' | '.join(fields)}")
-        return self._table(name, table or next(iter(declared))).said(*fields[1:])
+        return self._table(name, table or next(iter(declared))).format_field(*fields[1:])
 
     def _table(self, name: str, table: str) -> TableFigures:
         if (name, table) not in self.made:
-            self.made[name, table] = TableFigures.of(self.results[name], table)
+            self.made[name, table] = TableFigures.from_results(self.results[name], table)
         return self.made[name, table]
 
 
-def _agreements(results: Results, part: FigurePart) -> Iterator[str]:
+def _format_matrices(results: Results, part: FigurePart) -> Iterator[str]:
     """The matrices of a figure as pipe tables under their titles."""
-    from exegete.studies.tables.figures import agreements
+    from exegete.studies.tables.figures import make_agreement_matrices
 
-    for matrix in agreements(results, part):
+    for matrix in make_agreement_matrices(results, part):
         rows = [
             [name, *(f"{value:.2f}" for value in line)]
             for name, line in zip(matrix.rows, matrix.values.tolist(), strict=True)

@@ -14,7 +14,7 @@ PLACE = ("training", "model", "recipe", "dataset", "explainer", "metric")
 FIELDS = ("recipe", "explainer", "training", "model")
 
 
-def gains(results: Results, part: TablePart, frame: pd.DataFrame) -> pd.DataFrame:
+def compute_gains(results: Results, part: TablePart, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with the metrics of `part.gain` as gains: 100 · (value - reference) / |reference|, positive is better.
 
     The reference is the mean over seeds of the row that is the same but for the recipe, explainer, training or model
@@ -23,18 +23,18 @@ def gains(results: Results, part: TablePart, frame: pd.DataFrame) -> pd.DataFram
     parts = [frame[~frame["metric"].isin(part.gain)]]
     for metric, reference in part.gain.items():
         mine = frame[frame["metric"] == metric]
-        field = next(name for name in FIELDS if reference in _declared(results, name))
+        field = next(name for name in FIELDS if reference in _declared_names(results, name))
         rest = [name for name in PLACE if name != field]
         known = mine[mine[field] == reference].groupby(rest)["value"].mean().rename("reference")
         joined = mine.join(known, on=rest)
-        sign = 1 if results.card(metric).higher_is_better else -1
+        sign = 1 if results.get_card(metric).higher_is_better else -1
         scale = joined["reference"].abs().where(joined["reference"] != 0)
         value = sign * 100 * (joined["value"] - joined["reference"]) / scale
         parts.append(joined.assign(value=value).drop(columns="reference"))
     return pd.concat(parts)
 
 
-def averaged(part: TablePart, frame: pd.DataFrame) -> pd.DataFrame:
+def average_over_fields(part: TablePart, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with one row where several differ in the fields of `part.over` alone, which are empty then."""
     if not part.over:
         return frame
@@ -44,7 +44,7 @@ def averaged(part: TablePart, frame: pd.DataFrame) -> pd.DataFrame:
     return means.assign(judgement="", **empty)
 
 
-def _declared(results: Results, field: str) -> Collection[str]:
+def _declared_names(results: Results, field: str) -> Collection[str]:
     file = results.grid.study.file
     declared: dict[str, Collection[str]] = {
         "recipe": file.recipes, "explainer": file.explainers, "training": file.training, "model": file.models

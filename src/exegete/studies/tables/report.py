@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from exegete.data.atomic_files import atomic_file
 from exegete.data.provenance import versions
 from exegete.errors import ExegeteError
-from exegete.reports.pages.study_page import study_page
-from exegete.reports.tables import table as drawn
-from exegete.reports.tables.table import PaperTable
+from exegete.reports.pages.study_page import render_study_page
+from exegete.reports.tables import paper_table
+from exegete.reports.tables.paper_table import PaperTable
 from exegete.studies.tables.results import Results
-from exegete.studies.tables.tables import study_table
+from exegete.studies.tables.tables import make_study_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FORMATS: dict[str, Callable[[PaperTable], str]] = {
-    "md": drawn.markdown,
-    "csv": drawn.csv_text,
-    "tex": drawn.latex,
-    "html": drawn.html,
+    "md": paper_table.render_markdown,
+    "csv": paper_table.render_csv,
+    "tex": paper_table.render_latex,
+    "html": paper_table.render_html,
 }
 
 
@@ -36,23 +36,23 @@ def write_report(results: Results, folder: Path) -> Path:
     file = results.grid.study.file
     with atomic_file(folder / "figures.parquet") as fresh:
         results.figures.to_parquet(fresh, index=False)
-    tables = {name: study_table(results, name) for name in file.tables}
+    tables = {name: make_study_table(results, name) for name in file.tables}
     for name, table in tables.items():
         for ending, write in FORMATS.items():
             with atomic_file(folder / f"{name}.{ending}") as fresh:
                 fresh.write_text(write(table), encoding="utf-8")
     pictures = []
     for name, part in file.figures.items():
-        figure = _figure(results, name)
+        figure = _make_figure(results, name)
         if figure is not None:
             for ending in ("png", "pdf"):
                 with atomic_file(folder / f"{name}.{ending}") as fresh:
                     figure.savefig(
                         fresh, format=ending, dpi=120, metadata={"CreationDate": None} if ending == "pdf" else None
                     )
-            pictures.append((part.caption or name, _embedded(figure)))
+            pictures.append((part.caption or name, _encode_png(figure)))
     facts = {"study": file.model_dump(exclude={"tables", "figures"}), "scale": results.grid.study.scale}
-    page = study_page(
+    page = render_study_page(
         file.title or file.name, file.notes, list(tables.values()), pictures, facts | {"versions": versions()}
     )
     with atomic_file(folder / "report.html") as fresh:
@@ -60,19 +60,19 @@ def write_report(results: Results, folder: Path) -> Path:
     return folder / "report.html"
 
 
-def _figure(results: Results, name: str) -> Figure | None:
+def _make_figure(results: Results, name: str) -> Figure | None:
     """The figure; None, with a warning, as long as nothing of it is finished."""
-    from exegete.studies.tables.figures import study_figure
+    from exegete.studies.tables.figures import make_study_figure
 
     try:
-        figure = study_figure(results, name)
+        figure = make_study_figure(results, name)
     except ExegeteError as error:
         logger.warning("figure %s: %s", name, error)
         return None
     return figure if figure.axes else None
 
 
-def _embedded(figure: Figure) -> str:
+def _encode_png(figure: Figure) -> str:
     """The picture as text for a page."""
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=110)

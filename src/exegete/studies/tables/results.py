@@ -23,7 +23,7 @@ from exegete.studies.runs.store import Store
 from exegete.training.loop.run import METRICS
 
 DEV, TRAINING_SECONDS = "dev_", "training_seconds"
-RISING = ("accuracy", "f1_macro", "f1", "exact_match", "pearson")
+HIGHER_IS_BETTER = ("accuracy", "f1_macro", "f1", "exact_match", "pearson")
 COLUMNS = ("training", "model", "recipe", "seed", "dataset", "judgement", "explainer", "metric", "value")
 
 
@@ -41,7 +41,7 @@ class Results:
     figures: pd.DataFrame
     left_out: frozenset[str] = frozenset()
 
-    def card(self, name: str) -> MetricCard:
+    def get_card(self, name: str) -> MetricCard:
         """The facts of a metric of the study, or of a figure of the model: losses are better when lower."""
         declared = self.grid.study.file.metrics
         if name in declared:
@@ -53,9 +53,11 @@ class Results:
         for protocol in PROTOCOLS.values():
             if name in protocol.figures:
                 return MetricCard(name=name, family="cost", higher_is_better=protocol.figures[name], label=name)
-        return MetricCard(name=name, family="cost", higher_is_better=name.removeprefix(DEV) in RISING, label=name)
+        return MetricCard(
+            name=name, family="cost", higher_is_better=name.removeprefix(DEV) in HIGHER_IS_BETTER, label=name
+        )
 
-    def runs(self, **where: Any) -> list[Run]:
+    def find_runs(self, **where: Any) -> list[Run]:
         """The finished judged runs with these fields, of models that count."""
         return [
             run
@@ -66,32 +68,32 @@ class Results:
             and self.left_out.isdisjoint(run.cell.needs)
         ]
 
-    def examples(self, run: Run) -> pd.DataFrame:
+    def read_examples(self, run: Run) -> pd.DataFrame:
         """A judged run's rows by example, under this study's names; what has several names has rows under each."""
-        frame = self.by_explainer(run, pd.read_parquet(self.store.folder(run.cell.key) / RESULTS))
+        frame = self.name_explainers(run, pd.read_parquet(self.store.folder(run.cell.key) / RESULTS))
         stored = {name: frame[spec] for name, spec in self.grid.study.file.metrics.items() if spec in frame.columns}
         protocol = [name for each in PROTOCOLS.values() for name in each.figures]
         usual = {"example", "explainer", SECONDS.name, PEAK_MEMORY.name, *protocol}
         kept = frame[[name for name in frame.columns if name in usual]].assign(**stored)
         return kept.astype(dict.fromkeys(kept.columns.drop(["example", "explainer"]), np.float64))
 
-    def by_explainer(self, run: Run, frame: pd.DataFrame) -> pd.DataFrame:
+    def name_explainers(self, run: Run, frame: pd.DataFrame) -> pd.DataFrame:
         """The rows that a judged run stored with a `method`, with this study's names as `explainer`."""
         parts = [frame[frame["method"] == spec].assign(explainer=name) for name, spec in run.explainers.items()]
         return pd.concat(parts, ignore_index=True)
 
-    def predictions(self, run: Run) -> pd.DataFrame:
+    def read_predictions(self, run: Run) -> pd.DataFrame:
         """The predictions of a judged run's model, one row an example."""
         return pd.read_parquet(self.store.folder(run.cell.key) / PREDICTIONS)
 
 
-def collect(grid: Grid, store: Store) -> Results:
+def collect_results(grid: Grid, store: Store) -> Results:
     """The figures of all runs of a grid that are done; without models that missed the bound they were trained under."""
     empty = Results(grid, store, pd.DataFrame(columns=list(COLUMNS)))
     done = [run for run in grid.runs if store.done(run.cell.key)]
-    missed = frozenset(run.cell.key for run in done if not run.dataset and infeasible(store.folder(run.cell.key)))
+    missed = frozenset(run.cell.key for run in done if not run.dataset and is_infeasible(store.folder(run.cell.key)))
     kept = [run for run in done if missed.isdisjoint({run.cell.key, *run.cell.needs})]
-    rows = [row for run in kept for row in _figures(empty, run)]
+    rows = [row for run in kept for row in _figure_rows(empty, run)]
     titles = {run.title for run in kept}
     rows += [
         (run.training, run.model, run.recipe, run.seed, run.dataset, run.judgement, explainer, name, value)
@@ -101,30 +103,30 @@ def collect(grid: Grid, store: Store) -> Results:
     return Results(grid, store, pd.DataFrame(rows, columns=list(COLUMNS)), missed)
 
 
-def infeasible(folder: Path) -> bool:
+def is_infeasible(folder: Path) -> bool:
     """Whether a trained model's folder says that it missed the bound it was trained under."""
-    return dict(_numbers(folder / METRICS)).get("feasible") == 0
+    return dict(_read_numbers(folder / METRICS)).get("feasible") == 0
 
 
-def _figures(results: Results, run: Run) -> Iterator[tuple[Any, ...]]:
+def _figure_rows(results: Results, run: Run) -> Iterator[tuple[Any, ...]]:
     folder = results.store.folder(run.cell.key)
     place = (run.training, run.model, run.recipe, run.seed)
     if not run.dataset:
         dev = results.grid.study.file.training[run.training].dev
-        for name, value in _numbers(folder / METRICS):
+        for name, value in _read_numbers(folder / METRICS):
             yield (*place, dev, "", "", f"{DEV}{name}", value)
         record = results.store.record(run.cell.key) or {}
         yield (*place, dev, "", "", TRAINING_SECONDS, float(record.get("seconds", np.nan)))
         return
-    for name, value in () if run.partly else _numbers(folder / FIGURES):
+    for name, value in () if run.partly else _read_numbers(folder / FIGURES):
         yield (*place, run.dataset, run.judgement, "", name, value)
     if (folder / RESULTS).exists():
-        means = results.examples(run).drop(columns="example").groupby("explainer", sort=False).mean()
+        means = results.read_examples(run).drop(columns="example").groupby("explainer", sort=False).mean()
         for explainer, row in means.iterrows():
             yield from ((*place, run.dataset, run.judgement, explainer, name, row[name]) for name in means.columns)
 
 
-def _numbers(path: Path) -> Iterator[tuple[str, float]]:
+def _read_numbers(path: Path) -> Iterator[tuple[str, float]]:
     for name, value in json.loads(path.read_text(encoding="utf-8")).items():
         if value is None or isinstance(value, int | float):
             yield name, np.nan if value is None else float(value)

@@ -20,7 +20,7 @@ MEASURES: dict[str, Callable[..., float]] = {"kendall": kendall_tau, "jaccard": 
 """How alike two lists of scores of one example are, by name; NaN where that is not defined."""
 
 
-def measure(spec: str) -> Measure:
+def get_measure(spec: str) -> Measure:
     """A measure by name, with parameters as in `jaccard?share=0.25`.
 
     Raises:
@@ -39,12 +39,12 @@ def measure(spec: str) -> Measure:
         raise ExegeteError(f"{spec!r}: expected numbers: {error}") from error
 
 
-def mean_over(values: Iterator[float] | Sequence[float]) -> float:
+def mean_defined(values: Iterator[float] | Sequence[float]) -> float:
     """The mean of those that are defined; NaN where none is."""
     known = [value for value in values if not np.isnan(value)]
     return float(np.mean(known)) if known else float("nan")
 
 
-def alike(one: Sequence[Any], other: Sequence[Any], how: Measure) -> float:
+def mean_similarity(one: Sequence[Any], other: Sequence[Any], how: Measure) -> float:
     """The mean over examples of a measure of both lists' scores."""
-    return mean_over([how(a, b) for a, b in zip(one, other, strict=True)])
+    return mean_defined([how(a, b) for a, b in zip(one, other, strict=True)])

@@ -11,7 +11,7 @@ from exegete.studies.runs.grid import Grid
 from exegete.studies.runs.store import Store
 
 
-class Status(NamedTuple):
+class StudyStatus(NamedTuple):
     """How many runs there are and are done, by kind (`train`, `judge`); what failed, what the rest will
     take, and what the finished ones took.
     """
@@ -23,7 +23,7 @@ class Status(NamedTuple):
     spent: Spent
 
 
-def status(grid: Grid, store: Store) -> Status:
+def get_status(grid: Grid, store: Store) -> StudyStatus:
     """The state of a grid's runs in a store."""
     total, done, failed = Counter[str](), Counter[str](), dict[str, str]()
     for cell in grid.cells:
@@ -33,4 +33,4 @@ def status(grid: Grid, store: Store) -> Status:
             done[kind] += 1
         elif store.failure(cell.key).exists():
             failed[cell.title] = store.reason(cell.key)
-    return Status(total, done, failed, estimate.left(grid.cells, store), estimate.spent(grid.cells, store))
+    return StudyStatus(total, done, failed, estimate.left(grid.cells, store), estimate.spent(grid.cells, store))

@@ -14,14 +14,14 @@ from exegete.errors import ExegeteError
 from exegete.reports.figures.curves import Curve
 from exegete.studies.spec.schema import FigurePart
 from exegete.studies.tables.results import Results
-from exegete.studies.tables.tables import RUN, selected
+from exegete.studies.tables.tables import RUN, select_figures
 from exegete.training.loop.run import HISTORY
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 NAMED = ("training", "model", "dataset")
 
 
-def sweeps(results: Results, part: FigurePart) -> list[Curve]:
+def make_sweep_curves(results: Results, part: FigurePart) -> list[Curve]:
     """Metrics over a number that runs differ in: mean over seeds with its standard deviation; a panel a metric.
 
     `over` is `parameters.NAME` or `arguments.NAME` of the recipes (runs without it are left out), or training, model or
@@ -30,17 +30,17 @@ def sweeps(results: Results, part: FigurePart) -> list[Curve]:
     Raises:
         ExegeteError: none of the runs has a number there.
     """
-    frame = selected(results, part.metrics, part.where)
-    numbers = [_number(results, part.over, row) for row in frame.to_dict("records")]
+    frame = select_figures(results, part.metrics, part.where)
+    numbers = [_axis_value(results, part.over, row) for row in frame.to_dict("records")]
     frame = frame.assign(x=np.array(numbers, dtype=np.float64)).dropna(subset=["x"])
     if frame.empty:
         raise ExegeteError(f"no finished run has a number in {part.over!r}")
     rest = [name for name in ("training", "model", "dataset", "explainer") if name != part.over]
     frame = frame.drop_duplicates([*RUN, "dataset", "explainer", "metric"])
-    return _lines(frame, [name for name in rest if frame[name].nunique() > 1], part.over.rpartition(".")[2])
+    return _make_curves(frame, [name for name in rest if frame[name].nunique() > 1], part.over.rpartition(".")[2])
 
 
-def histories(results: Results, part: FigurePart) -> list[Curve]:
+def make_history_curves(results: Results, part: FigurePart) -> list[Curve]:
     """Figures as they were logged in training, over its steps: mean over seeds with its standard deviation."""
     rows = []
     for run in results.grid.runs:
@@ -55,10 +55,10 @@ def histories(results: Results, part: FigurePart) -> list[Curve]:
     frame = pd.DataFrame(rows, columns=["training", "model", "recipe", "metric", "x", "value"])
     if frame.empty:
         raise ExegeteError(f"no finished run has logged {' or '.join(part.metrics)}")
-    return _lines(frame, [name for name in ("training", "model", "recipe") if frame[name].nunique() > 1], "step")
+    return _make_curves(frame, [name for name in ("training", "model", "recipe") if frame[name].nunique() > 1], "step")
 
 
-def _lines(frame: pd.DataFrame, by: Sequence[str], label: str) -> list[Curve]:
+def _make_curves(frame: pd.DataFrame, by: Sequence[str], label: str) -> list[Curve]:
     """A panel a metric, a line for each combination of the fields."""
     curves = []
     for key, group in frame.groupby(["metric", *by], sort=False):
@@ -69,7 +69,7 @@ def _lines(frame: pd.DataFrame, by: Sequence[str], label: str) -> list[Curve]:
     return curves
 
 
-def _number(results: Results, over: str, row: Any) -> float:
+def _axis_value(results: Results, over: str, row: Any) -> float:
     """Where a figure is on the horizontal axis; NaN where it has no place there."""
     field, _, name = over.partition(".")
     if field in NAMED:

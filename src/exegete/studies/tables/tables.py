@@ -13,10 +13,16 @@ from numpy.typing import NDArray
 from exegete.data.cards import MetricCard
 from exegete.errors import unknown
 from exegete.reports.tables.leaderboard import Counts, Floats
-from exegete.reports.tables.significance import Summands, corrected, of_metric, of_predictions, paired
-from exegete.reports.tables.table import EXAMPLES, Form, PaperTable
+from exegete.reports.tables.paper_table import EXAMPLES, Form, PaperTable
+from exegete.reports.tables.significance import (
+    Summands,
+    adjust_p_values,
+    metric_summands,
+    paired_test,
+    prediction_summands,
+)
 from exegete.studies.spec.schema import Significance, TablePart
-from exegete.studies.tables.relative import averaged, gains
+from exegete.studies.tables.relative import average_over_fields, compute_gains
 from exegete.studies.tables.results import Results
 
 Entry = tuple[str, ...]
@@ -24,30 +30,30 @@ BySeed: TypeAlias = "pd.Series[float]"
 RUN = ("training", "model", "recipe", "seed")
 
 
-def study_table(results: Results, name: str) -> PaperTable:
+def make_study_table(results: Results, name: str) -> PaperTable:
     """One of the study's tables, with what is finished so far.
 
     Raises:
         ExegeteError: an unknown table, or figures that several judgements give differently.
     """
-    laid = laid_out(results, name)
+    laid = lay_out_table(results, name)
     if laid.part.show == EXAMPLES:
-        from exegete.studies.tables.over_examples import over_examples
+        from exegete.studies.tables.over_examples import make_example_table
 
-        return over_examples(results, name, laid)
+        return make_example_table(results, name, laid)
     part, chosen, rows, columns, values = laid
     numbers = np.full((3, len(rows), len(columns)), np.nan)
     count = np.zeros((len(rows), len(columns)), dtype=np.int64)
     for (row, column), own in values.items():
         numbers[:, row, column] = center_and_spread(np.asarray(own, np.float64) * part.scale, part.show)
         count[row, column] = len(own)
-    marked, note = _significant(results, part, part.significance, chosen, rows, columns)
-    rank = _ranks(results, part, rows, columns, numbers[0]) if part.mark_best else np.zeros_like(count)
+    marked, note = _test_significance(results, part, part.significance, chosen, rows, columns)
+    rank = _rank_cells(results, part, rows, columns, numbers[0]) if part.mark_best else np.zeros_like(count)
     return PaperTable(
         title=part.caption or name,
         head=" / ".join(part.rows),
-        rows=[title(results, part, part.rows, row) for row in rows],
-        columns=[title(results, part, part.columns, column) for column in columns],
+        rows=[format_entry(results, part, part.rows, row) for row in rows],
+        columns=[format_entry(results, part, part.columns, column) for column in columns],
         center=numbers[0],
         low=numbers[1],
         high=numbers[2],
@@ -60,7 +66,7 @@ def study_table(results: Results, name: str) -> PaperTable:
     )
 
 
-class Laid(NamedTuple):
+class TableLayout(NamedTuple):
     """A table before anything is summed up: its part of the file, the figures it shows, and each cell's by seed."""
 
     part: TablePart
@@ -70,19 +76,19 @@ class Laid(NamedTuple):
     values: dict[tuple[int, int], BySeed]
 
 
-def laid_out(results: Results, name: str) -> Laid:
-    """The figures of a table in their cells; see `study_table`."""
+def lay_out_table(results: Results, name: str) -> TableLayout:
+    """The figures of a table in their cells; see `make_study_table`."""
     declared = results.grid.study.file.tables
     if name not in declared:
         raise unknown("table", name, declared)
     part = declared[name]
-    chosen = averaged(part, gains(results, part, selected(results, part.metrics, part.where)))
-    _require_one(results, name, part, chosen)
-    rows, columns = (_entries(results, chosen, fields) for fields in (part.rows, part.columns))
-    return Laid(part, chosen, rows, columns, _values(chosen, part, rows, columns))
+    chosen = average_over_fields(part, compute_gains(results, part, select_figures(results, part.metrics, part.where)))
+    _check_single_source(results, name, part, chosen)
+    rows, columns = (_ordered_entries(results, chosen, fields) for fields in (part.rows, part.columns))
+    return TableLayout(part, chosen, rows, columns, _cell_values(chosen, part, rows, columns))
 
 
-def selected(results: Results, metrics: Sequence[str], where: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+def select_figures(results: Results, metrics: Sequence[str], where: Mapping[str, Sequence[str]]) -> pd.DataFrame:
     """The figures of these metrics whose fields have one of the values given; an empty field passes."""
     frame = results.figures
     keep = frame["metric"].isin(metrics)
@@ -106,7 +112,7 @@ def center_and_spread(values: Floats, form: Form) -> tuple[float, float, float]:
     return center, center - spread, center + spread
 
 
-def _entries(results: Results, chosen: pd.DataFrame, fields: Sequence[str]) -> list[Entry]:
+def _ordered_entries(results: Results, chosen: pd.DataFrame, fields: Sequence[str]) -> list[Entry]:
     """The values of the fields that occur, in the order of the study file."""
     file = results.grid.study.file
     order: dict[str, list[str]] = {
@@ -125,7 +131,7 @@ def _entries(results: Results, chosen: pd.DataFrame, fields: Sequence[str]) -> l
     return sorted(entries, key=place)
 
 
-def _values(
+def _cell_values(
     chosen: pd.DataFrame, part: TablePart, rows: Sequence[Entry], columns: Sequence[Entry]
 ) -> dict[tuple[int, int], BySeed]:
     """Each cell's figures, one a run, by seed."""
@@ -138,7 +144,7 @@ def _values(
     return found
 
 
-def _require_one(results: Results, name: str, part: TablePart, chosen: pd.DataFrame) -> None:
+def _check_single_source(results: Results, name: str, part: TablePart, chosen: pd.DataFrame) -> None:
     """A cell is over seeds alone: over datasets or explainers nobody asked for a mean."""
     fields = ["training", "model", "recipe", "dataset", "explainer", "metric"]
     free = [field for field in fields if field not in (*part.rows, *part.columns)]
@@ -157,33 +163,33 @@ def _require_one(results: Results, name: str, part: TablePart, chosen: pd.DataFr
         raise results.grid.study.error(("tables", name), message)
 
 
-def title(results: Results, part: TablePart, fields: Sequence[str], entry: Entry) -> str:
+def format_entry(results: Results, part: TablePart, fields: Sequence[str], entry: Entry) -> str:
     """The label of a row or column."""
     shown = []
     for field, value in zip(fields, entry, strict=True):
         if field == "metric" and value not in part.labels:
-            rises = value in part.gain or results.card(value).higher_is_better
+            rises = value in part.gain or results.get_card(value).higher_is_better
             shown.append(f"{value} {'↑' if rises else '↓'}")
         else:
             shown.append(part.labels.get(value, value))
     return " / ".join(each for each in shown if each)
 
 
-def card_of(results: Results, part: TablePart, row: Entry, column: Entry) -> MetricCard:
+def get_card(results: Results, part: TablePart, row: Entry, column: Entry) -> MetricCard:
     """The facts of the metric that a cell shows; of a gain, more is better."""
     named = dict(zip((*part.rows, *part.columns), (*row, *column), strict=True))
     name = named.get("metric", part.metrics[0])
-    card = results.card(name)
+    card = results.get_card(name)
     return replace(card, higher_is_better=True) if name in part.gain else card
 
 
-def _ranks(
+def _rank_cells(
     results: Results, part: TablePart, rows: Sequence[Entry], columns: Sequence[Entry], center: Floats
 ) -> Counts:
     """1 for the best and 2 for the second of each column, among its rows of the same metric; ties share a rank."""
     ranks = np.zeros(center.shape, dtype=np.int64)
     for at, column in enumerate(columns):
-        cards = [card_of(results, part, row, column) for row in rows]
+        cards = [get_card(results, part, row, column) for row in rows]
         for name in {card.name for card in cards}:
             mine = np.array([card.name == name for card in cards]) & np.isfinite(center[:, at])
             sign = 1 if next(card for card in cards if card.name == name).higher_is_better else -1
@@ -195,7 +201,7 @@ def _ranks(
     return ranks
 
 
-def _significant(
+def _test_significance(
     results: Results,
     part: TablePart,
     how: Significance | None,
@@ -208,17 +214,17 @@ def _significant(
     if how is None:
         return marked, ""
     if how.method == "quartiles":
-        return _apart(results, part, how, chosen, rows, columns)
+        return _compare_quartiles(results, part, how, chosen, rows, columns)
     places, p_values = [], []
     for i, row in enumerate(rows):
-        against = _reference(row, rows, how.against)
+        against = _reference_row(row, rows, how.against)
         for j, column in enumerate(columns):
-            pairs = _pairs(results, part, chosen, (against, row), column) if against is not None else []
+            pairs = _paired_summands(results, part, chosen, (against, row), column) if against is not None else []
             if pairs:
                 one, other = zip(*pairs, strict=True)
                 places.append((i, j))
-                p_values.append(paired(one, other, how.method, how.resamples))
-    for place, p in zip(places, corrected(p_values, how.correction), strict=True):
+                p_values.append(paired_test(one, other, how.method, how.resamples))
+    for place, p in zip(places, adjust_p_values(p_values, how.correction), strict=True):
         marked[place] = p < how.level
     correction = {"holm": "Holm", "bh": "Benjamini–Hochberg", "none": "no"}[how.correction]
     return marked, (
@@ -227,7 +233,7 @@ def _significant(
     )
 
 
-def _apart(
+def _compare_quartiles(
     results: Results,
     part: TablePart,
     how: Significance,
@@ -237,20 +243,20 @@ def _apart(
 ) -> tuple[NDArray[np.bool_], str]:
     """Which cells are better than the row `how.against` in their column, quartile by quartile."""
     marked: NDArray[np.bool_] = np.zeros((len(rows), len(columns)), dtype=np.bool_)
-    values = _values(chosen, part, rows, columns)
+    values = _cell_values(chosen, part, rows, columns)
     for (i, j), own in values.items():
-        against = _reference(rows[i], rows, how.against)
+        against = _reference_row(rows[i], rows, how.against)
         other = None if against is None else values.get((rows.index(against), j))
         if other is not None:
             (_, low, high), (_, bottom, top) = (
                 center_and_spread(np.asarray(each, np.float64), "median [25–75]") for each in (own, other)
             )
-            rises = card_of(results, part, rows[i], columns[j]).higher_is_better
+            rises = get_card(results, part, rows[i], columns[j]).higher_is_better
             marked[i, j] = low > top if rises else high < bottom
     return marked, f"† better than {how.against}, from first to third quartile apart."
 
 
-def _reference(row: Entry, rows: Sequence[Entry], against: str) -> Entry | None:
+def _reference_row(row: Entry, rows: Sequence[Entry], against: str) -> Entry | None:
     """The row that is this one but for the value `against`; None for itself and where there is none."""
     if against in row:
         return None
@@ -258,7 +264,7 @@ def _reference(row: Entry, rows: Sequence[Entry], against: str) -> Entry | None:
     return next((entry for entry in near if entry in rows), None)
 
 
-def _pairs(
+def _paired_summands(
     results: Results, part: TablePart, chosen: pd.DataFrame, rows: tuple[Entry, Entry], column: Entry
 ) -> list[tuple[Summands, Summands]]:
     """The summands of both rows' runs that have the same seed."""
@@ -269,20 +275,20 @@ def _pairs(
         mine = chosen[keep].drop_duplicates(list(RUN))
         found.append(dict(zip(mine["seed"].tolist(), mine.to_dict("records"), strict=True)))
     seeds = sorted(found[0].keys() & found[1].keys())
-    both = [tuple(_summands(results, lines[seed]) for lines in found) for seed in seeds]
+    both = [tuple(_run_summands(results, lines[seed]) for lines in found) for seed in seeds]
     return [(one, other) for one, other in both if one is not None and other is not None]
 
 
-def _summands(results: Results, line: Mapping[Hashable, Any]) -> Summands | None:
+def _run_summands(results: Results, line: Mapping[Hashable, Any]) -> Summands | None:
     """The per-example terms of a figure; None for figures of training, whose terms are not stored."""
     fields = {name: line[name] for name in (*RUN, "dataset", "judgement")}
-    runs = results.runs(**fields) if line["judgement"] else []
+    runs = results.find_runs(**fields) if line["judgement"] else []
     explainer = line["explainer"]
     run = next((each for each in runs if explainer in each.explainers or not (explainer or each.partly)), None)
     if run is None:
         return None
     if not explainer:
-        return of_predictions(line["metric"], results.predictions(run))
-    rows = results.examples(run)
+        return prediction_summands(line["metric"], results.read_predictions(run))
+    rows = results.read_examples(run)
     rows = rows[rows["explainer"] == explainer].sort_values("example")
-    return of_metric(rows[line["metric"]].to_numpy(), rows["example"].to_numpy())
+    return metric_summands(rows[line["metric"]].to_numpy(), rows["example"].to_numpy())

@@ -18,7 +18,7 @@ from exegete.data.provenance import write_json
 from exegete.errors import Stopped
 from exegete.models import ExplainedModel
 from exegete.models.encoding import encode as encoding
-from exegete.reports.hub_card import hub_card
+from exegete.reports.hub_card import format_hub_card
 from exegete.training.loop.batches import log_once
 from exegete.training.loop.checkpoints import last_step
 from exegete.training.loop.options import RunOptions
@@ -59,7 +59,7 @@ class TrainResult:
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
         """Pushes the folder, with a card, to a repository of the hub; returns its address. See `exegete push`."""
-        return push(self.folder, repo_id, hub_card(self.folder, repo_id), private=private, token=token)
+        return push(self.folder, repo_id, format_hub_card(self.folder, repo_id), private=private, token=token)
 
 
 def execute(

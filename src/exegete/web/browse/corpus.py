@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from exegete.errors import unknown
 from exegete.reports.attributions import Attribution
 from exegete.studies.corpus.parts import Parts
-from exegete.studies.corpus.summary import Summary, summarise
+from exegete.studies.corpus.summary import CorpusSummary, summarise
 from exegete.web.browse.stored import Result
 from exegete.web.pages import page
 from exegete.web.site import site_of
@@ -52,14 +52,14 @@ def corpus_page(request: Request, found: Result) -> Response:
     )
 
 
-def summed(folder: Path, against: Path | None) -> Summary:
+def summed(folder: Path, against: Path | None) -> CorpusSummary:
     """The summary as the folders are now; it is made once."""
     marks = tuple((each / "corpus.json").stat().st_mtime_ns for each in (folder, against) if each is not None)
     return _summed(folder, against, marks)
 
 
 @lru_cache(maxsize=16)
-def _summed(folder: Path, against: Path | None, marks: tuple[int, ...]) -> Summary:
+def _summed(folder: Path, against: Path | None, marks: tuple[int, ...]) -> CorpusSummary:
     del marks
     return summarise(folder, against, top=TOP)
 

@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from exegete.errors import unknown
 from exegete.reports.highlighted import colors
-from exegete.reports.tables.cells import cells
+from exegete.reports.tables.cells import make_cells
 from exegete.web.browse.corpus import corpus_page
 from exegete.web.browse.listing import ONLY, ORDERS, SORTS, listing, values_at, view_of
 from exegete.web.browse.stored import Result
@@ -46,9 +46,9 @@ def result(request: Request, name: str) -> Response:
         "browse_result",
         result=found,
         board=board,
-        cells=cells(board),
+        cells=make_cells(board),
         agreement=found.agreement if found.explained and len(found.methods) > 1 else None,
-        shade=lambda tau: colors.css_class(colors.level(tau, 1.0), signed=True),
+        shade=lambda tau: colors.level_to_css_class(colors.score_to_level(tau, 1.0), signed=True),
         view=view,
         listing=listing(found, view),
         predictions=sorted(set(map(str, found.comparison.results["prediction"]))),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from exegete.reports.generated import GeneratedAttribution
-from exegete.reports.highlighted.generated_view import LitText, Stretch, lit, stretches
+from exegete.reports.highlighted.generated_view import HighlightedText, TextPiece, cut_text, highlight_generated
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Section:
 
     name: str
     is_source: bool
-    pieces: list[Stretch]
+    pieces: list[TextPiece]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Drawing:
     the whole answer and each row.
     """
 
-    lit: LitText
+    lit: HighlightedText
     sections: list[Section]
     sums: list[list[float]]
     log_probs: list[float]
@@ -59,9 +59,9 @@ def drawing(item: GeneratedAttribution) -> Drawing:
     sections = []
     for number, (name, place, own) in enumerate(zip(names, places, item.exchange.is_source, strict=True)):
         extents = [(start, end) if text == number else (0, 0) for text, start, end in item.unit_spans]
-        sections.append(Section(name, own, stretches(item.prompt[slice(*place)], extents)))
+        sections.append(Section(name, own, cut_text(item.prompt[slice(*place)], extents)))
     inside = np.array(texts)[:, None] == np.arange(len(names))
     rows = np.concatenate([item.scores.sum(0, keepdims=True), item.scores]).astype(np.float64)
     log_probs = [float(item.log_probs.sum()), *item.log_probs.tolist()]
     tokens = [len(item.exchange.tokens), *(end - start for start, end in item.spans)]
-    return Drawing(lit(item), sections, (rows @ inside).tolist(), log_probs, tokens)
+    return Drawing(highlight_generated(item), sections, (rows @ inside).tolist(), log_probs, tokens)

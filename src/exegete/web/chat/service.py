@@ -22,7 +22,7 @@ from exegete.models import Batch
 from exegete.models.generation.examples import as_example
 from exegete.models.generation.model import GeneratingModel
 from exegete.reports.generated import GeneratedAttribution
-from exegete.studies.compare.compare import native_methods
+from exegete.studies.compare.compare import list_native_methods
 from exegete.web.chat.question import Question
 from exegete.web.explore.progress import counted
 from exegete.web.explore.queue import WorkQueue
@@ -70,7 +70,7 @@ class Chats:
         if not models:
             raise ExegeteError("there is no model to explain: give one with --model")
         self.models, self.seed = dict(models), seed
-        names = shown((*(own or {}).values(), *methods, *native_methods()))
+        names = shown((*(own or {}).values(), *methods, *list_native_methods()))
         for spec in names:
             explainer(spec)
         self.methods = {name: spec for spec, name in names.items()}

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response, Streamin
 
 from exegete.errors import ExegeteError
 from exegete.reports.attributions import Attribution, Attributions
-from exegete.reports.highlighted.picture import picture as drawn_picture
+from exegete.reports.highlighted.picture import draw_picture as drawn_picture
 from exegete.web import guard
 from exegete.web.coefficients import coefficients, learns
 from exegete.web.explore.progress import Report

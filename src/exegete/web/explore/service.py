@@ -19,7 +19,7 @@ from exegete.explainers.registry import default_method, make_seeded, make_titles
 from exegete.metrics import metric
 from exegete.models import Batch, ExplainedModel
 from exegete.reports.attributions import Attribution
-from exegete.studies.compare.compare import native_methods
+from exegete.studies.compare.compare import list_native_methods
 from exegete.web.explore.progress import Report, counted
 from exegete.web.explore.question import PREDICTED, Question
 from exegete.web.explore.queue import WorkQueue
@@ -74,7 +74,7 @@ class Explorer:
         if not models:
             raise ExegeteError("there is no model to explain: give one with --model")
         self.models, self.examples = dict(models), examples
-        names = shown((*methods, *native_methods()))
+        names = shown((*methods, *list_native_methods()))
         self.methods = {name: make_seeded(spec, seed) for spec, name in names.items()}
         self.chosen = [names[spec] for spec in methods]
         self.titles = make_titles(self.methods)

@@ -8,7 +8,7 @@ import numpy as np
 
 from exegete.data.exchange import Exchange
 from exegete.reports.generated import GeneratedAttribution
-from exegete.reports.highlighted.generated_view import levels, stretches
+from exegete.reports.highlighted.generated_view import cut_text, scores_to_levels
 
 
 class ShownSource(NamedTuple):
@@ -32,15 +32,15 @@ def asked_texts(exchange: Exchange) -> tuple[str, ...]:
 def shown_sources(item: GeneratedAttribution) -> list[ShownSource]:
     """The sources of an answer, or every text of a prompt that has none, shaded by the scores of all rows together."""
     exchange, scores = item.exchange, item.scores.sum(0)
-    shades = levels(scores[None])[0]
+    shades = scores_to_levels(scores[None])[0]
     chosen = [number for number, own in enumerate(exchange.is_source) if own] or list(range(len(exchange.names)))
     units = {text: [n for n, span in enumerate(item.unit_spans) if span[0] == text] for text in chosen}
-    totals = levels(np.array([[scores[units[text]].sum() for text in chosen]]))[0]
+    totals = scores_to_levels(np.array([[scores[units[text]].sum() for text in chosen]]))[0]
     found = []
     for text, total in zip(chosen, totals, strict=True):
         mine = units[text]
         whole = exchange.prompt[slice(*exchange.places[text])]
-        cut = stretches(whole, [(item.unit_spans[n][1], item.unit_spans[n][2]) for n in mine])
+        cut = cut_text(whole, [(item.unit_spans[n][1], item.unit_spans[n][2]) for n in mine])
         pieces = [(piece.text, 0 if piece.owner is None else shades[mine[piece.owner]]) for piece in cut]
         found.append(ShownSource(exchange.names[text], total, pieces))
     return found

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from exegete.metrics.simulatability import simulatability_gain
-from exegete.reports.tables.leaderboard import intervals, resamples
+from exegete.reports.tables.leaderboard import bootstrap_intervals, draw_resamples
 
 RESAMPLES = 1000
 
@@ -49,7 +49,7 @@ def helped(guesses: Sequence[Guess], seed: int = 0) -> list[Help]:
             np.mean([guess.after - guess.before for guess in mine if guess.example == example]) for example in examples
         ]
         cube = np.array(gains, dtype=np.float64)[None, None]
-        low, high = intervals(cube, resamples(len(examples), RESAMPLES, seed))
+        low, high = bootstrap_intervals(cube, draw_resamples(len(examples), RESAMPLES, seed))
         before, after = (float(np.mean([getattr(guess, when) for guess in mine])) for when in ("before", "after"))
         found.append(Help(method, len(mine), before, after, float(np.mean(gains)), float(low[0, 0]), float(high[0, 0])))
     return sorted(found, key=lambda row: -row.gain)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from exegete.reports import waiting as module
-from exegete.reports.waiting import waiting
+from exegete.reports import progress as module
+from exegete.reports.progress import progress_bar
 
 
 @pytest.fixture(autouse=True)
@@ -18,20 +18,20 @@ def quick(monkeypatch):
 
 
 def test_nobody_who_does_not_watch_is_told_anything(capsys):
-    with waiting("explaining", 3, estimate=lambda: pytest.fail("measured for nobody")) as done:
+    with progress_bar("explaining", 3, estimate=lambda: pytest.fail("measured for nobody")) as done:
         time.sleep(0.1)
         done(3)
     assert capsys.readouterr().err == ""
 
 
 def test_what_is_quick_shows_no_bar(capsys):
-    with waiting("explaining", 3, show=True) as done:
+    with progress_bar("explaining", 3, show=True) as done:
         done(3)
     assert "explaining" not in capsys.readouterr().err
 
 
 def test_the_estimate_comes_before_the_first_part(capsys):
-    with waiting("explaining", 4, show=True, estimate=lambda: 150.0) as done:
+    with progress_bar("explaining", 4, show=True, estimate=lambda: 150.0) as done:
         time.sleep(0.2)
         before = capsys.readouterr().err
         done(1)
@@ -47,7 +47,7 @@ def test_logs_stand_above_the_bar(capsys):
     root, handler = logging.getLogger(), logging.StreamHandler()
     root.addHandler(handler)
     try:
-        with waiting("explaining", 4, show=True) as done:
+        with progress_bar("explaining", 4, show=True) as done:
             time.sleep(0.1)
             done(2)
             logging.getLogger("exegete").warning("a word between")
@@ -59,7 +59,7 @@ def test_logs_stand_above_the_bar(capsys):
 
 
 def test_ten_times_the_estimate_is_said_once(caplog):
-    with waiting("explaining", 4, show=True, estimate=lambda: 0.004) as done:
+    with progress_bar("explaining", 4, show=True, estimate=lambda: 0.004) as done:
         for _ in range(4):
             time.sleep(0.03)
             done(1)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from exegete.errors import ExegeteError
 
 
-def floats(values: ArrayLike, name: str, ndim: int) -> NDArray[np.float32]:
+def to_float_array(values: ArrayLike, name: str, ndim: int) -> NDArray[np.float32]:
     """An array of its own that cannot be written to, with so many dimensions."""
     try:
         array = np.array(values, dtype=np.float32)
@@ -25,7 +25,7 @@ def floats(values: ArrayLike, name: str, ndim: int) -> NDArray[np.float32]:
     return array
 
 
-def strings(values: Iterable[str], name: str) -> tuple[str, ...]:
+def to_strings(values: Iterable[str], name: str) -> tuple[str, ...]:
     """A tuple of strings. Raises ExegeteError for anything else."""
     plain = tuple(values)
     if not all(isinstance(value, str) for value in plain):
@@ -33,7 +33,7 @@ def strings(values: Iterable[str], name: str) -> tuple[str, ...]:
     return plain
 
 
-def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
+def to_json_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values as JSON gives them back. Raises ExegeteError where it cannot hold them."""
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(values), allow_nan=False))
@@ -42,7 +42,7 @@ def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def same(one: Any, other: Any) -> bool:
+def is_equal(one: Any, other: Any) -> bool:
     """Whether two values are equal, NaN to itself too, and of one type."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.array_equal(one, other, equal_nan=True)
@@ -51,10 +51,10 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def jsonable(value: Any) -> Any:
+def replace_non_finite(value: Any) -> Any:
     """Arrays as lists; numbers that JSON lacks (NaN, infinity) as None."""
     if isinstance(value, np.ndarray):
-        return jsonable(value.tolist())
+        return replace_non_finite(value.tolist())
     if isinstance(value, list | tuple):
-        return [jsonable(item) for item in value]
+        return [replace_non_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -12,9 +12,9 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from exegete.reports.highlighted.highlight import environment
-from exegete.reports.tables.cells import ABSENT, decimals
-from exegete.reports.tables.latex import escape
+from exegete.reports.highlighted.highlight import template_environment
+from exegete.reports.tables.cells import ABSENT, choose_decimals
+from exegete.reports.tables.latex import escape_latex
 from exegete.reports.tables.leaderboard import Counts, Floats
 
 EXAMPLES: Final = "mean [95 %]"
@@ -52,58 +52,60 @@ class PaperTable:
     note: str = ""
 
 
-def texts(table: PaperTable) -> list[list[str]]:
+def format_cells(table: PaperTable) -> list[list[str]]:
     """The figures as text, without ranks and marks; [R][C]."""
-    columns = [_column(table, column) for column in range(len(table.columns))]
+    columns = [_format_column(table, column) for column in range(len(table.columns))]
     return [[column[row] for column in columns] for row in range(len(table.rows))]
 
 
-def markdown(table: PaperTable) -> str:
+def render_markdown(table: PaperTable) -> str:
     """A pipe table under its title; best in **bold**, second underlined."""
-    lines = [_line([table.head, *table.columns]), _line(["---", *["---:"] * len(table.columns)])]
-    for row, (name, cells) in enumerate(zip(table.rows, texts(table), strict=True)):
-        shown = [_dressed(table, row, column, text, "**{}**", "<u>{}</u>") for column, text in enumerate(cells)]
-        lines.append(_line([name, *shown]))
+    lines = [_markdown_line([table.head, *table.columns]), _markdown_line(["---", *["---:"] * len(table.columns)])]
+    for row, (name, cells) in enumerate(zip(table.rows, format_cells(table), strict=True)):
+        shown = [_emphasize(table, row, column, text, "**{}**", "<u>{}</u>") for column, text in enumerate(cells)]
+        lines.append(_markdown_line([name, *shown]))
     title = [f"**{table.title}**", ""] if table.title else []
-    return "\n".join([*title, *lines, "", note(table), ""])
+    return "\n".join([*title, *lines, "", format_caption(table), ""])
 
 
-def latex(table: PaperTable, label: str = "") -> str:
+def render_latex(table: PaperTable, label: str = "") -> str:
     """A `table` environment (package booktabs)."""
     body = []
-    for row, (name, cells) in enumerate(zip(table.rows, texts(table), strict=True)):
+    for row, (name, cells) in enumerate(zip(table.rows, format_cells(table), strict=True)):
         shown = [
-            _dressed(table, row, column, _tex(text), r"\textbf{{{}}}", r"\underline{{{}}}", r"$^\dagger$")
+            _emphasize(table, row, column, _escape_symbols(text), r"\textbf{{{}}}", r"\underline{{{}}}", r"$^\dagger$")
             for column, text in enumerate(cells)
         ]
-        body.append(" & ".join([escape(name), *shown]) + r" \\")
-    head = " & ".join(map(escape, [table.head, *table.columns])) + r" \\"
+        body.append(" & ".join([escape_latex(name), *shown]) + r" \\")
+    head = " & ".join(map(escape_latex, [table.head, *table.columns])) + r" \\"
     frame = [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule", head, r"\midrule", *body]
-    caption = rf"\caption{{{_tex(f'{table.title}. {note(table)}' if table.title else note(table))}}}"
+    caption = format_caption(table)
+    if table.title:
+        caption = f"{table.title}. {caption}"
     named = [rf"\label{{{label}}}"] if label else []
-    end = [r"\bottomrule", r"\end{tabular}", caption, *named, r"\end{table}"]
+    end = [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_escape_symbols(caption)}}}", *named, r"\end{table}"]
     return "\n".join([r"\begin{table}", r"\centering", *frame, *end]) + "\n"
 
 
-def csv_text(table: PaperTable) -> str:
+def render_csv(table: PaperTable) -> str:
     """Every digit: `row`, then `<column> center`, `low`, `high`, `runs`, `rank` and `significant`; undefined: empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     ends = ("center", "low", "high", "runs", "rank", "significant")
     writer.writerow([table.head, *(f"{name} {end}" for name in table.columns for end in ends)])
     for row, name in enumerate(table.rows):
-        values = [_numbers(table, row, column) for column in range(len(table.columns))]
+        values = [_csv_fields(table, row, column) for column in range(len(table.columns))]
         writer.writerow([name, *(text for each in values for text in each)])
     return out.getvalue()
 
 
-def html(table: PaperTable) -> str:
+def render_html(table: PaperTable) -> str:
     """A `<table>` with its note, to stand in a page."""
-    macros = environment().get_template("paper_table.html.j2").module
-    return str(macros.paper_table(table, texts(table), note(table)))  # type: ignore[attr-defined]
+    macros = template_environment().get_template("paper_table.html.j2").module
+    return str(macros.paper_table(table, format_cells(table), format_caption(table)))  # type: ignore[attr-defined]
 
 
-def note(table: PaperTable) -> str:
+def format_caption(table: PaperTable) -> str:
     """The caption of a table: the statistics shown over seeds, ranks, and the table's own note."""
     ranks = " Best bold, second underlined." if table.rank.any() else ""
     if table.form == EXAMPLES and ranks:
@@ -111,14 +113,14 @@ def note(table: PaperTable) -> str:
     return f"{NOTES[table.form]}{ranks}{f' {table.note}' if table.note else ''}"
 
 
-def _column(table: PaperTable, column: int) -> list[str]:
+def _format_column(table: PaperTable, column: int) -> list[str]:
     center = table.center[:, column]
-    digits = decimals(center) if table.digits is None else [table.digits] * len(center)
+    digits = choose_decimals(center) if table.digits is None else [table.digits] * len(center)
     numbers = zip(center.tolist(), table.low[:, column].tolist(), table.high[:, column].tolist(), digits, strict=True)
-    return [_text(table.form, *each) for each in numbers]
+    return [_format_number(table.form, *each) for each in numbers]
 
 
-def _text(form: Form, center: float, low: float, high: float, digits: int) -> str:
+def _format_number(form: Form, center: float, low: float, high: float, digits: int) -> str:
     if not math.isfinite(center):
         return ABSENT
     if form == "mean" or not math.isfinite(high):
@@ -130,21 +132,23 @@ def _text(form: Form, center: float, low: float, high: float, digits: int) -> st
     return f"{center:.{digits}f} ± {high - center:.{digits}f}"
 
 
-def _dressed(table: PaperTable, row: int, column: int, text: str, bold: str, underlined: str, dagger: str = "†") -> str:
+def _emphasize(
+    table: PaperTable, row: int, column: int, text: str, bold: str, underlined: str, dagger: str = "†"
+) -> str:
     rank = int(table.rank[row, column])
     shown = {1: bold, 2: underlined}.get(rank, "{}").format(text)
     return f"{shown}{dagger}" if table.marked[row, column] else shown
 
 
-def _tex(text: str) -> str:
-    return escape(text).replace("±", r"$\pm$").replace("†", r"$^\dagger$")
+def _escape_symbols(text: str) -> str:
+    return escape_latex(text).replace("±", r"$\pm$").replace("†", r"$^\dagger$")
 
 
-def _line(cells: Sequence[str]) -> str:
+def _markdown_line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _numbers(table: PaperTable, row: int, column: int) -> list[str]:
+def _csv_fields(table: PaperTable, row: int, column: int) -> list[str]:
     values = [float(array[row, column]) for array in (table.center, table.low, table.high)]
     shown = ["" if math.isnan(value) else repr(value) for value in values]
     return [*shown, str(int(table.count[row, column])), str(int(table.rank[row, column])), *_flag(table, row, column)]

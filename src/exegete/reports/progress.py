@@ -23,7 +23,7 @@ NOTICED = 5.0
 
 
 @contextmanager
-def waiting(
+def progress_bar(
     what: str, work: float, show: bool | None = None, estimate: Callable[[], float] | None = None
 ) -> Iterator[Callable[[float], None]]:
     """Inside the block a bar of so much work in any unit; what is given says how much more of it is done.
@@ -36,7 +36,7 @@ def waiting(
         show: whether there is a bar; default: where a person watches, in a terminal or notebook.
         estimate: seconds for all of the work, asked for only where there is a bar.
     """
-    shown = watched() if show is None else show
+    shown = is_interactive() if show is None else show
     with tqdm(total=work, desc=what, disable=not shown, delay=DELAY, bar_format=FORMAT, leave=False) as bar:
         if bar.disable:
             yield lambda done: None
@@ -70,6 +70,6 @@ def waiting(
             timer.join()
 
 
-def watched() -> bool:
+def is_interactive() -> bool:
     """Whether a person watches standard error: in a terminal, or in a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
