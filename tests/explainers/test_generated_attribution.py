@@ -15,7 +15,7 @@ from exegete.cli import main
 from exegete.data.exchange import Exchange
 from exegete.explainers.generated import resolve_unit
 from exegete.explainers.plan import plan_work
-from exegete.reports.highlighted.generated_view import scores_to_levels, highlight_generated, cut_text
+from exegete.reports.highlighted.generated_view import cut_text, highlight_generated, scores_to_levels
 from exegete.reports.terminal import render_attribution
 from exegete.testing.preserving import in_use, state_of
 from small import NATIVE
