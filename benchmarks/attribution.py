@@ -28,7 +28,7 @@ from exegete.explainers.attribute_examples import make_batches
 from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
 from exegete.explainers.units import number_units
 from exegete.models import Batch, ExplainedModel
-from exegete.models.layers.architecture import layers
+from exegete.models.layers.architecture import get_layers
 from generation import PROMPT, made
 from timing import DATA, given, keep, minilm, ratios, seconds
 
@@ -74,7 +74,7 @@ def main() -> None:
     model = minilm()
     texts = sentences(options.sentences)
     cases = [case(model, text) for text in texts]
-    with model.evaluating():
+    with model.evaluation_mode():
         for one in cases[:PILOT]:
             one.score(one.embeddings)
         kinds = (calls, integrated_gradients, coalitions, rules, ablations, sequential)
@@ -97,7 +97,7 @@ def case(model: ExplainedModel, text: str) -> Case:
     """Everything that is not attribution is done before the clock runs."""
     batch = model.encode([text])
     with torch.no_grad():
-        target, embeddings, reference = model.predict(batch), model.embed(batch), model.reference(batch)
+        target, embeddings, reference = model.predict(batch), model.embed(batch), model.embed_reference(batch)
     return Case(batch, target, embeddings, reference, number_units(batch, "word"), Direct(model, target))
 
 
@@ -139,7 +139,7 @@ def long_case() -> tuple[ExplainedModel, Case]:
 def feature_ablation(size: int) -> float:
     """CPU seconds of Captum's feature ablation of one sentence's words."""
     model, one = long_case()
-    with model.evaluating():
+    with model.evaluation_mode():
         return seconds(partial(masking, published.FeatureAblation, model, one, size, apart=True), 4)
 
 
@@ -280,7 +280,7 @@ def spent(model: ExplainedModel, call: Callable[[], Any]) -> dict[str, float]:
         hidden = output if isinstance(output, Tensor) else output[0]
         inputs, tokens = inputs + hidden.shape[0], tokens + hidden.shape[0] * hidden.shape[1]
 
-    with layers(model.model)[0].register_forward_hook(count):
+    with get_layers(model.model)[0].register_forward_hook(count):
         taken = seconds(call)
     return {"cpu_s": taken, "evaluations": inputs, "tokens": tokens}
 

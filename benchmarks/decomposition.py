@@ -55,7 +55,7 @@ def measured(part: str, method: str, count: int) -> dict[str, float]:
     target = torch.zeros(1, dtype=torch.long)
     chosen = explainer(method)
     repeats = 3 if part == PARTS[0] or method in REPEATED else 1
-    with torch.no_grad(), model.evaluating():
+    with torch.no_grad(), model.evaluation_mode():
         model(inputs[0])
         passes = [seconds(lambda batch=batch: model(batch), 3) for batch in inputs]
         before = memory() * GB

@@ -54,7 +54,7 @@ def compared(model: ExplainedModel, rows: Sequence) -> dict[str, float]:
             case = (every, torch.cat(scores), target.repeat(len(METHODS)))
             with measured("cpu") as cost:
                 begin = time.process_time()
-                with model.remember():
+                with model.cache_perturbed():
                     judged = [next(iter(judge.judge(model, *case).values())) for judge in judges]
                 totals["engine_s"] += time.process_time() - begin
             totals["peak_mib"] = max(totals["peak_mib"], cost.peak_memory)

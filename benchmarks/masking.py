@@ -71,9 +71,9 @@ class Case:
         self.model, self.masking = model, masking
         self.metric = metric_of(masking.settings.metric)
         whole = model.encode(rows)
-        self.alone = [whole.select([row]).trimmed()[0] for row in range(len(rows))]
+        self.alone = [whole.select([row]).trim_padding()[0] for row in range(len(rows))]
         self.rows = alike(whole, TOGETHER)
-        self.batches = [whole.select(part).trimmed()[0] for part in self.rows]
+        self.batches = [whole.select(part).trim_padding()[0] for part in self.rows]
         self.count = len(rows)
 
     @torch.no_grad()

@@ -87,7 +87,7 @@ class Desk:
 
     def heads(self, batch: Batch) -> torch.Tensor:
         """The teacher's logits of every head, which are computed once a text."""
-        with self.teacher.evaluating(), torch.no_grad():
+        with self.teacher.evaluation_mode(), torch.no_grad():
             outputs = self.teacher(batch, capture=Capture(heads=True, heads_only=True))
             return mixable(self.teacher, batch, outputs)
 

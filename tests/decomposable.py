@@ -43,12 +43,12 @@ def batch(model: ExplainedModel, lengths: tuple[int, ...] = LENGTHS, seed: int =
     attended = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     if model.is_decoder:
         attended = attended.flip(1)
-    return model.with_positions(Batch.from_ids(ids.masked_fill(~attended, model.pad_id), attended))
+    return model.add_position_ids(Batch.from_ids(ids.masked_fill(~attended, model.pad_id), attended))
 
 
 def alone(model: ExplainedModel, batch: Batch, row: int) -> Batch:
     """One example without its padding."""
-    return batch.select([row]).trimmed()[0]
+    return batch.select([row]).trim_padding()[0]
 
 
 def zero_biases(model: ExplainedModel) -> None:

@@ -24,7 +24,7 @@ FAMILIES = {name: family for name, family in RECORDS.items() if family.decoder i
 """Those with heads for classes; encoder-decoders are in `two_sided`."""
 SIZE = SMALL
 VOCABULARY = SIZE["vocab_size"]
-TEXT = {name: family.small for name, family in FAMILIES.items() if family.tokenizer is not None}
+TEXT = {name: family.small_config for name, family in FAMILIES.items() if family.tokenizer is not None}
 ENCODERS = {name: sizes for name, sizes in TEXT.items() if FAMILIES[name].tokenizer != "gpt2"}
 DECODERS = {name: sizes for name, sizes in TEXT.items() if name not in ENCODERS}
 
@@ -35,7 +35,7 @@ def tiny(
     """A random model of the family, its biases and norms randomised too, in evaluation mode, without a processor."""
     torch.manual_seed(seed)
     known = FAMILIES[family]
-    config = hf.AutoConfig.for_model(family, **(known.small | {"num_labels": 3} | changes))
+    config = hf.AutoConfig.for_model(family, **(known.small_config | {"num_labels": 3} | changes))
     kind = head if known.tokenizer else "ImageClassification"
     model = getattr(hf, f"AutoModelFor{kind}").from_config(config)
     with torch.no_grad():

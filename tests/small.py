@@ -54,7 +54,7 @@ def shared(family, head="SequenceClassification", dtype=torch.float64):
 
 def alone(model, batch, row):
     """Example `row` of a batch without any padding, as a batch of one, and the columns it had."""
-    return batch.select([row]).trimmed()
+    return batch.select([row]).trim_padding()
 
 
 def uneven(family, count=4):

@@ -26,7 +26,7 @@ GATED = {"feed_forward_proj": "gated-gelu"}
 def two_sided(family: str, dtype: torch.dtype = torch.float64, seed: int = 0, **changes: Any) -> EncoderDecoderModel:
     """A random model of the family, norms and biases random too, in evaluation mode, with a tokenizer."""
     torch.manual_seed(seed)
-    config = hf.AutoConfig.for_model(family, **FAMILIES[family].small | changes)
+    config = hf.AutoConfig.for_model(family, **FAMILIES[family].small_config | changes)
     model = hf.AutoModelForSeq2SeqLM.from_config(config)
     with torch.no_grad():
         for weight in model.parameters():

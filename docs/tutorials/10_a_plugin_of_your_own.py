@@ -76,11 +76,12 @@ gradient_length = "my_methods.gradient_length:GradientLength"
 #   layer.
 # - `outputs.blocks`: only of encoder-decoders, every attention by itself, between the positions of its own sides:
 #   [B, H, S, S], [B, H, T, T], [B, H, T, S]. The answer depends on these, so gradients are taken at them.
-# - `model.mixtures(batch, maps)` lays maps of the shapes of the last `blocks` (whole layers: two blocks a decoder
-#   layer) out among all L positions, and gives those of other models back. Do not call it with `outputs.attentions`.
+# - `model.scatter_attention(batch, maps)` lays maps of the shapes of the last `blocks` (whole layers: two blocks for
+#   each decoder layer) out among all L positions, and gives those of other models back.
+#   Do not call it with `outputs.attentions`.
 #
-# So `outputs.blocks or outputs.attentions`, then `mixtures`, works for encoders, decoders and both together. A method
-# that does not apply to one raises `ExegeteError` with a sentence that says so.
+# So `outputs.blocks or outputs.attentions`, then `scatter_attention`, works for encoders, decoders and both together. A
+# method that does not apply to one raises `ExegeteError` with a sentence that says so.
 
 # %%
 (package / "src/my_methods/attention_slope.py").write_text('''
@@ -114,8 +115,8 @@ class AttentionSlope(OutputExplainer, SinglePass):
         last = outputs.blocks[-2:] or outputs.attentions[-1:]  # a decoder's own and cross-attention are one layer
         slopes = gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
         maps = [(block * slope).mean(1) for block, slope in zip(last, slopes, strict=True)]
-        rows = sum(model.mixtures(batch, maps))  # [B, L, L]
-        readout = model.readout(batch, target).to(rows.dtype)[:, None]  # [B, 1, L], 0 at padding
+        rows = sum(model.scatter_attention(batch, maps))  # [B, L, L]
+        readout = model.readout_weights(batch, target).to(rows.dtype)[:, None]  # [B, 1, L], 0 at padding
         return (readout @ rows)[:, 0].masked_fill(~batch.attended, 0.0)
 ''')
 with (package / "pyproject.toml").open("a") as file:

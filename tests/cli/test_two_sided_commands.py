@@ -32,7 +32,7 @@ ROWS = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("models")
-    two_sided("t5", torch.float32).spoken.save_pretrained(found)
+    two_sided("t5", torch.float32).generator.save_pretrained(found)
     families.tokenizer("roberta").save_pretrained(found)
     (found / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return found
@@ -89,9 +89,9 @@ def test_removed_units_and_evidence_by_hand():
     scores = torch.where(unit == 0, 0.1, torch.where(unit == 1, 0.3, 0.0))[None].double()
 
     def chance(gone):
-        asked = ids[~batch.decoded[0] & ~torch.isin(unit, torch.tensor(gone))]
-        decoder, said = ids[batch.decoded[0]], ids[batch.response[0]]
-        logits = model.spoken(input_ids=asked[None], decoder_input_ids=decoder[None]).logits[0, : len(said)]
+        asked = ids[~batch.decoder_mask[0] & ~torch.isin(unit, torch.tensor(gone))]
+        decoder, said = ids[batch.decoder_mask[0]], ids[batch.response[0]]
+        logits = model.generator(input_ids=asked[None], decoder_input_ids=decoder[None]).logits[0, : len(said)]
         return float(logits.log_softmax(-1).gather(1, said[:, None]).sum())
 
     judge = {"level": "source", "how": "remove"}
@@ -102,13 +102,15 @@ def test_removed_units_and_evidence_by_hand():
     keep = torch.ones(4, 1, batch.length, dtype=torch.bool)
     for number, gone in enumerate(([-2], [0], [1], [0, 1])):
         keep[number, 0] = ~torch.isin(unit, torch.tensor(gone))
-    values = model.task.value(model.perturbed(batch, keep, "remove"), model.target(batch))[:, 0]
+    values = model.task.score_probabilities(
+        model.predict_perturbed(batch, keep, "remove"), model.resolve_target(batch)
+    )[:, 0]
     expected = [chance(gone) for gone in ([-2], [0], [1], [0, 1])]
     np.testing.assert_allclose(values.numpy(), expected, rtol=1e-8)
     found = explainer("occlusion?perturbation=remove", granularity="source").attribute(model, batch)
     drops = [expected[0] - expected[1], expected[0] - expected[2]]
     np.testing.assert_allclose([float(found[0, unit == n].sum()) for n in (0, 1)], drops, rtol=1e-8)
-    assert batch.rationale[0].tolist() == (unit == 0).tolist()
+    assert batch.rationale_mask[0].tolist() == (unit == 0).tolist()
     recall = metric("recall_at_k", level="source")
     assert [float(recall.judge(model, batch, one)["recall_at_k"]) for one in (scores, 1 / scores.clamp(min=0.01))] == [
         0,

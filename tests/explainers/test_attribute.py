@@ -274,7 +274,7 @@ def test_scores_of_another_shape_are_refused_by_name():
         with pytest.raises(ExegeteError, match=rf"short.scores returned \[{rows}, {length - 1}\], {expected}"):
             explain()
     with pytest.raises(ExegeteError, match=r"short\.scores returned"):
-        Short().attribute_each(model, batch, model.target(batch)[None])
+        Short().attribute_each(model, batch, model.resolve_target(batch)[None])
     with pytest.raises(
         ExegeteError, match=rf"short_pass.scores_from_outputs returned \[{rows}, {length}, \d+\], {expected}"
     ):

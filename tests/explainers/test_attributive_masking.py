@@ -19,7 +19,7 @@ from exegete.explainers.attributive_masking.frozen_layers import known_below
 from exegete.explainers.attributive_masking.losses import Weights
 from exegete.explainers.attributive_masking.modes import SoftMasking
 from exegete.explainers.attributive_masking.refinement import alike, best, judged, trajectory
-from exegete.models.passes.substitute import embeddings_replaced
+from exegete.models.passes.replace_inputs import replace_embeddings
 from exegete.testing.preserving import in_use, state_of
 from small import alone, shared, small, uneven
 
@@ -98,7 +98,7 @@ def test_special_tokens_and_prompts_are_intact_in_a_mask_and_in_its_inverse(kind
         assert seen == (keep is scores), "the premise: a masked special token shows"
 
 
-@pytest.mark.parametrize("family", [name for name, known in families.FAMILIES.items() if known.weighs_positions])
+@pytest.mark.parametrize("family", [name for name, known in families.FAMILIES.items() if known.accepts_pairwise_mask])
 @torch.no_grad()
 def test_omission_of_whole_tokens_is_an_attention_mask(family):
     model = shared(family)
@@ -191,7 +191,7 @@ def test_the_answer_stands_behind_the_last_token_and_its_position_gets_no_score(
         z = made.answers[0] + sum(answer[row, j] * made.answers[j + 1] for j in range(3))
         ids = torch.cat([own.inputs["input_ids"], own.inputs["input_ids"][:, -1:]], 1)
         words = torch.cat([made.reader.embedding(own.inputs["input_ids"]), z[None, None]], 1)
-        with embeddings_replaced(made.reader.embedding, words):
+        with replace_embeddings(made.reader.embedding, words):
             hidden = made.reader.model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0, :-1]
         _, first, _, second = made.head
         scores = (hidden @ first.weight.T + first.bias).tanh() @ second.weight.T + second.bias
@@ -274,7 +274,7 @@ def one_at_a_time(made, model, batch, row, steps, rate, fixed=()):
     with torch.no_grad():
         logits = model(own).logits
     answer, maps = logits.softmax(-1), []
-    m = model.reference(own, "mask").detach()
+    m = model.embed_reference(own, "mask").detach()
     for step in range(steps + 1):
         a = network(network.read(model, own), answer)
         maps.append(a.detach()[0])

@@ -13,15 +13,15 @@ from exegete.errors import ExegeteError
 from exegete.explainers.backward_rules.gim import Gim, find_baseline_token
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.layers import activations
-from exegete.models.layers.frozen import Rules
+from exegete.models.layers.backward_rules import DerivativeRules
 from small import shared, uneven
 
 TARGET = torch.tensor([0, 1, 2])
-FREE = Rules("free", "free", norms=False, activations=False)
+FREE = DerivativeRules("free", "free", norms=False, activations=False)
 PARTIAL = {
-    "gim_temperature_only": Rules("free", "free", norms=False, activations=False, temperature=2.0),
-    "gim_norm_only": Rules("free", "free", activations=False),
-    "gim_gradnorm_only": Rules("shared", "both", norms=False, activations=False),
+    "gim_temperature_only": DerivativeRules("free", "free", norms=False, activations=False, temperature=2.0),
+    "gim_norm_only": DerivativeRules("free", "free", activations=False),
+    "gim_gradnorm_only": DerivativeRules("shared", "both", norms=False, activations=False),
 }
 
 
@@ -29,7 +29,7 @@ PARTIAL = {
 class Ruled(Gim):
     """GIM's difference of embeddings under any rules."""
 
-    ruled: Rules = FREE
+    ruled: DerivativeRules = FREE
 
     @property
     def rules(self):
@@ -152,7 +152,7 @@ def test_without_rules_it_is_gradient_times_difference(family):
         embeddings = model.embed(batch).detach().requires_grad_()
         score = model.task.score(model(batch, embeddings).logits, TARGET)
         (slope,) = torch.autograd.grad(score.sum(), embeddings)
-    start = model.reference(batch) if model.modality == "image" else model.embedding(torch.tensor(9))
+    start = model.embed_reference(batch) if model.modality == "image" else model.embedding(torch.tensor(9))
     expected = (slope * (embeddings - start)).sum(-1).masked_fill(~batch.content, 0)
     torch.testing.assert_close(Ruled(9).attribute(model, batch, TARGET), expected, rtol=1e-8, atol=1e-10)
 

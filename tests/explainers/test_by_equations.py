@@ -59,7 +59,7 @@ def texts(family):
 def decoders_agree(family, method, expected, span=SPAN, tolerance=EXACT, **how):
     """Each row of batches padded left and right against `expected(row)` on the prompt."""
     model = decoder(family, **how)[0]
-    for batch in (model.batch(PROMPTS, RESPONSES), model.with_positions(padded_right(PROMPTS, RESPONSES))):
+    for batch in (model.batch(PROMPTS, RESPONSES), model.add_position_ids(padded_right(PROMPTS, RESPONSES))):
         scores = method.attribute(model, batch, span).detach()
         for row, prompt in enumerate(PROMPTS):
             torch.testing.assert_close(scores[row, batch.content[row]], expected(row)[: len(prompt)], **tolerance)

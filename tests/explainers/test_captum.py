@@ -69,9 +69,9 @@ def test_rules_on_tiny_models(family, rule):
     model = small(family)
     batch = model.encode(uneven(family))
     target = torch.tensor([0, 1, 2, 0])
-    with model.evaluating():
+    with model.evaluation_mode():
         theirs = captum.attr.IntegratedGradients(forward(model, batch)).attribute(
-            model.embed(batch).detach(), model.reference(batch).detach(), target, n_steps=8, method=rule
+            model.embed(batch).detach(), model.embed_reference(batch).detach(), target, n_steps=8, method=rule
         )
     captum_weights = 7 / 8 if rule == "riemann_trapezoid" else 1
     ours = explainer("integrated_gradients", n_steps=8, rule=rule).attribute(model, batch, target)
@@ -84,7 +84,7 @@ def test_completeness_of_every_rule(family):
     batch = model.encode(uneven(family, 2))
     with torch.no_grad():
         target = model.predict(batch)
-        change = model(batch).logits - model(batch, model.reference(batch)).logits
+        change = model(batch).logits - model(batch, model.embed_reference(batch)).logits
         change = model.task.score(change, target)
         for rule, steps in {"gausslegendre": 30, "riemann_middle": 100, "riemann_trapezoid": 100}.items():
             explained = explainer("integrated_gradients", n_steps=steps, rule=rule).explain(model, batch)

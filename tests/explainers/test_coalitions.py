@@ -36,7 +36,7 @@ def subset_values(model, text, target, granularity, how):
     for number in range(2**count):
         members = frozenset(i for i in range(count) if number >> i & 1)
         keep = torch.tensor([int(u) in members for u in unit])[None, None]
-        values[members] = float(model.perturbed(batch, keep, how)[0, 0, target])
+        values[members] = float(model.predict_perturbed(batch, keep, how)[0, 0, target])
     return count, values
 
 
@@ -94,7 +94,7 @@ def test_lime_without_a_penalty_is_the_same_in_a_batch_and_alone(model):
     method, batch = Lime(n_samples=256, alpha=0.0), model.encode(TEXTS)
     together = method.attribute(model, batch, torch.tensor([0, 0, 0]))
     for row in range(len(TEXTS)):
-        single, columns = batch.select([row]).trimmed()
+        single, columns = batch.select([row]).trim_padding()
         alone = method.attribute(model, single, torch.tensor([0]))[0]
         torch.testing.assert_close(together[row, columns], alone, rtol=1e-4, atol=1e-6)
     with pytest.raises(ExegeteError, match="alpha above 0"):

@@ -47,7 +47,7 @@ def test_published_masks_answers_and_weights(asked, numbers):
     assert np.array_equal(masks, numbers["masks"])
     assert usual_units(batch) == "sentence"
     method = explainer("context_cite")
-    target = model.target(batch)
+    target = model.resolve_target(batch)
     present = torch.from_numpy(masks)[:, None]
     answers = method.answers(model, batch, target, present, number_units(batch, "source"))
     expected = numbers["token_log_probs"].sum(1)
@@ -103,12 +103,12 @@ def test_classifiers_and_batches(family):
     scores = method.attribute(model, batch, [0, 1, 2])
     assert not scores[~batch.content].any()
     for row in range(3):
-        alone, columns = batch.select([row]).trimmed()
+        alone, columns = batch.select([row]).trim_padding()
         torch.testing.assert_close(method.attribute(model, alone, [row])[0], scores[row, columns], rtol=1e-5, atol=1e-7)
     unit = number_units(batch, "word")
     masks = numbered_masks(12, int(unit[0].max()) + 1)
     keep = torch.from_numpy(np.concatenate([np.ones((12, 1), bool), masks], 1))[:, unit[0] + 1][:, None]
-    chance = model.perturbed(batch.select([0]), keep, "remove")[:, 0, 0]
+    chance = model.predict_perturbed(batch.select([0]), keep, "remove")[:, 0, 0]
     weights = sparse_weights(masks, (chance / (1 - chance)).log().numpy(), 1, 0.001)[0]
     inside = unit[0] >= 0
     sizes = torch.bincount(unit[0][inside])

@@ -153,7 +153,7 @@ def test_occlusion_of_spans_drops_the_probability_of_the_answer():
     target = model.predict(batch)
     scores = explainer("occlusion?granularity=token&perturbation=mask").attribute(model, batch)
     for row, (start, end) in enumerate(target.tolist()):
-        own, _ = batch.select([row]).trimmed()
+        own, _ = batch.select([row]).trim_padding()
         for position in batch.content[row].nonzero().flatten().tolist():
             ids = own.inputs["input_ids"].clone()
             ids[0, position] = model.mask_id

@@ -8,9 +8,9 @@ from exegete.errors import ExegeteError
 from exegete.explainers.backward_rules.decompx_linear import DecompXLinear
 from exegete.explainers.backward_rules.rules import CAPTURE
 from exegete.explainers.decomposition import DecompXClassifier
-from exegete.models.layers.architecture import layers
-from exegete.models.layers.frozen import Factors, frozen
-from exegete.models.passes.inputs import inputs_of
+from exegete.models.layers.architecture import get_layers
+from exegete.models.layers.backward_rules import HeldFactors, apply_backward_rules
+from exegete.models.passes.module_inputs import intercept_inputs
 from small import shared
 
 TARGET = torch.tensor([0, 1, 2])
@@ -22,12 +22,12 @@ def test_what_belongs_to_no_position_is_the_answer_of_the_linear_network_to_noth
     batch = decomposable.batch(model)
     with torch.no_grad():
         said = DecompXLinear().explain(model, batch, TARGET)
-        factors = Factors(record=True)
-        with frozen(model.model, factors):
+        factors = HeldFactors(record=True)
+        with apply_backward_rules(model.model, factors):
             model(batch, capture=CAPTURE)
         with (
-            frozen(model.model, factors.replayed()),
-            inputs_of(layers(model.model), lambda n, x: torch.zeros_like(x) if n == 0 else x),
+            apply_backward_rules(model.model, factors.replayed()),
+            intercept_inputs(get_layers(model.model), lambda n, x: torch.zeros_like(x) if n == 0 else x),
         ):
             nothing = model.task.score(model(batch, capture=CAPTURE).logits, TARGET)
         score = model.task.score(model(batch).logits, TARGET)
@@ -42,10 +42,10 @@ def test_from_the_embeddings_too(family):
     batch = decomposable.batch(model)
     with torch.no_grad():
         said = DecompXLinear(start="embeddings").explain(model, batch, TARGET)
-        factors = Factors(record=True)
-        with frozen(model.model, factors):
+        factors = HeldFactors(record=True)
+        with apply_backward_rules(model.model, factors):
             model(batch, capture=CAPTURE)
-        with frozen(model.model, factors.replayed()):
+        with apply_backward_rules(model.model, factors.replayed()):
             nothing = model(batch, torch.zeros_like(model.embed(batch)), CAPTURE).logits
         score = model.task.score(model(batch).logits, TARGET)
         hidden = DecompXLinear().explain(model, batch, TARGET)
@@ -74,7 +74,7 @@ def test_golden_bias_token(golden):
     for label in range(3):
         kept = []
         hook = value.register_forward_hook(lambda module, inputs, output, kept=kept: kept.append(output))
-        with model.evaluating(), frozen(model.model, Factors()):
+        with model.evaluation_mode(), apply_backward_rules(model.model, HeldFactors()):
             score = model(batch, capture=CAPTURE).logits[:, label].sum()
         hook.remove()
         (slope,) = torch.autograd.grad(score, kept)

@@ -6,7 +6,7 @@ import torch
 from exegete import explainer
 from exegete.explainers import EXPLAINERS, SinglePass
 from exegete.models.families import FAMILIES as RECORDS
-from exegete.models.layers.architecture import layers, part
+from exegete.models.layers.architecture import get_layers, get_module
 from small import FAMILIES, FEW, NATIVE, PAIRS, shared, small, uneven
 
 DIFFERENTIABLE = [name for name in NATIVE if EXPLAINERS[name].card.differentiable]
@@ -33,7 +33,7 @@ def loss_of(scores):
 
 def queries(model):
     """The first layer's query weights; its value weights where they have another name."""
-    values = part(layers(model.model)[0], RECORDS[model.config.model_type].attention.value)
+    values = get_module(get_layers(model.model)[0], RECORDS[model.config.model_type].attention.value)
     named = (weight for name, weight in model.model.named_parameters() if name.endswith(QUERIES))
     return next(named, values.weight)
 

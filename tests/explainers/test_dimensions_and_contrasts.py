@@ -137,12 +137,12 @@ def test_contrasts_by_name_for_one_and_for_all():
     model = shared("bert")
     names = model.labels
     batch = model.encode(uneven("bert", 2))
-    assert model.target(batch, (names[2], names[0])).tolist() == [[2, 0], [2, 0]]
-    assert model.target(batch, [(0, 1), (1, 2)]).tolist() == [[0, 1], [1, 2]]
+    assert model.resolve_target(batch, (names[2], names[0])).tolist() == [[2, 0], [2, 0]]
+    assert model.resolve_target(batch, [(0, 1), (1, 2)]).tolist() == [[0, 1], [1, 2]]
     with pytest.raises(ExegeteError, match="a contrast is a pair"):
-        model.target(batch, [(0, 1), 2])
+        model.resolve_target(batch, [(0, 1), 2])
     with pytest.raises(ExegeteError, match="does not know the label 7"):
-        model.target(batch, (0, 7))
+        model.resolve_target(batch, (0, 7))
     described = exegete.attribute(model, uneven("bert", 2), "gim", (names[2], names[0]))[0]
     assert described.target == (2, 0)
     assert described.target_label == f"{names[2]} rather than {names[0]}"
@@ -152,4 +152,4 @@ def test_contrasts_by_name_for_one_and_for_all():
 def test_a_number_has_no_contrast():
     model = small("bert", num_labels=1)
     with pytest.raises(ExegeteError, match=r"expected a target of integers \[1\]"):
-        model.target(model.encode(uneven("bert", 1)), (0, 0))
+        model.resolve_target(model.encode(uneven("bert", 1)), (0, 0))

@@ -13,7 +13,7 @@ from exegete.cli import main
 from exegete.explainers.generated import resolve_unit
 from exegete.explainers.gradients.embedding_gradient import count_targets_per_pass
 from exegete.explainers.plan import plan_work
-from exegete.models.loading.weightless import kept_bytes, weightless
+from exegete.models.loading.without_weights import count_saved_bytes, load_without_weights
 from two_sided import two_sided
 
 WAYS = {
@@ -38,7 +38,9 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(("method", "way"), WAYS.items())
 def test_the_plan_without_weights_is_that_of_the_model(folder, method, way):
     chosen, unit = resolve_unit(method, "source", {})
-    found = [plan_work(model, CHAT, chosen, "tokens", unit, 8) for model in (weightless(str(folder)), chatting())]
+    found = [
+        plan_work(model, CHAT, chosen, "tokens", unit, 8) for model in (load_without_weights(str(folder)), chatting())
+    ]
     assert found[0] == found[1]
     assert found[0].way == way
 
@@ -66,27 +68,33 @@ def test_short_rows_go_back_together_and_long_ones_alone():
 @pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3", "t5", "bart"])
 def test_a_pass_keeps_what_torch_saves_and_a_mask(tmp_path, family):
     model = (two_sided if family in ("t5", "bart") else causal)(family, torch.float32)
-    model.spoken.config.save_pretrained(tmp_path)
+    model.generator.config.save_pretrained(tmp_path)
     families.tokenizer("roberta").save_pretrained(tmp_path)
     prompt, saved = torch.randint(5, 90, (1, 100)), dict[int, torch.Tensor]()
-    own = {weight.untyped_storage().data_ptr() for weight in (*model.spoken.parameters(), *model.spoken.buffers())}
+    own = {
+        weight.untyped_storage().data_ptr() for weight in (*model.generator.parameters(), *model.generator.buffers())
+    }
 
     def keep(value):
         saved.setdefault(value.untyped_storage().data_ptr(), value)
         return value
 
-    inner, mask = model.spoken.requires_grad_(False), torch.zeros(1, 1, 100, 100)
+    inner, mask = model.generator.requires_grad_(False), torch.zeros(1, 1, 100, 100)
     words = inner.get_input_embeddings().weight[prompt].clone().requires_grad_()
-    told = {"decoder_input_ids": prompt[:, :6]} if model.two_stacks else {"logits_to_keep": 7, "attention_mask": mask}
+    told = (
+        {"decoder_input_ids": prompt[:, :6]}
+        if model.is_encoder_decoder
+        else {"logits_to_keep": 7, "attention_mask": mask}
+    )
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
         inner(inputs_embeds=words, use_cache=False, **told)
     expected = sum(each.untyped_storage().nbytes() for place, each in saved.items() if place not in own)
-    prompt_tokens = 100 if model.two_stacks else 94
-    share = kept_bytes(weightless(str(tmp_path)), prompt_tokens, 6) / expected
-    assert 0.98 <= share <= (1.5 if model.two_stacks else 1.15), share
+    prompt_tokens = 100 if model.is_encoder_decoder else 94
+    share = count_saved_bytes(load_without_weights(str(tmp_path)), prompt_tokens, 6) / expected
+    assert 0.98 <= share <= (1.5 if model.is_encoder_decoder else 1.15), share
 
 
 def test_what_experts_keep_is_not_known(tmp_path):
     hf.AutoConfig.for_model("mixtral", **families.SIZE | CAUSAL["mixtral"]).save_pretrained(tmp_path)
     families.tokenizer("roberta").save_pretrained(tmp_path)
-    assert kept_bytes(weightless(str(tmp_path)), 24, 6) is None
+    assert count_saved_bytes(load_without_weights(str(tmp_path)), 24, 6) is None

@@ -118,7 +118,7 @@ def test_inseq_on_an_encoder_and_a_decoder(golden_generation, output):
     theirs = dict(np.load(golden_generation / "bart-tiny_inseq_f32.npz"))
     model = exegete.load(golden_generation / "bart-tiny", task="generation", device="cpu", dtype="float64")
     source, target = theirs["source_tokens"], theirs["target_tokens"]
-    assert model.start == (target[0],)
+    assert model.decoder_start_ids == (target[0],)
     ids = np.concatenate([source, target[1:]])
     whole = model.batch(source, target[1:], content=np.ones(len(ids), bool))
     moving = model.batch(source, target[1:], content=ids != model.tokenizer.eos_token_id)
@@ -156,7 +156,7 @@ def test_context_cite_ablations(golden_generation):
     batch = model.batch(prompt, response, content=unit >= 0, unit_of=unit)
     masks = torch.from_numpy(theirs["masks"])
     keep = torch.nn.functional.pad(masks, (1, 0), value=True)[:, batch.unit_of[0] + 1][:, None]
-    table = model.perturbed(batch, keep)
+    table = model.predict_perturbed(batch, keep)
     close(table[:, 0, :, 0].numpy(), theirs["token_log_probs"], 1e-6)
     close(model(batch).logits[0, :, 0].numpy(), theirs["full_token_log_probs"], 1e-6)
 

@@ -19,7 +19,7 @@ from scipy.stats import kendalltau
 import exegete
 import families
 from exegete import ExegeteError
-from exegete.models.layers.layer_parts import affine
+from exegete.models.layers.layer_parts import to_affine
 from small import NATIVE, made, small
 
 PAGE = Path(__file__).parents[2] / "docs" / "precision.md"
@@ -38,7 +38,7 @@ def models(dtype):
         less = exegete.load(folder, device="cpu", dtype=dtype)
     for name, layer in exact.model.named_modules():
         if isinstance(layer, torch.nn.Linear):
-            layer.weight.data = affine(less.model.get_submodule(name)).weight.clone()
+            layer.weight.data = to_affine(less.model.get_submodule(name)).weight.clone()
     exact.model.double()
     return exact, less
 
@@ -48,7 +48,7 @@ def compared(method, dtype):
     """Σ|difference| / Σ|score| and the mean of Kendall's τ over texts, or None where the method refuses."""
     exact, half = models(dtype)
     batch = exact.encode(families.SENTENCES[:3])
-    target = exact.target(batch)
+    target = exact.resolve_target(batch)
     expected = made(method).attribute(exact, batch, target).double()
     try:
         found = made(method).attribute(half, batch, target).double()

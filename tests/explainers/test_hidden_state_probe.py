@@ -84,7 +84,7 @@ def test_untrained_it_is_the_mean_cosine_in_every_family(family):
     assert single.signed
     states = torch.stack(model(batch, capture=single.capture).hidden_states)
     states = states / states.norm(dim=-1, keepdim=True).clamp(min=1e-9)  # DeBERTa has zeros at padding
-    read = torch.einsum("bl,nbld->nbd", model.readout(batch, torch.tensor([0, 0])), states)
+    read = torch.einsum("bl,nbld->nbd", model.readout_weights(batch, torch.tensor([0, 0])), states)
     expected = torch.einsum("nbd,nbld->nbl", read, states).mean(0).masked_fill(~batch.content, 0)
     torch.testing.assert_close(single.attribute(model, batch, 0), expected, rtol=1e-6, atol=1e-7)
 

@@ -17,7 +17,7 @@ from exegete.explainers.decomposition.trace import trace_examples
 from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.perturbation.context_cite import ContextCite, numbered_masks, sparse_weights
 from exegete.models import Capture
-from exegete.models.layers.architecture import layers
+from exegete.models.layers.architecture import get_layers
 from exegete.training.source_attention import disagreement
 from models.test_generation import PROMPTS, RESPONSES, generating, padded_right
 from small import shared, uneven
@@ -78,7 +78,7 @@ def test_without_hops_a_trace_is_the_span_s_own():
     model = generating()
     batch = model.batch(PROMPTS[1], RESPONSES[1])
     trace = next(iter(trace_examples(model, batch)))
-    expected = compute_layer_shares(trace, model.readout(batch, torch.tensor([[1, 3]]))[0])[0].sum(0)
+    expected = compute_layer_shares(trace, model.readout_weights(batch, torch.tensor([[1, 3]]))[0])[0].sum(0)
     scores = explainer("flash_trace").attribute(model, batch, (1, 3))[0]
     torch.testing.assert_close(scores, expected.masked_fill(~batch.content[0], 0), **TIGHT)
 
@@ -95,7 +95,7 @@ def test_attention_relevance_is_not_negative_and_of_one_scalar(family):
     relevance = torch.eye(batch.length, dtype=torch.float64)
     for layer in maps:
         relevance = relevance + layer @ relevance
-    readout = model.readout(batch, torch.tensor([0, 0]))
+    readout = model.readout_weights(batch, torch.tensor([0, 0]))
     own = torch.stack(
         [(weights @ (rows - rows.diag().diag())) for weights, rows in zip(readout, relevance, strict=True)]
     )
@@ -136,7 +136,7 @@ def test_ablations_cost_less_than_passes_one_at_a_time(family):
         model = generating()
         batch = model.batch(list(range(5, 69)), [7, 8, 9, 10], unit_of=torch.arange(64) // 8)
     tokens = []
-    hook = layers(model.model)[0].register_forward_hook(
+    hook = get_layers(model.model)[0].register_forward_hook(
         lambda _, inputs, output: tokens.append((output if torch.is_tensor(output) else output[0]).shape[:2].numel())
     )
     explainer("context_cite").attribute(model, batch)

@@ -7,7 +7,7 @@ import torch
 
 from exegete import Batch, ExegeteError, attribute
 from exegete.models import Capture
-from exegete.models.passes.preserve import full_attention
+from exegete.models.state.restore import use_full_attention
 from exegete.testing.preserving import in_use, state_of
 from small import FAMILIES, NATIVE, PAIRS, made, small, uneven
 
@@ -76,9 +76,9 @@ def test_after_attribute_and_everything_the_model_offers(family):
     keep = torch.rand((3, *batch.content.shape), generator=torch.Generator().manual_seed(0)) < 0.5
     model.predict(batch), model.probabilities(batch), model.embed(batch)
     for how in ("remove", "mask", "pad", "zero"):
-        model.perturbed(batch, keep, how)
-    with model.remember():
-        model.perturbed(batch, keep)
+        model.predict_perturbed(batch, keep, how)
+    with model.cache_perturbed():
+        model.predict_perturbed(batch, keep)
     assert state_of(model) == before
 
 
@@ -89,8 +89,8 @@ def test_after_a_perturbed_pass_that_raises(family, how):
     batch = model.encode(uneven(family))
     hook = failing(model, 1)
     before = state_of(model)
-    with pytest.raises(RuntimeError, match="broke"), model.remember():
-        model.perturbed(batch, torch.zeros((1, *batch.content.shape), dtype=torch.bool), how)
+    with pytest.raises(RuntimeError, match="broke"), model.cache_perturbed():
+        model.predict_perturbed(batch, torch.zeros((1, *batch.content.shape), dtype=torch.bool), how)
     assert state_of(model) == before
     hook.remove()
 
@@ -135,7 +135,7 @@ def test_block_sparse_attention_stays_itself(method, lengths):
 def test_long_texts_are_explained_with_full_attention_and_block_sparse_attention_is_back():
     model, ids = small("big_bird"), torch.randint(5, 200, (1, 36), generator=torch.Generator().manual_seed(0))
     batch, before = Batch.from_ids(ids), state_of(model)
-    with full_attention(model.model):
+    with use_full_attention(model.model):
         found = made("attention_last").attribute(model, batch)
         inside = model(batch).logits
     assert state_of(model) == before

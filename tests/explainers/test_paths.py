@@ -81,7 +81,7 @@ def test_sig_is_complete_position_by_position(model):
     batch = model.encode(SHORT)
     target = torch.tensor([0, 2])
     explanation = exegete.explainer("sequential_integrated_gradients", n_steps=50).explain(model, batch, target)
-    embeddings, reference = model.embed(batch).detach(), model.reference(batch).detach()
+    embeddings, reference = model.embed(batch).detach(), model.embed_reference(batch).detach()
     with torch.no_grad():
         whole = model(batch, embeddings).logits.gather(1, target[:, None])[:, 0]
         for row, position in batch.content.nonzero().tolist():
@@ -110,7 +110,7 @@ def test_adaptive_integrated_gradients_comes_under_its_tolerance(family, baselin
     fine = exegete.explainer("integrated_gradients", n_steps=150, baselines=baselines)
     with torch.no_grad():
         ours, truth = auto.explain(model, batch, target), fine.explain(model, batch, target)
-    embeddings, reference = model.embed(batch), model.reference(batch, baselines)
+    embeddings, reference = model.embed(batch), model.embed_reference(batch, baselines)
     with torch.no_grad():
         rise = (model(batch, embeddings).logits - model(batch, reference).logits)[:, 0]
     assert (ours.delta.abs() <= 1e-4 * rise.abs()).all()
@@ -164,7 +164,7 @@ def test_deep_lift_is_captums(family):
     model = exegete.load(tiny(family, dtype=torch.float64), processor(family))
     hf = model.model
     batch = model.encode(["a moving film"])
-    reference = model.reference(batch, "pad").detach()
+    reference = model.embed_reference(batch, "pad").detach()
 
     class Direct(torch.nn.Module):
         def __init__(self):
@@ -192,7 +192,7 @@ def test_gradient_shap_is_captums_with_the_examples_own_seed(bert):
     method = exegete.explainer("gradient_shap", n_samples=7, stdevs=0.01, seed=3)
     (seed,) = example_seeds(batch, 3)
     embeddings = bert.embed(batch).detach()
-    both = torch.cat([bert.reference(batch).detach(), embeddings])
+    both = torch.cat([bert.embed_reference(batch).detach(), embeddings])
 
     def direct(points):
         return bert.model(inputs_embeds=points).logits

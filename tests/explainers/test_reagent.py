@@ -32,7 +32,7 @@ def test_published_scores_from_published_draws(golden_generation):
     replaced = numbers["draws"] < numbers["ratio"]
     changed = torch.where(replaced, numbers["replacements"], prompt)
     ids = torch.cat([changed, target.expand(len(changed), 1)], 1)[:, None]
-    drops = probability_drops(model, batch, model.target(batch), ids)
+    drops = probability_drops(model, batch, model.resolve_target(batch), ids)
     found = importance(numbers["init"][None], replaced[:, None], drops).softmax(1)
     torch.testing.assert_close(found[0], numbers["scores"], rtol=1e-8, atol=1e-10)
 
@@ -46,7 +46,7 @@ def test_distributions_that_do_not_depend_on_the_batch(family):
     torch.testing.assert_close(scores.sum(1), torch.ones(3, dtype=scores.dtype))
     assert not scores[~batch.content].any()
     for row in range(3):
-        alone, columns = batch.select([row]).trimmed()
+        alone, columns = batch.select([row]).trim_padding()
         torch.testing.assert_close(method.attribute(model, alone, [row])[0], scores[row, columns])
     assert not torch.allclose(scores, explainer("reagent?steps=6&seed=1").attribute(model, batch, [0, 1, 2]))
 
@@ -71,7 +71,8 @@ def test_a_span_is_the_geometric_mean_of_its_tokens():
     ids = batch.inputs["input_ids"].clone()[None]
     ids[0, 0, 1] = 20
     one, other, both = (
-        probability_drops(model, batch, model.target(batch, span), torch.cat([ids, ids])) for span in (0, 1, (0, 2))
+        probability_drops(model, batch, model.resolve_target(batch, span), torch.cat([ids, ids]))
+        for span in (0, 1, (0, 2))
     )
     assert one.shape == (2, 1)
     with torch.no_grad():

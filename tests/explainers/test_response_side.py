@@ -72,8 +72,8 @@ def test_what_a_decoder_read_beside_its_encoder(family):
     item = explained(model, ASKED)
     batch = model.encode([ASKED])
     response = batch.inputs["input_ids"][0, batch.response[0]]
-    source = batch.inputs["input_ids"][:, ~batch.decoded[0]]
-    start = torch.tensor([model.start])
+    source = batch.inputs["input_ids"][:, ~batch.decoder_mask[0]]
+    start = torch.tensor([model.decoder_start_ids])
     ids = {"input_ids": source, "decoder_input_ids": torch.cat([start, response[None]], 1)}
     whole = model.model.inner
     expected = products(whole, whole.get_decoder().embed_tokens, ids, response, SPANS)
@@ -112,7 +112,7 @@ def test_paths_from_a_baseline_are_complete_over_both_sides():
     item = explained(model, CHAT, "integrated_gradients", [(0, 6)], n_steps=200)
     batch = model.encode([CHAT])
     wide = replace(batch, content=batch.content | batch.response)
-    ends = [model(wide, at).logits[0, :6, 0].sum() for at in (model.embed(wide), model.reference(wide))]
+    ends = [model(wide, at).logits[0, :6, 0].sum() for at in (model.embed(wide), model.embed_reference(wide))]
     total = item.scores.sum() + np.nansum(item.prefix)
     np.testing.assert_allclose(total, float(ends[0] - ends[1]), rtol=2e-3)
 

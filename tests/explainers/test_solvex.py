@@ -31,7 +31,7 @@ def probabilities(model, batch, how):
     for number in range(2**count):
         kept = frozenset(i for i in range(count) if number >> i & 1)
         keep = torch.tensor([int(u) in kept for u in unit])[None, None]
-        found[kept] = float(model.perturbed(batch, keep, how)[0, 0, 1])
+        found[kept] = float(model.predict_perturbed(batch, keep, how)[0, 0, 1])
     return count, found
 
 

@@ -34,9 +34,9 @@ def model(request):
 
 def passes(model, rule="plain"):
     """The written-out passes of the examples, and the summed log-probability of each one's target."""
-    written = Written(model.spoken)
+    written = Written(model.generator)
     for prompt, response, (start, end) in zip(PROMPTS, RESPONSES, TARGET.tolist(), strict=True):
-        run = written.run(torch.tensor(prompt), torch.tensor([*model.start, *response]), rule)
+        run = written.run(torch.tensor(prompt), torch.tensor([*model.decoder_start_ids, *response]), rule)
         chances = run.logits.log_softmax(-1)
         yield run, sum(chances[step, response[step]] for step in range(start, end)), list(range(start, end))
 
@@ -44,7 +44,7 @@ def passes(model, rule="plain"):
 def compare(model, scores, expected, tolerance=1e-8):
     """Scores [B, L] of prompts with what was written out for each."""
     for row, (prompt, own) in enumerate(zip(PROMPTS, expected, strict=True)):
-        start = scores.shape[1] - len(prompt) - len(model.start) - len(RESPONSES[row])
+        start = scores.shape[1] - len(prompt) - len(model.decoder_start_ids) - len(RESPONSES[row])
         torch.testing.assert_close(
             scores[row, start : start + len(prompt)], own.detach(), rtol=tolerance, atol=tolerance
         )
@@ -81,7 +81,7 @@ def test_attention_methods(model):
     batch, generator = model.batch(PROMPTS, RESPONSES), torch.Generator().manual_seed(0)
     learned = AttentionToSource.untrained(model)
     learned.coefficients.copy_(torch.randn(learned.coefficients.shape, generator=generator))
-    assert tuple(learned.coefficients.shape) == model.read_attention
+    assert tuple(learned.coefficients.shape) == model.attention_shape
     weights = learned.coefficients.double()
     expected = {name: [] for name in ("last", "all", "scaled", "learned", "rollout", "generic")}
     with torch.enable_grad():
@@ -119,12 +119,12 @@ def test_padding_and_company_change_nothing(family, method):
 
 def padded_right(model):
     """The same examples from ids, with padding behind them."""
-    rows = [torch.tensor([*p, *model.start, *r]) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
+    rows = [torch.tensor([*p, *model.decoder_start_ids, *r]) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
     ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     step, ends = torch.arange(ids.shape[1]), torch.tensor([len(row) for row in rows])[:, None]
     behind = torch.tensor([len(prompt) for prompt in PROMPTS])[:, None]
-    response = (step >= behind + len(model.start)) & (step < ends)
-    return Batch.from_ids(ids, step < ends, response=response, decoded=(step >= behind) & (step < ends))
+    response = (step >= behind + len(model.decoder_start_ids)) & (step < ends)
+    return Batch.from_ids(ids, step < ends, response=response, decoder_mask=(step >= behind) & (step < ends))
 
 
 @pytest.mark.parametrize("method", REFUSED)
@@ -167,7 +167,7 @@ def test_removal_is_a_loop_over_shorter_prompts(family):
             np.testing.assert_allclose(here, drop / len(here), rtol=1e-8)
         assert not own[len(prompt) :].any()
     keep = torch.rand(6, *batch.content.shape, generator=torch.Generator().manual_seed(0)) > 0.5
-    found = model.task.value(model.perturbed(batch, keep, "mask"), model.target(batch))
+    found = model.task.score_probabilities(model.predict_perturbed(batch, keep, "mask"), model.resolve_target(batch))
     for kept, values in zip(keep, found, strict=True):
         for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
             stay = kept[row, batch.attended[row]].tolist()
@@ -178,8 +178,10 @@ def test_removal_is_a_loop_over_shorter_prompts(family):
 @torch.no_grad()
 def log_probability(model, prompt, response):
     """That of the response, from a pass of the Hugging Face model on its own."""
-    decoder = torch.tensor([[*model.start, *response]])
-    logits = model.spoken(input_ids=torch.tensor([prompt]), decoder_input_ids=decoder).logits[0, len(model.start) - 1 :]
+    decoder = torch.tensor([[*model.decoder_start_ids, *response]])
+    logits = model.generator(input_ids=torch.tensor([prompt]), decoder_input_ids=decoder).logits[
+        0, len(model.decoder_start_ids) - 1 :
+    ]
     return float(logits.log_softmax(-1)[range(len(response)), response].sum())
 
 
@@ -188,12 +190,12 @@ def test_adapters_and_half_precision():
     peft = pytest.importorskip("peft")
     plain = two_sided("t5")
     config = peft.LoraConfig(target_modules=["q", "v"], r=2, init_lora_weights=False, task_type="SEQ_2_SEQ_LM")
-    adapted = EncoderDecoderModel(peft.get_peft_model(two_sided("t5").spoken, config).eval(), plain.processing_class)
+    adapted = EncoderDecoderModel(peft.get_peft_model(two_sided("t5").generator, config).eval(), plain.processing_class)
     batch = adapted.batch(PROMPTS, RESPONSES)
     for method in ("input_x_gradient", "generic_attention", "attn_lrp", "occlusion"):
         ours, before = (explainer(method).attribute(model, batch) for model in (adapted, plain))
         assert (ours - before).abs().max() > 1e-3
-        with adapted.spoken.disable_adapter():
+        with adapted.generator.disable_adapter():
             torch.testing.assert_close(explainer(method).attribute(adapted, batch), before)
     half = two_sided("bart", torch.bfloat16)
     for method in ("saliency", "occlusion", "attention_rollout", "cp_lrp"):

@@ -6,7 +6,7 @@ import torch
 
 import exegete
 from exegete.explainers.attention.value_zeroing import compute_contributions
-from exegete.models.passes.layer_calls import layer_calls
+from exegete.models.passes.layer_calls import record_layer_calls
 from families import TEXT, examples, processor, tiny
 
 
@@ -22,8 +22,8 @@ def test_a_layers_map_is_that_of_its_weights_by_hand(family):
         "deberta-v2": "encoder.layer.1.attention.self.value_proj",
     }[family]
     projection = model.model.base_model.get_submodule(value)
-    with torch.no_grad(), model.evaluating():
-        calls = layer_calls(model, batch)
+    with torch.no_grad(), model.evaluation_mode():
+        calls = record_layer_calls(model, batch)
         found = compute_contributions(calls[1])
         layer = calls[1].layer
         outputs = []
@@ -63,8 +63,8 @@ def test_rows_add_up_to_one_whatever_the_batch(family):
 def test_the_score_is_the_product_of_the_layers_maps_where_the_answer_is_read():
     model = exegete.load(tiny("bert", dtype=torch.float64), processor("bert"))
     batch = model.encode(["someone's old camera"])
-    with torch.no_grad(), model.evaluating():
-        first, second = (compute_contributions(call) for call in layer_calls(model, batch))
+    with torch.no_grad(), model.evaluation_mode():
+        first, second = (compute_contributions(call) for call in record_layer_calls(model, batch))
     explanation = exegete.explainer("value_zeroing").explain(model, batch)
     torch.testing.assert_close(explanation.layers[0, 0], first[0])
     torch.testing.assert_close(explanation.scores[0], (second @ first)[0].masked_fill(~batch.content[0], 0))

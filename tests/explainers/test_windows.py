@@ -58,7 +58,7 @@ def same_windows(model, example, stride):
     windowed = WindowedModel(model, stride)
     batch = windowed.encode([example, example])
     expected, _ = windows_of(model, example, stride)
-    found = windowed.windows(batch)
+    found = windowed.make_windows(batch)
     if found is None:
         assert len(expected) == 1
         return
@@ -94,7 +94,7 @@ def test_scores_of_pairs_are_means_over_windows(parting):
 def means_over_windows(model, method, target, example, short):
     item, other = exegete.attribute(model, [example, short], method, target, stride=4)
     spans, length = windows_of(model, example, 4)
-    with torch.no_grad(), model.evaluating():
+    with torch.no_grad(), model.evaluation_mode():
         logits = torch.cat([model(batch).logits for batch, _ in spans]).mean(0)
     chosen = int(logits.argmax()) if target == "predicted" else target
     total, count = np.zeros(length), np.zeros(length)
@@ -123,25 +123,29 @@ def test_what_is_removed_makes_windows_of_what_stays(model):
     keep = torch.ones(3, 1, batch.length, dtype=torch.bool)
     keep[1, 0, 3:9] = False
     keep[2, 0, 2:-3] = False
-    found = windowed.perturbed(batch, keep)
+    found = windowed.predict_perturbed(batch, keep)
     for version, answer in zip(keep, found, strict=True):
         shorter = batch.select([0])
         stays = (version | ~batch.content)[0]
         shorter = Batch.from_ids(batch.inputs["input_ids"][:, stays], content=batch.content[:, stays])
-        with torch.no_grad(), model.evaluating():
-            cut = windowed.windows(shorter)
-            rows = [shorter] if cut is None else [cut.batch.select([row]).trimmed()[0] for row in range(len(cut.owner))]
+        with torch.no_grad(), model.evaluation_mode():
+            cut = windowed.make_windows(shorter)
+            rows = (
+                [shorter]
+                if cut is None
+                else [cut.batch.select([row]).trim_padding()[0] for row in range(len(cut.owner))]
+            )
             expected = torch.cat([model(row).logits for row in rows]).mean(0).softmax(-1)
         torch.testing.assert_close(answer[0], expected)
-    assert windowed.windows(batch) is not None
-    masked = windowed.perturbed(batch, keep, "mask")
+    assert windowed.make_windows(batch) is not None
+    masked = windowed.predict_perturbed(batch, keep, "mask")
     torch.testing.assert_close(masked[0], found[0])
 
 
 def test_gradients_reach_all_of_a_long_text(model):
     windowed = WindowedModel(model, 4)
     batch = windowed.encode([LONG])
-    with windowed.evaluating():
+    with windowed.evaluation_mode():
         embeddings = windowed.embed(batch).detach().requires_grad_()
         (found,) = torch.autograd.grad(windowed(batch, embeddings).logits[0, 0], embeddings)
         step = 1e-5 * torch.randn_like(embeddings)

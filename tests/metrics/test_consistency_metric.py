@@ -13,7 +13,7 @@ import families
 from exegete import ExegeteError
 from exegete.metrics import average_relative_gain, metric
 from exegete.models import Capture
-from exegete.models.ranks import spearman
+from exegete.models.rank_correlation import compute_spearman
 from judged import PAIRS, attribution_for, model_of
 
 
@@ -71,7 +71,7 @@ def test_ranks_with_ties_and_what_does_not_count():
     one = torch.tensor([[1.0, 2.0, 2.0, 9.0, 5.0], [1.0, 1.0, 1.0, 0.0, 0.0], [3.0, 0.0, 0.0, 0.0, 0.0]])
     other = torch.tensor([[0.1, 0.1, 0.4, -8.0, 0.3], [1.0, 2.0, 3.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0]])
     counted = torch.tensor([[True, True, True, False, True], [True, True, True, False, False], [True] + [False] * 4])
-    found = spearman(one.double(), other.double(), counted)
+    found = compute_spearman(one.double(), other.double(), counted)
     assert found[0].item() == pytest.approx(spearmanr([1, 2, 2, 5], [0.1, 0.1, 0.4, 0.3]).statistic)
     assert found[1:].isnan().all()
 

@@ -125,7 +125,7 @@ def test_keeping_everything_is_sufficient_and_removing_everything_is_all_there_i
     batch = model.encode(families.examples("bert"))
     everything = {"budgets": (1.0,)}
     for how in ("remove", "mask", "pad", "zero"):
-        p = model.perturbed(batch, torch.stack([batch.content, ~batch.content]), how)
+        p = model.predict_perturbed(batch, torch.stack([batch.content, ~batch.content]), how)
         drop = (p[0] - p[1]).amax(1)
         target = (p[0] - p[1]).argmax(1)
         attribution = attribution_for(batch)
@@ -241,7 +241,7 @@ def test_metrics_share_perturbed_inputs():
     calls = []
     hook = model.model.register_forward_pre_hook(lambda module, args, kwargs: calls.append(1), with_kwargs=True)
     try:
-        with model.remember():
+        with model.cache_perturbed():
             metric("aopc_difference").judge(model, batch, attribution, target)
             asked = len(calls)
             for name in ("comprehensiveness", "sufficiency", "difference"):

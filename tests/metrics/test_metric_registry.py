@@ -127,7 +127,7 @@ def test_judging_leaves_no_graph_and_no_memory_behind():
     attribution = attribution_for(batch).requires_grad_()
     value = metric("comprehensiveness").judge(model, batch, attribution)["comprehensiveness"]
     assert not value.requires_grad
-    assert model.memory is None
+    assert model.perturbation_cache is None
     assert torch.equal(attribution, attribution_for(batch))
 
 

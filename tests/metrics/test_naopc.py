@@ -154,7 +154,7 @@ def test_limits_are_found_once_for_all_methods_and_both_metrics(monkeypatch):
         return search(self, model, batch, target)
 
     monkeypatch.setattr(Naopc, "_found", counted)
-    with model.remember():
+    with model.cache_perturbed():
         values = [metric(name).judge(model, every, attribution)[name] for name in NAMES]
         assert found == [2]
         metric("naopc_sufficiency", how="pad").judge(model, every, attribution)

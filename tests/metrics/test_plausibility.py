@@ -101,7 +101,7 @@ def test_words_are_the_sums_of_their_pieces(name, absolute, family, marked):
     for row in range(2):
         words, count = batch.word_of[row].tolist(), len(batch.alignments[row].words)
         scores = pool(attribution[row].tolist(), words, count)
-        gold = pool(batch.rationale[row].int().tolist(), words, count, "max").astype(int)
+        gold = pool(batch.rationale_mask[row].int().tolist(), words, count, "max").astype(int)
         scores = np.abs(scores) if absolute else scores
         assert float(got[row]) == pytest.approx(REFERENCES[name](gold.tolist(), scores.tolist()), abs=1e-6)
 
@@ -116,7 +116,7 @@ def test_tokens_with_and_without_special_ones(name, specials, marked):
     assert got.isnan().tolist() == [False, False, True, not specials, True]
     for row in range(2):
         candidates = (batch.attended if specials else batch.content)[row]
-        gold, scores = batch.rationale[row][candidates].int(), attribution[row][candidates].abs()
+        gold, scores = batch.rationale_mask[row][candidates].int(), attribution[row][candidates].abs()
         assert float(got[row]) == pytest.approx(REFERENCES[name](gold.tolist(), scores.tolist()), abs=1e-6)
 
 
@@ -124,9 +124,9 @@ def test_tokens_with_and_without_special_ones(name, specials, marked):
 def test_planted_evidence_is_found(name, marked):
     model = model_of("bert")
     batch = model.encode(marked)
-    perfect = metric(name).judge(model, batch, batch.rationale.float())[name]
+    perfect = metric(name).judge(model, batch, batch.rationale_mask.float())[name]
     assert perfect[:2].tolist() == [1, 1]
-    wrong = metric(name).judge(model, batch, (batch.content & ~batch.rationale).float())[name]
+    wrong = metric(name).judge(model, batch, (batch.content & ~batch.rationale_mask).float())[name]
     assert (wrong[:2] < perfect[:2]).all()
     if name == "auc":
         assert wrong[:2].tolist() == [0, 0]
@@ -147,7 +147,7 @@ def test_without_rationales_everything_is_undefined(name, family):
 def test_a_batch_of_ids_without_words_or_padding():
     model = model_of("bert")
     plain = Batch.from_ids(torch.tensor([[2, 40, 3]]), content=torch.tensor([[False, True, False]]))
-    batch = Batch(plain.inputs, plain.attended, plain.content, plain.word_of, rationale=plain.content)
+    batch = Batch(plain.inputs, plain.attended, plain.content, plain.word_of, rationale_mask=plain.content)
     for name in IDS:
         assert metric(name).judge(model, batch, plain.content.float())[name].isnan().all()
 

@@ -167,7 +167,7 @@ def test_batching_changes_nothing_and_the_model_stays_as_it_was():
     hooks = len(model.embedding._forward_hooks)
     together = max_sensitivity(model, batch, "saliency", samples=3)
     alone = torch.cat(
-        [max_sensitivity(model, batch.select([row]).trimmed()[0], "saliency", samples=3) for row in range(4)]
+        [max_sensitivity(model, batch.select([row]).trim_padding()[0], "saliency", samples=3) for row in range(4)]
     )
     torch.testing.assert_close(together, alone, rtol=1e-3, atol=1e-4)
     with pytest.raises(RuntimeError, match="broken"):
@@ -179,7 +179,7 @@ def test_what_was_remembered_of_the_words_as_they_are_is_not_said_of_moved_ones(
     model = bert()
     batch = model.encode(TEXTS[:2])
     expected = max_sensitivity(model, batch, "occlusion", samples=2, radius=0.1)
-    with model.remember():
+    with model.cache_perturbed():
         before = exegete.explainer("occlusion").attribute(model, batch)
         assert torch.equal(max_sensitivity(model, batch, "occlusion", samples=2, radius=0.1), expected)
         assert torch.equal(exegete.explainer("occlusion").attribute(model, batch), before)

@@ -38,7 +38,8 @@ def test_values_with_the_published_draws_equal_published_ones(golden_generation,
         uniform = torch.from_numpy(published["uniform"][row : row + 1, :length])
         monkeypatch.setattr(soft, "_uniform", lambda *_, drawn=uniform: drawn)
         whole, nothing = (
-            model.perturbed(batch, torch.full((1, 1, length), stays), "zero")[0].double() for stays in (True, False)
+            model.predict_perturbed(batch, torch.full((1, 1, length), stays), "zero")[0].double()
+            for stays in (True, False)
         )
         target = whole.argmax(-1)
         for name, kind in zip(NAMES, ("sufficiency", "comprehensiveness"), strict=True):
@@ -64,7 +65,7 @@ def test_agrees_with_one_pass_after_another(family, share, distance):
         for name in NAMES
     }
     for row in range(len(batch)):
-        one, columns = batch.select([row]).trimmed()
+        one, columns = batch.select([row]).trim_padding()
         content = one.content[0]
         embeddings = model.embed(one).detach()
         random = soft.generators(one, 3)[0]
@@ -101,7 +102,7 @@ def test_keeping_everything_is_enough_and_keeping_nothing_is_not():
     model = model_of("bert", dtype=torch.float64)
     batch = model.encode(families.SENTENCES[:3])
     target = model.predict(batch)
-    whole, nothing = model.perturbed(batch, torch.stack([batch.content, ~batch.content]), "zero")
+    whole, nothing = model.predict_perturbed(batch, torch.stack([batch.content, ~batch.content]), "zero")
     for stays, expected in ((1.0, 1.0), (0.0, 0.0)):
         for name in NAMES:
             judge = metric(name, draws=1)
@@ -147,7 +148,7 @@ def test_spans_are_compared_by_both_ends_and_regressions_are_refused():
     model = model_of("bert", "QuestionAnswering", dtype=torch.float64)
     batch = model.encode(inputs_of("bert", "QuestionAnswering"))
     judge = metric("soft_sufficiency")
-    p, q = model.perturbed(batch, torch.stack([batch.content, ~batch.content]), "zero")
+    p, q = model.predict_perturbed(batch, torch.stack([batch.content, ~batch.content]), "zero")
     start, end = ((p * q).sqrt().sum(-1))[:, 0], ((p * q).sqrt().sum(-1))[:, 1]
     torch.testing.assert_close(judge.apart(model, p, q, model.predict(batch)), (1 - start * end).sqrt())
     assert judge.judge(model, batch, attribution_for(batch))["soft_sufficiency"].isfinite().all()

@@ -89,7 +89,7 @@ def test_decisions_do_flip_with_the_right_word():
     model = exegete.load(bert, families.processor("bert"))
     batch = model.encode(families.examples("bert")[:4])
     with torch.no_grad():  # the decision lies between the text and the text of masks
-        ends = model.perturbed(batch, torch.stack([batch.content, ~batch.content]), "mask")[:, 0].log()
+        ends = model.predict_perturbed(batch, torch.stack([batch.content, ~batch.content]), "mask")[:, 0].log()
         bert.classifier.bias -= ends.mean(0)
     drops = exegete.explainer("occlusion").attribute(model, batch)
     found = metric("decision_flip").judge(model, batch, drops)["decision_flip"]

@@ -6,18 +6,18 @@ from torch import nn
 import decomposable
 from exegete.errors import ExegeteError
 from exegete.models.layers import activations
-from exegete.models.layers.architecture import architecture_of, layers, part
-from exegete.models.layers.layer_parts import affine, layer_parts
+from exegete.models.layers.architecture import get_architecture, get_layers, get_module
+from exegete.models.layers.layer_parts import get_layer_parts, to_affine
 
 
 def test_shared_layers_come_as_often_as_they_run():
-    first, second = layers(decomposable.shared_model("albert").model)
+    first, second = get_layers(decomposable.shared_model("albert").model)
     assert first is second
 
 
 def test_grouped_queries_share_a_value_projection():
     model = decomposable.shared_model("llama").model
-    heads = layer_parts(model, layers(model)[0]).value.weight.unflatten(0, (4, 8))
+    heads = get_layer_parts(model, get_layers(model)[0]).value.weight.unflatten(0, (4, 8))
     own = model.model.layers[0].self_attn.v_proj.weight.unflatten(0, (2, 8))
     torch.testing.assert_close(heads, torch.stack([own[0], own[0], own[1], own[1]]))
 
@@ -25,17 +25,17 @@ def test_grouped_queries_share_a_value_projection():
 def test_an_unknown_family_is_told_which_are_known_and_where_to_add_it():
     config = hf.FNetConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
     with pytest.raises(ExegeteError, match=r"'fnet'.*bert.*llama.*models/families"):
-        architecture_of(hf.FNetForSequenceClassification(config))
+        get_architecture(hf.FNetForSequenceClassification(config))
 
 
 def test_a_record_that_does_not_fit_says_so():
     with pytest.raises(ExegeteError, match="expected Linear to have the part 'dense'"):
-        part(nn.Linear(2, 2), "dense")
+        get_module(nn.Linear(2, 2), "dense")
 
 
 def test_an_adapter_is_refused_with_advice():
     with pytest.raises(ExegeteError, match="merge_and_unload"):
-        affine(nn.Bilinear(2, 2, 2))
+        to_affine(nn.Bilinear(2, 2, 2))
 
 
 @pytest.mark.parametrize("name", sorted(activations.SLOPES))
@@ -43,18 +43,18 @@ def test_slopes_times_input_are_the_activations(name):
     function = hf.activations.ACT2FN[name]
     x = torch.tensor([-30.0, -5.0, -1.7, -0.3, -1e-2, -1e-5, 0.0, 1e-9, 1e-3, 0.99e-2, 1.01e-2, 0.4, 2.0, 6.0]).double()
     close = {"rtol": 1e-10, "atol": 1e-14}  # transformers writes a constant of gelu_fast with ten digits
-    torch.testing.assert_close(activations.slope(name)(x) * x, function(x), **close)
-    assert activations.slope(activations.name_of(function)) is activations.slope(name)
-    steepness, height = activations.tangent(name, x)
+    torch.testing.assert_close(activations.get_slope(name)(x) * x, function(x), **close)
+    assert activations.get_slope(activations.get_activation_name(function)) is activations.get_slope(name)
+    steepness, height = activations.compute_tangent(name, x)
     torch.testing.assert_close(steepness * x + height, function(x), **close)
 
 
 def test_slopes_have_derivatives_near_zero():
     x = torch.tensor([-0.5, -1.01e-2, -0.99e-2, -1e-7, 1e-9, 0.3], dtype=torch.float64, requires_grad=True)
     for name in ("gelu", "gelu_new", "silu", "quick_gelu", "tanh"):
-        assert torch.autograd.gradcheck(activations.slope(name), x)
+        assert torch.autograd.gradcheck(activations.get_slope(name), x)
 
 
 def test_an_activation_without_a_slope_is_named():
     with pytest.raises(ExegeteError, match="Sigmoid"):
-        activations.name_of(nn.Sigmoid())
+        activations.get_activation_name(nn.Sigmoid())

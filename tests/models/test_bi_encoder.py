@@ -58,8 +58,8 @@ def test_integrated_gradients_sum_to_the_difference_from_the_reference():
     model = made_of()
     batch = model.encode(PAIRS)
     found = exegete.explainer("integrated_gradients", n_steps=300).explain(model, batch, special_tokens=True)
-    with torch.no_grad(), model.evaluating():
-        before = model(batch, embeddings=model.reference(batch, "mask")).logits[:, 0]
+    with torch.no_grad(), model.evaluation_mode():
+        before = model(batch, embeddings=model.embed_reference(batch, "mask")).logits[:, 0]
     torch.testing.assert_close(found.scores.sum(1), model.probabilities(batch)[:, 0] - before, rtol=1e-3, atol=1e-5)
 
 

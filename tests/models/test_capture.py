@@ -7,8 +7,8 @@ import transformers as hf
 import families
 from exegete import Batch, ExegeteError, explainer
 from exegete.models import Capture, ExplainedModel
-from exegete.models.layers.architecture import layers, part
-from exegete.models.passes.capture import recording
+from exegete.models.layers.architecture import get_layers, get_module
+from exegete.models.passes.capture import record_attention
 from small import FAMILIES, alone, shared, small, uneven
 
 LAYERS = 2
@@ -79,8 +79,8 @@ def test_attention_times_values_is_what_the_output_projection_gets(family):
     mixed = []
     output = families.FAMILIES[family].attention.output
     hooks = [
-        part(layer, output).register_forward_pre_hook(lambda _, inputs: mixed.append(inputs[0]))
-        for layer in dict.fromkeys(layers(model.model))
+        get_module(layer, output).register_forward_pre_hook(lambda _, inputs: mixed.append(inputs[0]))
+        for layer in dict.fromkeys(get_layers(model.model))
     ]
     captured = model(batch, capture=EVERYTHING)
     for hook in hooks:
@@ -145,7 +145,7 @@ def test_block_sparse_attention_has_no_matrix_to_capture():
     for capture in (Capture(attentions=True), Capture(heads=True)):
         with pytest.raises(ExegeteError, match="block-sparse"):
             model(batch, capture=capture)
-    with model.evaluating():
+    with model.evaluation_mode():
         twice = model(batch, capture=Capture(differentiable_twice=True)).logits
         assert torch.equal(twice, model(batch).logits)
 
@@ -205,21 +205,21 @@ def test_numbers_for_distances_are_added_and_sinks_refused():
     layer = model.model.bert.encoder.layer[0].attention.self
     hidden = torch.zeros(1, 3, 32, dtype=torch.float64)
     bias = torch.randn(1, 4, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    with recording(model.model, Capture(attentions=True)) as record:
+    with record_attention(model.model, Capture(attentions=True)) as record:
         mixed = layer(hidden, position_bias=bias)[0]
     plain = layer.query(hidden).view(1, 3, 4, 8).transpose(1, 2) @ layer.key(hidden).view(1, 3, 4, 8).permute(
         0, 2, 3, 1
     )
     torch.testing.assert_close(record.attentions[0], (plain / 8**0.5 + bias).softmax(-1))
-    with recording(model.model, Capture()):
+    with record_attention(model.model, Capture()):
         torch.testing.assert_close(layer(hidden, position_bias=bias)[0], mixed)
-    with recording(model.model, Capture(attentions=True)), pytest.raises(ExegeteError, match="sinks"):
+    with record_attention(model.model, Capture(attentions=True)), pytest.raises(ExegeteError, match="sinks"):
         layer(hidden, sinks=bias)
 
 
 def test_a_pass_in_which_nothing_was_dispatched_is_no_answer():
     model = shared("bert")
-    with pytest.raises(ExegeteError, match="cannot be captured"), recording(model.model, Capture()):
+    with pytest.raises(ExegeteError, match="cannot be captured"), record_attention(model.model, Capture()):
         pass
 
 

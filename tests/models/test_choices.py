@@ -22,7 +22,7 @@ def together(model, embeddings=None):
     """The logits of all choices as the model itself computes them, and its padded inputs."""
     texts = [ROW["text"]] * len(ROW["choices"])
     encoded = model.tokenizer(texts, ROW["choices"], return_tensors="pt", padding=True)
-    inputs = {name: value[None] for name, value in encoded.items() if model.takes(name)}
+    inputs = {name: value[None] for name, value in encoded.items() if model.accepts(name)}
     if embeddings is not None:
         inputs = {name: value for name, value in inputs.items() if name != "input_ids"} | {"inputs_embeds": embeddings}
     return model.model(**inputs).logits[0], inputs
@@ -31,7 +31,7 @@ def together(model, embeddings=None):
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
 def test_scores_and_derivatives_are_the_models_own(family):
     model = loaded(family)
-    rows = model.expanded([ROW])
+    rows = model.expand_examples([ROW])
     batch = model.encode(rows)
     logits, inputs = together(model)
     torch.testing.assert_close(model.probabilities(batch)[:, 0], logits.detach())

@@ -12,7 +12,7 @@ from exegete.explainers.gradients.forward_sums import sum_scores_forward
 from exegete.models import Capture
 from exegete.models.families import FAMILIES
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
-from exegete.models.layers.architecture import architecture_of, layers, part
+from exegete.models.layers.architecture import get_architecture, get_layers, get_module
 from exegete.testing.preserving import in_use, raising, state_of
 from models.test_generation import PROMPTS, RESPONSES
 from two_sided import GATED, NAMES, two_sided
@@ -29,8 +29,8 @@ def step_by_step(model, prompt, response):
     """log p and logit of each token, each from a pass of its own over nothing but what is before it."""
     found = []
     for count, token in enumerate(response):
-        decoder = torch.tensor([[*model.start, *response[:count]]])
-        logits = model.spoken(input_ids=torch.tensor([prompt]), decoder_input_ids=decoder).logits[0, -1]
+        decoder = torch.tensor([[*model.decoder_start_ids, *response[:count]]])
+        logits = model.generator(input_ids=torch.tensor([prompt]), decoder_input_ids=decoder).logits[0, -1]
         found.append(torch.stack([logits.log_softmax(-1)[token], logits[token]]))
     return torch.stack(found)
 
@@ -53,12 +53,12 @@ def test_generated_responses_are_transformers_own(family):
     row = {"prompt": "a small town"}
     (said,) = model.respond([row], max_new_tokens=5)
     ids = torch.tensor([families.tokenizer("roberta")("a small town")["input_ids"]])
-    own = list(model.start)
+    own = list(model.decoder_start_ids)
     for _ in range(5):
-        own.append(int(model.spoken(input_ids=ids, decoder_input_ids=torch.tensor([own])).logits[0, -1].argmax()))
+        own.append(int(model.generator(input_ids=ids, decoder_input_ids=torch.tensor([own])).logits[0, -1].argmax()))
         if own[-1] == model.config.eos_token_id:
             break
-    assert said["response"] == own[len(model.start) :]
+    assert said["response"] == own[len(model.decoder_start_ids) :]
     drawn = [model.respond([row], 5, temperature=1.0, seed=seed)[0]["response"] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     batch = model.encode([said])
@@ -67,18 +67,18 @@ def test_generated_responses_are_transformers_own(family):
 
 def test_both_sides_of_a_text_in_one_row():
     model = two_sided("bart")
-    model.spoken.generation_config.forced_bos_token_id = 0
+    model.generator.generation_config.forced_bos_token_id = 0
     batch = model.encode([ROW, {"prompt": "a film", "response": [50, 51]}])
     tokens = [model.tokenizer.convert_ids_to_tokens(ids[real].tolist()) for ids, real in _rows(batch)]
     assert tokens[1] == ["<s>", "a", "Ġf", "i", "l", "m", "</s>", "</s>", "<s>", *tokens[1][-2:]]
-    assert model.start == (2, 0), "its start, and the first token that is forced"
+    assert model.decoder_start_ids == (2, 0), "its start, and the first token that is forced"
     ids, real = _rows(batch)[0]
     end = ids[real].tolist().index(2)
     assert ids[real][end + 1 : end + 3].tolist() == [2, 0]
     said = model.tokenizer(text_target=ROW["response"])["input_ids"]
     assert ids[batch.response[0]].tolist() == said[1:-1], "the forced token is no part of the response, nor is the end"
-    assert batch.decoded.sum(1).tolist() == (batch.response.sum(1) + 2).tolist()
-    assert not (batch.content & batch.decoded).any()
+    assert batch.decoder_mask.sum(1).tolist() == (batch.response.sum(1) + 2).tolist()
+    assert not (batch.content & batch.decoder_mask).any()
     shown = "".join(t for t, c in zip(tokens[0], batch.content[0][real].tolist(), strict=True) if c)
     assert shown.replace("Ġ", "").startswith("amovingfilm")
     assert "</s>" not in shown
@@ -92,7 +92,7 @@ def _rows(batch):
 
 
 def test_chats_go_through_the_template():
-    model = EncoderDecoderModel(two_sided("t5", torch.float32).spoken, tokenizer(TEMPLATE, "roberta"))
+    model = EncoderDecoderModel(two_sided("t5", torch.float32).generator, tokenizer(TEMPLATE, "roberta"))
     (found,) = exegete.attribute(model, [CHAT], method="occlusion", unit="source", target="sentences")
     assert found.units == ("doc 1", "doc 2")
     assert found.scores.shape == (2, 2)
@@ -137,9 +137,9 @@ def test_attention_of_both_sides_stands_in_the_row():
     found = model(batch, capture=Capture(attentions=True))
     (encoder, decoder), count = (2, 3), len(PROMPTS[1])
     assert (len(found.attentions), len(found.blocks)) == (decoder, encoder + 2 * decoder)
-    model.spoken.set_attn_implementation("eager")
-    ids, said = torch.tensor([PROMPTS[1]]), torch.tensor([[*model.start, *RESPONSES[1]]])
-    own = model.spoken(input_ids=ids, decoder_input_ids=said, output_attentions=True)
+    model.generator.set_attn_implementation("eager")
+    ids, said = torch.tensor([PROMPTS[1]]), torch.tensor([[*model.decoder_start_ids, *RESPONSES[1]]])
+    own = model.generator(input_ids=ids, decoder_input_ids=said, output_attentions=True)
     start = batch.length - count - said.shape[1]
     for layer in range(decoder):
         rows = found.attentions[layer][1, :, start + count :]
@@ -148,7 +148,7 @@ def test_attention_of_both_sides_stands_in_the_row():
         assert not found.attentions[layer][1, :, : start + count].any(), "an encoder's positions read no answer"
     for layer in range(encoder):
         torch.testing.assert_close(found.blocks[layer][1, :, :count, :count], own.encoder_attentions[layer][0])
-        placed = model.mixtures(batch, found.blocks)[layer][1]
+        placed = model.scatter_attention(batch, found.blocks)[layer][1]
         inside = placed[:, start : start + count, start : start + count]
         torch.testing.assert_close(inside, own.encoder_attentions[layer][0])
         torch.testing.assert_close(placed.sum(), inside.sum())
@@ -175,11 +175,11 @@ def test_the_model_is_left_as_it_came(family, method):
 
 
 def test_wrapping_changes_nothing():
-    inner = two_sided("t5", torch.float32).spoken.train()
+    inner = two_sided("t5", torch.float32).generator.train()
     before, names = inner.config.to_dict(), [name for name, _ in inner.named_modules()]
     kinds = [each.config._attn_implementation for each in (inner, inner.encoder, inner.decoder)]
     model = exegete.load(inner, families.tokenizer("roberta"), task="generation")
-    assert model.spoken is inner
+    assert model.generator is inner
     assert all(module.training for module in inner.modules())
     assert inner.config.to_dict() == before
     assert [name for name, _ in inner.named_modules()] == names
@@ -190,21 +190,21 @@ def test_wrapping_changes_nothing():
 def test_every_path_of_a_record_leads_somewhere(family):
     for changes in [{}, GATED] if family == "t5" else [{}]:
         model = two_sided(family, **changes)
-        found = architecture_of(model.model)
-        blocks = layers(model.model)
+        found = get_architecture(model.model)
+        blocks = get_layers(model.model)
         assert len(blocks) == 5
         for place, layer in enumerate(blocks):
             kinds = [found.attention] if place < 2 else [found.decoder.attention, found.decoder.cross]
             wide = found.feed_forward if place < 2 else found.decoder.feed_forward
             for path in [path for kind in kinds for path in (kind.value, kind.output, kind.norm)]:
-                assert part(layer, path) is not None
+                assert get_module(layer, path) is not None
             for path in (wide.into, wide.activation, wide.out, wide.norm, *([wide.gate] if wide.gate else [])):
-                assert part(layer, path) is not None
-        assert part(model.model.base_model, found.final_norm or "encoder") is not None
+                assert get_module(layer, path) is not None
+        assert get_module(model.model.base_model, found.final_norm or "encoder") is not None
 
 
 def test_a_folder_is_loaded_and_says_what_it_is(tmp_path):
-    two_sided("bart", torch.float32).spoken.save_pretrained(tmp_path)
+    two_sided("bart", torch.float32).generator.save_pretrained(tmp_path)
     families.tokenizer("roberta").save_pretrained(tmp_path)
     model = exegete.load(tmp_path, task="generation", device="cpu")
     assert isinstance(model, EncoderDecoderModel)
@@ -214,7 +214,7 @@ def test_a_folder_is_loaded_and_says_what_it_is(tmp_path):
     with pytest.raises(ExegeteError, match="task='generation'"):
         exegete.load(tmp_path, device="cpu")
     with pytest.raises(ExegeteError, match="task='generation'"):
-        exegete.load(model.spoken)
+        exegete.load(model.generator)
 
 
 def test_what_cannot_be_said_or_read():
@@ -226,12 +226,14 @@ def test_what_cannot_be_said_or_read():
     with pytest.raises(ExegeteError, match="each have at most 20"):
         model.encode([{"prompt": "a film", "response": [50] * 20}])
     with pytest.raises(ExegeteError, match="where the response is"):
-        model(Batch.from_ids(ids, decoded=response))
-    untied = hf.AutoConfig.for_model("marian", **FAMILIES["marian"].small, share_encoder_decoder_embeddings=False)
+        model(Batch.from_ids(ids, decoder_mask=response))
+    untied = hf.AutoConfig.for_model(
+        "marian", **FAMILIES["marian"].small_config, share_encoder_decoder_embeddings=False
+    )
     with pytest.raises(ExegeteError, match="no word embeddings that encoder and decoder share"):
         EncoderDecoderModel(hf.AutoModelForSeq2SeqLM.from_config(untied))
     fits = model.encode([{"prompt": "a film " * 20, "response": [50] * 15}])
-    assert (fits.attended & ~fits.decoded).sum() <= 20
+    assert (fits.attended & ~fits.decoder_mask).sum() <= 20
     assert fits.alignments[0].truncated
 
 

@@ -10,7 +10,7 @@ import families
 from exegete import ExegeteError, attribute, explainer
 from exegete.models import ExplainedModel
 from exegete.models.families import FAMILIES
-from exegete.models.layers.architecture import layers
+from exegete.models.layers.architecture import get_layers
 
 UNKNOWN = {"ernie": {}, "helium": {"head_dim": 8, "num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3}}
 
@@ -31,7 +31,7 @@ def test_gradients_add_up(model):
     batch = model.encode(families.SENTENCES[:2])
     with torch.no_grad():
         explanation = explainer("integrated_gradients?n_steps=200").explain(model, batch)
-        start = model.task.score(model(batch, model.reference(batch)).logits, model.predict(batch))
+        start = model.task.score(model(batch, model.embed_reference(batch)).logits, model.predict(batch))
         rise = model.task.score(model(batch).logits, model.predict(batch)) - start
     torch.testing.assert_close(explanation.scores.sum(1), rise, rtol=1e-3, atol=1e-3)
 
@@ -60,7 +60,7 @@ def test_perturbation_is_a_loop_over_positions(model):
 
 
 def test_its_layers_are_the_one_list_of_their_number(model):
-    assert len(layers(model.model)) == 2
+    assert len(get_layers(model.model)) == 2
     assert attribute(model, "a film", "value_zeroing")[0].scores.any()
 
 

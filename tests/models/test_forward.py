@@ -6,7 +6,7 @@ import torch
 import families
 from exegete import Batch, ExegeteError
 from exegete.models import Capture
-from exegete.models.passes.substitute import embeddings_replaced
+from exegete.models.passes.replace_inputs import replace_embeddings
 from small import FAMILIES, PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -52,7 +52,7 @@ def test_embeddings_that_the_model_does_not_read_are_an_error():
     model = shared("bert")
     with (
         pytest.raises(ExegeteError, match="did not read"),
-        embeddings_replaced(torch.nn.Embedding(300, 32), torch.zeros(4, 9, 32)),
+        replace_embeddings(torch.nn.Embedding(300, 32), torch.zeros(4, 9, 32)),
     ):
         model(model.encode(uneven("bert")))
 
@@ -102,7 +102,7 @@ def test_padding_tokens_inside_the_text_are_read_as_transformers_reads_them():
     ids = torch.tensor([[9, 8, 7, 3, 3], [3, 3, 3, 3, 3], [5, 3, 6, 9, 4]])
     batch = Batch.from_ids(ids)
     assert torch.equal(model(batch).logits, model.model(ids, attention_mask=torch.ones_like(ids)).logits)
-    assert model.readout(batch, torch.zeros(3)).argmax(1).tolist() == [2, 0, 4]
+    assert model.readout_weights(batch, torch.zeros(3)).argmax(1).tolist() == [2, 0, 4]
 
 
 @torch.no_grad()
@@ -122,7 +122,7 @@ def test_block_sparse_attention_pads_itself():
     model = shared("big_bird")
     for length in (36, 37):
         batch = Batch.from_ids(*ids_of(length, length))
-        with model.evaluating():
+        with model.evaluation_mode():
             by_ids = model(batch).logits
             assert torch.equal(by_ids, model(batch, model.embed(batch)).logits)
             assert torch.equal(by_ids, model.model(**batch.inputs).logits)
@@ -169,7 +169,7 @@ def test_regression(family):
     assert torch.equal(logits, model(batch, model.embed(batch)).logits)
     assert torch.equal(model.probabilities(batch), logits)
     assert model.predict(batch).tolist() == [0] * 4
-    assert torch.equal(model.task.score(logits, model.target(batch)), logits[:, 0])
+    assert torch.equal(model.task.score(logits, model.resolve_target(batch)), logits[:, 0])
 
 
 @torch.no_grad()
@@ -184,6 +184,6 @@ def test_a_nan_is_told():
     with torch.no_grad():
         model.model.classifier.bias.fill_(torch.nan)
     batch = model.encode(["a film"])
-    for call in (model.predict, model.probabilities, model.target):
+    for call in (model.predict, model.probabilities, model.resolve_target):
         with pytest.raises(ExegeteError, match="NaN"):
             call(batch)

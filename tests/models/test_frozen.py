@@ -6,17 +6,17 @@ import decomposable
 from decomposable import FAMILIES
 from exegete.errors import ExegeteError
 from exegete.models import Capture
-from exegete.models.layers.architecture import layers
-from exegete.models.layers.frozen import Factors, Rules, frozen
-from exegete.models.passes.inputs import inputs_of
+from exegete.models.layers.architecture import get_layers
+from exegete.models.layers.backward_rules import DerivativeRules, HeldFactors, apply_backward_rules
+from exegete.models.passes.module_inputs import intercept_inputs
 
 CAPTURE = Capture(differentiable_twice=True)
 RULES = [
-    Rules(),
-    Rules(gate="both"),
-    Rules(attention="shared", gate="both"),
-    Rules(attention="shared", gate="both", activations=False, temperature=2.0),
-    Rules(attention="free", gate="free", norms=False, activations=False, temperature=0.5),
+    DerivativeRules(),
+    DerivativeRules(gate="both"),
+    DerivativeRules(attention="shared", gate="both"),
+    DerivativeRules(attention="shared", gate="both", activations=False, temperature=2.0),
+    DerivativeRules(attention="free", gate="free", norms=False, activations=False, temperature=0.5),
 ]
 
 
@@ -27,8 +27,8 @@ def hooks(model: nn.Module) -> int:
 def from_start(model, batch, factors, start):
     """Logits of the network held at recorded factors, with `start` in place of what enters the first layer."""
     with (
-        frozen(model.model, factors.replayed()),
-        inputs_of(layers(model.model), lambda n, x: start if n == 0 else x),
+        apply_backward_rules(model.model, factors.replayed()),
+        intercept_inputs(get_layers(model.model), lambda n, x: start if n == 0 else x),
     ):
         return model(batch, capture=CAPTURE).logits
 
@@ -39,7 +39,7 @@ def test_the_answer_stays(family, rules):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
     expected = model(batch).logits
-    with frozen(model.model, Factors(), rules):
+    with apply_backward_rules(model.model, HeldFactors(), rules):
         torch.testing.assert_close(model(batch, capture=CAPTURE).logits, expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(model(batch).logits, expected, rtol=0, atol=0)
 
@@ -48,8 +48,12 @@ def test_the_answer_stays(family, rules):
 def test_held_at_its_factors_the_network_is_affine(family):
     model = decomposable.shared_model(family)
     batch = decomposable.batch(model)
-    factors = Factors(record=True)
-    with torch.no_grad(), frozen(model.model, factors), inputs_of(layers(model.model)) as inputs:
+    factors = HeldFactors(record=True)
+    with (
+        torch.no_grad(),
+        apply_backward_rules(model.model, factors),
+        intercept_inputs(get_layers(model.model)) as inputs,
+    ):
         logits = model(batch, capture=CAPTURE).logits
     with torch.no_grad():
         torch.testing.assert_close(from_start(model, batch, factors, inputs[0]), logits, rtol=0, atol=1e-10)
@@ -72,8 +76,8 @@ def test_nothing_is_left_on_the_model_after_an_error(family, rules):
 
     with (
         pytest.raises(RuntimeError, match="stop here"),
-        frozen(model.model, Factors(), rules),
-        inputs_of(layers(model.model), fail),
+        apply_backward_rules(model.model, HeldFactors(), rules),
+        intercept_inputs(get_layers(model.model), fail),
     ):
         model(batch, capture=CAPTURE)
     assert hooks(model.model) == before[0]
@@ -88,13 +92,13 @@ def test_nothing_is_left_on_the_model_after_an_error(family, rules):
 )
 def test_unknown_rules_name_the_known_ones(rules, message):
     with pytest.raises(ExegeteError, match=message):
-        Rules(**rules)
+        DerivativeRules(**rules)
 
 
 def test_inputs_are_kept_in_the_order_of_the_calls_and_can_be_changed():
     first, second = nn.Linear(2, 2), nn.Linear(2, 2)
     x = torch.randn(1, 2)
-    with inputs_of([first, second, first], lambda n, value: value * 2 if n == 1 else value) as seen:
+    with intercept_inputs([first, second, first], lambda n, value: value * 2 if n == 1 else value) as seen:
         middle = first(x)
         end = second(middle)
     torch.testing.assert_close(seen, [x, 2 * middle])

@@ -7,7 +7,7 @@ import exegete
 import families
 from exegete import Batch, ExegeteError, ExplainedModel
 from exegete.models.generation.model import GeneratingModel
-from exegete.models.generation.places import predicting_columns, response_places
+from exegete.models.response_positions import find_predicting_columns, find_response_positions
 
 PROMPTS = [[9, 40, 7, 120, 11, 23, 60, 8, 31], [14, 15, 90], [5, 66, 7, 8, 101, 44]]
 RESPONSES = [[50, 51], [17, 180, 19, 33, 21], [70, 10, 99]]
@@ -69,7 +69,7 @@ def test_logits_are_computed_only_where_a_token_is_predicted(monkeypatch):
     hook.remove()
     assert seen == [2, 5]
     whole = model(model.batch(PROMPTS, RESPONSES)).logits
-    monkeypatch.setattr(model, "_arguments", model._arguments - {"logits_to_keep"})
+    monkeypatch.setattr(model, "_forward_parameters", model._forward_parameters - {"logits_to_keep"})
     torch.testing.assert_close(model(model.batch(PROMPTS, RESPONSES)).logits, whole)
 
 
@@ -78,7 +78,7 @@ def test_outputs_of_a_span_and_of_a_contrast():
     model = generating()
     foils = [[50, 7], [17, 180, 19, 33, 90], [70, 10, 99]]
     plain, contrast = model.batch(PROMPTS, RESPONSES), model.batch(PROMPTS, RESPONSES, foil_ids=foils)
-    target = model.target(plain, [(0, 2), 4, (1, 3)])
+    target = model.resolve_target(plain, [(0, 2), 4, (1, 3)])
     assert target.tolist() == [[0, 2], [4, 5], [1, 3]]
     log_prob, logit = (
         torch.stack(
@@ -96,7 +96,7 @@ def test_outputs_of_a_span_and_of_a_contrast():
     for output, expected in {None: log_prob, "log_prob": log_prob, "logit": logit, "prob": log_prob.exp()}.items():
         task = model.task.with_output(output)
         torch.testing.assert_close(task.score(model(plain).logits, target), expected)
-        torch.testing.assert_close(task.value(model.probabilities(plain), target), expected)
+        torch.testing.assert_close(task.score_probabilities(model.probabilities(plain), target), expected)
     for output in ("log_prob", "logit"):
         found = model.task.with_output(output).score(model(contrast).logits, target)
         torch.testing.assert_close(found, logit - other)
@@ -109,15 +109,15 @@ def test_outputs_of_a_span_and_of_a_contrast():
 def test_the_default_target_is_the_whole_response():
     model = generating()
     batch = model.batch(PROMPTS, RESPONSES)
-    assert model.target(batch).tolist() == [[0, 2], [0, 5], [0, 3]]
-    assert model.target(batch, (0, 2)).tolist() == [[0, 2]] * 3
-    assert model.target(batch, 1).tolist() == [[1, 2]] * 3
+    assert model.resolve_target(batch).tolist() == [[0, 2], [0, 5], [0, 3]]
+    assert model.resolve_target(batch, (0, 2)).tolist() == [[0, 2]] * 3
+    assert model.resolve_target(batch, 1).tolist() == [[1, 2]] * 3
 
 
 def test_the_readout_is_before_the_tokens():
     model = generating()
     for batch, prompt in ((model.batch(PROMPTS, RESPONSES), 3), (padded_right(PROMPTS, RESPONSES), 0)):
-        weights = model.readout(batch, torch.tensor([[0, 2], [0, 1], [2, 3]]))
+        weights = model.readout_weights(batch, torch.tensor([[0, 2], [0, 1], [2, 3]]))
         start = batch.attended.long().argmax(1)
         expected = torch.zeros_like(weights)
         expected[0, start[0] + 8] = expected[0, start[0] + 9] = 0.5
@@ -128,10 +128,10 @@ def test_the_readout_is_before_the_tokens():
 
 def test_places_of_responses():
     response = torch.tensor([[0, 0, 1, 1, 0], [0, 0, 0, 1, 0]], dtype=torch.bool)
-    places = response_places(response)
+    places = find_response_positions(response)
     assert places.positions.tolist() == [[2, 3], [3, 1]]
     assert places.real.tolist() == [[True, True], [True, False]]
-    assert predicting_columns(response).tolist() == [1, 2]
+    assert find_predicting_columns(response).tolist() == [1, 2]
 
 
 @torch.no_grad()
@@ -139,10 +139,10 @@ def test_the_answer_is_never_removed():
     model = generating()
     everything = [[True] * (len(p) + len(r)) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
     batch = model.batch(PROMPTS, RESPONSES, content=everything)
-    target = model.target(batch)
+    target = model.resolve_target(batch)
     keep = torch.rand(6, *batch.content.shape, generator=torch.Generator().manual_seed(0)) > 0.5
     for how in ("remove", "mask", "pad", "zero"):
-        value = model.task.value(model.perturbed(batch, keep, how), target)
+        value = model.task.score_probabilities(model.predict_perturbed(batch, keep, how), target)
         for number, kept in enumerate(keep):
             for row, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
                 own = kept[row, batch.length - len(prompt) - len(response) :][: len(prompt)].tolist()
@@ -154,21 +154,21 @@ def test_the_answer_is_never_removed():
                 if how != "zero":
                     expected = step_by_step(model, left, response)[:, 0].sum()
                     torch.testing.assert_close(value[number, row], expected, rtol=1e-8, atol=1e-8)
-    nothing = model.perturbed(batch, torch.zeros_like(keep[:1]), "remove")
+    nothing = model.predict_perturbed(batch, torch.zeros_like(keep[:1]), "remove")
     expected = step_by_step(model, [model.mask_id], RESPONSES[0])[:, 0].sum()
-    torch.testing.assert_close(model.task.value(nothing, target)[0, 0], expected)
+    torch.testing.assert_close(model.task.score_probabilities(nothing, target)[0, 0], expected)
 
 
 @torch.no_grad()
 def test_equal_inputs_with_other_responses_are_told_apart():
     model = generating()
     batch = model.batch([[9, 40, 7], [9, 40]], [[50, 51], [7, 50, 51]])
-    with model.remember():
+    with model.cache_perturbed():
         for how in ("remove", "mask"):
             keep = torch.ones(1, *batch.content.shape, dtype=torch.bool)
-            torch.testing.assert_close(model.perturbed(batch, keep, how)[0], model.probabilities(batch))
+            torch.testing.assert_close(model.predict_perturbed(batch, keep, how)[0], model.probabilities(batch))
         foil = model.batch([9, 40, 7], [50, 51], foil_ids=[50, 99])
-        assert model.perturbed(foil, foil.content[None], "remove").shape == (1, 1, 2, 3)
+        assert model.predict_perturbed(foil, foil.content[None], "remove").shape == (1, 1, 2, 3)
 
 
 def test_soft_masks_leave_the_answer_alone():
@@ -176,7 +176,7 @@ def test_soft_masks_leave_the_answer_alone():
     everything = [[True] * (len(p) + len(r)) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
     batch = model.batch(PROMPTS, RESPONSES, content=everything)
     keep = torch.full(batch.content.shape, 0.5)[None].requires_grad_()
-    value = model.task.value(model.perturbed(batch, keep, "mask"), model.target(batch))
+    value = model.task.score_probabilities(model.predict_perturbed(batch, keep, "mask"), model.resolve_target(batch))
     (slope,) = torch.autograd.grad(value.sum(), keep)
     assert (slope[0][batch.content & ~batch.response] != 0).any()
     assert not slope[0][batch.response].any()
@@ -217,7 +217,7 @@ def test_ids_that_make_no_batch(change, message):
 def test_targets_that_are_no_span(target, message):
     model = generating()
     with pytest.raises(ExegeteError, match=message):
-        model.target(model.batch(PROMPTS, RESPONSES), target)
+        model.resolve_target(model.batch(PROMPTS, RESPONSES), target)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_other_outputs_of_a_classifier():
     scores = exegete.explainer("occlusion?output=log_prob").attribute(model, batch, target)
     keep = torch.ones(2, *batch.content.shape, dtype=torch.bool)
     keep[1, :, 1] = False
-    value = model.perturbed(batch, keep, "mask").log().gather(2, target.expand(2, -1)[..., None])[..., 0]
+    value = model.predict_perturbed(batch, keep, "mask").log().gather(2, target.expand(2, -1)[..., None])[..., 0]
     word = batch.word_of == batch.word_of[:, 1:2]
     torch.testing.assert_close((scores * word).sum(1)[1], (value[0] - value[1])[1])
     with pytest.raises(ExegeteError, match="'prob' or 'log_prob'"):

@@ -9,7 +9,7 @@ import torch
 import families
 from chats import CHAT, SOURCES, TEMPLATE, chatting, tokenizer
 from exegete import ExegeteError
-from exegete.models.generation.prompt import named_sources, prompt_of
+from exegete.models.generation.prompt import name_sources, parse_prompt
 from exegete.testing.preserving import state_of
 
 WHOLE = (
@@ -23,7 +23,7 @@ def visible(prompt):
 
 
 def test_only_what_the_user_asks_last_is_visible_and_sources_apart():
-    prompt = prompt_of(CHAT, tokenizer())
+    prompt = parse_prompt(CHAT, tokenizer())
     assert prompt.template.filled(prompt.texts)[0] == WHOLE
     assert visible(prompt) == [
         ("doc 1", "a moving film about a small town"),
@@ -42,9 +42,9 @@ def test_earlier_messages_on_request_and_tools_answers():
         {"role": "tool", "content": "a film"},
         {"role": "user", "content": "is it sad", "explain": False},
     ]
-    prompt = prompt_of({"messages": messages}, tokenizer())
+    prompt = parse_prompt({"messages": messages}, tokenizer())
     assert visible(prompt) == [("system", "it is long")]
-    prompt = prompt_of({"messages": messages[:4]}, tokenizer())
+    prompt = parse_prompt({"messages": messages[:4]}, tokenizer())
     assert visible(prompt) == [("system", "it is long"), ("user", "the plot"), ("tool", "a film")]
 
 
@@ -58,7 +58,7 @@ def test_earlier_messages_on_request_and_tools_answers():
     ],
 )  # fmt: skip
 def test_where_sources_go(prompt, expected):
-    found = prompt_of({"prompt": prompt, "sources": SOURCES}, tokenizer())
+    found = parse_prompt({"prompt": prompt, "sources": SOURCES}, tokenizer())
     assert found.names == tuple(expected)
     assert found.is_source == tuple(name.startswith("doc") for name in expected)
     whole = found.template.filled(found.texts)[0]
@@ -68,16 +68,16 @@ def test_where_sources_go(prompt, expected):
 
 def test_a_chat_template_with_a_place_for_documents():
     template = "{% for d in documents %}[{{ d.title }}] {{ d.text }}\n{% endfor %}" + TEMPLATE
-    prompt = prompt_of({"messages": [{"role": "user", "content": "why"}], "sources": SOURCES}, tokenizer(template))
+    prompt = parse_prompt({"messages": [{"role": "user", "content": "why"}], "sources": SOURCES}, tokenizer(template))
     assert prompt.names == ("doc 1", "doc 2", "user")
     assert prompt.template.filled(prompt.texts)[0].startswith("[doc 1] a moving film about a small town\n[doc 2]")
 
 
 def test_sources_in_other_forms():
-    assert named_sources(["a", "b"]) == {"source 1": "a", "source 2": "b"}
-    assert named_sources([{"title": "x", "text": "a"}, {"text": "b"}]) == {"x": "a", "source 2": "b"}
-    assert named_sources({"x": "a", "y": None}) == {"x": "a"}
-    assert named_sources(None) == {}
+    assert name_sources(["a", "b"]) == {"source 1": "a", "source 2": "b"}
+    assert name_sources([{"title": "x", "text": "a"}, {"text": "b"}]) == {"x": "a", "source 2": "b"}
+    assert name_sources({"x": "a", "y": None}) == {"x": "a"}
+    assert name_sources(None) == {}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_sources_in_other_forms():
 )
 def test_prompts_that_cannot_be_read(example, message):
     with pytest.raises(ExegeteError, match=message.replace("{", r"\{")):
-        prompt_of(example, tokenizer())
+        parse_prompt(example, tokenizer())
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_prompts_that_cannot_be_read(example, message):
 def test_templates_that_lose_the_text(template, message):
     messages = [{"role": "system", "content": "a small town"}, {"role": "user", "content": "the river"}]
     with pytest.raises(ExegeteError, match=message):
-        prompt_of({"messages": messages}, tokenizer(template))
+        parse_prompt({"messages": messages}, tokenizer(template))
 
 
 def test_a_batch_knows_content_sources_and_the_response():

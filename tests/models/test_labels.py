@@ -4,7 +4,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
 from exegete import ExegeteError
-from exegete.models.encoding.labels import in_model_labels, label_map
+from exegete.models.encoding.labels import match_labels, renumber_labels
 from small import small
 
 SENTIMENT = ("negative", "positive")
@@ -46,14 +46,14 @@ STARS = ("1 star", "2 stars", "3 stars", "4 stars", "5 stars")
     ],
 )
 def test_names_then_numbers(names, known, expected):
-    assert label_map(names, known) == expected
+    assert match_labels(names, known) == expected
 
 
 def test_a_table_of_one_class_keeps_it():
     model = small("bert", num_labels=2, id2label=dict(enumerate(SENTIMENT)))
     columns = Features({"text": Value("string"), "label": ClassLabel(names=["1"])})
     data = Dataset.from_dict({"text": ["a film", "good"], "label": [0, 0]}, features=columns)
-    assert [row["label"] for row in in_model_labels(model, data)] == [1, 1]
+    assert [row["label"] for row in renumber_labels(model, data)] == [1, 1]
     wrong = data.cast_column("label", ClassLabel(names=["7"]))
     with pytest.raises(ExegeteError, match="'7', which the model does not know; it knows: negative, positive"):
-        in_model_labels(model, wrong)
+        renumber_labels(model, wrong)

@@ -9,9 +9,9 @@ import transformers as hf
 
 import families
 from exegete import Batch, ExegeteError, ExplainedModel, attribute
-from exegete.models.encoding.images import only_patches
-from exegete.models.layers.architecture import layers
-from exegete.models.perturbation import perturbed as engine
+from exegete.models.encoding.images import select_patches
+from exegete.models.layers.architecture import get_layers
+from exegete.models.perturbation import run as engine
 from small import PAIRS, SPAN_FAMILIES, TEXT, alone, shared, small, uneven
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -103,7 +103,7 @@ def test_against_one_input_at_a_time(family, how):
     model = shared(family)
     batch = model.encode(uneven(family))
     keep = masks(batch, 3)
-    torch.testing.assert_close(model.perturbed(batch, keep, how), by_hand(model, batch, keep, how), **EXACT)
+    torch.testing.assert_close(model.predict_perturbed(batch, keep, how), by_hand(model, batch, keep, how), **EXACT)
 
 
 @pytest.mark.parametrize("how", ["remove", "mask"])
@@ -113,7 +113,7 @@ def test_pairs(family, how):
     model = shared(family)
     batch = model.encode(PAIRS)
     keep = masks(batch)
-    torch.testing.assert_close(model.perturbed(batch, keep, how), by_hand(model, batch, keep, how), **EXACT)
+    torch.testing.assert_close(model.predict_perturbed(batch, keep, how), by_hand(model, batch, keep, how), **EXACT)
 
 
 @pytest.mark.parametrize("how", ["remove", "mask", "pad", "zero"])
@@ -123,7 +123,7 @@ def test_spans_come_back_to_where_they_stood(family, how):
     model = shared(family, "QuestionAnswering")
     batch = model.encode(PAIRS)
     keep = masks(batch)
-    answers = model.perturbed(batch, keep, how)
+    answers = model.predict_perturbed(batch, keep, how)
     torch.testing.assert_close(answers, by_hand(model, batch, keep, how), **EXACT)
     gone = batch.content & ~keep if how == "remove" else ~batch.attended.expand_as(keep)
     if how == "remove":
@@ -145,7 +145,7 @@ def test_padding_on_the_other_side(how):
         mask = torch.arange(8) < torch.tensor([8, 5, 2])[:, None]
         batch = Batch.from_ids(ids, mask)
         keep = masks(batch)
-        torch.testing.assert_close(model.perturbed(batch, keep, how), by_hand(model, batch, keep, how), **EXACT)
+        torch.testing.assert_close(model.predict_perturbed(batch, keep, how), by_hand(model, batch, keep, how), **EXACT)
 
 
 @torch.no_grad()
@@ -153,7 +153,7 @@ def test_regression_gives_values():
     model = small("bert", num_labels=1)
     batch = model.encode(uneven("bert"))
     keep = masks(batch)
-    torch.testing.assert_close(model.perturbed(batch, keep), by_hand(model, batch, keep, "remove"), **EXACT)
+    torch.testing.assert_close(model.predict_perturbed(batch, keep), by_hand(model, batch, keep, "remove"), **EXACT)
 
 
 @pytest.mark.parametrize("pad", [None, 0, 2])
@@ -164,7 +164,7 @@ def test_an_emptied_text_is_one_mask_token(pad):
     assert batch.content.equal(batch.attended), "the tokenizer adds no special token"
     keep = masks(batch)
     expected = model.model(torch.tensor([[model.mask_id]])).logits.softmax(-1)
-    answers = model.perturbed(batch, keep)
+    answers = model.predict_perturbed(batch, keep)
     torch.testing.assert_close(answers[-2], expected.expand(4, -1), **EXACT)
     torch.testing.assert_close(answers, by_hand(model, batch, keep, "remove"), **EXACT)
 
@@ -174,7 +174,7 @@ def test_patches_are_taken_out_of_pictures():
     model = shared("vit")
     batch = model.encode(uneven("vit"))
     keep = masks(batch)
-    answers = model.perturbed(batch, keep)
+    answers = model.predict_perturbed(batch, keep)
     vit = model.model.base_model
     embedded = vit.embeddings(batch.inputs["pixel_values"])
     for version, mask in enumerate(keep):
@@ -199,7 +199,7 @@ def test_all_that_stands_before_the_patches_stays(family, leading):
     assert batch.content.tolist() == [[False] * leading + [True] * 16] * 2
     keep = masks(batch)
     keep[..., -1] = True  # DINOv2 also reads the mean of the patches, which has to be one of something
-    answers = model.perturbed(batch, keep)
+    answers = model.predict_perturbed(batch, keep)
     for version, mask in enumerate(keep):
         for row, real in enumerate(mask | ~batch.content):
             hook = loaded.base_model.embeddings.register_forward_hook(lambda _, i, out, real=real: out[:, real])
@@ -215,7 +215,7 @@ def test_patches_that_cannot_be_told_apart_are_not_removed():
     batch = model.encode(uneven("vit", 1))
     with (
         pytest.raises(ExegeteError, match="cannot be removed"),
-        only_patches(model.model, torch.arange(batch.length)[None], batch.length + 1),
+        select_patches(model.model, torch.arange(batch.length)[None], batch.length + 1),
     ):
         model(batch)
 
@@ -228,7 +228,7 @@ def test_patches_are_replaced_in_pictures(how):
     keep = masks(batch)
     layer = model.model.get_input_embeddings()
     blank = layer(torch.zeros_like(batch.inputs["pixel_values"][:1])) if how != "zero" else torch.zeros(())
-    answers = model.perturbed(batch, keep, how)
+    answers = model.predict_perturbed(batch, keep, how)
     for version, mask in enumerate(keep):
         hook = layer.register_forward_hook(
             lambda _, i, output, mask=mask: torch.where(mask[:, 1:, None], output, blank)
@@ -249,17 +249,17 @@ def test_memory_answers_the_same_and_asks_once(family, head, how):
     examples = PAIRS if head == "QuestionAnswering" else uneven(family)
     batch = model.encode(examples)
     keep = masks(batch)
-    expected = model.perturbed(batch, keep, how)
-    with model.remember():
-        first = model.perturbed(batch, keep, how)
+    expected = model.predict_perturbed(batch, keep, how)
+    with model.cache_perturbed():
+        first = model.predict_perturbed(batch, keep, how)
         with counted(model) as passes:
-            again = model.perturbed(batch, keep.flip(0), how).flip(0)
+            again = model.predict_perturbed(batch, keep.flip(0), how).flip(0)
             shorter, columns = alone(model, batch, len(examples) - 1)
-            part = model.perturbed(shorter, keep[:, -1:, columns], how)
+            part = model.predict_perturbed(shorter, keep[:, -1:, columns], how)
             assert not passes
-            model.perturbed(batch, masks(batch, seed=1), how)
+            model.predict_perturbed(batch, masks(batch, seed=1), how)
             assert passes
-    assert model.memory is None
+    assert model.perturbation_cache is None
     assert torch.equal(first, expected)
     assert torch.equal(again, expected)
     whole = expected[:, -1:, :, columns] if head == "QuestionAnswering" else expected[:, -1:]
@@ -271,13 +271,13 @@ def test_memory_keeps_ways_of_perturbing_apart():
     model = shared("bert")
     batch = model.encode(uneven("bert"))
     keep = masks(batch)
-    expected = {how: model.perturbed(batch, keep, how) for how in ("remove", "mask", "pad", "zero")}
-    with model.remember():
+    expected = {how: model.predict_perturbed(batch, keep, how) for how in ("remove", "mask", "pad", "zero")}
+    with model.cache_perturbed():
         for how, answer in expected.items():
-            assert torch.equal(model.perturbed(batch, keep, how), answer)
-        with model.remember():
-            assert model.memory
-        assert model.memory
+            assert torch.equal(model.predict_perturbed(batch, keep, how), answer)
+        with model.cache_perturbed():
+            assert model.perturbation_cache
+        assert model.perturbation_cache
 
 
 @torch.no_grad()
@@ -285,15 +285,17 @@ def test_the_same_call_is_answered_from_memory_and_no_other(monkeypatch):
     model = shared("bert")
     batch = model.encode(uneven("bert"))
     keep, others = masks(batch), masks(batch, seed=1)
-    first, second = model.perturbed(batch, keep, "mask"), model.perturbed(batch, others, "mask")
-    with model.remember():
-        model.perturbed(batch, keep, "mask").zero_()
+    first, second = model.predict_perturbed(batch, keep, "mask"), model.predict_perturbed(batch, others, "mask")
+    with model.cache_perturbed():
+        model.predict_perturbed(batch, keep, "mask").zero_()
         with monkeypatch.context() as only:
-            only.setattr("exegete.models.perturbation.perturbed.Replacement", None)
-            assert torch.equal(model.perturbed(batch, keep, "mask"), first), "what was given out is another's"
+            only.setattr("exegete.models.perturbation.run.Replacement", None)
+            assert torch.equal(model.predict_perturbed(batch, keep, "mask"), first), "what was given out is another's"
         keep.copy_(others)
-        torch.testing.assert_close(model.perturbed(batch, keep, "mask"), second, rtol=1e-12, atol=0)
-        assert torch.equal(model.perturbed(batch, keep, "pad"), model.perturbed(replace(batch), keep, "pad"))
+        torch.testing.assert_close(model.predict_perturbed(batch, keep, "mask"), second, rtol=1e-12, atol=0)
+        assert torch.equal(
+            model.predict_perturbed(batch, keep, "pad"), model.predict_perturbed(replace(batch), keep, "pad")
+        )
 
 
 @torch.no_grad()
@@ -305,11 +307,11 @@ def test_equal_inputs_are_run_once():
     keep[1, 0, same == 0] = False
     keep[2, 0, same == 2] = False
     with counted(model) as passes:
-        answers = model.perturbed(batch, keep)
+        answers = model.predict_perturbed(batch, keep)
     assert sum(shape[0] for shape in passes) == 4, "two texts, and two orders of three words"
     assert torch.equal(answers[0, 1], answers[0, 2])
     with counted(model) as passes:
-        model.perturbed(batch, keep, "mask")
+        model.predict_perturbed(batch, keep, "mask")
     assert sum(shape[0] for shape in passes) == 4
 
 
@@ -319,15 +321,15 @@ def test_passes_hold_at_most_so_many_tokens(how, monkeypatch):
     model = shared("bert")
     batch = model.encode(uneven("bert"))
     keep = masks(batch, 12)
-    whole = model.perturbed(batch, keep, how)
+    whole = model.predict_perturbed(batch, keep, how)
     monkeypatch.setitem(engine.TOKENS_PER_PASS, "cpu", 30)
     with counted(model) as passes:
-        torch.testing.assert_close(model.perturbed(batch, keep, how), whole, **EXACT)
+        torch.testing.assert_close(model.predict_perturbed(batch, keep, how), whole, **EXACT)
     assert len(passes) > 5
     assert all(rows * length <= 30 for rows, length in passes)
     monkeypatch.setitem(engine.TOKENS_PER_PASS, "cpu", 1)
     with counted(model) as passes:
-        torch.testing.assert_close(model.perturbed(batch, keep, how), whole, **EXACT)
+        torch.testing.assert_close(model.predict_perturbed(batch, keep, how), whole, **EXACT)
     assert {rows for rows, _ in passes} == {1}
 
 
@@ -337,16 +339,16 @@ def test_soft_masks_of_zeros_and_ones_are_hard_ones(family, how):
     model = shared(family)
     batch = model.encode(uneven(family))
     keep = masks(batch)
-    soft = model.perturbed(batch, keep.double(), how)
-    torch.testing.assert_close(soft.detach(), model.perturbed(batch, keep, how), **EXACT)
+    soft = model.predict_perturbed(batch, keep.double(), how)
+    torch.testing.assert_close(soft.detach(), model.predict_perturbed(batch, keep, how), **EXACT)
 
 
 def test_gradient_flows_to_soft_masks_and_stops_at_special_tokens():
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
     keep = torch.full((2, *batch.content.shape), 0.7, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda weights: model.perturbed(batch, weights, "mask"), keep)
-    (slope,) = torch.autograd.grad(model.perturbed(batch, keep, "mask")[..., 0].sum(), keep)
+    assert torch.autograd.gradcheck(lambda weights: model.predict_perturbed(batch, weights, "mask"), keep)
+    (slope,) = torch.autograd.grad(model.predict_perturbed(batch, keep, "mask")[..., 0].sum(), keep)
     assert (slope[:, batch.content] != 0).all()
     assert (slope[:, ~batch.content] == 0).all()
 
@@ -356,20 +358,20 @@ def test_what_cannot_be_done_is_told():
     batch = model.encode(uneven("bert"))
     keep = masks(batch)
     with pytest.raises(ExegeteError, match="removed by half"):
-        model.perturbed(batch, keep.float(), "remove")
+        model.predict_perturbed(batch, keep.float(), "remove")
     with pytest.raises(ExegeteError, match="mask, pad, remove, zero"):
-        model.perturbed(batch, keep, "delete")
+        model.predict_perturbed(batch, keep, "delete")
     with pytest.raises(ExegeteError, match=r"expected keep of shape \[N, 4"):
-        model.perturbed(batch, keep[0])
+        model.predict_perturbed(batch, keep[0])
     bare = ExplainedModel(families.tiny("bert"))
     with pytest.raises(ExegeteError, match="mask"):
-        bare.perturbed(Batch.from_ids(torch.tensor([[5, 6]])), torch.zeros(1, 1, 2, dtype=torch.bool), "mask")
+        bare.predict_perturbed(Batch.from_ids(torch.tensor([[5, 6]])), torch.zeros(1, 1, 2, dtype=torch.bool), "mask")
 
 
 @pytest.mark.parametrize("lengths", [[], [7], [9, 9, 5, 5, 5, 2, 1], [40, 3, 3]])
 @pytest.mark.parametrize("uniform", [False, True])
 def test_passes_cover_every_row_once(lengths, uniform):
-    parts = list(engine.passes(lengths, 10, uniform=uniform))
+    parts = list(engine.pack_by_tokens(lengths, 10, uniform=uniform))
     assert [i for part in parts for i in range(part.start, part.stop)] == list(range(len(lengths)))
     for part in parts:
         rows = lengths[part]
@@ -381,7 +383,7 @@ def test_passes_cover_every_row_once(lengths, uniform):
 def test_what_versions_share_is_projected_once():
     model = shared("bert")
     batch = model.encode(uneven("bert", 1))
-    first, last = (layers(model.model)[number].attention.self for number in (0, -1))
+    first, last = (get_layers(model.model)[number].attention.self for number in (0, -1))
     rows = {"key": [], "value": [], "query": []}
     hooks = [
         module.register_forward_hook(lambda m, i, output, name=name: rows[name].append(output.shape[:-1].numel()))
@@ -389,7 +391,7 @@ def test_what_versions_share_is_projected_once():
     ]
     words = int(batch.content.sum())
     keep = ~torch.eye(batch.length, dtype=torch.bool)[batch.content[0]][:, None]
-    model.perturbed(batch, keep, "mask")
+    model.predict_perturbed(batch, keep, "mask")
     for hook in hooks:
         hook.remove()
     assert rows["key"] == rows["value"] == [batch.length + words], "each position as it is, and each word once masked"

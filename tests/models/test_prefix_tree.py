@@ -4,14 +4,20 @@ import pytest
 import torch
 
 from causal import CAUSAL, causal
-from exegete.models.perturbation import perturbed as engine
-from exegete.models.perturbation.prefix_tree import Version, answers_by_tree, shares_beginnings, tokens, tree
+from exegete.models.perturbation import run as engine
+from exegete.models.perturbation.prefix_tree import (
+    PerturbedText,
+    build_tree,
+    count_tokens,
+    run_prefix_tree,
+    supports_prefix_sharing,
+)
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
 
 def versions_of(*texts, response=2):
-    return [Version(torch.tensor(text), response) for text in texts]
+    return [PerturbedText(torch.tensor(text), response) for text in texts]
 
 
 def alone(model, version):
@@ -28,7 +34,7 @@ def random_versions(count, seed=0):
     keep = torch.rand(count, 24, generator=generator).repeat_interleave(1, 1) < 0.7
     keep[:, :2] = keep[:, -3:] = True
     keep[0] = True
-    return [Version(text[row], 2) for row in torch.unique(keep, dim=0)]
+    return [PerturbedText(text[row], 2) for row in torch.unique(keep, dim=0)]
 
 
 @pytest.mark.parametrize("family", CAUSAL)
@@ -36,30 +42,32 @@ def random_versions(count, seed=0):
 def test_a_tree_answers_as_each_version_alone(family):
     model = causal(family, **({"dtype": torch.float32} if "experts" in str(CAUSAL[family]) else {}))
     close = EXACT if model.dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-4}
-    assert shares_beginnings(model)
+    assert supports_prefix_sharing(model)
     versions = random_versions(12)
-    branches = tree(versions)
-    assert tokens(versions, branches) < 0.8 * sum(len(version.ids) for version in versions)
+    branches = build_tree(versions)
+    assert count_tokens(versions, branches) < 0.8 * sum(len(version.ids) for version in versions)
     for budget in (30, 1000):
-        for version, found in zip(versions, answers_by_tree(model, versions, budget), strict=True):
+        for version, found in zip(versions, run_prefix_tree(model, versions, budget), strict=True):
             torch.testing.assert_close(found, alone(model, version), **close)
 
 
 def test_every_shared_token_is_read_once():
     versions = versions_of([1, 2, 3, 4, 9, 9], [1, 2, 5, 9, 9], [1, 2, 3, 6, 9, 9], [7, 9, 9], [1, 2, 3, 4, 8, 9, 9])
-    branches = tree(versions)
+    branches = build_tree(versions)
     read = set()
     for version in versions:
-        read |= {tuple(version.ids[: n + 1].tolist()) for n in range(version.shareable)}
-    assert tokens(versions, branches) == len(read) + 3 * len(versions)  # and the last of each prompt, and its response
+        read |= {tuple(version.ids[: n + 1].tolist()) for n in range(version.shareable_tokens)}
+    assert count_tokens(versions, branches) == len(read) + 3 * len(
+        versions
+    )  # and the last of each prompt, and its response
     assert all(one.parent < number for number, one in enumerate(branches))
-    assert all(one.begin <= versions[branches[one.parent].version].shareable for one in branches if one.begin)
+    assert all(one.begin <= versions[branches[one.parent].version].shareable_tokens for one in branches if one.begin)
 
 
 def test_many_versions_wait_for_few_passes():
     text = list(range(4, 40))
     versions = versions_of(text, *(text[:n] + text[n + 1 :] for n in range(30)))
-    assert max(branch.level for branch in tree(versions)) == 1
+    assert max(branch.level for branch in build_tree(versions)) == 1
 
 
 @pytest.mark.parametrize("how", ["remove", "mask", "pad", "zero"])
@@ -72,8 +80,8 @@ def test_perturbed_answers_do_not_depend_on_the_tree(how, monkeypatch):
     keep = torch.rand(20, *batch.content.shape, generator=torch.Generator().manual_seed(0)) < 0.8
     keep[:3] = torch.tensor([1, 0, 1], dtype=torch.bool)[:, None, None]
     grown = []
-    monkeypatch.setattr(engine, "answers_by_tree", lambda *given: grown.append(0) or answers_by_tree(*given))
-    found = model.perturbed(batch, keep, how)
-    monkeypatch.setattr(engine, "shares_beginnings", lambda model: False)
-    torch.testing.assert_close(found, model.perturbed(batch, keep, how), **EXACT)
+    monkeypatch.setattr(engine, "run_prefix_tree", lambda *given: grown.append(0) or run_prefix_tree(*given))
+    found = model.predict_perturbed(batch, keep, how)
+    monkeypatch.setattr(engine, "supports_prefix_sharing", lambda model: False)
+    torch.testing.assert_close(found, model.predict_perturbed(batch, keep, how), **EXACT)
     assert bool(grown) == (how != "zero")

@@ -7,11 +7,11 @@ import transformers as hf
 import exegete
 from exegete import Batch
 from exegete.errors import ExegeteError
-from exegete.models.prompted import PromptedModel, few_shot
+from exegete.models.prompted import PromptedModel, make_few_shot_template
 from families import SENTENCES, TEXT, processor, tokenizer
 
 SHOTS = [("a joy {really}", "P"), ("two dull hours", "N")]
-TEMPLATE = few_shot("Is the review good ?", SHOTS)
+TEMPLATE = make_few_shot_template("Is the review good ?", SHOTS)
 LABELS = {"negative": "N", "positive": "P"}
 FAMILIES = ("llama", "mistral", "gpt2", "qwen2")
 LENGTH = 130
@@ -59,7 +59,7 @@ def test_only_the_text_is_content_and_the_prompt_stays(model, how):
     ids = batch.inputs["input_ids"]
     for row, text in enumerate(texts):
         assert model.processing_class.decode(ids[row, batch.content[row]]).strip() == text
-    gone = model.perturbed(batch, torch.zeros(1, *ids.shape, dtype=torch.bool), how)[0]
+    gone = model.predict_perturbed(batch, torch.zeros(1, *ids.shape, dtype=torch.bool), how)[0]
     prompt = [ids[row, batch.attended[row] & ~batch.content[row]] for row in range(len(texts))]
     if how == "mask":
         prompt = [torch.where(batch.content[r], model.mask_id, ids[r])[batch.attended[r]] for r in range(len(texts))]
@@ -116,7 +116,7 @@ def test_too_long_a_text_is_cut_and_the_prompt_is_not(caplog):
     prompts = [batch.inputs["input_ids"][r, batch.attended[r] & ~batch.content[r]].tolist() for r in (0, 1)]
     assert prompts[0] == prompts[1]
     assert batch.alignments[0].truncated
-    many = few_shot("Is the review good ?", SHOTS * 12)
+    many = make_few_shot_template("Is the review good ?", SHOTS * 12)
     crowded = exegete.load(model.model, processor("gpt2"), task="prompt", template=many, labels=LABELS)
     with pytest.raises(ExegeteError, match="use a shorter template or fewer shots"):
         crowded.encode(["short"])

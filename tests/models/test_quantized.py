@@ -10,7 +10,7 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.cli import main
-from exegete.models.layers.layer_parts import affine
+from exegete.models.layers.layer_parts import to_affine
 from exegete.models.loading import quantized
 
 
@@ -31,7 +31,7 @@ def test_a_layer_is_known_by_what_it_computes_also_after_passes(folder, dtype):
     layer = model.model.bert.encoder.layer[0].attention.self.value
     assert layer.weight.element_size() == 1
     assert layer.weight.numel() == 32 * 32 // (1 if dtype == "8bit" else 2)
-    numbers = affine(layer)
+    numbers = to_affine(layer)
     columns = layer(torch.eye(32)) - numbers.bias
     torch.testing.assert_close(columns.T, numbers.weight, rtol=0, atol=1e-3 if dtype == "8bit" else 1e-7)
     for method in ("input_x_gradient", "decompx_linear", "occlusion"):

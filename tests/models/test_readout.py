@@ -8,8 +8,8 @@ import torch
 import exegete
 from causal import causal
 from exegete.models.families import FAMILIES
-from exegete.models.layers.architecture import layers, part
-from exegete.models.passes.readout import answer_only
+from exegete.models.layers.architecture import get_layers, get_module
+from exegete.models.passes.last_layer import skip_unread_positions
 from families import TEXT, examples, processor, tiny
 
 
@@ -20,11 +20,11 @@ def test_answers_and_gradients_are_the_same_with_less_work(family):
     embeddings = model.embed(batch).detach().requires_grad_()
     widths = []
     path = FAMILIES[family].after_attention
-    modules = [] if path is None else [part(layers(model.model)[-1], "output")]
+    modules = [] if path is None else [get_module(get_layers(model.model)[-1], "output")]
     hooks = [module.register_forward_hook(lambda m, i, o: widths.append(o.shape[1])) for module in modules]
     found = []
-    for scope in (answer_only(model), answer_only(model, attention=False), torch.enable_grad()):
-        with model.evaluating(), scope:
+    for scope in (skip_unread_positions(model), skip_unread_positions(model, attention=False), torch.enable_grad()):
+        with model.evaluation_mode(), scope:
             logits = model(batch, embeddings).logits
         found.append((logits, *torch.autograd.grad(logits[:, 1].sum(), embeddings)))
     for hook in hooks:
@@ -40,12 +40,12 @@ def test_a_language_models_last_layer_ends_where_its_response_is_said(family):
     batch = model.batch([[5, 6, 7, 8, 9, 10, 11], [12, 13, 14]], [[15, 16], [17, 18, 19]])
     embeddings = model.embed(batch).detach().requires_grad_()
     widths, found = [], []
-    inside = part(layers(model.model)[-1], FAMILIES[family].feed_forward.into)
+    inside = get_module(get_layers(model.model)[-1], FAMILIES[family].feed_forward.into)
     hook = inside.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
     for times in (2, 0):  # a block inside another changes nothing
         with ExitStack() as scope:
             for _ in range(times):
-                scope.enter_context(answer_only(model))
+                scope.enter_context(skip_unread_positions(model))
             logits = model(batch, embeddings).logits
         found.append((logits, *torch.autograd.grad(logits[..., 0].sum(), embeddings)))
     hook.remove()
@@ -57,7 +57,7 @@ def test_a_language_models_last_layer_ends_where_its_response_is_said(family):
 def test_spans_need_every_position():
     model = exegete.load(tiny("bert", "QuestionAnswering", num_labels=2), processor("bert"))
     batch = model.encode([("what is it", "a film about a river")])
-    with answer_only(model):
+    with skip_unread_positions(model):
         assert model(batch).logits.shape == (1, 2, batch.length)
 
 

@@ -15,7 +15,7 @@ from transformers import MarianTokenizer
 import exegete
 from exegete.cli import main
 from exegete.errors import ExegeteError
-from exegete.models.encoding.pieces import encoded
+from exegete.models.encoding.tokenize import tokenize_text
 from exegete.models.families import FAMILIES
 
 TEXT = "the shop opens at nine .\nthe lake is cold .\na small film about the town .\nwomen laugh at it , né ?\n" * 20
@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
         "decoder_start_token_id": len(names) - 1,
         "eos_token_id": 0,
     }
-    config = hf.AutoConfig.for_model("marian", **FAMILIES["marian"].small | sizes)
+    config = hf.AutoConfig.for_model("marian", **FAMILIES["marian"].small_config | sizes)
     torch.manual_seed(0)
     hf.MarianMTModel(config).save_pretrained(folder / "saved")
     return folder / "saved"
@@ -63,7 +63,7 @@ def model(folder):
 @pytest.mark.parametrize("text", ["the shop opens", "  two   spaces ", "né ﬁne – the café", "the 日本 lake", "x"])
 @pytest.mark.parametrize("target", [False, True])
 def test_every_piece_stands_where_its_characters_are(model, text, target):
-    found = encoded(model.tokenizer, text, target=target)
+    found = tokenize_text(model.tokenizer, text, target=target)
     given = {"text_target": text} if target else {"text": text}
     assert found.ids == model.tokenizer(**given)["input_ids"]
     covered = "".join(text[slice(*offset)] for offset in found.offsets)
@@ -75,7 +75,7 @@ def test_every_piece_stands_where_its_characters_are(model, text, target):
 
 
 def test_a_code_of_the_language_is_a_token(model):
-    found = encoded(model.tokenizer, ">>fr<< the lake")
+    found = tokenize_text(model.tokenizer, ">>fr<< the lake")
     assert (found.tokens[0], found.offsets[0]) == (">>fr<<", (0, 6))
     assert ">>fr<< the lake"[slice(found.offsets[1][0], found.offsets[-2][1])].strip() == "the lake"
 
@@ -88,16 +88,16 @@ def test_removing_a_unit_is_removing_its_tokens(model, unit):
     assert found.prompt == whole
     prompt = model.tokenizer(whole)["input_ids"]
     said = model.tokenizer(text_target=CHAT["response"], add_special_tokens=False)["input_ids"]
-    assert batch.inputs["input_ids"][0].tolist() == [*prompt, *model.start, *said]
+    assert batch.inputs["input_ids"][0].tolist() == [*prompt, *model.decoder_start_ids, *said]
 
     def log_prob(ids):
         with torch.no_grad():
-            made = torch.tensor([[*model.start, *said[:-1]]])
-            logits = model.spoken(input_ids=torch.tensor([ids]), decoder_input_ids=made).logits
+            made = torch.tensor([[*model.decoder_start_ids, *said[:-1]]])
+            logits = model.generator(input_ids=torch.tensor([ids]), decoder_input_ids=made).logits
         return float(logits[0].log_softmax(-1)[range(len(said)), said].sum())
 
     full = log_prob(prompt)
-    offsets = encoded(model.tokenizer, whole).offsets
+    offsets = tokenize_text(model.tokenizer, whole).offsets
     for column, (start, end) in enumerate(found.places):
         kept = []
         for id_, (a, b) in zip(prompt, offsets, strict=True):

@@ -11,7 +11,7 @@ import torch
 
 from exegete.explainers import EXPLAINERS
 from exegete.models import Capture, ExplainedModel
-from exegete.models.passes.exclusive import lock_of
+from exegete.models.state.locks import get_lock
 from exegete.testing.preserving import in_use, state_of
 from small import PAIRS, made, small, uneven
 
@@ -73,7 +73,7 @@ def test_texts_are_encoded_while_a_decoder_is_read():
 def test_spans_of_one_tokenizer_in_several_threads():
     one, two = small("bert", "QuestionAnswering"), small("bert", "QuestionAnswering")
     two.processing_class = one.processing_class
-    two.limit = 20
+    two.requested_max_length = 20
     expected = [model.encode(PAIRS).inputs["input_ids"] for model in (one, two)]
     for _ in range(3):
         found = together(*(lambda m=m: [m.encode(PAIRS).inputs["input_ids"] for _ in range(60)] for m in (one, two)))
@@ -108,14 +108,14 @@ def test_random_states_come_back_when_blocks_overlap():
     inside, leave = threading.Event(), threading.Event()
 
     def long():
-        with models[0].evaluating():
+        with models[0].evaluation_mode():
             torch.rand(3)
             inside.set()
             leave.wait(5)
 
     def late():
         inside.wait(5)
-        with models[1].evaluating():
+        with models[1].evaluation_mode():
             torch.rand(2), np.random.rand(2)  # noqa: NPY002
             leave.set()
             time.sleep(0.05)
@@ -128,7 +128,7 @@ def test_random_states_come_back_when_blocks_overlap():
 
 def test_two_models_do_not_wait_for_each_other():
     one, two = small("bert"), small("bert")
-    with one.alone():
+    with one.lock():
         done = []
         thread = threading.Thread(target=lambda: done.append(repeated("occlusion", two, two.encode(["a film"]), 1)))
         thread.start()
@@ -144,7 +144,7 @@ def test_one_model_is_waited_for_by_all_that_share_it():
     for other in (two, three):
         done = []
         thread = threading.Thread(target=lambda other=other, done=done: done.append(other.predict(batch)))
-        with one.alone():
+        with one.lock():
             one.predict(batch)  # the lock is re-entrant
             thread.start()
             thread.join(0.2)
@@ -156,7 +156,7 @@ def test_one_model_is_waited_for_by_all_that_share_it():
 def test_models_made_of_one_configuration_wait_for_each_other():
     one = small("bert")
     twin = type(one.model)(one.config).double()
-    assert ExplainedModel(twin).alone() is one.alone()
+    assert ExplainedModel(twin).lock() is one.lock()
 
 
 def test_what_is_remembered_is_one_thread_s():
@@ -166,12 +166,12 @@ def test_what_is_remembered_is_one_thread_s():
 
     def remembering():
         for _ in range(30):
-            with model.remember():
-                model.perturbed(batch, keep)
+            with model.cache_perturbed():
+                model.predict_perturbed(batch, keep)
                 time.sleep(random.random() / 1000)
 
     together(remembering, remembering, remembering)
-    assert model.memory is None
+    assert model.perturbation_cache is None
 
 
 def test_an_exception_or_interrupt_gives_the_lock_back():
@@ -192,13 +192,13 @@ def test_a_lock_goes_with_its_object():
         pass
 
     first = Thing()
-    lock = lock_of(first)
-    assert lock_of(first) is lock
+    lock = get_lock(first)
+    assert get_lock(first) is lock
     number = id(first)
     del first
-    from exegete.models.passes import exclusive
+    from exegete.models.state import locks
 
-    assert number not in exclusive._locks
+    assert number not in locks._locks
 
 
 def test_passes_with_and_without_capture_at_a_time():

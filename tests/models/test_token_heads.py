@@ -51,7 +51,7 @@ def test_a_stretchs_logit_and_probability_are_those_of_its_words_tags(tagger):
     assert tagger.labels == ("O", "PER", "LOC")
     batch = tagger.encode(ROWS)
     logits = tagger(batch).logits.detach()
-    hand, places = logits_by_hand(tagger, TEXT), batch.read[0].nonzero().flatten().tolist()
+    hand, places = logits_by_hand(tagger, TEXT), batch.readout_mask[0].nonzero().flatten().tolist()
     assert [batch.alignments[0].words[batch.alignments[0].word_of[place]].text for place in places] == [
         "moving",
         "film",
@@ -63,7 +63,7 @@ def test_a_stretchs_logit_and_probability_are_those_of_its_words_tags(tagger):
     chance = torch.stack([hand[place].softmax(-1)[per].max() for place in places]).prod()
     torch.testing.assert_close(tagger.task.probability(tagger.task.probabilities(logits), target)[0], chance)
     torch.testing.assert_close(tagger.task.log_probability(logits, target)[0], chance.log())
-    assert tagger.target(batch, "label").tolist() == [1, 2]
+    assert tagger.resolve_target(batch, "label").tolist() == [1, 2]
 
 
 def test_occlusion_is_what_replacing_words_by_hand_gives(tagger):
@@ -75,7 +75,7 @@ def test_occlusion_is_what_replacing_words_by_hand_gives(tagger):
         return out[places[0], 1:3].max() * out[places[1], 1:3].max()
 
     batch = tagger.encode(ROWS[:1])
-    ids, places = batch.inputs["input_ids"], batch.read[0].nonzero().flatten().tolist()
+    ids, places = batch.inputs["input_ids"], batch.readout_mask[0].nonzero().flatten().tolist()
     whole = chance(ids)
     expected = [
         float(whole - chance(ids.masked_fill(batch.word_of == word, tagger.mask_id)))
@@ -90,7 +90,7 @@ def test_a_removed_word_whose_tag_is_read_leaves_a_mask_and_others_nothing(tagge
     keep = torch.ones(2, 1, batch.length, dtype=torch.bool)
     keep[0, 0, batch.word_of[0] == 0] = False
     keep[1, 0, batch.word_of[0] == 1] = False
-    got = tagger.perturbed(batch, keep, "remove")[:, 0]
+    got = tagger.predict_perturbed(batch, keep, "remove")[:, 0]
     for version, (text, place) in enumerate((("plot is dull", 1), ("the [MASK] is dull", 2))):
         tags = logits_by_hand(tagger, text)[place].softmax(-1)
         torch.testing.assert_close(got[version], torch.stack([tags[0], tags[1:3].max(), tags[3:].max()]))
@@ -100,7 +100,7 @@ def test_a_removed_word_whose_tag_is_read_leaves_a_mask_and_others_nothing(tagge
 def test_gradients_are_captums(head):
     model = loaded("bert", head)
     batch = model.encode(ROWS if head == "TokenClassification" else MASKED["bert"])
-    target, embeddings = model.target(batch), model.embed(batch).detach()
+    target, embeddings = model.resolve_target(batch), model.embed(batch).detach()
 
     def score(given):
         rows = torch.arange(len(given)) // (len(given) // len(batch)) if len(given) > len(batch) else slice(None)
@@ -119,7 +119,7 @@ def test_gradients_are_captums(head):
             )
         )
         method = exegete.explainer("integrated_gradients", n_steps=5)
-        reference = model.reference(one, "mask") if method.params["baselines"] == "mask" else None
+        reference = model.embed_reference(one, "mask") if method.params["baselines"] == "mask" else None
         assert reference is not None
         mine = method.attribute(model, one, target[row : row + 1])
         theirs = captum.attribute(model.embed(one), reference, n_steps=5).sum(-1).detach() * one.content
@@ -131,7 +131,7 @@ def test_gradients_are_captums(head):
 def test_decompositions_sum_to_the_logit_through_every_head(family, head):
     model = loaded(family, head)
     batch = model.encode(ROWS if head == "TokenClassification" else MASKED.get(family, MASKED["bert"]))
-    logit = model.task.score(model(batch).logits, model.target(batch)).detach()
+    logit = model.task.score(model(batch).logits, model.resolve_target(batch)).detach()
     linear = exegete.explainer("decompx_linear").explain(model, batch, special_tokens=True)
     torch.testing.assert_close(linear.scores.sum(1) + linear.bias, logit)
     whole = exegete.explainer("decompx_classifier").explain(model, batch, special_tokens=True)
@@ -182,7 +182,7 @@ def test_the_word_for_a_mask(filler):
     assert exegete.attribute(filler, MASKED["bert"][0], "saliency", named)[0].target == found[0].target
     assert found[0].special[3]
     second = filler.encode(MASKED["bert"][1:])
-    assert second.read[0].nonzero().flatten().tolist() == [4]
+    assert second.readout_mask[0].nonzero().flatten().tolist() == [4]
 
 
 @pytest.mark.parametrize(

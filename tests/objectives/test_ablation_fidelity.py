@@ -42,7 +42,7 @@ def term(model, made, batch, context=FIRST):
 def test_it_is_the_correlation_of_sums_and_answers(method):
     model, batch = saying()
     made, context = AblationFidelity(explainer(method), masks=6, granularity="source"), StepContext(seed=3, number=5)
-    found, target = [], model.target(batch)
+    found, target = [], model.resolve_target(batch)
     scores = made.explainer.attribute(model, batch, target).detach()
     for row, name in enumerate(example_names(batch, target)):
         sets = torch.rand(6, 3, generator=context.generator(f"ablations of {name}")) < made.keep
@@ -54,7 +54,7 @@ def test_it_is_the_correlation_of_sums_and_answers(method):
                 [int(ids[k]) for k in stays if bool(batch.response[row, k]) == own] for own in (False, True)
             )
             alone = model.batch([prompt], [said])
-            log = model.task.log_probability(model(alone).logits, model.target(alone)).detach()[0]
+            log = model.task.log_probability(model(alone).logits, model.resolve_target(alone)).detach()[0]
             answers.append(float(log - torch.log1p(-log.exp())))
             sums.append(sum(float(scores[row][of == unit].sum()) for unit in range(3) if one[unit]))
         found.append(np.corrcoef(sums, answers)[0, 1])

@@ -30,8 +30,8 @@ def two_tokens(marked=(True, False), looked=True) -> Batch:
     content = torch.tensor([[False, True, True, False]])
     return Batch(
         {"input_ids": torch.tensor([[2, 5, 6, 3]]), "attention_mask": attended.long()}, attended, content,
-        torch.tensor([[-1, 0, 1, -1]]), rationale=torch.tensor([[False, *marked, False]]),
-        has_rationale=torch.tensor([looked]), labels=torch.tensor([1]),
+        torch.tensor([[-1, 0, 1, -1]]), rationale_mask=torch.tensor([[False, *marked, False]]),
+        has_rationale_mask=torch.tensor([looked]), labels=torch.tensor([1]),
     )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_input_times_gradient_by_hand():
 
 
 def joined(*batches: Batch) -> Batch:
-    names = ("attended", "content", "word_of", "rationale", "has_rationale", "labels")
+    names = ("attended", "content", "word_of", "rationale_mask", "has_rationale", "labels")
     inputs = {name: torch.cat([batch.inputs[name] for batch in batches]) for name in batches[0].inputs}
     return Batch(inputs, **{name: torch.cat([getattr(batch, name) for batch in batches]) for name in names})
 
@@ -136,8 +136,8 @@ def test_scores_are_those_of_torch_on_each_example_alone(guide, score):
     found = TrainingModule(explained, [objective]).eval()(batch, StepContext(training=False))["terms"][0]
     total, size = 0.0, 0
     for row in (0, 2):
-        one = batch.select([row]).trimmed()[0]
-        gold = (one.rationale & one.content).double()[0]
+        one = batch.select([row]).trim_padding()[0]
+        gold = (one.rationale_mask & one.content).double()[0]
         scores = (
             objective.explainer.explain(explained, one, one.labels, special_tokens=True).scores.detach().double()[0]
         )
@@ -172,7 +172,7 @@ def test_derivatives_of_first_and_second_order(guide):
     """Along three random directions in the weights of three layers."""
     changes = {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}
     explained = model(dtype=torch.float64, **changes).train()
-    batch = marked_batch(explained).select([0]).trimmed()[0]
+    batch = marked_batch(explained).select([0]).trim_padding()[0]
     if guide not in ("alti", *RULES):
         plain_norms(explained)
     module = TrainingModule(explained, [Twice(exegete.explainer(guide), score="mse")]).train()

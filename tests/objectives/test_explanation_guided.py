@@ -76,7 +76,7 @@ def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(
     batch = labelled(explained)
     objective = ExplanationGuided(exegete.explainer(INTEGRATED), 0.3, aggregation=aggregation, direction=direction)
     found = term(explained, batch, objective)
-    ones = [batch.select([row]).trimmed()[0] for row in range(len(batch))]
+    ones = [batch.select([row]).trim_padding()[0] for row in range(len(batch))]
     expected = torch.stack([reference(explained, one, aggregation, direction, 0.3) for one in ones]).mean()
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     weights = [explained.embedding.weight, explained.model.bert.encoder.layer[1].attention.self.query.weight]

@@ -10,7 +10,7 @@ import torch
 import families
 from exegete import ExegeteError, metric
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.models.ranks import mean_ranks, spearman
+from exegete.models.rank_correlation import compute_mean_ranks, compute_spearman
 from exegete.objectives import RankConsistency, Step, StepContext, task_losses
 from exegete.objectives.rank_consistency import soft_ranks, soft_spearman_loss
 from small import small
@@ -35,7 +35,7 @@ def test_soft_ranks_become_ranks_that_equal_values_share():
     counted = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)
     found = soft_ranks(values, counted, 1e-9)
     assert found[0, :4].tolist() == [4.0, 1.5, 1.5, 3.0]
-    torch.testing.assert_close(found[counted], mean_ranks(values, counted)[counted])
+    torch.testing.assert_close(found[counted], compute_mean_ranks(values, counted)[counted])
     assert soft_ranks(values, counted, 1e9)[1].tolist() == pytest.approx([3.0] * 5)
 
 
@@ -56,7 +56,7 @@ def test_gradients_are_derivatives_and_none_reaches_the_other_side():
     counted = torch.ones(3, 6, dtype=torch.bool)
     counted[0, 4:] = False
     assert torch.autograd.gradcheck(lambda x: soft_spearman_loss(fixed, x, counted, 0.3), (moved,))
-    hard = 1 - spearman(fixed, moved.detach(), counted).mean()
+    hard = 1 - compute_spearman(fixed, moved.detach(), counted).mean()
     assert soft_spearman_loss(fixed, moved, counted, 1e-8).item() == pytest.approx(hard.item())
 
 

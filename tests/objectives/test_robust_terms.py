@@ -54,7 +54,7 @@ def test_the_penalty_is_the_norm_of_finite_differences():
     found = module(batch, StepContext())["terms"][0]
     norms, size = [], 1e-5
     for row in range(len(batch)):
-        one = batch.select([row]).trimmed()[0]
+        one = batch.select([row]).trim_padding()[0]
         start = explained.embed(one).detach()
         moves = size * torch.eye(start.numel(), dtype=torch.float64).view(-1, *start.shape[1:])
         many = one.select([0] * len(moves))

@@ -58,7 +58,7 @@ def test_padding_order_and_neighbours_do_not_matter_and_targets_do(model):
     batch = labelled(model)
     first = memory.scores(batch, batch.labels, 0, 1, teacher)
     rows = [3, 0]
-    turned, columns = batch.select(rows).trimmed()
+    turned, columns = batch.select(rows).trim_padding()
     again = memory.scores(turned, turned.labels, 0, 1, teacher)
     assert torch.equal(again, first[rows][:, columns])
     assert len(teacher.texts) == len(TEXTS)

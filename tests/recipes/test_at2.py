@@ -15,7 +15,7 @@ from exegete import ExegeteError, explainer
 from exegete.cli import main
 from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
-from exegete.models.loading.digest import weights_digest
+from exegete.models.loading.digest import digest_weights
 from exegete.recipes import RECIPES
 from exegete.training import ablation_effects
 from exegete.training.loop.run import METRICS, RECORD
@@ -50,7 +50,7 @@ def test_the_command_makes_an_explainer_that_the_other_commands_take(tmp_path, c
 def test_a_stopped_run_goes_on_to_the_same_coefficients(tmp_path, monkeypatch):
     model, rows = small("bert"), texts("bert", 4)
     monkeypatch.setattr(ablation_effects, "batches", lambda model, rows: ([row] for row in range(len(rows))))
-    before = weights_digest(model.model)
+    before = digest_weights(model.model)
     whole = trained(model, tmp_path / "whole", rows)
     measured, asked = ablation_effects.measured, []
 
@@ -71,7 +71,7 @@ def test_a_stopped_run_goes_on_to_the_same_coefficients(tmp_path, monkeypatch):
     assert torch.equal(one, other)
     assert trained(model, tmp_path / "stopped", rows).reused
     assert not [*(tmp_path / "stopped").glob(".effects-*")]
-    assert weights_digest(model.model) == before
+    assert digest_weights(model.model) == before
     assert again.metrics["correlation"] > again.metrics["correlation_of_mean"]
     assert json.loads((tmp_path / "stopped" / METRICS).read_text()) == again.metrics
 

@@ -15,7 +15,7 @@ import families
 from exegete import ExegeteError
 from exegete.cli import main
 from exegete.data import words_of
-from exegete.models.loading.digest import weights_digest
+from exegete.models.loading.digest import digest_weights
 from exegete.objectives import CrossEntropy, ExplanationGuided, ExplanationLoss, GradientPenalty, VirtualAdversarial
 from exegete.recipes import RECIPES, Recipe, rationales
 from exegete.recipes.fresh import choose
@@ -135,7 +135,7 @@ def test_runs_that_start_from_one_model_object_start_from_the_same_weights(train
     train(start, *data(), tmp_path / "run", processing_class=families.tokenizer("bert"), arguments=QUICK)
     folders = [tmp_path / f"run{run}" for run in runs]
     configs = [json.loads((folder / "exegete_run.json").read_text())["config"] for folder in folders]
-    assert {config["model"]["weights"] for config in configs} == {weights_digest(families.tiny("bert", num_labels=2))}
+    assert {config["model"]["weights"] for config in configs} == {digest_weights(families.tiny("bert", num_labels=2))}
 
 
 def test_robust_and_guided_training_has_the_papers_values():

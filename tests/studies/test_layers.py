@@ -40,7 +40,7 @@ def test_plausibility_is_sklearns_over_all_positions_special_ones_included(model
     own = said[said["method"] == technique]
     for row, (_, found) in zip(data, own.iterrows(), strict=True):
         batch = model.encode([row])
-        gold = batch.rationale[0].numpy()
+        gold = batch.rationale_mask[0].numpy()
         with torch.no_grad():
             method = exegete.explainer(technique)
             scores = method.explain(model, batch, batch.labels, special_tokens=True).scores[0].abs().numpy()

@@ -144,7 +144,7 @@ def test_drift_is_the_correlation_of_answers_on_the_same_sets(done):
             unit = sets.units(batch)
             keep = there.gather(1, unit.clamp(min=0).expand(len(there), -1)) | (unit < 0)
             with torch.no_grad():
-                tokens = model.perturbed(batch, keep[:, None])[..., 0]
+                tokens = model.predict_perturbed(batch, keep[:, None])[..., 0]
             answers.append(tokens.sum(-1)[:, 0].double().numpy())
         values.append(np.corrcoef(*answers)[0, 1])
     assert found == pytest.approx(np.mean(values), abs=1e-5)

@@ -12,7 +12,7 @@ from transformers import Trainer
 import exegete
 from exegete.data.generated.retrieval import vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
-from exegete.models.loading.digest import weights_digest
+from exegete.models.loading.digest import digest_weights
 from exegete.training import answering
 from exegete.training.answering import CUT, IGNORED, LONGEST, SHORTEST, Taught, train_answering
 from exegete.training.loop.evaluation import exact_responses
@@ -67,7 +67,7 @@ def test_a_stopped_training_goes_on_to_the_same_weights_and_a_finished_one_is_ta
     assert not (tmp_path / "run" / "model").exists()
     assert train_answering(tmp_path / "run", device="cpu", scale=0.004).finished
     one, other = (exegete.load(tmp_path / name / "model", task="generation") for name in ("whole", "run"))
-    assert weights_digest(one.model) == weights_digest(other.model)
+    assert digest_weights(one.model) == digest_weights(other.model)
     assert train_answering(tmp_path / "run", scale=0.004).reused
     with pytest.raises(exegete.ExegeteError, match="another training"):
         train_answering(tmp_path / "run", scale=0.004, seed=1)

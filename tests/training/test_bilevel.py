@@ -11,7 +11,7 @@ import torch
 from exegete import ExegeteError
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.models import Batch
-from exegete.models.passes.readout import answer_only
+from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
 from exegete.training.bilevel.lookahead import LookaheadStep, Student, clipping, drawing
 from exegete.training.bilevel.replayed_pass import RecordedPass
@@ -159,7 +159,7 @@ def test_it_is_what_differences_of_the_outer_loss_give_through_a_real_step(mode)
             student("loss", scene.inner, scene.taught + size * direction).backward()
         torch.nn.utils.clip_grad_norm_(student.parameters(), 100.0)
         optimizer.step()
-        with student.explained.evaluating(), torch.no_grad():
+        with student.explained.evaluation_mode(), torch.no_grad():
             ends.append(float(student("simulation", scene.outer)))
     found = (scene.gradient(mode)[0] * direction).sum()
     assert float(found) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5)
@@ -185,7 +185,7 @@ def test_padding_changes_nothing(mode):
     scene = Scene(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     short = int(scene.inner.attended.sum(1).argmin())
     wide = scene.inner.select([short])
-    narrow, columns = wide.trimmed()
+    narrow, columns = wide.trim_padding()
     assert narrow.length < wide.length
     lookahead = scene.lookahead(mode)
     taught = scene.taught[[short]]
@@ -197,7 +197,7 @@ def test_an_explanation_costs_no_more_than_its_heads_and_is_the_one_of_a_whole_p
     scene = Scene()
     ran = []
     hook = scene.student.explained.model.classifier.register_forward_hook(lambda *_: ran.append(1))
-    with scene.student.explained.evaluating(), torch.no_grad():
+    with scene.student.explained.evaluation_mode(), torch.no_grad():
         found = scene.student("explanation", scene.inner)
         assert ran == []
         expected = scene.student.explainer.explain(scene.student.explained, scene.inner, special_tokens=True).scores
@@ -240,7 +240,7 @@ def test_a_question_answering_student_keeps_every_position():
         for mode in ("forward", "unrolled")
     ]
     close(*pair)
-    with answer_only(model):
+    with skip_unread_positions(model):
         assert model(batch).logits.shape[-1] == batch.length
 
 

@@ -11,7 +11,7 @@ import torch
 import exegete
 import families
 from exegete import ExegeteError
-from exegete.models.layers.layer_parts import head_parts
+from exegete.models.layers.layer_parts import get_head_parts
 from exegete.objectives import CrossEntropy
 from exegete.recipes import RECIPES
 from exegete.training import ObjectiveTrainer, RunOptions, fine_tune
@@ -157,7 +157,7 @@ def test_a_big_bird_has_a_tanh_in_its_head_alone_and_keeps_it_on_disk(tmp_path):
     assert model.config.to_dict().get("head_activation") is None
     loaded = exegete.load(tmp_path)
     torch.testing.assert_close(answer(loaded.model, torch.tanh)[0], inside)
-    assert head_parts(loaded.model).activation == "tanh"
+    assert get_head_parts(loaded.model).activation == "tanh"
 
 
 def test_what_was_trained_with_a_tanh_in_the_head_is_loaded_with_it(tmp_path):

@@ -368,7 +368,7 @@ def test_a_model_that_is_handed_over_reads_as_many_tokens_as_asked_for_with_its_
     with pytest.raises(ExegeteError, match="configuration"):
         recipe.train(model, texts(8), texts(4, start=8), tmp_path, max_length=14, arguments=arguments)
     assert result.model.model is model.model
-    assert (result.model.max_length, model.limit) == (12, None)
+    assert (result.model.max_length, model.requested_max_length) == (12, None)
     with pytest.raises(ExegeteError, match="has its tokenizer already"):
         recipe.train(model, texts(8), texts(4, start=8), tmp_path, processing_class=families.tokenizer("bert"))
 

@@ -21,7 +21,7 @@ from exegete.explainers.learned.interpretable_attention import InterpretableAtte
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Capture, ExplainedModel
-from exegete.models.loading.digest import weights_digest
+from exegete.models.loading.digest import digest_weights
 from exegete.objectives import Step, task_losses
 from exegete.training import RunOptions
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
@@ -471,7 +471,7 @@ def test_all_students_of_one_model_object_start_from_its_weights(tmp_path):
     settings["processing_class"] = families.tokenizer("bert")
     students(start, Teaching(teacher_of()), data, data, data, tmp_path, **settings)
     records = [json.loads((tmp_path / f"none-8-{seed}" / "exegete_run.json").read_text()) for seed in (0, 1)]
-    assert [record["config"]["model"]["weights"] for record in records] == [weights_digest(families.tiny("bert"))] * 2
+    assert [record["config"]["model"]["weights"] for record in records] == [digest_weights(families.tiny("bert"))] * 2
 
 
 def test_a_student_that_knows_the_classes_in_another_order_is_compared_by_their_names(tmp_path):

@@ -16,7 +16,7 @@ from chats import chatting
 from exegete import explainer
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.citation import Citation
-from exegete.models.loading.digest import weights_digest
+from exegete.models.loading.digest import digest_weights
 from exegete.web.human_study.protocol.file import digest_of
 from participants import protocol, step
 from sites import HERE, METHODS, TEXTS, csrf, model
@@ -81,7 +81,7 @@ def test_a_language_model_is_asked_on_documents_and_begins_with_its_own_citation
     study = (*options, *rows, "--study", "answers", "--methods", "input_x_gradient,random")
     page = unescape(pages(started(*study)).get("/studies/answers").text)
     assert "3 examples, explained by input_x_gradient, random" in page
-    assert f"{tmp_path}/tiny, weights {weights_digest(chat.model)}" in page
+    assert f"{tmp_path}/tiny, weights {digest_weights(chat.model)}" in page
     assert "generated?task=retrieval" in page
 
 

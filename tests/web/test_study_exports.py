@@ -63,7 +63,7 @@ def test_marks_become_a_corpus_that_training_reads(marked, tmp_path):
     assert data.features["label"].names == ["bad", "good"]
     batch = model().encode([{**row, "label": None} for row in data])
     assert batch.has_rationale.tolist() == [True, True, False, True]
-    assert int(batch.rationale[0].sum()) > 0
+    assert int(batch.rationale_mask[0].sum()) > 0
 
 
 @pytest.mark.parametrize(("name", "spec"), [("label-studio.json", "label_studio"), ("argilla.json", "argilla")])

@@ -18,7 +18,7 @@ import exegete
 from exegete.cli import main
 from exegete.data.provenance import data_digest
 from exegete.errors import ExegeteError
-from exegete.models.loading.digest import weights_digest
+from exegete.models.loading.digest import digest_weights
 from exegete.web import Site
 from exegete.web.human_study.cases import Case, followed_up
 from exegete.web.human_study.exports import exported
@@ -158,7 +158,7 @@ def test_a_model_is_trained_by_the_pages_command_and_a_study_of_it_tells_so(whol
     assert made.labels == ("bad", "good")
     found = origin_of({"new": made}, {"new": "corrected"}, "csv:x.csv", [Case(("a film",))])
     new, run = found["models"]["new"], json.loads(Path("corrected/exegete_run.json").read_text())
-    assert (new["weights"], new["trained_on"]) == (weights_digest(made.model), run["config"]["data"]["train"])
+    assert (new["weights"], new["trained_on"]) == (digest_weights(made.model), run["config"]["data"]["train"])
     assert new["trained_on"]["source"].startswith("study:/")
     assert new["trained_on"]["digest"] == data_digest(exegete.load_data(data_of(whole.studies.engine.url, "first")))
     with whole.studies.writing() as session:

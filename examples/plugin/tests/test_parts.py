@@ -22,9 +22,9 @@ class TestKeepOne(ExplainerContract):
         batch = model.encode(texts(1))
         scores = KeepOne().attribute(model, batch, 1)[0]
         keep = ~batch.content
-        nothing = model.perturbed(batch, keep[None], "mask")[0, 0, 1]
+        nothing = model.predict_perturbed(batch, keep[None], "mask")[0, 0, 1]
         first = batch.content & (batch.word_of == batch.word_of[batch.content].min())
-        alone = model.perturbed(batch, (keep | first)[None], "mask")[0, 0, 1]
+        alone = model.predict_perturbed(batch, (keep | first)[None], "mask")[0, 0, 1]
         assert float(scores[first[0]].sum()) == pytest.approx(float(alone - nothing), abs=1e-6)
 
 

@@ -64,7 +64,7 @@ def attack(
     import exegete
     from exegete.data.provenance import plain
     from exegete.metrics.attack import attack as attacked
-    from exegete.models.encoding.labels import in_model_labels
+    from exegete.models.encoding.labels import renumber_labels
 
     hush()
     explained = exegete.load(model, device=device, dtype=dtype, max_length=max_length)
@@ -73,7 +73,7 @@ def attack(
     examples = reading.examples(data, split, limit, seed, named)
     report = attacked(
         explained,
-        in_model_labels(explained, examples),
+        renumber_labels(explained, examples),
         budget=budget,
         kinds=options.split_ids(kinds),
         choices=choices,

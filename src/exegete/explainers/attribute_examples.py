@@ -22,10 +22,10 @@ from exegete.explainers.generated import attribute_generated, resolve_unit, set_
 from exegete.explainers.registry import default_method, explainer
 from exegete.heap import give_back
 from exegete.models import Batch, ExplainedModel
-from exegete.models.encoding.encode import as_row
+from exegete.models.encoding.encode import example_to_row
 from exegete.models.generation.model import GeneratingModel
-from exegete.models.outputs import finite
-from exegete.models.passes.readout import answer_only
+from exegete.models.outputs import require_finite_logits
+from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.windowed import WindowedModel
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.progress import progress_bar
@@ -122,7 +122,7 @@ def attribute(
             that are not finite.
     """
     model = model if stride is None else WindowedModel(model, stride)
-    rows = model.expanded(as_sequence(examples))
+    rows = model.expand_examples(as_sequence(examples))
     if not len(rows):
         raise ExegeteError("the model tags nothing in these texts: say what by rows with 'text' and 'span'")
     given = method if isinstance(method, list) else [default_method(model) if method is None else method]
@@ -176,7 +176,7 @@ def _seconds(model: ExplainedModel, rows: Sequence[Any], passes: Sequence[float]
 def measure_pass(model: ExplainedModel, rows: Sequence[Any]) -> float:
     """Seconds of a pass over an example, measured on the first few: the second of two forward passes."""
     batch = model.encode([rows[index] for index in range(min(TIMED_EXAMPLES, len(rows)))])
-    with model.evaluating():
+    with model.evaluation_mode():
         model(batch)
         begun = time.perf_counter()
         model(batch)
@@ -247,7 +247,7 @@ def make_batches(
     """Indices of rows in batches of similar length, short rows first: by count, or by a budget of padded tokens."""
     if batch_size is not None and batch_size < 1:
         raise ExegeteError(f"batch_size is at least 1, got {batch_size}")
-    sizes = np.array([_size(as_row(row)) for row in rows])
+    sizes = np.array([_size(example_to_row(row)) for row in rows])
     order = np.argsort(sizes, kind="stable")
     estimate = np.minimum(sizes[order] // 4 + 2, model.max_length)
     budget = on_a_cpu if model.device.type == "cpu" else TOKENS_PER_BATCH
@@ -309,10 +309,10 @@ def _explain(model: ExplainedModel, method: Explainer, batch: Batch, target: Any
     if method.returns_logits:
         explanation = method.explain(model, batch, target)
         assert explanation.logits is not None
-        return model.target(batch, target, explanation.logits), explanation.logits, explanation
-    with model.evaluating(), answer_only(model):
-        logits = finite(model(batch).logits)
-    explained = model.target(batch, target, logits)
+        return model.resolve_target(batch, target, explanation.logits), explanation.logits, explanation
+    with model.evaluation_mode(), skip_unread_positions(model):
+        logits = require_finite_logits(model(batch).logits)
+    explained = model.resolve_target(batch, target, logits)
     return explained, logits, method.explain(model, batch, explained)
 
 
@@ -382,10 +382,10 @@ def _label(model: ExplainedModel, batch: Batch, row: int, target: Tensor) -> str
 
 def _about(batch: Batch, row: int) -> tuple[int, int, int] | None:
     """The stretch of text at which a head over tokens is read: side, first character, the one behind the last."""
-    if batch.read is None or batch.alignments is None:
+    if batch.readout_mask is None or batch.alignments is None:
         return None
     alignment = batch.alignments[row]
-    places = batch.read[row][batch.attended[row]].nonzero().flatten().tolist()
+    places = batch.readout_mask[row][batch.attended[row]].nonzero().flatten().tolist()
     words = [alignment.words[alignment.word_of[place]] for place in places if alignment.word_of[place] >= 0]
     return (words[0].side, words[0].bare[0], words[-1].bare[1]) if words else None
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError, unknown
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
-from exegete.models.loading.digest import weights_digest
-from exegete.models.outputs import finite
-from exegete.models.passes.preserve import weights_fixed
-from exegete.models.passes.readout import answer_only
-from exegete.models.tasks import Output
+from exegete.models.loading.digest import digest_weights
+from exegete.models.outputs import require_finite_logits
+from exegete.models.passes.last_layer import skip_unread_positions
+from exegete.models.state.restore import freeze_weights
+from exegete.models.tasks import OutputKind
 from exegete.models.windowed import WindowedModel
 
 Aggregate = Literal["sum", "l2", "abs"]
@@ -69,7 +69,7 @@ class Explainer(ABC):
     """
 
     card: ClassVar[MethodCard]
-    output: Output | None = None
+    output: OutputKind | None = None
     supports_contrasts: ClassVar[bool] = False
     """Whether the method can explain the difference of two outputs."""
     returns_logits: ClassVar[bool] = False
@@ -141,7 +141,7 @@ class Explainer(ABC):
         keep_graph = torch.is_grad_enabled() and self.differentiable
 
         def select_target(logits: Tensor | None) -> Tensor:
-            selected = model.target(batch, target, None if logits is None else finite(logits))
+            selected = model.resolve_target(batch, target, None if logits is None else require_finite_logits(logits))
             if model.task.is_contrast(selected) and not self.supports_contrasts:
                 raise ExegeteError(
                     f"{self.name} does not explain a difference of outputs: give it one target, not a pair"
@@ -149,8 +149,8 @@ class Explainer(ABC):
             return selected
 
         # Fixed weights save the memory of their gradients, and leave the user's `.grad` untouched.
-        weights = nullcontext() if keep_graph else weights_fixed(model.model)
-        with model.evaluating(), weights, torch.set_grad_enabled(keep_graph):
+        weights = nullcontext() if keep_graph else freeze_weights(model.model)
+        with model.evaluation_mode(), weights, torch.set_grad_enabled(keep_graph):
             explanation = self.compute(model.with_output(self.output), batch, select_target)
         self._check_shape(explanation.scores, batch)
         if special_tokens:
@@ -159,9 +159,13 @@ class Explainer(ABC):
 
     def _explain_windows(self, model: WindowedModel, batch: Batch, target: Any, *, special_tokens: bool) -> Explanation:
         """Explain the target in each window; a position's score is the mean over the windows that contain it."""
-        with model.evaluating(), torch.no_grad():
-            logits = finite(model(batch).logits)
-        target, windows, inner = model.target(batch, target, logits), model.windows(batch), model.of_a_window
+        with model.evaluation_mode(), torch.no_grad():
+            logits = require_finite_logits(model(batch).logits)
+        target, windows, inner = (
+            model.resolve_target(batch, target, logits),
+            model.make_windows(batch),
+            model.window_model,
+        )
         if windows is None:
             explanation = self.explain(inner, batch, target, special_tokens=special_tokens)
             return replace(explanation, logits=logits, delta=None, pairs=None)
@@ -169,11 +173,11 @@ class Explainer(ABC):
         for part in torch.arange(len(windows.owner)).split(max(1, TOKENS_OF_WINDOWS // windows.batch.length)):
             targets = target[windows.owner[part]]
             explanations.append(self.explain(inner, windows.batch.select(part), targets, special_tokens=True))
-        scores = windows.means(torch.cat([explanation.scores for explanation in explanations]))
+        scores = windows.mean_scores(torch.cat([explanation.scores for explanation in explanations]))
         # Masked here, not per window: the mean needs all positions of each window.
         scores = scores if special_tokens else scores.masked_fill(~batch.content, 0.0)
         layers = [explanation.layers for explanation in explanations if explanation.layers is not None]
-        return Explanation(scores, layers=windows.means(torch.cat(layers)) if layers else None, logits=logits)
+        return Explanation(scores, layers=windows.mean_scores(torch.cat(layers)) if layers else None, logits=logits)
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """Compute the explanation of the target that `select_target` gives for the logits.
@@ -197,8 +201,8 @@ class Explainer(ABC):
         self._check_gradients()
         if isinstance(model, WindowedModel):
             return torch.stack([self.explain(model, batch, target).scores for target in targets])
-        with model.evaluating(), model.remember(), weights_fixed(model.model):
-            resolved = [model.target(batch, target) for target in targets]
+        with model.evaluation_mode(), model.cache_perturbed(), freeze_weights(model.model):
+            resolved = [model.resolve_target(batch, target) for target in targets]
             results = self.compute_each(model.with_output(self.output), batch, resolved)
         for scores in results:
             self._check_shape(scores, batch)
@@ -241,7 +245,7 @@ class OutputExplainer(Explainer):
             input: the probability), for generated text the log-probability.
     """
 
-    output: Output | None = field(default=None, kw_only=True)
+    output: OutputKind | None = field(default=None, kw_only=True)
     supports_contrasts: ClassVar[bool] = True
 
     def score(self, model: ExplainedModel, outputs: Outputs, target: Tensor) -> Tensor:
@@ -344,8 +348,8 @@ class SinglePass(Explainer):
         capture = replace(self.capture, differentiable_twice=keep_graph, last_only=last_only)
         with torch.set_grad_enabled(keep_graph or backward):
             embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph) if backward else None
-            # `answer_only` skips positions of the last layer that the head does not read, so its hidden states lack.
-            with nullcontext() if capture.hidden_states else answer_only(model):
+            # Without the positions that the head does not read, the hidden states of the last layer would be incomplete.
+            with nullcontext() if capture.hidden_states else skip_unread_positions(model):
                 outputs = model(batch, embeddings, capture)
             logits, explanations = outputs.logits.detach(), []
             for number, select_target in enumerate(selectors, 1):
@@ -398,5 +402,5 @@ def require_finite(method: Explainer, model: ExplainedModel, scores: Tensor, num
 
 def describe_explainer(explainer: Explainer) -> dict[str, Any]:
     """Return a method's name, parameters and, for learned ones, a digest of its weights, for the record of a run."""
-    weights = {"digest": weights_digest(explainer)} if isinstance(explainer, nn.Module) else {}
+    weights = {"digest": digest_weights(explainer)} if isinstance(explainer, nn.Module) else {}
     return {"method": explainer.name, **explainer.params, **weights}

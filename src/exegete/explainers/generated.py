@@ -21,9 +21,9 @@ from exegete.explainers.learned.citation import Citation
 from exegete.explainers.registry import EXPLAINERS, explainer
 from exegete.explainers.units import number_units
 from exegete.models import Batch
-from exegete.models.generation.examples import as_example
+from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
-from exegete.models.outputs import finite
+from exegete.models.outputs import require_finite_logits
 from exegete.reports.generated import GeneratedAttribution
 
 TOKEN_FAMILIES = ("attention", "gradients", "decomposition")
@@ -62,7 +62,7 @@ def attribute_generated(
         require_token_scores(method)
     found = list[GeneratedAttribution]()
     for index, row in enumerate(rows):
-        example = as_example(row)
+        example = prompt_to_row(row)
         foil = example.pop("foil", None)
         if foil is None:
             found.append(
@@ -156,8 +156,8 @@ def _attribute_response(
     (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
     spans = find_target_spans(exchange, target)
     targets = torch.tensor(spans, device=batch.device)[:, None]
-    with torch.no_grad(), model.evaluating():
-        table = finite(model(batch).logits)
+    with torch.no_grad(), model.evaluation_mode():
+        table = require_finite_logits(model(batch).logits)
     log_probs = [float(model.task.log_probability(table, span)) for span in targets]
     found = list_units(batch, unit)
     if attribute_target:

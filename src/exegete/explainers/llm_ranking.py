@@ -16,8 +16,8 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer
 from exegete.models import Batch, ExplainedModel
-from exegete.models.passes.exclusive import lock_of
-from exegete.models.passes.preserve import unchanged_random_state
+from exegete.models.state.locks import get_lock
+from exegete.models.state.restore import preserve_random_state
 
 MARKER = "END"
 EXTRA_TOKENS = 80
@@ -114,7 +114,7 @@ def generate_ranking(ranker: str, device: str, prompt: str, words: int) -> str:
         messages = [{"role": "user", "content": prompt}]
         prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=not tokenizer.chat_template).to(device)
-    with lock_of(model), unchanged_random_state():
+    with get_lock(model), preserve_random_state():
         output = model.generate(
             **inputs,
             do_sample=False,

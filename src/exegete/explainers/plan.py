@@ -12,9 +12,9 @@ from exegete.explainers.base import Explainer, SinglePass
 from exegete.explainers.generated import find_target_spans, is_removal_method, list_units, require_token_scores
 from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient, count_targets_per_pass
 from exegete.explainers.gradients.forward_sums import is_forward_cheaper
-from exegete.models.generation.examples import as_example
+from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
-from exegete.models.passes.forward_mode import PASSES_A_PART
+from exegete.models.passes.forward_mode import PASSES_PER_PART
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def plan_work(
     """
     if attribute_target:
         require_token_scores(method)
-    example = as_example(row)
+    example = prompt_to_row(row)
     there = "response" in example
     batch = model.encode([example if there else example | {"response": [model.pad_id] * max_new_tokens}])
     (exchange,) = batch.exchanges or ()
@@ -74,7 +74,7 @@ def _count_passes(
     """Forward and backward passes, and the way; `together`: rows that a backward pass may serve."""
     forward, backward = method.passes(units)
     if by_units:
-        return ceil(backward * (1 + PASSES_A_PART * units)), 0, "derivatives forward from the units"
+        return ceil(backward * (1 + PASSES_PER_PART * units)), 0, "derivatives forward from the units"
     if is_removal_method(type(method)):
         return forward, backward, "changed prompts, each once for all rows"
     if not isinstance(method, SinglePass | BackwardRules):

@@ -18,8 +18,8 @@ from exegete.data.swaps import Swap, applied, swaps
 from exegete.errors import ExegeteError
 from exegete.explainers.attribute_examples import make_batches
 from exegete.models import ExplainedModel
-from exegete.models.encoding.encode import as_row
-from exegete.models.encoding.labels import in_model_labels
+from exegete.models.encoding.encode import example_to_row
+from exegete.models.encoding.labels import renumber_labels
 from exegete.reports.progress import progress_bar
 
 Status = Literal["succeeded", "failed", "out of queries", "nothing to swap", "wrong already"]
@@ -115,12 +115,12 @@ def attack(
         ExegeteError: no classifier or no texts, a row without a label, a budget below 1, no row, an unknown kind.
     """
     if isinstance(rows, Dataset):
-        rows = in_model_labels(model, rows)
+        rows = renumber_labels(model, rows)
     _require_attackable(model, rows, budget)
     found: list[Attacked] = []
     with progress_bar("attacking", len(rows), show_progress) as done:
         for start in range(0, len(rows), AT_A_TIME):
-            part = [_Attempt.on(as_row(row), kinds, choices, seed) for row in rows[start : start + AT_A_TIME]]
+            part = [_Attempt.on(example_to_row(row), kinds, choices, seed) for row in rows[start : start + AT_A_TIME]]
             _attacked_together(model, part, math.inf if budget is None else budget)
             found += [attempt.ended() for attempt in part]
             done(len(part))
@@ -240,7 +240,7 @@ def _require_attackable(model: ExplainedModel, rows: Sequence[Any], budget: int 
         raise ExegeteError(f"the budget is at least 1 query an example, got {budget}")
     if not len(rows):
         raise ExegeteError("there is nothing to attack: no example was given")
-    classes = (hasattr(as_row(row).get("label"), "__index__") for row in rows)
+    classes = (hasattr(example_to_row(row).get("label"), "__index__") for row in rows)
     missing = next((number for number, known in enumerate(classes) if not known), None)
     if missing is not None:
         raise ExegeteError(f"row {missing} has no label that is a class: an attack changes predictions that are right")

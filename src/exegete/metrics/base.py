@@ -51,13 +51,13 @@ class Metric(ABC):
     def judge(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None) -> dict[str, Tensor]:
         """Values [B] by name, see `per_example`; `target` as in `ExplainedModel.target`, by default the prediction.
 
-        Inside `model.remember()`, metrics that ask for the same perturbed inputs run them once between them.
+        Inside `model.cache_perturbed()`, metrics that ask for the same perturbed inputs run them once between them.
 
         Raises:
             ExegeteError: the attribution does not fit the batch.
         """
         case = checked(model, batch, attribution, target)
-        with torch.no_grad(), model.remember():
+        with torch.no_grad(), model.cache_perturbed():
             values = self._of_defined(model, batch, case)
         return {name: case.blanked(value) for name, value in values.items()}
 
@@ -107,7 +107,7 @@ def checked(model: ExplainedModel, batch: Batch, attribution: Tensor, target: An
     if isinstance(target, Tensor) and target.ndim:
         inside = (target.to(batch.device).reshape(len(target), -1) >= 0).all(1)
         target = target.clamp(min=0)
-    target = model.target(batch, target)
+    target = model.resolve_target(batch, target)
     finite = (attribution.isfinite() | ~batch.content).all(1)
     kept = attribution.masked_fill(~(batch.content & finite[:, None]), 0)
     return Case(kept, target, finite & inside & batch.content.any(1))

@@ -12,7 +12,7 @@ from exegete.data.cards import MetricCard
 from exegete.errors import unknown
 from exegete.metrics.base import Metric
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.ranks import content_first, spearman
+from exegete.models.rank_correlation import compute_spearman, order_content_first
 
 Across = Literal["tokens", "pairs"]
 
@@ -46,10 +46,10 @@ class Consistency(Metric):
         self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
     ) -> dict[str, Tensor]:
         """See `Metric`; NaN for a batch of one."""
-        with model.evaluating():
+        with model.evaluation_mode():
             layers = model(batch, capture=Capture(hidden_states=True)).hidden_states
         states = torch.stack([layer.double() for layer in layers]).mean(0)
-        order = content_first(batch.content)
+        order = order_content_first(batch.content)
         there = batch.content.gather(1, order)
         states = states.gather(1, order[..., None].expand_as(states)) * there[..., None]
         scores = attribution.double().gather(1, order) * there
@@ -65,7 +65,7 @@ def _by_tokens(states: Tensor, scores: Tensor, there: Tensor) -> Tensor:
         others = slice(row + 1, None)
         inside = (states[row] - states[others]).norm(dim=-1)
         outside = (scores[row] - scores[others]).abs()
-        rho = spearman(inside, outside, there[row] & there[others])
+        rho = compute_spearman(inside, outside, there[row] & there[others])
         values[row, others], values[others, row] = rho, rho
     return values.nanmean(1)
 
@@ -76,4 +76,4 @@ def _by_pairs(states: Tensor, scores: Tensor, there: Tensor) -> Tensor:
     one, other = torch.triu_indices(len(scores), len(scores), 1, device=scores.device)
     inside, outside = ((x[one] - x[other]).norm(dim=-1)[None] for x in (pooled, scores))
     there_too = there.any(1)[one] & there.any(1)[other]
-    return spearman(inside, outside, there_too[None]).expand(len(scores))
+    return compute_spearman(inside, outside, there_too[None]).expand(len(scores))

@@ -60,9 +60,9 @@ class Plausibility(Metric):
         self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
     ) -> dict[str, Tensor]:
         """See `Metric`; the target does not matter, and without any rationale in the batch all are NaN."""
-        if batch.rationale is None:
+        if batch.rationale_mask is None:
             return {self.name: torch.full((len(batch),), torch.nan, device=batch.device)}
-        ranked = self.ranked(batch, batch.rationale, attribution)
+        ranked = self.ranked(batch, batch.rationale_mask, attribution)
         marked, unmarked = ranked.gold.any(1), (ranked.candidates & ~ranked.gold).any(1)
         defined = marked & unmarked if batch.has_rationale is None else marked & unmarked & batch.has_rationale
         return {self.name: self.value(ranked).float().masked_fill(~defined, torch.nan)}

@@ -22,7 +22,7 @@ from torch import nn
 
 from exegete.explainers import Explainer, attribute
 from exegete.models import ExplainedModel
-from exegete.models.layers.architecture import layers
+from exegete.models.layers.architecture import get_layers
 from exegete.reports.attributions import Attribution
 from exegete.reports.figures.curves import Curve
 from exegete.reports.figures.figure import plot_curves
@@ -118,7 +118,7 @@ def cascade_figure(cascades: Mapping[str, Cascade]) -> Figure:
 
 def _parts(model: ExplainedModel) -> list[tuple[str, list[nn.Parameter]]]:
     """The model's weights from the answer down."""
-    inner = list(dict.fromkeys(layers(model.model)))
+    inner = list(dict.fromkeys(get_layers(model.model)))
     owner = {id(weight): number for number, layer in enumerate(inner, 1) for weight in layer.parameters()}
     numbers = [owner.get(id(weight)) for weight in model.model.parameters()]
     first = next(place for place, number in enumerate(numbers) if number is not None)

@@ -18,7 +18,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, attribute, explainer
 from exegete.metrics.agreement import jaccard
 from exegete.models import Batch, ExplainedModel
-from exegete.models.encoding.encode import as_row
+from exegete.models.encoding.encode import example_to_row
 from exegete.reports.attributions import Attribution
 
 SMALLEST = 1e-12
@@ -59,7 +59,7 @@ def max_sensitivity(
     if radius < 0 or samples < 1:
         raise ExegeteError(f"expected a radius of at least 0 and at least 1 sample, got {radius} and {samples}")
     chosen = explainer(method)
-    explained = model.target(batch, target)
+    explained = model.resolve_target(batch, target)
     still = chosen.attribute(model, batch, explained).double()
     farthest = torch.zeros(len(batch), dtype=torch.float64, device=batch.device)
     for sample in range(samples):
@@ -93,7 +93,9 @@ def input_consistency(
     """
     if versions < 1:
         raise ExegeteError(f"expected at least one version, got {versions}")
-    rows = [{name: value for name, value in as_row(example).items() if name != "rationale"} for example in examples]
+    rows = [
+        {name: value for name, value in example_to_row(example).items() if name != "rationale"} for example in examples
+    ]
     found = [_versions(row["text"], versions, kinds, seed) for row in rows]
     texts = [row | {"text": text} for row, each in zip(rows, found, strict=True) for _, text in each]
     clean = attribute(model, rows, method)
@@ -143,12 +145,12 @@ def _words_moved(model: ExplainedModel, radius: float, draw: str) -> Iterator[No
         moves[torch.isin(ids, special)] = 0
         return output + moves[where]
 
-    with model.alone(), model.embedding.register_forward_hook(shift):
-        remembered, model.memory = model.memory, None
+    with model.lock(), model.embedding.register_forward_hook(shift):
+        remembered, model.perturbation_cache = model.perturbation_cache, None
         try:
             yield
         finally:
-            model.memory = remembered
+            model.perturbation_cache = remembered
 
 
 def _direction(draw: str, token: int, width: int) -> Tensor:

@@ -12,7 +12,7 @@ from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, attribute
 from exegete.metrics.agreement import kendall_tau
-from exegete.models.generation.examples import as_example
+from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.reports.generated import GeneratedAttribution
 
@@ -53,7 +53,7 @@ def template_stability(
     wrong = next((each for each in templates if each.count(PROMPT) != 1), None)
     if wrong is not None or not templates:
         raise ExegeteError(f"expected templates with one {PROMPT} in each, got {wrong if templates else 'none'!r:.80}")
-    rows = [as_example(example) for example in examples]
+    rows = [prompt_to_row(example) for example in examples]
     plain = attribute(model, rows, method, unit=unit)
     said = [model.tokenizer.convert_tokens_to_ids(list(item.exchange.tokens)) for item in plain]
     asked = [_around(row, each) | {"response": ids} for row, ids in zip(rows, said, strict=True) for each in templates]

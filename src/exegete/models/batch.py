@@ -17,18 +17,28 @@ TENSORS = (
     "attended",
     "content",
     "word_of",
-    "rationale",
+    "rationale_mask",
     "has_rationale",
     "labels",
     "answerable",
     "response",
     "unit_of",
     "foil",
-    "read",
-    "decoded",
+    "readout_mask",
+    "decoder_mask",
 )
 PER_POSITION = frozenset(
-    {"attended", "content", "word_of", "rationale", "answerable", "response", "unit_of", "read", "decoded"}
+    {
+        "attended",
+        "content",
+        "word_of",
+        "rationale_mask",
+        "answerable",
+        "response",
+        "unit_of",
+        "readout_mask",
+        "decoder_mask",
+    }
     | {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
 )
 
@@ -40,13 +50,13 @@ class Batch:
     `inputs`: what the model's forward takes (`input_ids` [B, L], `attention_mask`, ... or `pixel_values` [B, 3, h, w]).
     `attended` [B, L] bool: real positions (no padding). `content` [B, L] bool: those that can carry attribution (no
     special tokens either). `word_of` [B, L] long: index of each position's word in its example, -1 for none.
-    `rationale` [B, L] bool: positions that people marked; `has_rationale` [B]: somebody looked.
+    `rationale_mask` [B, L] bool: positions that people marked; `has_rationale` [B]: somebody looked.
     `labels` [B] (class or value) or [B, 2] (token span; -1 when it lies outside). `answerable` [B, L]: where a span
     may lie. `image_shape`: the grid of patches. `response` [B, L] bool: tokens of generated text, which
     are explained and never removed; `foil` [B, R]: a token in the place of each, to explain the difference. `unit_of`
     [B, L] long: each position's source (or sentence), where that was decided elsewhere, -1 for none. `exchanges`:
-    prompts and responses as text. `read` [B, L] bool: where a head over tokens is read. `decoded` [B, L] bool: what the
-    decoder of an encoder-decoder reads behind the encoder's tokens, its start and the response.
+    prompts and responses as text. `readout_mask` [B, L] bool: where a head over tokens is read. `decoder_mask` [B, L]
+    bool: what the decoder of an encoder-decoder reads behind the encoder's tokens, its start and the response.
     """
 
     inputs: dict[str, Tensor]
@@ -54,7 +64,7 @@ class Batch:
     content: Tensor
     word_of: Tensor
     alignments: tuple[Alignment, ...] | None = None
-    rationale: Tensor | None = None
+    rationale_mask: Tensor | None = None
     has_rationale: Tensor | None = None
     labels: Tensor | None = None
     answerable: Tensor | None = None
@@ -63,8 +73,8 @@ class Batch:
     unit_of: Tensor | None = None
     foil: Tensor | None = None
     exchanges: tuple[Exchange, ...] | None = None
-    read: Tensor | None = None
-    decoded: Tensor | None = None
+    readout_mask: Tensor | None = None
+    decoder_mask: Tensor | None = None
 
     @classmethod
     def from_ids(
@@ -76,13 +86,13 @@ class Batch:
         content: Tensor | None = None,
         response: Tensor | None = None,
         unit_of: Tensor | None = None,
-        decoded: Tensor | None = None,
+        decoder_mask: Tensor | None = None,
     ) -> Self:
         """A batch from token ids [B, L] made elsewhere.
 
         Without `attention_mask` every position is real; without `content` every real position but the `response`, and
-        what an encoder-decoder has `decoded` before it, can carry attribution, special tokens included, because ids
-        alone do not tell them apart. Every content position is a word of its own.
+        what an encoder-decoder has `decoder_mask` before it, can carry attribution, special tokens included, because
+        ids alone do not tell them apart. Every content position is a word of its own.
 
         Raises:
             ExegeteError: a response that is empty or starts where nothing stands before it.
@@ -92,9 +102,11 @@ class Batch:
         optional = {"token_type_ids": token_type_ids, "position_ids": position_ids}
         inputs |= {name: value for name, value in optional.items() if value is not None}
         response = None if response is None else _checked_response(response.bool(), attended)
-        decoded = None if decoded is None else decoded.bool() & attended
-        made = cls(inputs, attended, attended, attended.long(), response=response, unit_of=unit_of, decoded=decoded)
-        content = made.asked if content is None else content.bool() & attended
+        decoder_mask = None if decoder_mask is None else decoder_mask.bool() & attended
+        made = cls(
+            inputs, attended, attended, attended.long(), response=response, unit_of=unit_of, decoder_mask=decoder_mask
+        )
+        content = made.prompt_mask if content is None else content.bool() & attended
         return replace(made, content=content, word_of=torch.where(content, content.long().cumsum(1) - 1, -1))
 
     def __len__(self) -> int:
@@ -117,9 +129,9 @@ class Batch:
         return self.removable if self.answerable is None else self.removable & self.answerable
 
     @property
-    def asked(self) -> Tensor:
+    def prompt_mask(self) -> Tensor:
         """[B, L] Real positions before a response, or before what a decoder reads: the prompt; else all."""
-        marks = [mark for mark in (self.response, self.decoded) if mark is not None]
+        marks = [mark for mark in (self.response, self.decoder_mask) if mark is not None]
         return self.attended & ~torch.stack(marks).any(0) if marks else self.attended
 
     @property
@@ -139,7 +151,7 @@ class Batch:
         exchanges = None if self.exchanges is None else tuple(self.exchanges[row] for row in order)
         return replace(chosen, alignments=alignments, exchanges=exchanges)
 
-    def trimmed(self) -> tuple[Self, slice]:
+    def trim_padding(self) -> tuple[Self, slice]:
         """The batch without columns that are padding in every row, and the columns that stayed."""
         used = self.attended.any(0).nonzero().flatten()
         start, stop = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, self.length)

@@ -27,7 +27,7 @@ Pooling = Literal["mean", "cls"]
 POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 
-class PairOfTexts(PreTrainedModel):
+class PairEncoder(PreTrainedModel):
     """An encoder over two texts side by side, neither of which sees the other; its one output is their cosine.
 
     `token_type_ids` say which text a position belongs to; the encoder itself gets those of a single text.
@@ -43,7 +43,7 @@ class PairOfTexts(PreTrainedModel):
         self.similarity = Similarity(
             encoder.get_input_embeddings().weight[:1, :1].expand(1, encoder.config.hidden_size)
         )
-        self.first = encoding.first_position(encoder)
+        self.first = encoding.get_first_position(encoder)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor, output_hidden_states: bool = False
@@ -66,10 +66,10 @@ class PairOfTexts(PreTrainedModel):
         return SequenceClassifierOutput(logits=self.similarity(pooled), hidden_states=states)
 
 
-class Similar(Regression):
+class SimilarityTask(Regression):
     """A cosine, read at every position of two texts."""
 
-    at_positions = True
+    is_read_at_positions = True
 
 
 class BiEncoder(ExplainedModel):
@@ -94,14 +94,14 @@ class BiEncoder(ExplainedModel):
         max_length: int | None = None,
     ) -> None:
         family = FAMILIES.get(encoder.config.model_type)
-        if family is None or not family.weighs_positions:
-            able = ", ".join(sorted(name for name, other in FAMILIES.items() if other.weighs_positions))
+        if family is None or not family.accepts_pairwise_mask:
+            able = ", ".join(sorted(name for name, other in FAMILIES.items() if other.accepts_pairwise_mask))
             raise ExegeteError(
                 f"the similarity of texts is explained for encoders that take a mask of pairs of positions: {able}; "
                 f"got {encoder.config.model_type}"
             )
-        super().__init__(PairOfTexts(encoder, pooling).eval(), processing_class, "regression", max_length)
-        self.task = Similar()
+        super().__init__(PairEncoder(encoder, pooling).eval(), processing_class, "regression", max_length)
+        self.task = SimilarityTask()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class BiEncoder(ExplainedModel):
     @property
     def settings(self) -> dict[str, Any]:
         """Also how vectors are pooled."""
-        return super().settings | {"pooling": cast(PairOfTexts, self.model).pooling}
+        return super().settings | {"pooling": cast(PairEncoder, self.model).pooling}
 
     def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
         """Pairs of texts as one batch, each text with special tokens of its own.
@@ -126,10 +126,10 @@ class BiEncoder(ExplainedModel):
             sides[row, self._length(alignment.texts[0]) :] = 1
         return replace(batch, inputs=batch.inputs | {"token_type_ids": sides})
 
-    def readout(self, batch: Batch, target: Tensor) -> Tensor:
+    def readout_weights(self, batch: Batch, target: Tensor) -> Tensor:
         """Half at either text: its first position, or all of it."""
         sides = torch.stack([batch.attended & (batch.inputs["token_type_ids"] == side) for side in (0, 1)], 1)
-        if cast(PairOfTexts, self.model).pooling == "cls":
+        if cast(PairEncoder, self.model).pooling == "cls":
             sides = torch.nn.functional.one_hot(sides.long().argmax(-1), batch.length)
         weights = sides.to(self.dtype)
         return (weights / weights.sum(-1, keepdim=True)).mean(1)
@@ -137,8 +137,8 @@ class BiEncoder(ExplainedModel):
     def _length(self, text: str) -> int:
         return len(self.tokenizer(text, truncation=True, max_length=self.max_length)["input_ids"])
 
-    def _tokenized(self, rows: encoding.Rows) -> encoding.Tokenized:
-        texts = encoding.texts_of(rows)
+    def _tokenized(self, rows: encoding.Rows) -> encoding.TokenizedRows:
+        texts = encoding.get_texts(rows)
         if len(texts[0]) == 1:
             raise ExegeteError("similarity is of two texts: give pairs, or rows with 'text' and 'text_pair'")
         columns = [list(column) for column in zip(*texts, strict=True)]
@@ -156,7 +156,7 @@ class BiEncoder(ExplainedModel):
         return merged, tuple(align(text, one, truncated=short) for text, one, short in found)
 
 
-def pooling_of(folder: Path) -> Pooling | None:
+def read_pooling(folder: Path) -> Pooling | None:
     """How a folder of sentence-transformers pools; None where it is none.
 
     Raises:

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
-from exegete.models.encoding.encode import as_row
+from exegete.models.encoding.encode import example_to_row
 from exegete.models.explained import ExplainedModel
 from exegete.models.passes.capture import Capture
 
@@ -29,14 +29,14 @@ class ChoosingModel(ExplainedModel):
         """The one output."""
         return ("score",)
 
-    def expanded(self, rows: Sequence[Any]) -> Sequence[Any]:
+    def expand_examples(self, rows: Sequence[Any]) -> Sequence[Any]:
         """A pair for each choice.
 
         Raises:
             ExegeteError: a text without a choice.
         """
         found = list[dict[str, Any]]()
-        for number, row in enumerate(map(as_row, rows)):
+        for number, row in enumerate(map(example_to_row, rows)):
             choices = row.get("choices") or [row.get("text_pair")]
             if None in choices:
                 raise ExegeteError(
@@ -46,7 +46,7 @@ class ChoosingModel(ExplainedModel):
             found += [{**others, "text_pair": choice} for choice in choices]
         return found
 
-    def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:
+    def _forward_arguments(self, batch: Batch, capture: Capture) -> dict[str, Any]:
         """The model wants its choices in a dimension of their own: here there is one."""
-        given = super()._arguments_for(batch, capture)
+        given = super()._forward_arguments(batch, capture)
         return {name: value[:, None] if name in batch.inputs else value for name, value in given.items()}

@@ -15,21 +15,21 @@ from transformers import PreTrainedModel
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
-from exegete.models.facts import ModelFacts, enough
-from exegete.models.loading.adapters import unwrapped
-from exegete.models.outputs import Outputs, finite
-from exegete.models.passes.capture import Capture, Recorded, recording
-from exegete.models.passes.checkpointing import checkpointed
-from exegete.models.passes.exclusive import exclusive
-from exegete.models.passes.preserve import attention_type_for, evaluating, hooks_removed
-from exegete.models.passes.substitute import embeddings_replaced, last_tokens, read_at
-from exegete.models.perturbation.perturbed import How, Memory, perturbed_logits
-from exegete.models.tasks import Task, task_of
+from exegete.models.hugging_face import HuggingFaceModel, check_max_length
+from exegete.models.loading.adapters import unwrap_adapter
+from exegete.models.outputs import Outputs, require_finite_logits
+from exegete.models.passes.capture import Capture, PassEnded, record_attention
+from exegete.models.passes.checkpointing import enable_checkpointing
+from exegete.models.passes.replace_inputs import find_last_tokens, mark_last_token, replace_embeddings
+from exegete.models.perturbation.run import PerturbationCache, RemovalMethod, run_perturbed
+from exegete.models.state.locks import with_lock
+from exegete.models.state.restore import choose_attention_type, evaluation_mode, remove_added_hooks
+from exegete.models.tasks import Task, make_task
 
 Reference = Literal["mask", "pad", "zero"]
 
 
-class ExplainedModel(ModelFacts):
+class ExplainedModel(HuggingFaceModel):
     """A Hugging Face model with its tokenizer or image processor, ready to be explained.
 
     It never moves, patches, resizes or retrains the model it holds: mode, hooks, attention implementation, embeddings
@@ -45,7 +45,7 @@ class ExplainedModel(ModelFacts):
         ExegeteError: an unknown task, a model without such a head, with an encoder and a decoder; XLNet.
     """
 
-    two_stacks: ClassVar[bool] = False
+    is_encoder_decoder: ClassVar[bool] = False
     """Whether an encoder and a decoder share the row of a batch."""
 
     def __init__(
@@ -56,17 +56,17 @@ class ExplainedModel(ModelFacts):
         max_length: int | None = None,
     ) -> None:
         super().__init__()
-        if (model.config.is_encoder_decoder and not self.two_stacks) or model.config.model_type == "xlnet":
+        if (model.config.is_encoder_decoder and not self.is_encoder_decoder) or model.config.model_type == "xlnet":
             raise ExegeteError(
                 f"expected an encoder or a decoder alone, and not XLNet, got {type(model).__name__}; encoder-decoders "
                 "are explained in what they say (task='generation')"
             )
-        self.limit = enough(max_length)
+        self.requested_max_length = check_max_length(max_length)
         self.model = model
         self.processing_class = processing_class
-        self.task: Task = task_of(unwrapped(model), task)
-        self._arguments = frozenset(inspect.signature(unwrapped(model).forward).parameters)
-        self.memory: Memory | None = None
+        self.task: Task = make_task(unwrap_adapter(model), task)
+        self._forward_parameters = frozenset(inspect.signature(unwrap_adapter(model).forward).parameters)
+        self.perturbation_cache: PerturbationCache | None = None
 
     def __repr__(self) -> str:
         names = self.labels
@@ -89,18 +89,18 @@ class ExplainedModel(ModelFacts):
         """
         return encoding.encode(self, examples, device=device)
 
-    def expanded(self, rows: Sequence[Any]) -> Sequence[Any]:
+    def expand_examples(self, rows: Sequence[Any]) -> Sequence[Any]:
         """The examples, one for each thing that is explained; most models explain one thing of an example."""
         return rows
 
-    def with_positions(self, batch: Batch) -> Batch:
+    def add_position_ids(self, batch: Batch) -> Batch:
         """The batch with explicit positions where left padding would shift the model's own."""
-        if "position_ids" in batch.inputs or not (self.is_decoder and self.takes("position_ids")):
+        if "position_ids" in batch.inputs or not (self.is_decoder and self.accepts("position_ids")):
             return batch
         positions = (batch.attended.long().cumsum(1) - 1).clamp(min=0)
         return replace(batch, inputs=batch.inputs | {"position_ids": positions})
 
-    @exclusive
+    @with_lock
     def embed(self, batch: Batch) -> Tensor:
         """The input embeddings [B, L, d], before positions are added; differentiable.
 
@@ -112,8 +112,8 @@ class ExplainedModel(ModelFacts):
         patches: Tensor = self.embedding(batch.inputs["pixel_values"])
         return nn.functional.pad(patches, (0, 0, batch.length - patches.shape[1], 0))
 
-    @exclusive
-    def reference(self, batch: Batch, kind: Reference = "mask") -> Tensor:
+    @with_lock
+    def embed_reference(self, batch: Batch, kind: Reference = "mask") -> Tensor:
         """Embeddings [B, L, d] of an input that says nothing.
 
         `mask` and `pad`: every content position holds that token, special tokens stay (images: patches of zero pixels);
@@ -134,7 +134,7 @@ class ExplainedModel(ModelFacts):
     def blend(self, batch: Batch, keep: Tensor, how: Reference = "mask") -> Tensor:
         """E·keep + E_ref·(1 − keep) [B, L, d] with keep [B, L] bool or in [0, 1]; outside `removable` E stays."""
         embeddings = self.embed(batch)
-        reference = torch.zeros_like(embeddings) if how == "zero" else self.reference(batch, how)
+        reference = torch.zeros_like(embeddings) if how == "zero" else self.embed_reference(batch, how)
         if keep.dtype == torch.bool:
             return torch.where((keep | ~batch.removable)[..., None], embeddings, reference)
         keep = torch.where(batch.removable, keep.to(embeddings.dtype), 1.0)[..., None]
@@ -142,7 +142,7 @@ class ExplainedModel(ModelFacts):
 
     # -- passes ------------------------------------------------------------------------------------------------------
 
-    @exclusive
+    @with_lock
     def forward(self, batch: Batch, embeddings: Tensor | None = None, capture: Capture | None = None) -> Outputs:
         """One forward pass in the model's present mode.
 
@@ -152,20 +152,20 @@ class ExplainedModel(ModelFacts):
             capture: what to record.
         """
         capture = capture or Capture()
-        arguments = self._arguments_for(self.with_positions(batch), capture)
+        arguments = self._forward_arguments(self.add_position_ids(batch), capture)
         with ExitStack() as scope:
-            scope.enter_context(attention_type_for(self.model, batch.length))
+            scope.enter_context(choose_attention_type(self.model, batch.length))
             if capture.hidden_states:
-                scope.enter_context(hooks_removed(self.model))
-            if self._reads_last_token:
-                arguments["input_ids"] = scope.enter_context(read_at(self.model, self.embedding, batch))
+                scope.enter_context(remove_added_hooks(self.model))
+            if self._is_read_at_last_token:
+                arguments["input_ids"] = scope.enter_context(mark_last_token(self.model, self.embedding, batch))
             if embeddings is not None:
-                scope.enter_context(embeddings_replaced(self.embedding, embeddings))
-            scope.enter_context(checkpointed(self.model, capture))
-            record = scope.enter_context(recording(self.model, capture)) if capture.in_attention else None
+                scope.enter_context(replace_embeddings(self.embedding, embeddings))
+            scope.enter_context(enable_checkpointing(self.model, capture))
+            record = scope.enter_context(record_attention(self.model, capture)) if capture.in_attention else None
             try:
                 output = self.model(**arguments)
-            except Recorded:
+            except PassEnded:
                 output = None
         recorded: dict[str, Any] = {} if record is None else record.layers()
         if output is None:
@@ -180,9 +180,9 @@ class ExplainedModel(ModelFacts):
             recorded["distribution"] = self.task.distribution(output, batch)
         return Outputs(self.task.logits(output, batch), embeddings, **recorded)
 
-    def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:
-        arguments: dict[str, Any] = {name: value for name, value in batch.inputs.items() if self.takes(name)}
-        if self.takes("use_cache"):
+    def _forward_arguments(self, batch: Batch, capture: Capture) -> dict[str, Any]:
+        arguments: dict[str, Any] = {name: value for name, value in batch.inputs.items() if self.accepts(name)}
+        if self.accepts("use_cache"):
             arguments["use_cache"] = False
         if capture.hidden_states:
             arguments["output_hidden_states"] = True
@@ -191,9 +191,9 @@ class ExplainedModel(ModelFacts):
         return arguments
 
     @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluation_mode(self) -> Iterator[None]:
         """Evaluation mode inside the block, every module's own mode and the random state after it."""
-        with self.alone(), evaluating(self.model):
+        with self.lock(), evaluation_mode(self.model):
             yield
 
     @torch.no_grad()
@@ -203,16 +203,16 @@ class ExplainedModel(ModelFacts):
         Raises:
             ExegeteError: the model answers NaN.
         """
-        with self.evaluating():
-            return self.task.probabilities(finite(self(batch).logits))
+        with self.evaluation_mode():
+            return self.task.probabilities(require_finite_logits(self(batch).logits))
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Tensor:
         """The predicted target, [B] (spans: [B, 2])."""
-        with self.evaluating():
-            return self.task.predict(finite(self(batch).logits), batch)
+        with self.evaluation_mode():
+            return self.task.predict(require_finite_logits(self(batch).logits), batch)
 
-    def perturbed(self, batch: Batch, keep: Tensor, how: How = "remove") -> Tensor:
+    def predict_perturbed(self, batch: Batch, keep: Tensor, how: RemovalMethod = "remove") -> Tensor:
         """Probabilities of many perturbed versions of each example: [N, B, C] (spans: [N, B, 2, L]).
 
         Special tokens always stay. Identical inputs are run once, the rest sorted by length and packed by tokens.
@@ -224,28 +224,31 @@ class ExplainedModel(ModelFacts):
             how: `remove` (positions are deleted), or what takes their place: `mask`, `pad` (that token) or `zero`
                 (a zero vector); positions then stay as they are.
         """
-        return self.task.probabilities(perturbed_logits(self, batch, keep, how))
+        return self.task.probabilities(run_perturbed(self, batch, keep, how))
 
     @contextmanager
-    def remember(self) -> Iterator[None]:
+    def cache_perturbed(self) -> Iterator[None]:
         """Inside the block no perturbed input is run twice, over all calls: methods often ask for the same ones."""
-        with self.alone():
-            before, self.memory = self.memory, Memory() if self.memory is None else self.memory
+        with self.lock():
+            before, self.perturbation_cache = (
+                self.perturbation_cache,
+                PerturbationCache() if self.perturbation_cache is None else self.perturbation_cache,
+            )
             try:
                 yield
             finally:
-                self.memory = before
+                self.perturbation_cache = before
 
-    def mixtures(self, batch: Batch, maps: Sequence[Tensor]) -> Sequence[Tensor]:
+    def scatter_attention(self, batch: Batch, maps: Sequence[Tensor]) -> Sequence[Tensor]:
         """[B, L, L] or [B, H, L, L] Maps of attention among all positions, from those of `Outputs.blocks`."""
         return maps
 
-    def in_row(self, batch: Batch, parts: Sequence[Tensor]) -> Tensor:
+    def scatter_states(self, batch: Batch, parts: Sequence[Tensor]) -> Tensor:
         """[B, L, d] of what the model's stacks have at the positions that they read, of most models one alone."""
         return parts[0]
 
-    @exclusive
-    def readout(self, batch: Batch, target: Tensor) -> Tensor:
+    @with_lock
+    def readout_weights(self, batch: Batch, target: Tensor) -> Tensor:
         """Weights [B, L] of the positions at which the answer is read: attention maps are looked at from there.
 
         Encoders: the first position (or the mean over all, if that is how the head pools); decoders: the last one;
@@ -258,10 +261,10 @@ class ExplainedModel(ModelFacts):
         if getattr(self.config, "classifier_pooling", "cls") == "mean":
             return batch.attended / batch.attended.sum(1, keepdim=True)
         first = batch.attended.long().argmax(1)
-        position = last_tokens(batch, self.config.pad_token_id) if self.is_decoder else first
+        position = find_last_tokens(batch, self.config.pad_token_id) if self.is_decoder else first
         return weights.scatter(1, position[:, None], 1.0)
 
-    def target(self, batch: Batch, target: Any = None, logits: Tensor | None = None) -> Tensor:
+    def resolve_target(self, batch: Batch, target: Any = None, logits: Tensor | None = None) -> Tensor:
         """The target as a tensor: [B], or [B, 2] for spans and contrasts.
 
         `target`: None or "predicted" (from `logits` when given, else one more pass), "label" (the batch's own), a class
@@ -273,11 +276,15 @@ class ExplainedModel(ModelFacts):
             ExegeteError: no such output, or not one target an example.
         """
         if target is None or (isinstance(target, str) and target == "predicted"):
-            return self.predict(batch) if logits is None else self.task.predict(finite(logits).detach(), batch)
+            return (
+                self.predict(batch)
+                if logits is None
+                else self.task.predict(require_finite_logits(logits).detach(), batch)
+            )
         if isinstance(target, str) and target == "label":
             if batch.labels is None:
                 raise ExegeteError("target='label' needs labelled examples")
-            return self.task.checked(self.task.labelled(batch.labels), batch, len(self.labels))
+            return self.task.check_target(self.task.target_from_labels(batch.labels), batch, len(self.labels))
         if not isinstance(target, Tensor) or not target.ndim:
-            target = self.task.named(target, batch, self.label_id)
-        return self.task.checked(target.to(batch.device), batch, len(self.labels))
+            target = self.task.parse_target(target, batch, self.label_id)
+        return self.task.check_target(target.to(batch.device), batch, len(self.labels))

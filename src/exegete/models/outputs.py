@@ -34,7 +34,7 @@ class Outputs:
     distribution: Tensor | None = None
 
 
-def finite(logits: Tensor) -> Tensor:
+def require_finite_logits(logits: Tensor) -> Tensor:
     """The logits, unless one is NaN or +∞: then the model is broken, and no explanation of it means anything."""
     if (torch.isnan(logits) | torch.isposinf(logits)).any():
         raise ExegeteError("the model answers NaN: its weights or its floating point type are broken")

@@ -15,7 +15,7 @@ from exegete.data.alignment import align
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
-from exegete.models.encoding.template import Template, fitted
+from exegete.models.encoding.template import Template, fit_template
 from exegete.models.explained import ExplainedModel
 from exegete.models.passes.capture import Capture
 from exegete.models.tasks import Classification
@@ -23,7 +23,7 @@ from exegete.models.tasks import Classification
 logger = logging.getLogger(__name__)
 
 
-def few_shot(instruction: str, shots: Sequence[tuple[str, str]]) -> str:
+def make_few_shot_template(instruction: str, shots: Sequence[tuple[str, str]]) -> str:
     """A template: the instruction, shots as `Text:…` and `Label:…`, then the text to classify.
 
     The labels of the shots are written as the labels given to `load` are.
@@ -105,13 +105,13 @@ class PromptedModel(ExplainedModel):
         """
         return encoding.encode(self, examples, type(self)._tokenized, device)
 
-    def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:
-        only_last = {"logits_to_keep": 1} if self.takes("logits_to_keep") else {}
-        return super()._arguments_for(batch, capture) | only_last
+    def _forward_arguments(self, batch: Batch, capture: Capture) -> dict[str, Any]:
+        only_last = {"logits_to_keep": 1} if self.accepts("logits_to_keep") else {}
+        return super()._forward_arguments(batch, capture) | only_last
 
-    def _tokenized(self, rows: encoding.Rows) -> encoding.Tokenized:
-        texts = encoding.texts_of(rows)
-        placed = [fitted(self.tokenizer, self.template, text, self.max_length) for text in texts]
+    def _tokenized(self, rows: encoding.Rows) -> encoding.TokenizedRows:
+        texts = encoding.get_texts(rows)
+        placed = [fit_template(self.tokenizer, self.template, text, self.max_length) for text in texts]
         cut = [shorter != text for (_, shorter), text in zip(placed, texts, strict=True)]
         if any(cut):
             logger.warning("%d of %d texts do not fit into %d tokens: truncated", sum(cut), len(rows), self.max_length)

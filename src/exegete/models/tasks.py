@@ -14,15 +14,15 @@ from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
-from exegete.models.generation.places import predicting_columns, response_of, response_places
+from exegete.models.response_positions import find_predicting_columns, find_response_positions, require_response
 
-Output = Literal["logit", "log_prob", "prob"]
+OutputKind = Literal["logit", "log_prob", "prob"]
 
 
 class Task(ABC):
     """Reads logits from a Hugging Face output and turns a target into a score.
 
-    `at_positions`: it is read at positions of the text, not where a head for the whole text reads.
+    `is_read_at_positions`: it is read at positions of the text, not where a head for the whole text reads.
     `output`: which number of the target gradients are taken of, and which one removal methods watch; None: the logit,
     and the probability.
     """
@@ -30,15 +30,15 @@ class Task(ABC):
     name: ClassVar[str]
     target_dimensions: ClassVar[int] = 1
     has_contrasts: ClassVar[bool] = False
-    at_positions: ClassVar[bool] = False
-    output: Output | None = None
+    is_read_at_positions: ClassVar[bool] = False
+    output: OutputKind | None = None
 
-    def with_output(self, output: Output | None) -> Self:
+    def with_output(self, output: OutputKind | None) -> Self:
         """The same task, explaining this number of a target; None changes nothing."""
         if output is None:
             return self
-        if output not in get_args(Output):
-            raise unknown("output", output, get_args(Output))
+        if output not in get_args(OutputKind):
+            raise unknown("output", output, get_args(OutputKind))
         other = copy(self)
         other.output = output
         return other
@@ -60,11 +60,11 @@ class Task(ABC):
         """The predicted target: [B] (spans: [B, 2])."""
         return logits.argmax(-1)
 
-    def labelled(self, labels: Tensor) -> Tensor:
+    def target_from_labels(self, labels: Tensor) -> Tensor:
         """The target that the batch's labels name."""
         return labels
 
-    def named(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
+    def parse_target(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
         """[B], or contrasts [B, 2], from a label, a contrast (for, against), or a list with one for each example.
 
         Raises:
@@ -81,7 +81,7 @@ class Task(ABC):
             )
         return torch.tensor([[label_id(value) for value in pair] for pair in each], device=batch.device)
 
-    def checked(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
+    def check_target(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
         """The target, when it has a row for each example and names outputs that there are.
 
         Raises:
@@ -114,7 +114,7 @@ class Task(ABC):
             return self.probability(self.probabilities(logits), target)
         return self.log_probability(logits, target) if self.output == "log_prob" else self.logit(logits, target)
 
-    def value(self, probabilities: Tensor, target: Tensor) -> Tensor:
+    def score_probabilities(self, probabilities: Tensor, target: Tensor) -> Tensor:
         """The number whose fall removal methods report, from [..., B, C]: [..., B].
 
         Raises:
@@ -171,7 +171,7 @@ class Regression(Task):
         """The values as they are."""
         return logits
 
-    def labelled(self, labels: Tensor) -> Tensor:
+    def target_from_labels(self, labels: Tensor) -> Tensor:
         """Output 0 for every example."""
         return torch.zeros_like(labels, dtype=torch.long)
 
@@ -189,7 +189,7 @@ class Span(Task):
 
     name = "span"
     target_dimensions = 2
-    at_positions = True
+    is_read_at_positions = True
     longest = 30
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
@@ -212,14 +212,14 @@ class Span(Task):
         best = total.flatten(1).argmax(1)
         return torch.stack([best // length, best % length], 1)
 
-    def named(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
+    def parse_target(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
         """[B, 2] from a span (start, end) counted without padding, or one for each example."""
         spans = torch.as_tensor(target, device=batch.device)
         return spans.expand(len(batch), 2) + batch.attended.long().argmax(1)[:, None]
 
-    def checked(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
+    def check_target(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
         """The spans, when they lie within the batch."""
-        return super().checked(target, batch, batch.length)
+        return super().check_target(target, batch, batch.length)
 
     def pick(self, values: Tensor, target: Tensor) -> Tensor:
         """Start and end entries [..., B, 2] of [..., B, 2, L]."""
@@ -248,7 +248,7 @@ class Generation(Task):
 
     name = "generation"
     target_dimensions = 2
-    output: Output | None = "log_prob"
+    output: OutputKind | None = "log_prob"
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
         """[B, R, 2 or 3], in float32 at least."""
@@ -266,8 +266,8 @@ class Generation(Task):
     def read(output: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [B, R, V] where each response token is predicted, its id [B, R, 1], and which are real [B, R]."""
         assert batch.response is not None
-        positions, real = response_places(batch.response)
-        columns, full = predicting_columns(batch.response), output.logits
+        positions, real = find_response_positions(batch.response)
+        columns, full = find_predicting_columns(batch.response), output.logits
         read = positions - 1
         index = torch.searchsorted(columns, read) if full.shape[1] == len(columns) else read
         if full.shape[1] != index.shape[1] or not real.all():
@@ -284,7 +284,7 @@ class Generation(Task):
         end = batch.response.sum(1)
         return torch.stack([torch.zeros_like(end), end], 1)
 
-    def named(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
+    def parse_target(self, target: Any, batch: Batch, label_id: Callable[[Any], int]) -> Tensor:
         """[B, 2] from one span or token for all responses, or a list with one for each."""
         each = target if isinstance(target, list) else [target] * len(batch)
         try:
@@ -296,10 +296,10 @@ class Generation(Task):
                 f"or a list of those, got {target!r:.80}"
             ) from error
 
-    def checked(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
+    def check_target(self, target: Tensor, batch: Batch, outputs: int) -> Tensor:
         """The spans, when each lies within its response."""
         require_integers(target, [len(batch), 2])
-        count = response_of(batch).sum(1)
+        count = require_response(batch).sum(1)
         wrong = (target[:, 0] < 0) | (target[:, 0] >= target[:, 1]) | (target[:, 1] > count)
         if wrong.any():
             row = int(wrong.nonzero()[0])
@@ -338,7 +338,7 @@ class Generation(Task):
         other = (picked[..., 0] - picked[..., 1] + picked[..., 2]).exp() if picked.shape[-1] > 2 else 0
         return picked[..., 0].exp() - other
 
-    def value(self, probabilities: Tensor, target: Tensor) -> Tensor:
+    def score_probabilities(self, probabilities: Tensor, target: Tensor) -> Tensor:
         """The same number: nothing is lost under removal."""
         return self.score(probabilities, target)
 
@@ -356,7 +356,7 @@ def _precise(logits: Tensor) -> Tensor:
 TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Span)}
 
 
-def task_of(model: PreTrainedModel, name: str | None = None) -> Task:
+def make_task(model: PreTrainedModel, name: str | None = None) -> Task:
     """The task of this name; default: what the model's head and configuration say.
 
     Raises:

@@ -29,7 +29,7 @@ class Tagging(Classification):
     """
 
     name = "tagging"
-    at_positions = True
+    is_read_at_positions = True
 
     def __init__(self, tags: Sequence[str]) -> None:
         kinds = [split_tag(tag)[1] for tag in tags]
@@ -44,13 +44,13 @@ class Tagging(Classification):
         both = torch.cat([best, output.logits.logsumexp(-1, keepdim=True)], -1)
         return (both * _read(batch)[..., None]).sum(1)
 
-    def total(self, values: Tensor, target: Tensor) -> Tensor:
+    def sum_over_words(self, values: Tensor, target: Tensor) -> Tensor:
         """Sums [K] of values [words, K, tags] over words and their tags of a kind, or of two (first minus second).
 
         The values of a word's tag are what its logit is made of; they tell which tag is the kind's likeliest.
         """
         if target.ndim:
-            first, second = (self.total(values, one) for one in target)
+            first, second = (self.sum_over_words(values, one) for one in target)
             return first - second
         tags = values.sum(1).masked_fill(self.other.to(values.device)[target], -torch.inf).argmax(-1)
         return values[torch.arange(len(tags)), :, tags].sum(0)
@@ -73,7 +73,7 @@ class Tagging(Classification):
 class _ReadWhereAsked(ExplainedModel):
     """A model whose batches say where its head is read."""
 
-    def readout(self, batch: Batch, target: Tensor) -> Tensor:
+    def readout_weights(self, batch: Batch, target: Tensor) -> Tensor:
         """The positions at which the head is read, in equal shares."""
         places = _read(batch).to(self.dtype)
         return places / places.sum(1, keepdim=True)
@@ -102,19 +102,19 @@ class TaggingModel(_ReadWhereAsked):
         Raises:
             ExegeteError: also a row without a span, or one whose span covers no token.
         """
-        rows = [encoding.as_row(example) for example in examples]
+        rows = [encoding.example_to_row(example) for example in examples]
         batch = encoding.encode(self, rows, device=device)
         assert batch.alignments is not None
         read = torch.zeros_like(batch.attended)
         for number, (row, alignment) in enumerate(zip(rows, batch.alignments, strict=True)):
             start = int(batch.attended[number].long().argmax())
             read[number, [start + place for place in _places(row, number, alignment)]] = True
-        return replace(batch, read=read)
+        return replace(batch, readout_mask=read)
 
     @torch.no_grad()
-    def expanded(self, rows: Sequence[Any]) -> Sequence[Any]:
+    def expand_examples(self, rows: Sequence[Any]) -> Sequence[Any]:
         """A row for each stretch that is asked for, or that the model tags where none is named."""
-        return [one for example in rows for one in self._tagged(dict(encoding.as_row(example)))]
+        return [one for example in rows for one in self._tagged(dict(encoding.example_to_row(example)))]
 
     def _tagged(self, row: dict[str, Any]) -> list[dict[str, Any]]:
         """Words side by side with the same kind, unless a tag begins anew, are one stretch."""
@@ -123,8 +123,8 @@ class TaggingModel(_ReadWhereAsked):
         batch = encoding.encode(self, [row])
         assert batch.alignments is not None
         alignment = batch.alignments[0]
-        with self.evaluating():
-            tags = self.model(**self._arguments_for(batch, Capture())).logits[0].argmax(-1).tolist()
+        with self.evaluation_mode():
+            tags = self.model(**self._forward_arguments(batch, Capture())).logits[0].argmax(-1).tolist()
         spans, before = list[list[int]](), (OUTSIDE, -1)
         for word, place in _first_tokens(alignment, 0, len(alignment.texts[0])):
             prefix, kind = split_tag(super().labels[tags[place]])
@@ -145,7 +145,7 @@ class MaskedModel(_ReadWhereAsked):
 
     def __init__(self, model: PreTrainedModel, processing_class: Any = None, max_length: int | None = None) -> None:
         super().__init__(model, processing_class, "classification", max_length)
-        self.task = Masked()
+        self.task = MaskedWord()
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ class MaskedModel(_ReadWhereAsked):
         Raises:
             ExegeteError: also a text without a mask, or with fewer than the row's `mask` says.
         """
-        rows = [encoding.as_row(example) for example in examples]
+        rows = [encoding.example_to_row(example) for example in examples]
         batch = encoding.encode(self, rows, device=device)
         masks = batch.inputs["input_ids"] == self.tokenizer.mask_token_id
         wanted = torch.tensor([int(row.get("mask") or 0) for row in rows], device=batch.device)
@@ -183,14 +183,14 @@ class MaskedModel(_ReadWhereAsked):
                 f"example {number} has {int(masks[number].sum())} masks and is asked for number {int(wanted[number])} "
                 f"(from 0): write {self.tokenizer.mask_token} in the place of the word to fill in"
             )
-        return replace(batch, read=read)
+        return replace(batch, readout_mask=read)
 
 
-class Masked(Classification):
+class MaskedWord(Classification):
     """The word in the place of a mask."""
 
     name = "masked"
-    at_positions = True
+    is_read_at_positions = True
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
         """[B, vocabulary]."""
@@ -200,9 +200,9 @@ class Masked(Classification):
 
 
 def _read(batch: Batch) -> Tensor:
-    if batch.read is None:
+    if batch.readout_mask is None:
         raise ExegeteError("a head over tokens needs to know where it is read: encode rows, or set `read` of the batch")
-    return batch.read
+    return batch.readout_mask
 
 
 def _places(row: Mapping[str, Any], number: int, alignment: Alignment) -> list[int]:

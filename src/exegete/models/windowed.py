@@ -34,16 +34,16 @@ class Windows:
     rows: int
     length: int
 
-    def take(self, values: Tensor) -> Tensor:
+    def gather(self, values: Tensor) -> Tensor:
         """[W, K, ...] of [B, L, ...]."""
         return values[self.owner[:, None], self.columns]
 
-    def answers(self, logits: Tensor) -> Tensor:
+    def mean_logits(self, logits: Tensor) -> Tensor:
         """[B, C] The mean of each row's windows, from [W, C]."""
         total = logits.new_zeros(self.rows, *logits.shape[1:]).index_add(0, self.owner, logits)
         return total / torch.bincount(self.owner, minlength=self.rows)[:, None]
 
-    def means(self, scores: Tensor) -> Tensor:
+    def mean_scores(self, scores: Tensor) -> Tensor:
         """[B, L] or [B, N, L] The mean over the windows that hold a position, from [W, K] or [W, N, K]."""
         own = scores.movedim(-1, 1)
         real = self.real.view(*self.real.shape, *(1 for _ in own.shape[2:]))
@@ -74,7 +74,7 @@ class WindowedModel(ExplainedModel):
             raise ExegeteError(
                 f"windows are for heads that read a whole text, not for {model.task.name}: leave stride out"
             )
-        super().__init__(model.model, model.processing_class, model.task.name, model.limit)
+        super().__init__(model.model, model.processing_class, model.task.name, model.requested_max_length)
         self.task, self.stride = model.task, stride
         most = self.window - self.tokenizer.num_special_tokens_to_add()
         if not 0 <= stride < most:
@@ -96,9 +96,9 @@ class WindowedModel(ExplainedModel):
         return super().settings | {"max_length": self.window, "stride": self.stride}
 
     @property
-    def of_a_window(self) -> ExplainedModel:
+    def window_model(self) -> ExplainedModel:
         """The model as it reads one window."""
-        found = ExplainedModel(self.model, self.processing_class, self.task.name, self.limit)
+        found = ExplainedModel(self.model, self.processing_class, self.task.name, self.requested_max_length)
         found.task = self.task
         return found
 
@@ -117,7 +117,7 @@ class WindowedModel(ExplainedModel):
                     raise ExegeteError(f"example {index} is long and has special tokens in its text: leave stride out")
                 if len(alignment.texts) > 1 and not self._parts_texts:
                     raise ExegeteError(f"example {index} is a long pair, and nothing parts its texts: leave stride out")
-        self.windows(batch)
+        self.make_windows(batch)
         return batch
 
     @property
@@ -128,15 +128,15 @@ class WindowedModel(ExplainedModel):
 
     def forward(self, batch: Batch, embeddings: Tensor | None = None, capture: Capture | None = None) -> Outputs:
         """One pass over all windows; see `ExplainedModel.forward`. What happens in layers is captured of short rows."""
-        windows = self.windows(batch)
+        windows = self.make_windows(batch)
         if windows is None:
             return super().forward(batch, embeddings, capture)
         if capture not in (None, Capture()):
             raise ExegeteError("a text of several windows has several passes: nothing can be captured in them all")
-        given = None if embeddings is None else windows.take(embeddings)
-        return Outputs(windows.answers(super().forward(windows.batch, given).logits), embeddings)
+        given = None if embeddings is None else windows.gather(embeddings)
+        return Outputs(windows.mean_logits(super().forward(windows.batch, given).logits), embeddings)
 
-    def windows(self, batch: Batch) -> Windows | None:
+    def make_windows(self, batch: Batch) -> Windows | None:
         """The windows of a batch's rows; None where each row fits."""
         sizes = batch.attended.sum(1)
         if int(sizes.max()) <= self.window:
@@ -182,7 +182,7 @@ class WindowedModel(ExplainedModel):
             return values[place].masked_fill(~real, fill.get(name, 0))
 
         inputs = {name: taken(name, values) for name, values in batch.inputs.items() if name != "position_ids"}
-        marks = ("content", "word_of", "unit_of", "rationale", "has_rationale", "labels")
+        marks = ("content", "word_of", "unit_of", "rationale_mask", "has_rationale", "labels")
         found: dict[str, Any] = {
             name: taken(name, values) for name in marks if (values := getattr(batch, name)) is not None
         }

@@ -16,9 +16,9 @@ from exegete.explainers.gradients.input_x_gradient import InputXGradient
 from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
 from exegete.explainers.units import number_units, sum_by_unit
 from exegete.models import Batch
-from exegete.models.perturbation.perturbed import How
-from exegete.models.ranks import correlations
-from exegete.models.tasks import Output
+from exegete.models.perturbation.run import RemovalMethod
+from exegete.models.rank_correlation import compute_pearson
+from exegete.models.tasks import OutputKind
 from exegete.objectives.base import Step, StepContext
 from exegete.objectives.explained import Explained
 from exegete.objectives.teacher_memory import TeacherMemory, example_names
@@ -56,8 +56,8 @@ class AblationFidelity(Explained):
     masks: int = 8
     keep: float = 0.5
     granularity: Granularity | None = None
-    perturbation: How = "remove"
-    output: Output | None = None
+    perturbation: RemovalMethod = "remove"
+    output: OutputKind | None = None
     lifetime: int = 0
     every: int = 1
     memory: TeacherMemory = field(default_factory=TeacherMemory, init=False, repr=False, compare=False)
@@ -95,12 +95,12 @@ class AblationFidelity(Explained):
         model, batch, often = step.model, step.batch, self.every if step.context.training else 1
         if step.context.number % often:
             return 0.0 * step.task_losses.sum()
-        target = model.target(batch, "predicted", step.outputs.logits)
+        target = model.resolve_target(batch, "predicted", step.outputs.logits)
         unit = self._units(batch)
         present, answers = self._measured(step, target, unit)
         scores = self.attribution(step, target)
         foretold = torch.einsum("bmu,bu->bm", present.to(scores), sum_by_unit(scores, unit))
-        return -often * correlations(foretold, answers.to(scores)).mean()
+        return -often * compute_pearson(foretold, answers.to(scores)).mean()
 
     def _units(self, batch: Batch) -> Tensor:
         removable = replace(batch, content=batch.erasable)
@@ -113,7 +113,7 @@ class AblationFidelity(Explained):
             asked = self._units(batch)
             sets = self._drawn(step.context, batch, target, (asked.amax(1) + 1).tolist())
             there = pad_sequence([own.T for own in sets], batch_first=True).permute(2, 0, 1).to(batch.device)
-            with torch.no_grad(), step.model.evaluating():
+            with torch.no_grad(), step.model.evaluation_mode():
                 found = self._ablated.answers(step.model, batch, target, there, asked).clamp(min=LOWEST)
             rows = zip(sets, found.T.cpu(), strict=True)
             return [torch.cat([own.to(each), each[:, None]], 1).flatten() for own, each in rows]

@@ -35,7 +35,7 @@ class AttributionEntropy(Explained):
     def __call__(self, step: Step) -> Tensor:
         """The entropy, a scalar: a mean over the batch; 0 for an example without content."""
         content = step.batch.content
-        target = step.model.target(step.batch, "predicted", step.outputs.logits)
+        target = step.model.resolve_target(step.batch, "predicted", step.outputs.logits)
         shares = distribution(self.attribution(step, target).abs(), content)
         entropies: Tensor = torch.special.entr(shares.masked_fill(~content, 1.0)).sum(1)
         return entropies.mean()

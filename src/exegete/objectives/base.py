@@ -59,7 +59,7 @@ class Step:
     @property
     def rationale(self) -> Tensor | None:
         """[B, L] bool, see `Batch.rationale`."""
-        return self.batch.rationale
+        return self.batch.rationale_mask
 
     @property
     def embeddings(self) -> Tensor | None:

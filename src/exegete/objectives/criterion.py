@@ -51,7 +51,7 @@ class Criterion(Explained):
 
     def target(self, step: Step) -> Tensor:
         """The target that is explained: the prediction of the step's pass, [B] (spans: [B, 2])."""
-        return step.model.target(step.batch, "predicted", step.outputs.logits)
+        return step.model.resolve_target(step.batch, "predicted", step.outputs.logits)
 
     def scores(self, step: Step) -> Tensor:
         """R [B, L], special tokens included, in float32 at least; anything at padding."""

@@ -125,13 +125,13 @@ class ExplanationLoss(Explained):
         model, batch = step.model, step.batch
         if self.target == "label" and model.task.name == "multi_label":
             raise ExegeteError("with several labels at once there is no gold target to guide: use target='predicted'")
-        target = model.target(batch, self.target, step.outputs.logits).clamp(min=0)
+        target = model.resolve_target(batch, self.target, step.outputs.logits).clamp(min=0)
         return self.attribution(step, target)
 
 
 def marked(batch: Batch) -> Tensor:
     """[B, L] What people marked, as far as it can carry attribution; nothing where nobody looked."""
-    return torch.zeros_like(batch.content) if batch.rationale is None else batch.rationale & batch.content
+    return torch.zeros_like(batch.content) if batch.rationale_mask is None else batch.rationale_mask & batch.content
 
 
 def _softmax(scores: Tensor, attended: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ class ExplanationGuided(OverLabelled):
             raise ExegeteError("with several labels at once there is no gold label that a teacher could explain")
         if step.model.task.name == "span" and step.labels is not None:
             return step.labels.clamp(min=0)
-        return step.model.target(step.batch, "label")
+        return step.model.resolve_target(step.batch, "label")
 
     def _apart(self, attention: Tensor, teacher: Tensor) -> Tensor:
         """KL divergence [B] between the model's attention and the teacher's scores, in the chosen direction."""

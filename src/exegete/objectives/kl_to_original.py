@@ -60,7 +60,7 @@ class KlToOriginal(Objective):
             raise ExegeteError(f"{self.name} compares the probabilities of choices in a training, and there are none")
         adapted: Any = getattr(original.model, "disable_adapter", nullcontext)
         without: AbstractContextManager[None] = adapted()
-        with torch.no_grad(), original.to(step.batch.device).evaluating(), without:
+        with torch.no_grad(), original.to(step.batch.device).evaluation_mode(), without:
             before = _log_probabilities(cast(Tensor, original(step.batch, capture=ASKED).distribution))
         after = _log_probabilities(choices)
         each = F.kl_div(after, before, log_target=True, reduction="none").sum(-1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.models.ranks import centred, content_first, mean_ranks
+from exegete.models.rank_correlation import centre_ranks, compute_mean_ranks, order_content_first
 from exegete.objectives.base import Step
 from exegete.objectives.consistency import OfPairs
 
@@ -45,7 +45,7 @@ class RankConsistency(OfPairs):
 
     def __call__(self, step: Step) -> Tensor:
         """The mean over the pairs, a scalar; of a batch of one 0."""
-        scores, order = self.scores(step), content_first(step.batch.content)
+        scores, order = self.scores(step), order_content_first(step.batch.content)
         there = step.batch.content.gather(1, order)
         precise = torch.promote_types(scores.dtype, torch.float32)
         states = torch.stack([layer.detach().to(precise) for layer in step.outputs.hidden_states]).mean(0)
@@ -68,8 +68,8 @@ class RankConsistency(OfPairs):
 
 def soft_spearman_loss(fixed: Tensor, moved: Tensor, counted: Tensor, temperature: float) -> Tensor:
     """Mean of 1 − ρ over rows [N, L], a scalar; with a gradient to `moved` alone. A row that does not vary counts 0."""
-    known = centred(mean_ranks(fixed, counted), counted).to(moved)
-    ranks = centred(soft_ranks(moved, counted, temperature), counted)
+    known = centre_ranks(compute_mean_ranks(fixed, counted), counted).to(moved)
+    ranks = centre_ranks(soft_ranks(moved, counted, temperature), counted)
     squares = known.square().sum(-1) * ranks.square().sum(-1)
     varied = squares.detach() > SMALLEST
     rho = (known * ranks).sum(-1) / squares.masked_fill(~varied, 1.0).sqrt()
@@ -78,7 +78,7 @@ def soft_spearman_loss(fixed: Tensor, moved: Tensor, counted: Tensor, temperatur
 
 def soft_ranks(values: Tensor, counted: Tensor, temperature: float) -> Tensor:
     """[N, L] ½ + Σ_m σ((v_l − v_m) / T) over the counted m; T: `temperature` standard deviations of the row's own."""
-    variance = centred(values, counted).square().sum(-1) / counted.sum(-1).clamp(min=1)
+    variance = centre_ranks(values, counted).square().sum(-1) / counted.sum(-1).clamp(min=1)
     scale = temperature * variance.masked_fill(variance == 0, 1.0).sqrt()[:, None, None]
     above = ((values[:, :, None] - values[:, None, :]) / scale).sigmoid()
     return 0.5 + (above * counted[:, None, :]).sum(-1)

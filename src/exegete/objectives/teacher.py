@@ -49,8 +49,8 @@ def importance(
         ExegeteError: `l2` of a method that has one score a position.
     """
     teacher = teaching(explainer, aggregation)
-    with torch.no_grad(), model.evaluating():
-        target = model.target(batch, target)
+    with torch.no_grad(), model.evaluation_mode():
+        target = model.resolve_target(batch, target)
         scores = teacher.scores(model.with_output(teacher.output), batch, target).abs()
     return scores.masked_fill(~batch.content, 0.0)
 

@@ -52,7 +52,7 @@ class TeacherMemory(nn.Module):
         new = [row for row, name in enumerate(names) if name not in self.kept or epoch - self.kept[name][0] >= lifetime]
         if new:
             rows = torch.tensor(new, device=batch.device)
-            part, columns = batch.select(rows).trimmed()
+            part, columns = batch.select(rows).trim_padding()
             counted = target.ndim > 1 and batch.response is None
             for row, found in zip(new, ask(part, target[rows] - columns.start * counted), strict=True):
                 self._keep(names[row], epoch, found.cpu().float())

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from exegete.errors import ExegeteError, unknown
-from exegete.models.passes.preserve import drawing
+from exegete.models.state.restore import isolate_random_state
 from exegete.objectives.base import Objective, Step
 
 Form = Literal["literal", "smart"]
@@ -124,7 +124,7 @@ def _answering(step: Step) -> Callable[[Tensor], Tensor]:
     seed = int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device))
 
     def answer(embeddings: Tensor) -> Tensor:
-        with step.model.alone(), drawing():
+        with step.model.lock(), isolate_random_state():
             torch.manual_seed(seed)
             logits: Tensor = step.model(step.batch, embeddings).logits
         return logits

@@ -15,7 +15,7 @@ from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
 from exegete.explainers.learned.learned import Fitted
 from exegete.explainers.perturbation.context_cite import ContextCite
-from exegete.models.perturbation.perturbed import How
+from exegete.models.perturbation.run import RemovalMethod
 from exegete.recipes.base import Recipe
 from exegete.recipes.explained import explained_model
 from exegete.training import RunOptions, TrainResult
@@ -68,7 +68,7 @@ def at2(
     granularity: Annotated[
         Granularity | None, "What is taken away. Default: words; sentences of a prompt where an answer is generated."
     ] = None,
-    perturbation: Annotated[How, "What happens to it."] = "remove",
+    perturbation: Annotated[RemovalMethod, "What happens to it."] = "remove",
     keep: Annotated[float, "The probability that a unit stays."] = 0.5,
     task: Annotated[Literal["generation"] | None, "generation: explain what a language model says."] = None,
     learner: Annotated[

@@ -16,7 +16,7 @@ from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.learned.citation import Citation
 from exegete.explainers.perturbation.context_cite import usual_units
 from exegete.models import ExplainedModel
-from exegete.models.perturbation.perturbed import How
+from exegete.models.perturbation.run import RemovalMethod
 from exegete.objectives import AblationFidelity, CrossEntropy, KlToOriginal, Objective
 from exegete.recipes.base import Recipe
 from exegete.recipes.lora import Lora
@@ -91,7 +91,7 @@ def cite(
     granularity: Annotated[
         Granularity | None, "What is taken away. Default: sources, where there are some; else sentences, or words."
     ] = None,
-    perturbation: Annotated[How, "What happens to it."] = "remove",
+    perturbation: Annotated[RemovalMethod, "What happens to it."] = "remove",
     keep: Annotated[float, "The probability that a unit stays."] = 0.5,
     alpha: Annotated[float, "How often a promised fall may be missed.", {"min": 0.001, "max": 0.5}] = 0.1,
     rank: Annotated[int, "Of adapters (LoRA); 0: all weights are trained.", {"min": 0}] = 0,

@@ -134,7 +134,9 @@ class Ivra(Recipe):
         if Simulatability.name not in self.criteria:
             return None
         assert self.student is not None
-        start = starting_model(self.student, train, model.processing_class, max_length=model.limit, seed=seed)
+        start = starting_model(
+            self.student, train, model.processing_class, max_length=model.requested_max_length, seed=seed
+        )
         own = (start.config.vocab_size, model.config.vocab_size)
         if own[0] < own[1]:
             raise ExegeteError(f"the student has {own[0]} tokens, the model {own[1]}: give both the same tokenizer")

@@ -14,8 +14,8 @@ from exegete.explainers.decomposition.trace import trace_examples
 from exegete.models import Batch, ExplainedModel
 from exegete.models.families import FAMILIES
 from exegete.models.layers import activations
-from exegete.models.layers.architecture import architecture_of, head_part, layers, part
-from exegete.models.layers.layer_parts import head_parts, is_norm
+from exegete.models.layers.architecture import get_architecture, get_head_module, get_layers, get_module
+from exegete.models.layers.layer_parts import get_head_parts, is_norm_layer
 
 LENGTHS = (9, 6, 2)
 METHODS = (
@@ -44,7 +44,7 @@ class FamilyContract:
         """A random model of the record's small configuration, with classes as its task."""
         torch.manual_seed(0)
         record = FAMILIES[family]
-        config = AutoConfig.for_model(family, **record.small | {"num_labels": 3} | self.changes)
+        config = AutoConfig.for_model(family, **record.small_config | {"num_labels": 3} | self.changes)
         kind = AutoModelForSequenceClassification if record.tokenizer else AutoModelForImageClassification
         made = kind.from_config(config)
         with torch.no_grad():
@@ -55,16 +55,16 @@ class FamilyContract:
 
     def test_every_path_leads_somewhere(self, model: ExplainedModel) -> None:
         """The layers, their parts, the head and the final norm are where the record says."""
-        found, attention = architecture_of(model.model), architecture_of(model.model).attention
+        found, attention = get_architecture(model.model), get_architecture(model.model).attention
         wide = found.feed_forward
-        assert len(layers(model.model)) == model.config.num_hidden_layers
-        for layer in layers(model.model):
+        assert len(get_layers(model.model)) == model.config.num_hidden_layers
+        for layer in get_layers(model.model):
             for path in (attention.value, attention.output, *found.norms, wide.into, wide.activation, wide.out):
-                assert isinstance(part(layer, path), nn.Module)
-            assert wide.gate is None or isinstance(part(layer, wide.gate), nn.Module)
+                assert isinstance(get_module(layer, path), nn.Module)
+            assert wide.gate is None or isinstance(get_module(layer, wide.gate), nn.Module)
         for place in (found.head.output, found.head.dense, found.head.norm):
-            assert place is None or isinstance(head_part(model.model, place), nn.Module)
-        assert found.final_norm is None or isinstance(part(model.model.base_model, found.final_norm), nn.Module)
+            assert place is None or isinstance(get_head_module(model.model, place), nn.Module)
+        assert found.final_norm is None or isinstance(get_module(model.model.base_model, found.final_norm), nn.Module)
 
     @torch.no_grad()
     def test_the_parts_of_a_layer_compute_what_the_layer_computes(self, model: ExplainedModel) -> None:
@@ -81,14 +81,14 @@ class FamilyContract:
     @torch.no_grad()
     def test_the_parts_of_a_head_compute_the_logits(self, model: ExplainedModel) -> None:
         """From the last layer's answer, read out where the model reads it."""
-        batch, parts = inputs(model), head_parts(model.model)
-        readout = model.readout(batch, torch.zeros(len(batch), dtype=torch.long))
+        batch, parts = inputs(model), get_head_parts(model.model)
+        readout = model.readout_weights(batch, torch.zeros(len(batch), dtype=torch.long))
         for weights, trace in zip(readout, trace_examples(model, batch), strict=True):
             end = trace.layers[-1].answer(torch.arange(len(trace.positions)))
             pooled = weights[trace.positions] @ (end if trace.final is None else trace.final(end))
             if parts.dense is not None:
                 height = parts.dense(pooled)
-                pooled = activations.slope(parts.activation)(height) * height
+                pooled = activations.get_slope(parts.activation)(height) * height
             pooled = pooled if parts.norm is None else parts.norm(pooled)
             torch.testing.assert_close(parts.output(pooled), trace.logits, **EXACT)
 
@@ -101,7 +101,7 @@ class FamilyContract:
         )
         together = explains.attribute(model, batch).detach()
         for row in range(len(batch)):
-            single, columns = batch.select([row]).trimmed()
+            single, columns = batch.select([row]).trim_padding()
             scores = explains.attribute(model, single).detach()[0]
             torch.testing.assert_close(together[row, columns], scores, rtol=1e-5, atol=1e-8)
 
@@ -116,14 +116,14 @@ def inputs(model: ExplainedModel) -> Batch:
     ids = torch.randint(5, model.config.vocab_size, (len(LENGTHS), max(LENGTHS)), generator=generator)
     attended = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
     attended = attended.flip(1) if model.is_decoder else attended
-    return model.with_positions(Batch.from_ids(ids.masked_fill(~attended, model.pad_id), attended))
+    return model.add_position_ids(Batch.from_ids(ids.masked_fill(~attended, model.pad_id), attended))
 
 
 def exact_norms(model: nn.Module) -> None:
     """Puts torch's RMSNorm in the place of transformers' own, which computes in float32 whatever the model's type."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if is_norm(child) and not isinstance(child, nn.RMSNorm | nn.LayerNorm):
+            if is_norm_layer(child) and not isinstance(child, nn.RMSNorm | nn.LayerNorm):
                 own: Any = child
                 norm = nn.RMSNorm(own.weight.shape, eps=own.variance_epsilon, dtype=own.weight.dtype)
                 norm.weight.data.copy_(own.weight)
@@ -139,6 +139,6 @@ def _by_parts(state: Any) -> tuple[torch.Tensor, torch.Tensor]:
     between = parts.norms[1 if parts.norm_first else 0](middle)
     wide = parts.into(between)
     height = wide if parts.gate is None else parts.gate(between)
-    active = activations.slope(parts.activation)(height) * height
+    active = activations.get_slope(parts.activation)(height) * height
     out = parts.out(active if parts.gate is None else active * wide)
     return middle, out + middle if parts.norm_first else parts.norms[1](out + between)

@@ -51,7 +51,7 @@ class MetricContract:
             torch.testing.assert_close(together[row : row + 1], value, rtol=1e-4, atol=self.tolerance, equal_nan=True)
         order = batch.attended.sum(1).argsort()[:2]
         padded = batch.select(order)
-        short, columns = padded.trimmed()
+        short, columns = padded.trim_padding()
         wide, narrow = (
             metric.judge(model, each, scores[order, columns][:, : each.length] if each is short else scores[order])
             for each in (padded, short)

@@ -38,7 +38,7 @@ def random_speaker(family: str, seed: int = 0) -> tuple[ExplainedModel, Batch]:
     torch.manual_seed(seed)
     tokenizer = generated_tokenizer()
     changes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-    config = AutoConfig.for_model(family, **FAMILIES[family].small | changes)
+    config = AutoConfig.for_model(family, **FAMILIES[family].small_config | changes)
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     model: Any = load((kind.from_config(config).double().eval(), tokenizer), task="generation")
     return model, model.batch([[7, 8, 9, 10, 11], [12, 13, 14]], [[15, 16], [17, 18, 19]])
@@ -51,7 +51,7 @@ def texts(count: int = 4) -> list[dict[str, object]]:
 
 def alone(batch: Batch, row: int) -> Batch:
     """One example without its padding."""
-    return batch.select([row]).trimmed()[0]
+    return batch.select([row]).trim_padding()[0]
 
 
 class PlainNorm(nn.Module):

@@ -91,7 +91,7 @@ def state_of(model: ExplainedModel) -> dict[str, Any]:
         "config": model.config.to_dict(),
         "implementations": [each.config._attn_implementation for each in modules.values() if hasattr(each, "config")],
         "vocabulary": len(model.processing_class) if hasattr(model.processing_class, "__len__") else None,
-        "memory": model.memory,
+        "memory": model.perturbation_cache,
         "torch": bytes(torch.get_rng_state()),
         "devices": [bytes(state) for state in torch.cuda.get_rng_state_all()] if torch.cuda.is_initialized() else [],
         "numpy": str(np.random.get_state(legacy=False)),  # noqa: NPY002

@@ -13,7 +13,7 @@ from datasets import Dataset
 from exegete.cli.train.commands import command
 from exegete.data import load_data
 from exegete.models import load
-from exegete.models.loading.digest import weights_digest
+from exegete.models.loading.digest import digest_weights
 from exegete.recipes import Factory, Recipe
 from exegete.training.loop.run import METRICS, RECORD
 
@@ -73,4 +73,4 @@ class RecipeContract:
     def _trained(self, recipe: Recipe, data: tuple[Dataset, Dataset], folder: Path) -> str:
         result = recipe.train(self.start, *data, folder, arguments=QUICK)
         assert result.finished
-        return weights_digest(load(folder, device="cpu"))
+        return digest_weights(load(folder, device="cpu"))

@@ -20,7 +20,7 @@ from exegete.explainers.attribute_examples import make_batches
 from exegete.explainers.learned.learned import Fitted
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.models import Batch, ExplainedModel
-from exegete.models.loading.digest import processor_digest, weights_digest
+from exegete.models.loading.digest import digest_processor, digest_weights
 from exegete.training.loop.execute import TrainResult
 from exegete.training.loop.options import RunOptions
 from exegete.training.loop.run import HISTORY, Run
@@ -151,8 +151,8 @@ def _resolved(
     """All that the outcome depends on."""
     return {
         "trainer": learner.name,
-        "model": {"source": model.config._name_or_path, "weights": weights_digest(model.model), **model.settings},
-        "processor": processor_digest(model.processing_class),
+        "model": {"source": model.config._name_or_path, "weights": digest_weights(model.model), **model.settings},
+        "processor": digest_processor(model.processing_class),
         "ablated": plain(ablated.params),
         "fit": vars(fit),
         "data": {

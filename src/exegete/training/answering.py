@@ -37,7 +37,7 @@ from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError, unknown
 from exegete.models import load
-from exegete.models.passes.preserve import unchanged_random_state
+from exegete.models.state.restore import preserve_random_state
 from exegete.training.loop.checkpoints import newest_whole
 from exegete.training.loop.execute import TrainResult
 from exegete.training.loop.stop import StopAfterStep
@@ -87,7 +87,7 @@ def train_answering(
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return TrainResult(whole, load(whole, device=device, task="generation"), {}, reused=True)
     arguments = _arguments(folder / "checkpoints", steps, seed, device, show_progress)
-    with unchanged_random_state():
+    with preserve_random_state():
         torch.manual_seed(seed)
         trainer = Trainer(
             untrained_model(tokenizer),

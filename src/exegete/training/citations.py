@@ -20,7 +20,7 @@ from exegete.explainers.perturbation.context_cite import numbered_sets
 from exegete.explainers.units import number_units, sum_by_unit
 from exegete.metrics.faithfulness.ablation import finite, lds, on_the_log_scale
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbation.perturbed import How
+from exegete.models.perturbation.run import RemovalMethod
 
 THRESHOLDS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 SETS, FIRST_SET = 32, 5000
@@ -41,13 +41,13 @@ class Measured:
 
 @torch.no_grad()
 def threshold(
-    model: ExplainedModel, method: Explainer, rows: Sequence[Row], unit: Granularity, how: How
+    model: ExplainedModel, method: Explainer, rows: Sequence[Row], unit: Granularity, how: RemovalMethod
 ) -> float | None:
     """Which share of the largest score units need, by the mean LDS on training rows; None: no score is dropped."""
     asked, found = on_the_log_scale(model), []
     for row in rows[:CHOSEN_ON]:
         batch = model.encode([row])
-        number, target = number_units(replace(batch, content=batch.erasable), unit), model.target(batch)
+        number, target = number_units(replace(batch, content=batch.erasable), unit), model.resolve_target(batch)
         there = numbered_sets(SETS, number.amax(1) + 1, seed=FIRST_SET)
         answers = finite(coalition_values(asked, batch, target, there, number, how)).double()
         scores = sum_by_unit(method.attribute(model, batch, target), number).double()
@@ -59,14 +59,14 @@ def threshold(
 
 
 @torch.no_grad()
-def measured(model: ExplainedModel, citation: Citation, row: Row, how: How) -> Measured:
+def measured(model: ExplainedModel, citation: Citation, row: Row, how: RemovalMethod) -> Measured:
     """Cites every sentence of a row's response, and takes away each source in turn."""
     batch = model.encode([{name: value for name, value in row.items() if name != "kind"}])
     targets, number = sentences(batch), number_units(batch, citation.unit)
     scores = [sum_by_unit(each, number)[0] for each in citation.attribute_each(model, batch, targets)]
     one_gone = ~torch.eye(int(number.max()) + 1, dtype=torch.bool, device=batch.device)
     there = torch.cat([one_gone.new_ones(1, len(one_gone)), one_gone])[:, None]
-    with model.remember():
+    with model.cache_perturbed():
         asked = on_the_log_scale(model)
         answers = [finite(coalition_values(asked, batch, each, there, number, how))[:, 0] for each in targets]
     falls = [own[0] - own[1:] for own in answers]

@@ -13,7 +13,7 @@ from exegete.explainers.learned.learned import Fitted
 from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
 from exegete.explainers.units import number_units
 from exegete.models import Batch, ExplainedModel
-from exegete.models.ranks import correlations
+from exegete.models.rank_correlation import compute_pearson
 
 
 class Effects(NamedTuple):
@@ -39,13 +39,13 @@ def measured(
 
     `learner` says what is measured of the units.
     """
-    with model.evaluating(), model.remember():
+    with model.evaluation_mode(), model.cache_perturbed():
         unit = number_units(batch, ablated.granularity or usual_units(batch))
         present = ablated.present(unit)
         signs = (2 * present.double() - 1).transpose(0, 1)
         outputs = model(batch, capture=learner.capture)
         asked, parts = replace(ablated, output=None), []
-        for target in targets or [model.target(batch)]:
+        for target in targets or [model.resolve_target(batch)]:
             shares = learner.features(model, batch, outputs, target, unit)
             shares = shares.to(torch.promote_types(shares.dtype, torch.float32))
             answers = asked.answers(model, batch, target, present, unit)
@@ -77,4 +77,4 @@ def coefficients(effects: Effects, steps: int = 1000, rate: float = 1e-3, batch:
 
 def disagreement(predictions: Tensor, answers: Tensor) -> Tensor:
     """−mean over rows of Pearson's correlation of [E, M] and [E, M], by population moments."""
-    return -correlations(predictions, answers).mean()
+    return -compute_pearson(predictions, answers).mean()

@@ -12,7 +12,7 @@ from exegete.data.cards import MethodCard
 from exegete.explainers import Explainer
 from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbation.perturbed import How
+from exegete.models.perturbation.run import RemovalMethod
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class KeepOne(Explainer):
     `perturbation`: what happens to the others: `mask`, `remove`, `pad` or `zero`.
     """
 
-    perturbation: How = "mask"
+    perturbation: RemovalMethod = "mask"
     card: ClassVar = MethodCard(name="keep_one", family="perturbation", signed=True, cost="(words + 1) F")
 
     def passes(self, length: int) -> tuple[float, float]:
@@ -34,5 +34,7 @@ class KeepOne(Explainer):
         word = number_units(batch, "word")
         number = torch.arange(-1, max(int(word.max()), 0) + 1, device=batch.device)
         keep = (word == number[:, None, None]) & batch.content  # [words + 1, B, L]; of -1, none
-        probability = model.task.value(model.perturbed(batch, keep | ~batch.content, self.perturbation), target)
+        probability = model.task.score_probabilities(
+            model.predict_perturbed(batch, keep | ~batch.content, self.perturbation), target
+        )
         return spread((probability[1:] - probability[0]).T, word)

@@ -60,9 +60,9 @@ def plans(
     """A line for each method: lengths, units, rows and passes; and what a pass keeps. No weights are read."""
     from exegete.explainers.generated import resolve_unit
     from exegete.explainers.plan import plan_work
-    from exegete.models.loading.weightless import kept_bytes, weightless
+    from exegete.models.loading.without_weights import count_saved_bytes, load_without_weights
 
-    planned = weightless(model, dtype, max_length)
+    planned = load_without_weights(model, dtype, max_length)
     chosen = [resolve_unit(method, unit, {}) for method in ids]
     found = [
         plan_work(planned, example, one, target, size, max_new_tokens, attribute_target=attribute_target)
@@ -70,7 +70,7 @@ def plans(
     ]
     lines = [str(each) for each in found]
     if any(each.backward for each in found):
-        kept = kept_bytes(planned, found[0].prompt_tokens, found[0].response_tokens)
+        kept = count_saved_bytes(planned, found[0].prompt_tokens, found[0].response_tokens)
         known = "an unknown amount" if kept is None else f"{kept / 2**20:.0f} MiB"
         lines.append(f"a forward pass that is gone back through keeps {known} beside the weights")
     return lines

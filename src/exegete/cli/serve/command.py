@@ -208,13 +208,13 @@ def _examples(
     dataset = exegete.load_data(data, split, limit=limit, seed=seed)
     if not models:
         raise ExegeteError("--data needs a --model to explain it")
-    from exegete.models.encoding.labels import in_model_labels
+    from exegete.models.encoding.labels import renumber_labels
     from exegete.studies.compare.compare import add_label_names
 
     model = next(iter(models.values()))
     if model.task.name == "generation":
         return list(dataset)
-    rows = in_model_labels(model, dataset)
+    rows = renumber_labels(model, dataset)
     return add_label_names(model, rows)
 
 

@@ -45,8 +45,8 @@ class GenericAttention(OutputExplainer, SinglePass):
         """The rows are multiplied through from the last layer down: O(N·L²) where one position is read."""
         score = self.score(model, outputs, target)
         blocks = outputs.blocks or outputs.attentions
-        maps = model.mixtures(batch, compute_relevance_maps(score, blocks, keep_graph=keep_graph))
-        readout = model.readout(batch, target).to(maps[-1].dtype)
+        maps = model.scatter_attention(batch, compute_relevance_maps(score, blocks, keep_graph=keep_graph))
+        readout = model.readout_weights(batch, target).to(maps[-1].dtype)
         weights, positions = readout.topk(int((readout > 0).sum(1).max()))
         rows = nn.functional.one_hot(positions, readout.shape[1]).to(readout.dtype)
         if outputs.blocks:

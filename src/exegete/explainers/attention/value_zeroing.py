@@ -13,9 +13,9 @@ from exegete.explainers.attention.weights import select_readout_row
 from exegete.explainers.base import Explainer, Explanation, TargetSelector
 from exegete.explainers.gradients.paths import shift_spans
 from exegete.models import Batch, ExplainedModel
-from exegete.models.passes.layer_calls import LayerCall, layer_calls
-from exegete.models.passes.preserve import attention_type_for
-from exegete.models.perturbation.perturbed import TOKENS_PER_PASS
+from exegete.models.passes.layer_calls import LayerCall, record_layer_calls
+from exegete.models.perturbation.run import TOKENS_PER_PASS
+from exegete.models.state.restore import choose_attention_type
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class ValueZeroing(Explainer):
         target = select_target(None)
         layers: list[Tensor] = []
         for row in range(len(batch)):
-            alone, columns = batch.select([row]).trimmed()
-            with attention_type_for(model.model, alone.length):
+            alone, columns = batch.select([row]).trim_padding()
+            with choose_attention_type(model.model, alone.length):
                 rows = _compute_layer_rows(model, alone, shift_spans(model, columns, target[row : row + 1]))
             layers.append(torch.nn.functional.pad(rows, (columns.start, batch.length - columns.stop)))
         stacked = torch.stack(layers)
@@ -56,7 +56,7 @@ def _compute_layer_rows(model: ExplainedModel, alone: Batch, target: Tensor) -> 
     """[N, L] What the place where the answer is read takes from each position, up to each layer."""
     rolled = torch.eye(alone.length, device=alone.device, dtype=torch.float64)
     rows = []
-    for call in layer_calls(model, alone):
+    for call in record_layer_calls(model, alone):
         rolled = compute_contributions(call) @ rolled
         rows.append(select_readout_row(model, alone, rolled[None], target)[0])
     return torch.stack(rows).to(model.dtype)

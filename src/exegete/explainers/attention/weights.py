@@ -45,7 +45,7 @@ class LayerwiseAttention(SinglePass):
     ) -> Explanation:
         """Also the scores of every layer, unless only the last one's attention was captured."""
         rows = self.layer_scores(model, batch, outputs, target)
-        whole = rows.shape[1] == model.read_attention[0]
+        whole = rows.shape[1] == model.attention_shape[0]
         return Explanation(self.combine_layers(rows), layers=rows.detach() if whole else None)
 
 
@@ -80,7 +80,11 @@ class AttentionLast(LayerwiseAttention):
     def layer_scores(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
         """Each layer's attention from position q, mean over heads: mean_h A^l[q, :]."""
         attended = batch.attended.to(model.dtype)
-        weights = model.readout(batch, target) if self.query == "readout" else attended / attended.sum(1, keepdim=True)
+        weights = (
+            model.readout_weights(batch, target)
+            if self.query == "readout"
+            else attended / attended.sum(1, keepdim=True)
+        )
         return torch.stack([_average_rows(weights, layer) for layer in outputs.attentions], 1)
 
 
@@ -128,7 +132,7 @@ class ScaledAttention(OutputExplainer, SinglePass):
         """mean_h A^N[q, :] ⊙ mean_h ∂f_c/∂A^N[q, :]."""
         last = outputs.blocks[-2:] or outputs.attentions[-1:]
         slopes = gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
-        means, steeps = (model.mixtures(batch, [each.mean(1) for each in maps]) for maps in (last, slopes))
+        means, steeps = (model.scatter_attention(batch, [each.mean(1) for each in maps]) for maps in (last, slopes))
         read = partial(select_readout_row, model, batch, target=target)
         return torch.stack([read(a) * read(slope) for a, slope in zip(means, steeps, strict=True)]).sum(0)
 
@@ -149,8 +153,8 @@ class AttentionRollout(LayerwiseAttention):
 
     def layer_scores(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:
         """A readout's row for each layer is multiplied through from there down: O(N²·L²), no product of matrices."""
-        maps = model.mixtures(batch, [block.mean(1) for block in outputs.blocks or outputs.attentions])
-        readout = model.readout(batch, target).to(maps[-1].dtype)[:, None]
+        maps = model.scatter_attention(batch, [block.mean(1) for block in outputs.blocks or outputs.attentions])
+        readout = model.readout_weights(batch, target).to(maps[-1].dtype)[:, None]
         rows = readout[:, :0]
         for mixture in reversed(maps):
             rows = torch.cat([readout, rows], 1)
@@ -161,7 +165,7 @@ class AttentionRollout(LayerwiseAttention):
 
 def select_readout_row(model: ExplainedModel, batch: Batch, matrix: Tensor, target: Tensor) -> Tensor:
     """The row [B, N] of a matrix [B, L, N] at the position where the answer is read."""
-    weights = model.readout(batch, target).to(matrix.dtype)
+    weights = model.readout_weights(batch, target).to(matrix.dtype)
     return (weights[:, None] @ matrix)[:, 0]
 
 

@@ -27,11 +27,11 @@ from exegete.explainers.attributive_masking.retokenization import Aggregation, R
 from exegete.explainers.base import SinglePass
 from exegete.explainers.learned.learned import CONFIG, WEIGHTS, saved_config
 from exegete.models import Batch, ExplainedModel, Outputs
-from exegete.models.loading.checkpoint import reading
-from exegete.models.loading.digest import weights_digest
-from exegete.models.passes.exclusive import lock_of
-from exegete.models.passes.preserve import evaluating
-from exegete.models.passes.substitute import embeddings_replaced
+from exegete.models.loading.checkpoint import describe_load_errors
+from exegete.models.loading.digest import digest_weights
+from exegete.models.passes.replace_inputs import replace_embeddings
+from exegete.models.state.locks import get_lock
+from exegete.models.state.restore import evaluation_mode
 
 BACKBONE = "backbone"
 
@@ -97,7 +97,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         reader = ExplainedModel(backbone, tokenizer, "classification")
         if reader.is_decoder:
             raise ExegeteError(f"the masking model reads in both directions: {type(backbone).__name__} does not")
-        reader.limit = reader.max_length - 1
+        reader.requested_max_length = reader.max_length - 1
         self.reader, self.read = reader, Retokenizer(reader)
         hidden, spread = int(backbone.config.hidden_size), float(getattr(backbone.config, "initializer_range", 0.02))
         width = int(cast("nn.Embedding", reader.embedding).embedding_dim)
@@ -150,7 +150,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         """Settings, refinement, and a digest of the weights."""
         settings: dict[str, Any] = plain(asdict(self.settings))
         refinement = {name: value for name, value in asdict(self.refinement).items() if value is not None}
-        return settings | refinement | {"digest": weights_digest(self)}
+        return settings | refinement | {"digest": digest_weights(self)}
 
     def with_params(self, **given: Any) -> Self:
         """This one with other parameters of `Refinement`; texts are read as values."""
@@ -184,7 +184,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         last = own.length - 1 - own.attended.long().flip(1).argmax(1, keepdim=True)
         inputs: dict[str, Tensor] = {}
         for name in ("input_ids", "token_type_ids"):
-            if name in own.inputs and self.reader.takes(name):
+            if name in own.inputs and self.reader.accepts(name):
                 fill = self.reader.pad_id if name == "input_ids" else 0
                 values = nn.functional.pad(own.inputs[name], (0, 1), value=fill)
                 inputs[name] = values.scatter(1, last + 1, own.inputs[name].gather(1, last))
@@ -192,7 +192,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         words = self.reader.embedding(inputs["input_ids"])
         place = (last + 1)[..., None].expand(-1, 1, words.shape[-1])
         words = words.scatter(1, place, answer[:, None].to(words.dtype))
-        with embeddings_replaced(self.reader.embedding, words):
+        with replace_embeddings(self.reader.embedding, words):
             encoded: Tensor = self.reader.model(**inputs).last_hidden_state
         return encoded
 
@@ -220,7 +220,7 @@ class AttributiveMasking(nn.Module, SinglePass):
             raise ExegeteError(f"it explains {self.settings.classes} classes, the model has {len(model.labels)}")
         self.to(batch.device)
         answer = answered(model, outputs.logits, target)
-        with lock_of(self), evaluating(self):
+        with get_lock(self), evaluation_mode(self):
             if self.refinement.refine_steps:
                 return refined(self, model, batch, answer, target)
             reading = self.read(model, batch)
@@ -281,7 +281,7 @@ def _require_classifier(model: ExplainedModel) -> None:
 def _encoder(backbone: str | PreTrainedModel, tokenizer: Any) -> tuple[PreTrainedModel, Any]:
     """A fresh encoder with its tokenizer."""
     if isinstance(backbone, str):
-        with reading(backbone, "encoder"):
+        with describe_load_errors(backbone, "encoder"):
             encoder = AutoModel.from_pretrained(backbone, use_safetensors=True)
             return encoder, tokenizer or AutoTokenizer.from_pretrained(backbone)
     if tokenizer is None:

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
-from exegete.models.layers.architecture import layers
+from exegete.models.layers.architecture import get_layers
 
 
 class Known(nn.Module):
@@ -38,7 +38,7 @@ def known_below(backbone: PreTrainedModel, upper: int, run: Callable[[], Any]) -
     Raises:
         ExegeteError: more layers than there are, or a family whose layers share their weights.
     """
-    found = layers(backbone)
+    found = get_layers(backbone)
     if len(set(found)) < len(found):
         raise ExegeteError(f"the layers of {type(backbone).__name__} are one: refine all of it (no refine_layers)")
     if upper > len(found):

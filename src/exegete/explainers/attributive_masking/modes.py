@@ -61,7 +61,7 @@ class SoftMasking(nn.Module):
             return None
         embeddings = model.embed(batch)
         if self.mode == "mask":
-            return model.reference(batch, "mask")
+            return model.embed_reference(batch, "mask")
         if self.mode == "learned":
             assert self.embedding is not None
             return torch.where(batch.content[..., None], self.embedding.to(embeddings), embeddings)
@@ -123,8 +123,8 @@ def _loaded(name: str, device: str) -> _Predictor:
 def _faded(model: ExplainedModel, batch: Batch, keep: Tensor) -> Batch:
     """The batch with attention to each content position weighed by `keep`; each position sees itself in full."""
     family = FAMILIES.get(model.config.model_type)
-    if family is None or not family.weighs_positions:
-        able = sorted(name for name, other in FAMILIES.items() if other.weighs_positions)
+    if family is None or not family.accepts_pairwise_mask:
+        able = sorted(name for name, other in FAMILIES.items() if other.accepts_pairwise_mask)
         raise ExegeteError(
             f"omission cannot be trained for {model.config.model_type}, whose attention takes no weights a position; "
             f"it can for {', '.join(able)}. Use another masking mode"

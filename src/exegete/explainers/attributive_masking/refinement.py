@@ -17,8 +17,8 @@ from exegete.explainers.attributive_masking.frozen_layers import known_below
 from exegete.explainers.attributive_masking.retokenization import Retokenized
 from exegete.explainers.seeding import example_generators
 from exegete.models import Batch, ExplainedModel
-from exegete.models.passes.preserve import weights_fixed
-from exegete.models.passes.readout import answer_only
+from exegete.models.passes.last_layer import skip_unread_positions
+from exegete.models.state.restore import freeze_weights
 
 if TYPE_CHECKING:
     from exegete.explainers.attributive_masking.explainer import AttributiveMasking
@@ -94,7 +94,7 @@ def refined(masking: AttributiveMasking, model: ExplainedModel, batch: Batch, an
     metric = metric_of(masking.refinement.metric or masking.settings.metric)
     found = masking.answers.detach().new_zeros(batch.content.shape)
     for rows in alike(batch, masking.refinement.together):
-        part, columns = batch.select(rows).trimmed()
+        part, columns = batch.select(rows).trim_padding()
         maps = torch.stack(list(trajectory(masking, model, part, answer[rows])))
         found[rows, columns] = best(maps, judged(metric, model, part, maps, target[rows]), metric.card.higher_is_better)
     return found
@@ -196,7 +196,7 @@ class _Case:
         """The sum of the examples' losses; both masks go through the model in one pass."""
         modes, weights = self.masking.masking, self.masking.settings.weights
         reference = self._drawn_reference(step) if modes.mode == "random" else self._reference
-        with weights_fixed(self.model), answer_only(self.model):
+        with freeze_weights(self.model), skip_unread_positions(self.model):
             logits = modes.logits(self.model, self._twice, torch.cat([scores, 1 - scores]), reference)
         kept, without = logits.chunk(2)
         return weights.total(kept, without, self.answer, own, self.reading.own.content).sum()

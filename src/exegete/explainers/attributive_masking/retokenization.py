@@ -11,7 +11,7 @@ from torch import Tensor
 from exegete.data.token_map import token_map
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
-from exegete.models.loading.digest import definition
+from exegete.models.loading.digest import get_tokenizer_definition
 from exegete.models.prompted import PromptedModel
 
 Aggregation = Literal["max", "mean"]
@@ -82,7 +82,10 @@ class Retokenizer:
         if isinstance(model, PromptedModel) or model.is_decoder or tokenizer is None:
             return False
         if self._compared[0] is not tokenizer:
-            self._compared = (tokenizer, definition(tokenizer) == definition(self.reader.tokenizer))
+            self._compared = (
+                tokenizer,
+                get_tokenizer_definition(tokenizer) == get_tokenizer_definition(self.reader.tokenizer),
+            )
         return self._compared[1]
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from exegete.data.cards import MethodCard
 from exegete.errors import unknown
 from exegete.explainers.backward_rules.rules import BackwardRules
-from exegete.models.layers.frozen import Rules
+from exegete.models.layers.backward_rules import DerivativeRules
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,6 @@ class DecompXLinear(BackwardRules):
                 raise unknown(name, getattr(self, name), choices)
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> DerivativeRules:
         """All is held, but for what `gate` says."""
-        return Rules(gate=self.gate)
+        return DerivativeRules(gate=self.gate)

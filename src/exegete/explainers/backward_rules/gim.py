@@ -11,7 +11,7 @@ from torch import Tensor
 from exegete.data.cards import MethodCard
 from exegete.explainers.backward_rules.rules import BackwardRules
 from exegete.models import Batch, ExplainedModel
-from exegete.models.layers.frozen import Rules
+from exegete.models.layers.backward_rules import DerivativeRules
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Gim(BackwardRules):
         _ = self.rules
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> DerivativeRules:
         """Activations keep their own derivatives."""
-        return Rules(attention="shared", gate="both", activations=False, temperature=self.temperature)
+        return DerivativeRules(attention="shared", gate="both", activations=False, temperature=self.temperature)
 
     def origin(self, model: ExplainedModel, batch: Batch) -> Tensor:
         """The baseline's embedding [d] (pictures: [B, L, d])."""
         if model.modality == "image":
-            return model.reference(batch)
+            return model.embed_reference(batch)
         token = find_baseline_token(model) if self.baseline_id is None else self.baseline_id
         found: Tensor = model.embedding(torch.tensor(token, device=batch.device))
         return found

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from exegete.data.cards import MethodCard
 from exegete.explainers.backward_rules.rules import BackwardRules
-from exegete.models.layers.frozen import Rules
+from exegete.models.layers.backward_rules import DerivativeRules
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class AttnLrp(BackwardRules):
     )  # fmt: skip
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> DerivativeRules:
         """Products are shared, and the softmax keeps its derivative."""
-        return Rules(attention="shared", gate="both")
+        return DerivativeRules(attention="shared", gate="both")
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from exegete.explainers.base import (
     embed_with_gradient,
 )
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.layers.architecture import first_layers, layers
-from exegete.models.layers.frozen import HELD, Factors, Rules, frozen
-from exegete.models.passes.inputs import inputs_of
-from exegete.models.passes.readout import answer_only
+from exegete.models.layers.architecture import get_first_layers, get_layers
+from exegete.models.layers.backward_rules import LINEAR_RULES, DerivativeRules, HeldFactors, apply_backward_rules
+from exegete.models.passes.last_layer import skip_unread_positions
+from exegete.models.passes.module_inputs import intercept_inputs
 
 CAPTURE = Capture(differentiable_twice=True)
 
@@ -41,9 +41,9 @@ class BackwardRules(DimensionwiseExplainer):
     start: Literal["hidden", "embeddings"] = "embeddings"
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> DerivativeRules:
         """Where derivatives depart from the ordinary ones."""
-        return HELD
+        return LINEAR_RULES
 
     def passes(self, length: int) -> tuple[float, float]:
         """One forward and one backward pass."""
@@ -62,7 +62,7 @@ class BackwardRules(DimensionwiseExplainer):
 
     def override_derivatives(self, model: ExplainedModel) -> AbstractContextManager[None]:
         """Each pass measures its own factors."""
-        return frozen(model.model, Factors(), self.rules)
+        return apply_backward_rules(model.model, HeldFactors(), self.rules)
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """⟨x_k, ∇̃_k z⟩, at the start and at every layer, from a pass that answers as ever."""
@@ -78,15 +78,15 @@ class BackwardRules(DimensionwiseExplainer):
         self, model: ExplainedModel, batch: Batch, targets: Sequence[TargetSelector]
     ) -> list[Explanation]:
         keep_graph = torch.is_grad_enabled()
-        factors = self._record_factors(model, batch) if keep_graph else Factors()
+        factors = self._record_factors(model, batch) if keep_graph else HeldFactors()
         with (
             torch.enable_grad(),
-            frozen(model.model, factors, self.rules),
+            apply_backward_rules(model.model, factors, self.rules),
             self._capture_layer_inputs(model, keep_graph) as inputs,
         ):
             embedded = self.start == "embeddings"
             embeddings = embed_with_gradient(model, batch, keep_graph=keep_graph) if embedded else None
-            with answer_only(model):
+            with skip_unread_positions(model):
                 outputs = model(batch, embeddings, CAPTURE)
         logits, found = outputs.logits.detach(), []
         for left, select_target in zip(range(len(targets) - 1, -1, -1), targets, strict=True):
@@ -100,7 +100,7 @@ class BackwardRules(DimensionwiseExplainer):
                 shares = self._compute_contributions(model, batch, slopes, points, embedded=embedded)
                 scores = self.aggregate_dimensions(shares)[:, : batch.length]
                 rest = (score - shares[:, : batch.length].sum((1, 2))).detach()
-            layered = None if model.two_stacks else self._stack_layers(batch, slopes[-len(inputs) :], inputs)
+            layered = None if model.is_encoder_decoder else self._stack_layers(batch, slopes[-len(inputs) :], inputs)
             found.append(Explanation(scores, layers=layered, bias=rest, logits=logits))
         return found
 
@@ -109,9 +109,9 @@ class BackwardRules(DimensionwiseExplainer):
     ) -> Tensor:
         """[B, L, d] Slopes times what they start from, of both sides where there are two."""
         origin = self.origin(model, batch)
-        starts = points[: 2 if model.two_stacks and not embedded else 1]
+        starts = points[: 2 if model.is_encoder_decoder and not embedded else 1]
         moved = [slope * (x if origin is None else x - origin) for slope, x in zip(slopes, starts, strict=False)]
-        return model.in_row(batch, moved)
+        return model.scatter_states(batch, moved)
 
     def _stack_layers(self, batch: Batch, slopes: Sequence[Tensor], inputs: Sequence[Tensor]) -> Tensor | None:
         """[B, N, L] At the inputs of every layer; BigBird pads to full blocks, whence nothing comes."""
@@ -126,16 +126,16 @@ class BackwardRules(DimensionwiseExplainer):
         """The inputs of the layers; where the start is the first one, nothing is asked of what came before it."""
 
         def change(call: int, value: Tensor) -> Tensor:
-            first = (call == 0 or model.two_stacks) and self.start == "hidden"
+            first = (call == 0 or model.is_encoder_decoder) and self.start == "hidden"
             return value.detach().requires_grad_() if first and not (keep_graph and value.requires_grad) else value
 
-        watched = first_layers(model.model) if model.two_stacks else layers(model.model)
-        with inputs_of(watched, change) as inputs:
+        watched = get_first_layers(model.model) if model.is_encoder_decoder else get_layers(model.model)
+        with intercept_inputs(watched, change) as inputs:
             yield inputs
 
-    def _record_factors(self, model: ExplainedModel, batch: Batch) -> Factors:
+    def _record_factors(self, model: ExplainedModel, batch: Batch) -> HeldFactors:
         """The factors to hold the network at, with their graphs."""
-        factors = Factors(record=True)
-        with frozen(model.model, factors, self.rules), answer_only(model):
+        factors = HeldFactors(record=True)
+        with apply_backward_rules(model.model, factors, self.rules), skip_unread_positions(model):
             model(batch, capture=CAPTURE)
         return factors.replayed()

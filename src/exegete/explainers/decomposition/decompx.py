@@ -18,7 +18,7 @@ from exegete.explainers.decomposition.feed_forward import Activation
 from exegete.explainers.decomposition.heads import propagate_head
 from exegete.explainers.decomposition.trace import Trace, stack_readout_rows, trace_examples
 from exegete.models import Batch, ExplainedModel
-from exegete.models.layers.layer_parts import head_parts
+from exegete.models.layers.layer_parts import get_head_parts
 from exegete.models.token_heads import Tagging
 
 
@@ -133,15 +133,15 @@ class DecompXClassifier(DecompX):
             state, point = apply_norm(trace.final, state, before, self.bias), trace.final(before)
         weights = readout[:, needed].to(point.dtype)
         pooled = torch.einsum("qr,rkd->qkd", weights, state)
-        return propagate_head(head_parts(model.model), pooled, weights @ point, self.bias, self.head_activation)
+        return propagate_head(get_head_parts(model.model), pooled, weights @ point, self.bias, self.head_activation)
 
     def _select_target_scores(
         self, model: ExplainedModel, classes: Tensor, target: Tensor, batch: Batch, number: int
     ) -> Tensor:
         """Contributions [K] to the target's logit; of a span to its start and end, of tags to each word's, together."""
         if isinstance(model.task, Tagging):
-            assert batch.read is not None
-            return model.task.total(classes[: int(batch.read[number].sum())], target)
+            assert batch.readout_mask is not None
+            return model.task.sum_over_words(classes[: int(batch.readout_mask[number].sum())], target)
         if model.task.name == "span":
             return classes[0, :, 0] + classes[1, :, 1]
         return model.task.pick(classes[0], target.expand(classes.shape[1], *target.shape))
@@ -152,10 +152,10 @@ def make_readout_weights(model: ExplainedModel, batch: Batch, target: Tensor) ->
 
     For spans the start and the end; for tags each word, with zeros behind the last.
     """
-    if isinstance(model.task, Tagging) and batch.read is not None:
-        read = batch.read.long()
+    if isinstance(model.task, Tagging) and batch.readout_mask is not None:
+        read = batch.readout_mask.long()
         rows = torch.nn.functional.one_hot((read.cumsum(1) - 1).masked_fill(read == 0, int(read.sum(1).max())))
         return rows[..., : int(read.sum(1).max())].transpose(1, 2).to(model.dtype)
     if model.task.name == "span":
         return torch.nn.functional.one_hot(target, batch.length).to(model.dtype)
-    return model.readout(batch, target)[:, None]
+    return model.readout_weights(batch, target)[:, None]

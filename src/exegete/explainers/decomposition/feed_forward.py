@@ -36,8 +36,8 @@ def compute_slopes(parts: LayerParts, point: Tensor, activation: Activation) -> 
     name = parts.activation
     if parts.gate is not None:
         height = parts.gate(point)
-        return activations.slope(name)(height) * height
-    return activations.slope("relu" if activation == "relu" else name)(parts.into(point))
+        return activations.get_slope(name)(height) * height
+    return activations.get_slope("relu" if activation == "relu" else name)(parts.into(point))
 
 
 def _propagate_folded(parts: LayerParts, components: Tensor, theta: Tensor, bias: str) -> Tensor:
@@ -56,7 +56,7 @@ def _propagate_in_steps(
 ) -> Tensor:
     wide = biases.add_bias(bias, components @ parts.into.weight.T, parts.into.bias)
     if activation == "tangent" and parts.gate is None:
-        steepness, height = activations.tangent(parts.activation, parts.into(point))
+        steepness, height = activations.compute_tangent(parts.activation, parts.into(point))
         wide = biases.add_bias(bias, wide.mul_(steepness[:, None]), height)
     else:
         wide.mul_(compute_slopes(parts, point, activation)[:, None])

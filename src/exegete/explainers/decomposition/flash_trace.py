@@ -52,7 +52,7 @@ class FlashTrace(Explainer):
         """Example by example, without padding."""
         passed = trace_examples(model, batch)
         target = select_target(passed.logits)
-        readout = model.readout(batch, target)
+        readout = model.readout_weights(batch, target)
         own = self.sinks == "own" and batch.response is not None
         sinks = readout.roll(1, 1) if own else readout
         reasoning, asked = _split_response(batch, target)

@@ -21,10 +21,10 @@ def propagate_head(
     if parts.dense is not None:
         components = biases.add_bias(bias, components @ parts.dense.weight.T, parts.dense.bias)
         height = parts.dense(point)
-        steepness = activations.slope(parts.activation)(height)
+        steepness = activations.get_slope(parts.activation)(height)
         point = steepness * height
         if activation == "tangent":
-            steepness, rest = activations.tangent(parts.activation, height)
+            steepness, rest = activations.compute_tangent(parts.activation, height)
             components = biases.add_bias(bias, components * steepness[:, None], rest)
         else:
             components = components * steepness[:, None]

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from exegete.explainers.base import TargetSelector
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.layers.architecture import architecture_of, layers, part
-from exegete.models.layers.layer_parts import LayerParts, Norm, layer_parts, norm, wide
-from exegete.models.passes.inputs import inputs_of
+from exegete.models.layers.architecture import get_architecture, get_layers, get_module
+from exegete.models.layers.layer_parts import LayerParts, Norm, get_layer_parts, to_float32, to_norm
+from exegete.models.passes.module_inputs import intercept_inputs
 
 CAPTURE = Capture(attentions=True, heads=True)
 
@@ -90,15 +90,15 @@ class Traces:
 
 def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
     """One forward pass over the batch; its examples come one at a time, without their padding."""
-    blocks = layers(model.model)
-    found = architecture_of(model.model)
-    norms = [[part(block, path) for block in blocks] for path in found.norms]
-    with inputs_of(blocks) as x, inputs_of(norms[0]) as first, inputs_of(norms[1]) as second:
-        final = [part(model.model.base_model, found.final_norm)] if found.final_norm else []
-        with inputs_of(final) as last:
+    blocks = get_layers(model.model)
+    found = get_architecture(model.model)
+    norms = [[get_module(block, path) for block in blocks] for path in found.norms]
+    with intercept_inputs(blocks) as x, intercept_inputs(norms[0]) as first, intercept_inputs(norms[1]) as second:
+        final = [get_module(model.model.base_model, found.final_norm)] if found.final_norm else []
+        with intercept_inputs(final) as last:
             outputs = model(batch, capture=CAPTURE)
     middle, end = (second, [*x[1:], *last]) if found.norm_first else (first, second)
-    parts = [layer_parts(model.model, block) for block in blocks]
+    parts = [get_layer_parts(model.model, block) for block in blocks]
 
     def trace(row: int) -> Trace:
         positions = batch.attended[row].nonzero().flatten()
@@ -106,13 +106,13 @@ def trace_examples(model: ExplainedModel, batch: Batch) -> Traces:
         states = (
             LayerState(
                 parts[n],
-                wide(outputs.attentions[n][row][:, here][:, :, here]),
-                wide(outputs.values[n][row][:, here]),
-                *(wide(tensors[n][row, here]) for tensors in (x, middle, end)),
+                to_float32(outputs.attentions[n][row][:, here][:, :, here]),
+                to_float32(outputs.values[n][row][:, here]),
+                *(to_float32(tensors[n][row, here]) for tensors in (x, middle, end)),
             )
             for n in range(len(blocks))
         )
-        return Trace(tuple(states), positions, norm(final[0]) if final else None, wide(outputs.logits[row]))
+        return Trace(tuple(states), positions, to_norm(final[0]) if final else None, to_float32(outputs.logits[row]))
 
     return Traces(outputs.logits, map(trace, range(len(batch))))
 
@@ -125,7 +125,7 @@ def stack_readout_rows(
     rows: Callable[[Trace, Tensor], Tensor],
 ) -> Tensor:
     """[B, N, L] The `rows` [N, l] of each trace at the weights [l] of its l positions, in the batch's columns."""
-    readout = model.readout(batch, select_target(found.logits))
+    readout = model.readout_weights(batch, select_target(found.logits))
     pairs = zip(found, readout, strict=True)
     return torch.stack([one.spread(rows(one, weights[one.positions]), batch.length) for one, weights in pairs])
 

@@ -15,7 +15,7 @@ from exegete.explainers.base import DimensionwiseExplainer
 from exegete.explainers.gradients.captum_model import ScoreOfEmbeddings
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import Reference
-from exegete.models.passes.exclusive import PROCESS
+from exegete.models.state.locks import PROCESS_LOCK
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class DeepLift(DimensionwiseExplainer):
     def _contributions(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """[B, L, d] What Captum says, without a graph; its hooks are gone afterwards, also when it raises."""
         embeddings = model.embed(batch).detach().requires_grad_()
-        reference = model.reference(batch, self.baselines).detach()
-        with PROCESS, warnings.catch_warnings(), torch.enable_grad():
+        reference = model.embed_reference(batch, self.baselines).detach()
+        with PROCESS_LOCK, warnings.catch_warnings(), torch.enable_grad():
             warnings.filterwarnings("ignore", "Setting forward, backward hooks", UserWarning)
             explainer = CaptumDeepLift(ScoreOfEmbeddings(model, batch, target))
             contributions: Tensor = explainer.attribute(embeddings, reference)

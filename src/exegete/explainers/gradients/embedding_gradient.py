@@ -11,7 +11,7 @@ from torch import Tensor
 
 from exegete.explainers.base import OutputExplainer, SinglePass, embed_with_gradient, gradient
 from exegete.models import Batch, ExplainedModel, Outputs
-from exegete.models.passes.readout import answer_only
+from exegete.models.passes.last_layer import skip_unread_positions
 
 TOKENS_PER_BACKWARD_PASS, FEWEST_TARGETS = 768, 4
 """Tokens that a backward pass for several targets goes through, and the fewest targets that are worth one.
@@ -53,7 +53,7 @@ class EmbeddingGradient(OutputExplainer, SinglePass):
         together = count_targets_per_pass(batch.attended.numel())
         if min(together, len(targets)) == 1:
             return super().compute_each(model, batch, targets)
-        with torch.enable_grad(), answer_only(model):
+        with torch.enable_grad(), skip_unread_positions(model):
             outputs = model(batch, embed_with_gradient(model, batch, keep_graph=False), self.capture)
             scores = torch.stack([self.score(model, outputs, target).sum() for target in targets])
         embeddings, found = outputs.embeddings, list[Tensor]()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from exegete.explainers.base import DimensionwiseExplainer, Explainer
 from exegete.models import Batch, ExplainedModel
-from exegete.models.passes.forward_mode import PASSES_A_PART, moved
+from exegete.models.passes.forward_mode import PASSES_PER_PART, compute_directional_derivatives
 
 NO_FORWARD_DERIVATIVE = "forward AD"
 """Words of torch's error for an operation whose derivative it cannot carry forward."""
@@ -22,7 +22,7 @@ def is_forward_cheaper(method: Explainer, targets: int, parts: int) -> bool:
     """
     if not isinstance(method, DimensionwiseExplainer) or method.aggregate != "sum" or method.output == "prob":
         return False
-    return type(method).points is not DimensionwiseExplainer.points and PASSES_A_PART * parts < targets
+    return type(method).points is not DimensionwiseExplainer.points and PASSES_PER_PART * parts < targets
 
 
 @torch.no_grad()
@@ -36,7 +36,7 @@ def sum_scores_forward(
     """
     if not isinstance(method, DimensionwiseExplainer):
         return None
-    with model.evaluating():
+    with model.evaluation_mode():
         explained = model.with_output(method.output)
         points = method.points(explained, batch)
         if points is None:
@@ -45,7 +45,7 @@ def sum_scores_forward(
         try:
             with method.override_derivatives(explained):
                 for at, direction in points:
-                    slopes = moved(explained, batch, at, direction, parts & batch.content)
+                    slopes = compute_directional_derivatives(explained, batch, at, direction, parts & batch.content)
                     total = slopes if total is None else total + slopes
         except NotImplementedError as error:
             if NO_FORWARD_DERIVATIVE not in str(error):

@@ -17,7 +17,7 @@ from exegete.explainers.gradients.paths import shift_spans
 from exegete.explainers.seeding import example_seeds
 from exegete.models import Batch, ExplainedModel
 from exegete.models.explained import Reference
-from exegete.models.passes.preserve import drawing
+from exegete.models.state.restore import isolate_random_state
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class GradientShap(DimensionwiseExplainer):
         """Captum's attributions of each example with its own seed, taken together over d."""
         scores = model.embed(batch).new_zeros(batch.content.shape)
         for row, seed in enumerate(example_seeds(batch, self.seed)):
-            alone, columns = batch.select([row]).trimmed()
+            alone, columns = batch.select([row]).trim_padding()
             scores[row, columns] = self._alone(model, alone, shift_spans(model, columns, target[row : row + 1]), seed)[
                 0
             ]
@@ -66,9 +66,9 @@ class GradientShap(DimensionwiseExplainer):
     def _alone(self, model: ExplainedModel, alone: Batch, target: Tensor, seed: int) -> Tensor:
         """[1, L] of an example without padding."""
         embeddings = model.embed(alone).detach().requires_grad_()
-        either = torch.cat([model.reference(alone, self.baselines), embeddings]).detach()
+        either = torch.cat([model.embed_reference(alone, self.baselines), embeddings]).detach()
         explainer = CaptumGradientShap(ScoreOfEmbeddings(model, alone, target))
-        with drawing(), torch.enable_grad():
+        with isolate_random_state(), torch.enable_grad():
             torch.manual_seed(seed)
             np.random.seed(seed % (1 << 32))  # noqa: NPY002  (Captum draws from the global generator)
             contributions: Tensor = explainer.attribute(

@@ -102,7 +102,7 @@ class IntegratedGradients(DimensionwiseExplainer):
         """Reference and input [B, L, d]."""
         keep_graph = torch.is_grad_enabled()
         end = embed_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
-        return model.reference(batch, self.baselines), end
+        return model.embed_reference(batch, self.baselines), end
 
     def _contributions(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:
         """[B, L, d] Every embedding dimension's share of f(end) − f(start), with a fixed number of points."""

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from exegete.explainers.base import gradient
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.passes.readout import answer_only
-from exegete.models.perturbation.perturbed import TOKENS_PER_PASS
+from exegete.models.passes.last_layer import skip_unread_positions
+from exegete.models.perturbation.run import TOKENS_PER_PASS
 
 TOKENS_WORTH_A_PASS = {"cpu": 32, "cuda": 4096}
 Rule = Literal["gausslegendre", "riemann_middle", "riemann_trapezoid"]
@@ -50,8 +50,8 @@ def gradients_at(
     keep_graph = torch.is_grad_enabled()
     capture = Capture(differentiable_twice=keep_graph)
     for index in _pack_points(batch, rows, points_per_pass):
-        part, columns = batch.select(rows[index]).trimmed()
-        with torch.enable_grad(), answer_only(model):
+        part, columns = batch.select(rows[index]).trim_padding()
+        with torch.enable_grad(), skip_unread_positions(model):
             inputs = at(index)[:, columns]
             inputs = inputs if keep_graph and inputs.requires_grad else inputs.detach().requires_grad_()
             score = model.task.score(
@@ -68,8 +68,8 @@ def scores_at(
     """[M] The target's score at each point, without its gradient; arguments as for `gradients_at`."""
     parts, capture = [], Capture(differentiable_twice=torch.is_grad_enabled())
     for index in _pack_points(batch, rows, None):
-        part, columns = batch.select(rows[index]).trimmed()
-        with answer_only(model):
+        part, columns = batch.select(rows[index]).trim_padding()
+        with skip_unread_positions(model):
             logits = model(part, at(index)[:, columns], capture).logits
         parts.append((index, model.task.score(logits, shift_spans(model, columns, target[rows[index]]))))
     order = torch.cat([index for index, _ in parts])

@@ -52,7 +52,7 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
         target = select_target(None)
         keep_graph = torch.is_grad_enabled()
         end = embed_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
-        start = model.reference(batch, self.baselines)
+        start = model.embed_reference(batch, self.baselines)
         drops = self._drops(model, batch, target, start, end)
         if self.n_steps == "auto":
             return Explanation(drops, torch.zeros_like(drops[:, 0]).detach())

@@ -39,7 +39,7 @@ class AttentionToSource(LearnedAttention, Fitted):
     @classmethod
     def untrained(cls, model: ExplainedModel, **options: Any) -> Self:
         """The mean over all heads."""
-        return cls(*model.read_attention, **options)
+        return cls(*model.attention_shape, **options)
 
     @property
     def capture(self) -> Capture:

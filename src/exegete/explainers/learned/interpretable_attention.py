@@ -125,7 +125,7 @@ class InterpretableAttention(LearnedAttention):
         if self.mix != "literal":
             raise ExegeteError("only mix='literal' has scales to calibrate")
         self.scales = (1.0, 1.0)
-        with model.evaluating():
+        with model.evaluation_mode():
             outputs = model(batch, capture=replace(self.capture, differentiable_twice=False))
         self.check(outputs)
         grid, places = self._head_grid(model, batch, outputs), explained_places(batch, self.special_tokens)

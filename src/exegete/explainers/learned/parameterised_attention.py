@@ -64,7 +64,7 @@ class ParameterisedAttention(LearnedAttention):
         cls, model: ExplainedModel, layers: Layers = "all", normaliser: Normaliser = "sparsemax", **options: Any
     ) -> Self:
         """The untrained explainer for a model: a mean over the heads of all layers or of the last."""
-        return cls(*model.read_attention, normaliser, layers, **options)
+        return cls(*model.attention_shape, normaliser, layers, **options)
 
     def head_weights(self) -> Tensor:
         """λ [N, H], or [1, H] of the last layer; adds up to 1 unless nothing normalises it."""

@@ -18,7 +18,7 @@ from exegete.explainers.base import OutputExplainer
 from exegete.explainers.seeding import example_generators
 from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbation.perturbed import How
+from exegete.models.perturbation.run import RemovalMethod
 
 POSITIONS_PER_CALL = 1 << 22
 FEWEST = 4
@@ -46,7 +46,7 @@ class CoalitionMethod(OutputExplainer):
 
     n_samples: int = 500
     granularity: Granularity = "word"
-    perturbation: How = "remove"
+    perturbation: RemovalMethod = "remove"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -102,20 +102,20 @@ def coalition_values(
     target: Tensor,
     present: Tensor,
     unit: Tensor,
-    how: How,
+    how: RemovalMethod,
     value: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
     """[M, B] The target's probability with only the `present` [M, B, U] units of each example; `unit` [B, L].
 
     `value`: another number than the task's own, from answers and target.
     """
-    value = value or model.task.value
+    value = value or model.task.score_probabilities
     present = torch.nn.functional.pad(present, (1, 0), value=True)
     index = (unit + 1)[None]
     size = max(1, POSITIONS_PER_CALL // unit.numel())
-    with model.remember():
+    with model.cache_perturbed():
         answers = [
-            value(model.perturbed(batch, part.gather(2, index.expand(len(part), -1, -1)), how), target)
+            value(model.predict_perturbed(batch, part.gather(2, index.expand(len(part), -1, -1)), how), target)
             for part in present.split(size)
         ]
     return torch.cat(answers)

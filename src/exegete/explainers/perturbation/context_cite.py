@@ -18,7 +18,7 @@ from exegete.explainers.base import Explanation, OutputExplainer, TargetSelector
 from exegete.explainers.perturbation.coalitions import coalition_values
 from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbation.perturbed import How
+from exegete.models.perturbation.run import RemovalMethod
 from exegete.models.tasks import Task
 
 TOLERANCE = 1e-10
@@ -50,7 +50,7 @@ class ContextCite(OutputExplainer):
 
     n_samples: int = 64
     granularity: Granularity | None = None
-    perturbation: How = "remove"
+    perturbation: RemovalMethod = "remove"
     keep: float = 0.5
     alpha: float = 0.01
     seed: int = 0
@@ -98,7 +98,9 @@ class ContextCite(OutputExplainer):
     def answers(self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor, unit: Tensor) -> Tensor:
         """[M, B] f with only the `present` [M, B, U] units."""
         plain = self.output is not None or batch.foil is not None or model.task.name in ("regression", "span")
-        value = model.task.value if plain else lambda answers, target: log_odds(model.task, answers, target)
+        value = (
+            model.task.score_probabilities if plain else lambda answers, target: log_odds(model.task, answers, target)
+        )
         return coalition_values(model, batch, target, present, unit, self.perturbation, value)
 
 
@@ -127,7 +129,7 @@ def log_odds(task: Task, answers: Tensor, target: Tensor) -> Tensor:
     if task.is_contrast(target):
         first, second = (log_odds(task, answers, each) for each in target.unbind(-1))
         return first - second
-    chance = task.with_output("log_prob").value(answers, target)
+    chance = task.with_output("log_prob").score_probabilities(answers, target)
     chance = chance.clamp(max=-torch.finfo(chance.dtype).eps / 2).double()
     return chance - (-chance.expm1()).log()
 

@@ -12,7 +12,7 @@ from exegete.data.granularity import Granularity
 from exegete.explainers.base import Explanation, OutputExplainer, TargetSelector
 from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbation.perturbed import How, perturbed_logits
+from exegete.models.perturbation.run import RemovalMethod, run_perturbed
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Occlusion(OutputExplainer):
 
     returns_logits: ClassVar[bool] = True
     granularity: Granularity = "word"
-    perturbation: How = "mask"
+    perturbation: RemovalMethod = "mask"
     card: ClassVar = MethodCard(
         name="occlusion",
         family="perturbation",
@@ -47,6 +47,6 @@ class Occlusion(OutputExplainer):
         number = torch.arange(-1, max(int(unit.max()), 0) + 1, device=batch.device)
         keep = unit != number[:, None, None]
         keep[0] = True
-        logits = perturbed_logits(model, batch, keep, self.perturbation)
-        value = model.task.value(model.task.probabilities(logits), select_target(logits[0]))
+        logits = run_perturbed(model, batch, keep, self.perturbation)
+        value = model.task.score_probabilities(model.task.probabilities(logits), select_target(logits[0]))
         return Explanation(spread((value[0] - value[1:]).T, unit), logits=logits[0])

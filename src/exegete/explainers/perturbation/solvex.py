@@ -18,7 +18,7 @@ from exegete.explainers.perturbation.beam import Beam, grow
 from exegete.explainers.perturbation.coalitions import coalition_values
 from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbation.perturbed import How
+from exegete.models.perturbation.run import RemovalMethod
 
 Objective = Literal["comprehensiveness", "sufficiency", "difference", "log_odds"]
 NOTHING = 1e-6
@@ -46,7 +46,7 @@ class Solvex(Explainer):
     objective: Objective = "difference"
     beam: int = 50
     granularity: Granularity = "word"
-    perturbation: How | None = None
+    perturbation: RemovalMethod | None = None
     card: ClassVar = MethodCard(
         name="solvex",
         label="SolvEx",
@@ -76,7 +76,7 @@ class Solvex(Explainer):
         unit = number_units(batch, self.granularity)
         beams = [Beam(int(count) + 1, self.beam) for count in unit.max(1).values]
         width = max(1, *(beam.count for beam in beams))
-        with model.remember():
+        with model.cache_perturbed():
             grow(beams, lambda taken: self._gains(model, batch, target, taken, unit).round(DIGITS))
             drops = self._drops(model, batch, target, unit, width)
         ranks = [_shifted(beam.ranks(), drop[: beam.count]) for beam, drop in zip(beams, drops, strict=True)]

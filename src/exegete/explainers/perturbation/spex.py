@@ -20,7 +20,7 @@ from exegete.explainers.perturbation.coalitions import FEWEST, coalition_values
 from exegete.explainers.seeding import example_generators
 from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbation.perturbed import How
+from exegete.models.perturbation.run import RemovalMethod
 
 NOTHING = 1e-12
 FEWEST_FITTED = 64  # what leaves of 20 samples can be split on in each of five folds
@@ -53,7 +53,7 @@ class Spex(OutputExplainer):
 
     n_samples: int = 512
     granularity: Granularity = "word"
-    perturbation: How = "remove"
+    perturbation: RemovalMethod = "remove"
     seed: int = 0
     card: ClassVar = MethodCard(
         name="spex",

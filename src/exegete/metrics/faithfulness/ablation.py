@@ -16,7 +16,7 @@ from exegete.errors import ExegeteError, unknown
 from exegete.explainers.perturbation.context_cite import numbered_sets
 from exegete.metrics.faithfulness.unit_order import AlongOrder, ByUnits
 from exegete.models import Batch, ExplainedModel
-from exegete.models.ranks import spearman
+from exegete.models.rank_correlation import compute_spearman
 
 LOWEST = -104.0
 Sets = Literal["random", "leave_one_out"]
@@ -127,4 +127,4 @@ def lds(scores: Tensor, present: Tensor, answers: Tensor, looked_at: Tensor | No
     """
     foretold = (present * scores).sum(-1).T
     every = torch.ones_like(foretold, dtype=torch.bool)
-    return spearman(foretold, answers.T, every if looked_at is None else looked_at)
+    return compute_spearman(foretold, answers.T, every if looked_at is None else looked_at)

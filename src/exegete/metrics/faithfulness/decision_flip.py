@@ -53,6 +53,6 @@ class DecisionFlip(ByUnits):
         found = [
             model.task.predict(answers.clamp(min=lowest).log(), batch)
             for part in there.split(max(1, POSITIONS_PER_CALL // index.numel()))
-            for answers in model.perturbed(batch, part.gather(2, index.expand(len(part), -1, -1)), self.how)
+            for answers in model.predict_perturbed(batch, part.gather(2, index.expand(len(part), -1, -1)), self.how)
         ]
         return torch.stack(found)

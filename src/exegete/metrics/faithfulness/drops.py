@@ -12,7 +12,7 @@ from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
 from exegete.metrics.faithfulness.erasure import AtBudget, Erasure, OverBudgets, Probability, with_all
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbation.perturbed import How
+from exegete.models.perturbation.run import RemovalMethod
 
 LOWEST = 1e-12  # the bounds of log_odds are its logarithm
 
@@ -96,7 +96,7 @@ class AopcDifference(Differences, OverBudgets):
 class LogOdds(AtBudget):
     """log p(x with the top replaced) − log p(x), with p never below 1e-12 (Shrikumar et al. 2017)."""
 
-    how: How = "mask"
+    how: RemovalMethod = "mask"
     card: ClassVar = MetricCard(
         name="log_odds", label="Log-odds", family="faithfulness", higher_is_better=False, paper="Shrikumar et al. 2017",
         bounds=(-27.631021115928547, 27.631021115928547),

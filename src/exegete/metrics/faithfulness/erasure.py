@@ -1,8 +1,8 @@
 """The effect of erasing positions on the model's answer, the common ground of the faithfulness metrics.
 
-Positions are erased, and the model is asked again, with `ExplainedModel.perturbed`: special tokens always stay. p(·) is
-the target's probability; regressions have none, so there it is the value itself, and the bounds on cards do not hold.
-A budget that rounds to no position at all scores 0 by definition.
+Positions are erased, and the model is asked again, with `ExplainedModel.predict_perturbed`: special tokens always stay.
+p(·) is the target's probability; regressions have none, so there it is the value itself, and the bounds on cards do
+not hold. A budget that rounds to no position at all scores 0 by definition.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from exegete.errors import unknown
 from exegete.metrics.base import Metric, checked
 from exegete.metrics.ranking import Rounding, checked_fractions, top_fraction
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbation.perturbed import How
+from exegete.models.perturbation.run import RemovalMethod
 
 Divisor = Literal["bins", "bins_plus_one"]
 Probability = Callable[[Tensor], Tensor]
@@ -35,15 +35,15 @@ class Erasure(Metric):
     tokens are ranked and erased.
     """
 
-    how: How = "remove"
+    how: RemovalMethod = "remove"
     rounding: Rounding = "ceil"
     keep_question: bool = False
     alone: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         checked_fractions(self.fractions())
-        if self.how not in get_args(How):
-            raise unknown("perturbation", self.how, get_args(How))
+        if self.how not in get_args(RemovalMethod):
+            raise unknown("perturbation", self.how, get_args(RemovalMethod))
         if self.rounding not in get_args(Rounding):
             raise unknown("rounding", self.rounding, get_args(Rounding))
 
@@ -70,7 +70,7 @@ class Erasure(Metric):
         chosen = top_fraction(attribution, batch, self.fractions(), self.rounding)
 
         def p(keep: Tensor) -> Tensor:
-            return model.task.probability(model.perturbed(batch, keep, self.how), target).double()
+            return model.task.probability(model.predict_perturbed(batch, keep, self.how), target).double()
 
         return self.effect(p, chosen).masked_fill(~chosen.any(-1), 0.0)
 
@@ -85,7 +85,7 @@ class Erasure(Metric):
     ) -> dict[float, Tensor]:
         """The value [B] at each budget; arguments and NaN as in `judge`."""
         case = checked(model, batch, attribution, target)
-        with torch.no_grad(), model.remember():
+        with torch.no_grad(), model.cache_perturbed():
             points = self.points(model, batch, case.attribution, case.target)
         return {budget: case.blanked(point) for budget, point in zip(self.fractions(), points, strict=True)}
 

@@ -66,7 +66,7 @@ class FFidelity(ByUnits):
         judge = self.judge_of(model)
         ordered = self.ordered(batch, attribution)
         taken = self.taken(batch, ordered)
-        with judge.remember():
+        with judge.cache_perturbed():
             answers = self.probability(judge, batch, target, torch.cat([torch.ones_like(taken[:1]), ~taken]))
         return {self.name: (answers[0] - answers[1:]).mean(0).float()}
 

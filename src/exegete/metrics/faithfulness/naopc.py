@@ -23,8 +23,8 @@ from exegete.explainers.perturbation.beam import Beam, grow
 from exegete.explainers.perturbation.coalitions import coalition_values
 from exegete.metrics.faithfulness.unit_order import ByUnits
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbation.perturbed import How
-from exegete.models.perturbation.removal import Deletion
+from exegete.models.perturbation.inputs import Deletion
+from exegete.models.perturbation.run import RemovalMethod
 
 EXACT = 10
 NOTHING = 1e-9
@@ -59,10 +59,10 @@ class Naopc(ByUnits):
     def limits(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """[B, 2] The lowest and the highest AOPC over all orders, in float64.
 
-        Inside `model.remember()` an example's are found once, for all methods and metrics that ask.
+        Inside `model.cache_perturbed()` an example's are found once, for all methods and metrics that ask.
         """
-        with model.remember():
-            memory = model.memory
+        with model.cache_perturbed():
+            memory = model.perturbation_cache
             assert memory is not None
             names = self._names(model, batch, target)
             new = list({name: row for row, name in enumerate(names) if name not in memory}.values())
@@ -171,7 +171,9 @@ def _signed(drops: Drops, sign: float, taken: Tensor) -> Floats:
     return sign * drops(taken)
 
 
-def _drops(model: ExplainedModel, batch: Batch, target: Tensor, unit: Tensor, how: How, taken: Tensor) -> Floats:
+def _drops(
+    model: ExplainedModel, batch: Batch, target: Tensor, unit: Tensor, how: RemovalMethod, taken: Tensor
+) -> Floats:
     """[B, M] Δ of taking units [M, B, U] away."""
     present = torch.cat([torch.ones_like(taken[:1]), ~taken]).to(batch.device)
     values = coalition_values(model, batch, target, present, unit, how).double().cpu().numpy()

@@ -23,7 +23,7 @@ from exegete.explainers.seeding import example_generators
 from exegete.metrics.base import Metric
 from exegete.metrics.faithfulness.unit_order import at_least_one
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbation.perturbed import TOKENS_PER_PASS
+from exegete.models.perturbation.run import TOKENS_PER_PASS
 
 Distance = Literal["hellinger", "reagent", "probability"]
 NOTHING = 1e-6
@@ -79,7 +79,7 @@ class Soft(Metric):
             raise ExegeteError(f"{self.name} compares distributions, and a {model.task.name} has none here")
         batch = replace(batch, content=batch.removable)
         ends = torch.stack([torch.ones_like(batch.content), torch.zeros_like(batch.content)])
-        whole, nothing = model.perturbed(batch, ends, "zero").double()
+        whole, nothing = model.predict_perturbed(batch, ends, "zero").double()
         chances = self.chances(scaled(attribution, batch.content, self.share))
         moved = torch.cat(
             [
@@ -96,7 +96,7 @@ class Soft(Metric):
         apart = []
         for _ in range(self.draws):
             uniform = _uniform(random, batch.content, embeddings.shape[-1])
-            with model.evaluating():
+            with model.evaluation_mode():
                 outputs = model(batch, embeddings=kept_by_chance(embeddings, batch.content, chances, uniform))
             apart.append(self.apart(model, whole, model.task.probabilities(outputs.logits).double(), target))
         return torch.stack(apart).mean(0)

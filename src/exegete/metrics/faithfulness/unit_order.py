@@ -16,7 +16,7 @@ from exegete.explainers.units import number_units
 from exegete.metrics.base import Metric
 from exegete.metrics.ranking import ranks
 from exegete.models import Batch, ExplainedModel
-from exegete.models.perturbation.perturbed import How
+from exegete.models.perturbation.run import RemovalMethod
 
 
 class Ordered(NamedTuple):
@@ -46,15 +46,15 @@ class ByUnits(Metric):
     """
 
     level: Granularity = "word"
-    how: How = "mask"
+    how: RemovalMethod = "mask"
     max_units: int | None = None
     counts: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         if self.level not in get_args(Granularity):
             raise unknown("level", self.level, get_args(Granularity))
-        if self.how not in get_args(How):
-            raise unknown("perturbation", self.how, get_args(How))
+        if self.how not in get_args(RemovalMethod):
+            raise unknown("perturbation", self.how, get_args(RemovalMethod))
         if self.max_units is not None and self.max_units < 1:
             raise ExegeteError(f"{self.name} needs max_units of at least 1, got {self.max_units}")
         at_least_one(self.name, **{name: getattr(self, name) for name in self.counts})
@@ -94,7 +94,7 @@ class AlongOrder(ByUnits):
 
     @abstractmethod
     def sizes(self, counts: Tensor) -> Tensor:
-        """[N, B] How many units have gone or come, at every answer; there are `counts` [B]."""
+        """[N, B] RemovalMethod many units have gone or come, at every answer; there are `counts` [B]."""
 
     @abstractmethod
     def total(self, answers: Tensor, sizes: Tensor, counts: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from exegete.data.alignment import Alignment, align, token_mask
 from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
-from exegete.models.encoding.images import leading_tokens
-from exegete.models.passes.exclusive import lock_of
+from exegete.models.encoding.images import count_leading_tokens
+from exegete.models.state.locks import get_lock
 
 if TYPE_CHECKING:
     from exegete.models.explained import ExplainedModel
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 Spans = Sequence[Sequence[int]]
 Rows = Sequence[Mapping[str, Any]]
-Tokenized = tuple[Sequence[Any], tuple[Alignment, ...]]
+TokenizedRows = tuple[Sequence[Any], tuple[Alignment, ...]]
 
 
-def as_row(example: Any) -> Mapping[str, Any]:
+def example_to_row(example: Any) -> Mapping[str, Any]:
     """One example in the canonical columns: a text, a pair, an image, or a row that has them already."""
     if isinstance(example, str):
         return {"text": example}
@@ -48,7 +48,7 @@ def as_row(example: Any) -> Mapping[str, Any]:
 def encode(
     model: ExplainedModel,
     examples: Sequence[Any],
-    tokenize: Callable[[Any, Rows], Tokenized] | None = None,
+    tokenize: Callable[[Any, Rows], TokenizedRows] | None = None,
     device: str | torch.device | None = None,
 ) -> Batch:
     """The examples as one batch; see `ExplainedModel.encode`.
@@ -57,13 +57,13 @@ def encode(
     """
     if not len(examples):
         raise ExegeteError("there is no example to encode")
-    rows = [as_row(example) for example in examples]
-    with model.alone(), lock_of(model.processing_class):
+    rows = [example_to_row(example) for example in examples]
+    with model.lock(), get_lock(model.processing_class):
         batch = _images(model, rows) if model.modality == "image" else _texts(model, rows, tokenize or _tokenize)
     return batch.to(device or model.device)
 
 
-def first_position(model: nn.Module) -> int:
+def get_first_position(model: nn.Module) -> int:
     """RoBERTa's first position is the one after its padding index; everybody else's is 0."""
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
@@ -71,7 +71,7 @@ def first_position(model: nn.Module) -> int:
     return 0
 
 
-def _texts(model: ExplainedModel, rows: Rows, tokenize: Callable[[Any, Rows], Tokenized]) -> Batch:
+def _texts(model: ExplainedModel, rows: Rows, tokenize: Callable[[Any, Rows], TokenizedRows]) -> Batch:
     encodings, alignments = tokenize(model, rows)
     ids = [torch.tensor(encoding.ids) for encoding in encodings]
     special = model.special_ids
@@ -97,17 +97,17 @@ def _texts(model: ExplainedModel, rows: Rows, tokenize: Callable[[Any, Rows], To
         alignments=alignments,
         **_annotations(model, rows, alignments, pad),
     )
-    return model.with_positions(batch)
+    return model.add_position_ids(batch)
 
 
 def _has_token_types(model: ExplainedModel) -> bool:
     """Whether the model is told which text a token is of; one that generates never is, and GPT-2 would add a word."""
     generates = model.is_decoder and model.model.get_output_embeddings() is not None
-    return not generates and model.takes("token_type_ids") and "token_type_ids" in model.tokenizer.model_input_names
+    return not generates and model.accepts("token_type_ids") and "token_type_ids" in model.tokenizer.model_input_names
 
 
-def _tokenize(model: ExplainedModel, rows: Rows) -> Tokenized:
-    texts = texts_of(rows)
+def _tokenize(model: ExplainedModel, rows: Rows) -> TokenizedRows:
+    texts = get_texts(rows)
     if model.task.name == "span" and len(texts[0]) == 1:
         raise ExegeteError("question answering needs a question, 'text', and its context, 'text_pair'")
     columns = [list(column) for column in zip(*texts, strict=True)]
@@ -128,7 +128,7 @@ def _tokenize(model: ExplainedModel, rows: Rows) -> Tokenized:
     )
 
 
-def texts_of(rows: Rows) -> list[tuple[str, ...]]:
+def get_texts(rows: Rows) -> list[tuple[str, ...]]:
     """The text or the two texts of every row; all rows have as many."""
     texts = [_text_of(row, index) for index, row in enumerate(rows)]
     if len({len(text) for text in texts}) > 1:
@@ -154,7 +154,7 @@ def _annotations(
     found: dict[str, Tensor] = {}
     if any(row.get("rationale") is not None or row.get("rationale_pair") is not None for row in rows):
         marked = [_rationale(row, alignment) for row, alignment in zip(rows, alignments, strict=True)]
-        found["rationale"] = pad([torch.tensor(mask) for mask, _ in marked], fill=False)
+        found["rationale_mask"] = pad([torch.tensor(mask) for mask, _ in marked], fill=False)
         found["has_rationale"] = torch.tensor([known for _, known in marked])
     if model.task.name == "span":
         found["answerable"] = pad([_answerable(alignment) for alignment in alignments], fill=False)
@@ -210,7 +210,7 @@ def _images(model: ExplainedModel, rows: Sequence[Mapping[str, Any]]) -> Batch:
     pictures = [row["image"].convert("RGB" if model.config.num_channels == 3 else "L") for row in rows]
     pixels = model.processing_class(images=pictures, return_tensors="pt")["pixel_values"].to(model.dtype)
     height, width = (size // model.config.patch_size for size in pixels.shape[-2:])
-    leading = leading_tokens(model.model)
+    leading = count_leading_tokens(model.model)
     attended = torch.ones(len(rows), leading + height * width, dtype=torch.bool)
     content = attended.clone()
     content[:, :leading] = False

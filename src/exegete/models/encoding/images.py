@@ -14,7 +14,7 @@ from exegete.errors import ExegeteError
 LEADING = frozenset({"cls_token", "distillation_token", "register_tokens"})
 
 
-def leading_tokens(model: nn.Module) -> int:
+def count_leading_tokens(model: nn.Module) -> int:
     """How many positions stand before a picture's patches: the class token's, and those of tokens like it.
 
     One for a model without any of them, too.
@@ -23,7 +23,7 @@ def leading_tokens(model: nn.Module) -> int:
 
 
 @contextmanager
-def only_patches(model: PreTrainedModel, positions: Tensor, length: int) -> Iterator[None]:
+def select_patches(model: PreTrainedModel, positions: Tensor, length: int) -> Iterator[None]:
     """Inside the block the encoder sees only these positions [B, K] of each picture's `length`, places unchanged.
 
     Raises:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NUMBER = re.compile(r"(?i)(?:label_?)?(\d{1,9})")
 
 
-def in_model_labels(model: ExplainedModel, data: Dataset) -> list[dict[str, Any]]:
+def renumber_labels(model: ExplainedModel, data: Dataset) -> list[dict[str, Any]]:
     """The rows with `label` as the model numbers it; rows without labels, with values or spans as they are.
 
     Names are matched in any case; one may be the beginning of the other (NEG, negative) unless there is the very same.
@@ -26,15 +26,17 @@ def in_model_labels(model: ExplainedModel, data: Dataset) -> list[dict[str, Any]
     Raises:
         ExegeteError: a label that the model does not know.
     """
-    return list(map(renumbering(model, data.features), data))
+    return list(map(make_renumbering(model, data.features), data))
 
 
-def renumbering(model: ExplainedModel, features: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Makes the function that gives a row of a dataset its label as the model numbers it, see `in_model_labels`."""
+def make_renumbering(
+    model: ExplainedModel, features: Mapping[str, Any]
+) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Makes the function that gives a row of a dataset its label as the model numbers it, see `renumber_labels`."""
     names = getattr(features.get("label"), "names", None)
     if names is None or model.task.name in ("regression", "span"):
         return dict
-    numbers = label_map(names, model.labels)
+    numbers = match_labels(names, model.labels)
 
     def renumbered(row: Mapping[str, Any]) -> dict[str, Any]:
         label = row["label"]
@@ -48,7 +50,7 @@ def renumbering(model: ExplainedModel, features: Mapping[str, Any]) -> Callable[
     return renumbered
 
 
-def label_map(names: Sequence[str], known: Sequence[str]) -> Mapping[int, int]:
+def match_labels(names: Sequence[str], known: Sequence[str]) -> Mapping[int, int]:
     """From the number of each name to the number of its like among the known ones; without those that have none."""
     found = {number: _alike(name, known) for number, name in enumerate(names)}
     by_name = {number: alike[0] for number, alike in found.items() if len(alike) == 1}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from exegete.errors import ExegeteError
-from exegete.models.encoding.pieces import encoded
+from exegete.models.encoding.tokenize import tokenize_text
 
-Special = Literal["all", "before"] | None
+SpecialTokens = Literal["all", "before"] | None
 FIELD = re.compile(r"\{(text|text_pair)\}")
 
 
@@ -45,7 +45,7 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class TemplateEncoding:
     """The `Encoding` of a prompt, seen from the texts in it: everything else is special."""
 
     ids: list[int]
@@ -57,13 +57,15 @@ class Placed:
     overflowing: tuple[()] = ()
 
 
-def placed(tokenizer: Any, template: Template, texts: tuple[str, ...], *, special: Special = "all") -> Placed:
+def encode_template(
+    tokenizer: Any, template: Template, texts: tuple[str, ...], *, special: SpecialTokens = "all"
+) -> TemplateEncoding:
     """The tokens of the texts in the template; `special`: which of those that the tokenizer adds of its own accord.
 
     A token that holds characters of both a text and what is around it belongs to neither text.
     """
     whole, places = template.filled(texts)
-    found = encoded(tokenizer, whole, special=special is not None)
+    found = tokenize_text(tokenizer, whole, special=special is not None)
     stop = len(found.ids)
     while special == "before" and stop and found.special_tokens_mask[stop - 1] and not found.offsets[stop - 1][1]:
         stop -= 1
@@ -74,18 +76,18 @@ def placed(tokenizer: Any, template: Template, texts: tuple[str, ...], *, specia
         for side, (start, end) in zip(sides, found.offsets, strict=False)
     ]
     outside = [int(side is None) for side in sides]
-    return Placed(found.ids[:stop], found.tokens[:stop], offsets, sides, outside, [0] * stop)
+    return TemplateEncoding(found.ids[:stop], found.tokens[:stop], offsets, sides, outside, [0] * stop)
 
 
-def fitted(
-    tokenizer: Any, template: Template, texts: tuple[str, ...], max_length: int, *, special: Special = "all"
-) -> tuple[Placed, tuple[str, ...]]:
+def fit_template(
+    tokenizer: Any, template: Template, texts: tuple[str, ...], max_length: int, *, special: SpecialTokens = "all"
+) -> tuple[TemplateEncoding, tuple[str, ...]]:
     """The texts in their template, the longest cut at its end until all fits; and what is left of them.
 
     Raises:
         ExegeteError: the template leaves no room for a text.
     """
-    found = placed(tokenizer, template, texts, special=special)
+    found = encode_template(tokenizer, template, texts, special=special)
     while (excess := len(found.ids) - max_length) > 0:
         longest = max(range(len(texts)), key=found.sequence_ids.count)
         own = [i for i, side in enumerate(found.sequence_ids) if side == longest]
@@ -96,7 +98,7 @@ def fitted(
             )
         end = found.offsets[own[-excess]][0]
         texts = (*texts[:longest], texts[longest][:end].rstrip(), *texts[longest + 1 :])
-        found = placed(tokenizer, template, texts, special=special)
+        found = encode_template(tokenizer, template, texts, special=special)
     return found, texts
 
 

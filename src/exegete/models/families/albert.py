@@ -8,5 +8,5 @@ FAMILY = Family(
     attention=Attention("attention.value", "attention.dense", norm="attention.LayerNorm"),
     feed_forward=FeedForward("ffn", "activation", "ffn_output", norm="full_layer_layer_norm"),
     head=Head("classifier", dense="@.pooler", activation="tanh"),
-    small=SMALL | {"embedding_size": 24},
+    small_config=SMALL | {"embedding_size": 24},
 )

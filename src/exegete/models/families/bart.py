@@ -11,7 +11,13 @@ FAMILY = Family(
     feed_forward=WIDE,
     decoder=Decoder("decoder.layers", OWN, CROSS, WIDE),
     head=Head("lm_head"),
-    small={"vocab_size": 300, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "max_position_embeddings": 130}
+    small_config={
+        "vocab_size": 300,
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "max_position_embeddings": 130,
+    }
     | {"encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40}
     | {
         "pad_token_id": 1,

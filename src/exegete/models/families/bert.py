@@ -21,6 +21,6 @@ FAMILY = Family(
         norm="cls.predictions.transform.LayerNorm",
     ),
     after_attention="attention.output",
-    weighs_positions=True,
-    small=SMALL,
+    accepts_pairwise_mask=True,
+    small_config=SMALL,
 )

@@ -10,6 +10,6 @@ FAMILY = replace(
     attention=replace(BERT.attention, projections=(), hooks=Hooks("query", "key", "value")),
     head=Head("classifier.out_proj", dense="classifier.dense", activation="hidden_act"),
     after_attention=None,
-    weighs_positions=False,
-    small=SMALL | {"block_size": 4, "num_random_blocks": 1},
+    accepts_pairwise_mask=False,
+    small_config=SMALL | {"block_size": 4, "num_random_blocks": 1},
 )

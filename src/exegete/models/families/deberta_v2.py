@@ -15,6 +15,6 @@ FAMILY = replace(
         hooks=Hooks("query_proj", "key_proj", "value_proj"),
     ),
     head=Head("classifier", dense="pooler.dense", activation="pooler_hidden_act"),
-    weighs_positions=False,
-    small=SMALL | POSITIONS,
+    accepts_pairwise_mask=False,
+    small_config=SMALL | POSITIONS,
 )

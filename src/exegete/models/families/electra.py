@@ -8,5 +8,5 @@ from exegete.models.families.record import SMALL, Head
 FAMILY = replace(
     BERT,
     head=Head("classifier.out_proj", dense="classifier.dense", activation="gelu"),
-    small=SMALL | {"embedding_size": 24},
+    small_config=SMALL | {"embedding_size": 24},
 )

@@ -9,7 +9,7 @@ FAMILY = Family(
     head=Head("score"),
     norm_first=True,
     final_norm="ln_f",
-    small={"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 130}
+    small_config={"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 130}
     | {"vocab_size": 300, "bos_token_id": 2, "eos_token_id": 2},
     tokenizer="gpt2",
 )

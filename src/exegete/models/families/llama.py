@@ -12,6 +12,6 @@ FAMILY = Family(
     norm_first=True,
     final_norm="norm",
     in_float32="norms",
-    small=SMALL | {"num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3},
+    small_config=SMALL | {"num_key_value_heads": 2, "bos_token_id": 2, "eos_token_id": 3},
     tokenizer="gpt2",
 )

@@ -5,5 +5,6 @@ from dataclasses import replace
 from exegete.models.families.bart import FAMILY as BART
 
 FAMILY = replace(
-    BART, small=BART.small | {"decoder_vocab_size": 300, "scale_embedding": True, "decoder_start_token_id": 1}
+    BART,
+    small_config=BART.small_config | {"decoder_vocab_size": 300, "scale_embedding": True, "decoder_start_token_id": 1},
 )

@@ -4,4 +4,4 @@ from dataclasses import replace
 
 from exegete.models.families.llama import FAMILY as LLAMA
 
-FAMILY = replace(LLAMA, small=LLAMA.small | {"sliding_window": 6})
+FAMILY = replace(LLAMA, small_config=LLAMA.small_config | {"sliding_window": 6})

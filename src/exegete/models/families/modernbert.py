@@ -6,11 +6,11 @@ SPECIAL = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_i
 FAMILY = Family(
     layers="layers",
     attention=Attention("attn.Wqkv", "attn.Wo", norm="attn_norm", part=(2, 3)),
-    feed_forward=FeedForward("mlp.Wi", "mlp.act", "mlp.Wo", norm="mlp_norm", gate_fused=True),
+    feed_forward=FeedForward("mlp.Wi", "mlp.act", "mlp.Wo", norm="mlp_norm", has_fused_gate=True),
     head=Head("classifier", dense="head.dense", activation="classifier_activation", norm="head.norm"),
     masked=Head("decoder", dense="head.dense", activation="classifier_activation", norm="head.norm"),
     norm_first=True,
     final_norm="final_norm",
     in_float32="rotations",
-    small=SMALL | SPECIAL | {"local_attention": 8},
+    small_config=SMALL | SPECIAL | {"local_attention": 8},
 )

@@ -4,4 +4,4 @@ from dataclasses import replace
 
 from exegete.models.families.llama import FAMILY as LLAMA
 
-FAMILY = replace(LLAMA, small=LLAMA.small | {"head_dim": 8})
+FAMILY = replace(LLAMA, small_config=LLAMA.small_config | {"head_dim": 8})

@@ -62,7 +62,7 @@ class Attention:
 class FeedForward:
     """A layer's feed-forward: into → activation → out, and its norm; paths start at the layer.
 
-    With `gate` the wide layer is activation(gate) ⊙ into; `gate_fused`: the first half of `into` is the gate;
+    With `gate` the wide layer is activation(gate) ⊙ into; `has_fused_gate`: the first half of `into` is the gate;
     `gate_flag`: the configuration's entry that says whether there are a gate, `into` with `_0`, and a value, with `_1`.
     """
 
@@ -71,15 +71,15 @@ class FeedForward:
     out: str
     norm: str
     gate: str | None = None
-    gate_fused: bool = False
+    has_fused_gate: bool = False
     gate_flag: str | None = None
 
     @property
-    def gated(self) -> bool:
+    def is_gated(self) -> bool:
         """Whether the wide layer is a product with a gate."""
-        return self.gate_fused or self.gate is not None
+        return self.has_fused_gate or self.gate is not None
 
-    def with_gate(self) -> FeedForward:
+    def split_gate(self) -> FeedForward:
         """As it is where `gate_flag` says that there is a gate."""
         return replace(self, into=f"{self.into}_1", gate=f"{self.into}_0")
 
@@ -128,9 +128,9 @@ class Family:
     decoder: Decoder | None = None
     shared: str | None = None
     after_attention: str | None = None
-    weighs_positions: bool = False
+    accepts_pairwise_mask: bool = False
     in_float32: Literal["norms", "rotations"] | None = None
-    small: dict[str, Any]
+    small_config: dict[str, Any]
     tokenizer: Literal["bert", "roberta", "gpt2"] | None = "bert"
 
     @property

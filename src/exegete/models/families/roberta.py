@@ -9,6 +9,6 @@ FAMILY = replace(
     BERT,
     head=Head("classifier.out_proj", dense="classifier.dense", activation="tanh"),
     masked=Head("lm_head.decoder", dense="lm_head.dense", activation="gelu", norm="lm_head.layer_norm"),
-    small=SMALL | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1},
+    small_config=SMALL | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1},
     tokenizer="roberta",
 )

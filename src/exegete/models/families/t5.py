@@ -21,7 +21,7 @@ FAMILY = Family(
     norm_first=True,
     final_norm="encoder.final_layer_norm",
     in_float32="norms",
-    small={"vocab_size": 300, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 3}
+    small_config={"vocab_size": 300, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 3}
     | {"num_heads": 4, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1},
     tokenizer="roberta",
 )

@@ -9,6 +9,6 @@ FAMILY = Family(
     attention=Attention("attention.v_proj", "attention.o_proj", norm="layernorm_before"),
     feed_forward=FeedForward("mlp.fc1", "mlp.activation_fn", "mlp.fc2", norm="layernorm_after"),
     head=Head("classifier"),
-    small=SMALL | {"image_size": 8, "patch_size": 2, "num_channels": 1},
+    small_config=SMALL | {"image_size": 8, "patch_size": 2, "num_channels": 1},
     tokenizer=None,
 )

@@ -17,9 +17,15 @@ from exegete.data.exchange import Exchange
 from exegete.errors import ExegeteError, unknown
 from exegete.models.batch import Batch
 from exegete.models.encoding import encode as encoding
-from exegete.models.encoding.template import Placed, Special, fitted
-from exegete.models.generation.prompt import Prompt, prompt_of
-from exegete.models.generation.response import Response, generated, of_ids, of_target, of_text
+from exegete.models.encoding.template import SpecialTokens, TemplateEncoding, fit_template
+from exegete.models.generation.prompt import Prompt, parse_prompt
+from exegete.models.generation.response import (
+    Response,
+    decode_response,
+    generate_response,
+    tokenize_decoder_response,
+    tokenize_response,
+)
 
 if TYPE_CHECKING:
     from exegete.models.generation.model import GeneratingModel
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def as_example(given: Any) -> dict[str, Any]:
+def prompt_to_row(given: Any) -> dict[str, Any]:
     """A prompt, a pair (prompt, response) or a row of columns as a row; an assistant's last message is the response.
 
     Raises:
@@ -58,12 +64,14 @@ def respond(
             f"expected max_new_tokens of at least 1 and a temperature of at least 0, got {max_new_tokens}, "
             f"{temperature}"
         )
-    rows = [as_example(example) for example in examples]
+    rows = [prompt_to_row(example) for example in examples]
     for number, row in enumerate(rows):
         if "response" not in row:
-            longest = model.prompt_room(max_new_tokens)
-            placed, _ = _fitted(model, prompt_of(row, model.tokenizer), longest, number)
-            ids = generated(model.spoken, placed.ids, model.pad_id, max_new_tokens, temperature, seed, model.start)
+            longest = model.max_prompt_length(max_new_tokens)
+            placed, _ = _fitted(model, parse_prompt(row, model.tokenizer), longest, number)
+            ids = generate_response(
+                model.generator, placed.ids, model.pad_id, max_new_tokens, temperature, seed, model.decoder_start_ids
+            )
             rows[number] = row | {"response": ids, "prompt_length": longest}
     return rows
 
@@ -73,37 +81,37 @@ def encode(model: GeneratingModel, examples: Sequence[Any], device: str | torch.
     rows = model.respond(examples)
     read = [_read(model, row, number) for number, row in enumerate(rows)]
 
-    def tokenized(*_: Any) -> encoding.Tokenized:
+    def tokenized(*_: Any) -> encoding.TokenizedRows:
         return [placed for placed, _, _ in read], tuple(alignment for _, alignment, _ in read)
 
     batch = encoding.encode(model, [{} for _ in rows], tokenized, device)
     count = torch.tensor([len(exchange.tokens) for _, _, exchange in read], device=batch.device)
     place = torch.arange(batch.length, device=batch.device) - batch.length + count[:, None]
-    response, decoded = place >= 0, place >= -len(model.start) if model.start else None
+    response, decoded = place >= 0, place >= -len(model.decoder_start_ids) if model.decoder_start_ids else None
     exchanges = tuple(exchange for _, _, exchange in read)
     unit_of = _sources(batch, exchanges)
     marked, known = _evidence(rows, exchanges, unit_of)
-    made = replace(batch, response=response, decoded=decoded, unit_of=unit_of, exchanges=exchanges)
-    return replace(made, rationale=marked, has_rationale=known)
+    made = replace(batch, response=response, decoder_mask=decoded, unit_of=unit_of, exchanges=exchanges)
+    return replace(made, rationale_mask=marked, has_rationale=known)
 
 
-def _read(model: GeneratingModel, row: Mapping[str, Any], number: int) -> tuple[Placed, Alignment, Exchange]:
+def _read(model: GeneratingModel, row: Mapping[str, Any], number: int) -> tuple[TemplateEncoding, Alignment, Exchange]:
     """An example's tokens, its visible texts aligned with them, and the whole as text."""
-    prompt = prompt_of(row, model.tokenizer)
+    prompt = parse_prompt(row, model.tokenizer)
     placed, texts = _fitted(model, prompt, 1 << 30, number)
     response = _response(model, prompt, placed, texts, row["response"], number)
-    longest = min(model.prompt_room(len(response.ids)), row.get("prompt_length", model.max_length))
+    longest = min(model.max_prompt_length(len(response.ids)), row.get("prompt_length", model.max_length))
     if len(placed.ids) > longest:
         if longest < 1:
             raise ExegeteError(
                 f"the response of example {number} has {len(response.ids)} tokens; prompt and response "
-                f"{'each' if model.two_stacks else 'together'} have at most {model.max_length}"
+                f"{'each' if model.is_encoder_decoder else 'together'} have at most {model.max_length}"
             )
         placed, texts = _fitted(model, prompt, longest, number)
         response = _response(model, prompt, placed, texts, row["response"], number)
-    behind = [*model.start, *response.ids]
+    behind = [*model.decoder_start_ids, *response.ids]
     tokens, more = model.tokenizer.convert_ids_to_tokens(behind), len(behind)
-    whole = Placed(
+    whole = TemplateEncoding(
         [*placed.ids, *behind],
         [*placed.tokens, *tokens],
         [*placed.offsets, *[(0, 0)] * more],
@@ -115,16 +123,18 @@ def _read(model: GeneratingModel, row: Mapping[str, Any], number: int) -> tuple[
     text, places = prompt.template.filled(texts)
     exchange = Exchange(
         text, prompt.names, tuple(places.values()), prompt.is_source, response.text,
-        tuple(tokens[len(model.start) :]), response.spans,
+        tuple(tokens[len(model.decoder_start_ids) :]), response.spans,
     )  # fmt: skip
     return whole, alignment, exchange
 
 
-def _fitted(model: GeneratingModel, prompt: Prompt, longest: int, number: int) -> tuple[Placed, tuple[str, ...]]:
+def _fitted(
+    model: GeneratingModel, prompt: Prompt, longest: int, number: int
+) -> tuple[TemplateEncoding, tuple[str, ...]]:
     """The prompt's tokens, and its visible texts, cut where it is too long."""
-    every: Special = "all" if model.two_stacks else "before"
+    every: SpecialTokens = "all" if model.is_encoder_decoder else "before"
     special = every if prompt.special else None
-    placed, texts = fitted(model.tokenizer, prompt.template, prompt.texts, longest, special=special)
+    placed, texts = fit_template(model.tokenizer, prompt.template, prompt.texts, longest, special=special)
     cut = [
         f"{name!r} to {len(short)} of {len(text)} characters"
         for name, text, short in zip(prompt.names, prompt.texts, texts, strict=True)
@@ -136,14 +146,14 @@ def _fitted(model: GeneratingModel, prompt: Prompt, longest: int, number: int) -
 
 
 def _response(
-    model: GeneratingModel, prompt: Prompt, placed: Placed, texts: tuple[str, ...], given: Any, number: int
+    model: GeneratingModel, prompt: Prompt, placed: TemplateEncoding, texts: tuple[str, ...], given: Any, number: int
 ) -> Response:
     """A response from what was given, a text or ids."""
     if isinstance(given, str) and given.strip():
-        if model.two_stacks:
-            return of_target(model.tokenizer, given, model.start)
+        if model.is_encoder_decoder:
+            return tokenize_decoder_response(model.tokenizer, given, model.decoder_start_ids)
         whole = prompt.template.filled(texts)[0]
-        return of_text(model.tokenizer, whole, placed.ids, given, special=prompt.special)
+        return tokenize_response(model.tokenizer, whole, placed.ids, given, special=prompt.special)
     ids = [int(token) for token in given] if isinstance(given, Sequence | Tensor) and not isinstance(given, str) else []
     size = model.config.get_text_config().vocab_size
     if not ids or not all(0 <= token < size for token in ids):
@@ -151,7 +161,7 @@ def _response(
             f"expected the response of example {number} as a text or as token ids from 0 to {size - 1}, "
             f"one at least, got {given!r:.80}"
         )
-    return of_ids(model.tokenizer, ids)
+    return decode_response(model.tokenizer, ids)
 
 
 def _evidence(

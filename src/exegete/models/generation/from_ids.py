@@ -14,7 +14,7 @@ from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 
 
-def batch_of_ids(
+def make_batch(
     prompts: Any,
     responses: Any,
     pad_id: int,
@@ -41,7 +41,7 @@ def batch_of_ids(
         ),
         content=None if content is None else _padded(_over("content", content, lengths, False, begin), False),
         unit_of=None if unit_of is None else _padded(_over("unit_of", unit_of, lengths, -1, begin), -1),
-        decoded=_padded([torch.arange(len(row)) >= p for row, (p, _) in zip(ids, lengths, strict=True)], False)
+        decoder_mask=_padded([torch.arange(len(row)) >= p for row, (p, _) in zip(ids, lengths, strict=True)], False)
         if begin
         else None,
     )

@@ -13,12 +13,12 @@ from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation import examples as generation_examples
-from exegete.models.generation.from_ids import batch_of_ids
-from exegete.models.generation.places import predicting_columns, response_of, response_places
-from exegete.models.loading.adapters import unwrapped
+from exegete.models.generation.from_ids import make_batch
+from exegete.models.loading.adapters import unwrap_adapter
 from exegete.models.outputs import Outputs
 from exegete.models.passes.capture import Capture
-from exegete.models.passes.exclusive import exclusive
+from exegete.models.response_positions import find_predicting_columns, find_response_positions, require_response
+from exegete.models.state.locks import with_lock
 from exegete.models.tasks import Generation
 
 
@@ -40,21 +40,21 @@ class GeneratingModel(ExplainedModel):
 
     def __init__(self, model: PreTrainedModel, processing_class: Any = None, max_length: int | None = None) -> None:
         super().__init__(model, processing_class, "classification", max_length)
-        if unwrapped(model).get_output_embeddings() is None:
+        if unwrap_adapter(model).get_output_embeddings() is None:
             raise ExegeteError(f"{type(model).__name__} has no language modelling head: it generates nothing")
         self.task = Generation()
 
     @property
-    def spoken(self) -> PreTrainedModel:
+    def generator(self) -> PreTrainedModel:
         """The Hugging Face model that generates."""
         return self.model
 
     @property
-    def start(self) -> tuple[int, ...]:
+    def decoder_start_ids(self) -> tuple[int, ...]:
         """The ids between prompt and response; only decoders behind an encoder have some."""
         return ()
 
-    def prompt_room(self, response: int) -> int:
+    def max_prompt_length(self, response: int) -> int:
         """How many tokens a prompt may have before a response of so many; none or less where that is too long."""
         return self.max_length - response
 
@@ -69,14 +69,14 @@ class GeneratingModel(ExplainedModel):
         return True
 
     @property
-    def _reads_last_token(self) -> bool:
+    def _is_read_at_last_token(self) -> bool:
         return False
 
     def encode(self, examples: Sequence[Any], device: str | torch.device | None = None) -> Batch:
         """Prompts or chats with their responses as one left-padded batch; what has no response is answered first.
 
         An example is a prompt, or a row: `prompt`, or `messages` for the tokenizer's chat template; `sources`, texts by
-        name, see `prompt_of` for where they go; `response`, a text or token ids. Only visible texts are content. Too
+        name, see `parse_prompt` for where they go; `response`, a text or token ids. Only visible texts are content. Too
         long a prompt is cut at the end of its longest visible text, and a warning says so.
 
         Raises:
@@ -109,30 +109,30 @@ class GeneratingModel(ExplainedModel):
         Raises:
             ExegeteError: rows of other lengths, an empty prompt or response.
         """
-        made = batch_of_ids(prompt_ids, response_ids, self.pad_id, content, unit_of, foil_ids, self.start)
+        made = make_batch(prompt_ids, response_ids, self.pad_id, content, unit_of, foil_ids, self.decoder_start_ids)
         if (ids := made.inputs["input_ids"]).max() >= self.config.get_text_config().vocab_size or ids.min() < 0:
             raise ExegeteError(f"expected token ids from 0 to {self.config.get_text_config().vocab_size - 1}")
-        return self.with_positions(made.to(self.device))
+        return self.add_position_ids(made.to(self.device))
 
-    def readout(self, batch: Batch, target: Tensor) -> Tensor:
+    def readout_weights(self, batch: Batch, target: Tensor) -> Tensor:
         """Weights [B, L] of the positions that predict the span's tokens, the same for each, 1 in all."""
-        positions, _ = response_places(response_of(batch))
+        positions, _ = find_response_positions(require_response(batch))
         step = torch.arange(positions.shape[1], device=batch.device)
         inside = ((step >= target[:, :1]) & (step < target[:, 1:])).to(self.dtype)
         weights = torch.zeros(batch.attended.shape, device=batch.device, dtype=self.dtype)
         return weights.scatter_add(1, positions - 1, inside / inside.sum(1, keepdim=True))
 
-    @exclusive
-    def continued(self, batch: Batch, past: DynamicCache) -> tuple[Outputs, DynamicCache]:
+    @with_lock
+    def forward_with_cache(self, batch: Batch, past: DynamicCache) -> tuple[Outputs, DynamicCache]:
         """One pass over texts [B, S] whose beginnings were read before, and all that was read then and now.
 
         `past` has their keys and values, at its right end; `attention_mask` covers it too, and positions are explicit.
         """
-        arguments = self._arguments_for(batch, Capture()) | {"use_cache": True, "past_key_values": past}
+        arguments = self._forward_arguments(batch, Capture()) | {"use_cache": True, "past_key_values": past}
         output = self.model(**arguments)
         return Outputs(self.task.logits(output, batch)), output.past_key_values
 
-    def _arguments_for(self, batch: Batch, capture: Capture) -> dict[str, Any]:
-        columns = predicting_columns(response_of(batch))
-        only_needed = {"logits_to_keep": columns} if self.takes("logits_to_keep") else {}
-        return super()._arguments_for(batch, capture) | only_needed
+    def _forward_arguments(self, batch: Batch, capture: Capture) -> dict[str, Any]:
+        columns = find_predicting_columns(require_response(batch))
+        only_needed = {"logits_to_keep": columns} if self.accepts("logits_to_keep") else {}
+        return super()._forward_arguments(batch, capture) | only_needed

@@ -89,7 +89,7 @@ def _numbered(names: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def prompt_of(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
+def parse_prompt(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
     """The prompt of an example: its `prompt`, or its `messages` through the tokenizer's chat template.
 
     `sources` (texts by name) stand where the text says `{sources}` (all of them, a blank line between two) or `{name}`,
@@ -100,7 +100,7 @@ def prompt_of(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
     Raises:
         ExegeteError: neither or both of prompt and messages, an empty source, an unknown one, or one without a place.
     """
-    sources, chat = named_sources(example.get("sources")), example.get("messages") is not None
+    sources, chat = name_sources(example.get("sources")), example.get("messages") is not None
     if chat == (example.get("prompt") is not None):
         raise ExegeteError(f"an example has either a 'prompt' or 'messages'; this one has: {', '.join(example)}")
     blocks = _blocks(example["messages"]) if chat else [_Block("prompt", _text("prompt", example["prompt"]), True)]
@@ -122,7 +122,7 @@ def prompt_of(example: Mapping[str, Any], tokenizer: Any) -> Prompt:
     return prompt
 
 
-def named_sources(given: Any) -> dict[str, str]:
+def name_sources(given: Any) -> dict[str, str]:
     """Sources by name, from a mapping, a list of texts ("source 1", …), or rows with a name (or title) and a text.
 
     Raises:
@@ -157,7 +157,7 @@ def _text(what: str, given: Any) -> str:
 
 
 def _blocks(messages: Any) -> list[_Block]:
-    """Every message as a block, visible as `prompt_of` says."""
+    """Every message as a block, visible as `parse_prompt` says."""
     rows = messages if isinstance(messages, Sequence) else ()
     roles = [one["role"] for one in rows if isinstance(one, Mapping) and isinstance(one.get("role"), str)]
     if not roles or len(roles) < len(rows):

@@ -12,8 +12,8 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
 
 from exegete.data.alignment import trimmed
 from exegete.errors import ExegeteError
-from exegete.models.encoding.pieces import encoded
-from exegete.models.passes.preserve import unchanged_random_state
+from exegete.models.encoding.tokenize import tokenize_text
+from exegete.models.state.restore import preserve_random_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class Response:
     spans: tuple[tuple[int, int], ...]
 
 
-def of_text(tokenizer: Any, prompt: str, prompt_ids: Sequence[int], text: str, *, special: bool) -> Response:
+def tokenize_response(tokenizer: Any, prompt: str, prompt_ids: Sequence[int], text: str, *, special: bool) -> Response:
     """The tokens by which a tokenizer continues the prompt with the text.
 
     Raises:
         ExegeteError: it continues it by none, or makes other tokens of the prompt when the text follows.
     """
-    found = encoded(tokenizer, prompt + text, special=special)
+    found = tokenize_text(tokenizer, prompt + text, special=special)
     own = [place for place in range(len(found.ids)) if not found.special_tokens_mask[place] or found.offsets[place][1]]
     ids, count = [found.ids[place] for place in range((own or [-1])[-1] + 1)], len(prompt_ids)
     if ids[:count] != list(prompt_ids) or len(ids) == count:
@@ -45,13 +45,13 @@ def of_text(tokenizer: Any, prompt: str, prompt_ids: Sequence[int], text: str, *
     return Response(tuple(ids[count:]), text, spans)
 
 
-def of_target(tokenizer: Any, text: str, start: Sequence[int]) -> Response:
+def tokenize_decoder_response(tokenizer: Any, text: str, start: Sequence[int]) -> Response:
     """The tokens that a decoder says a text with; special ones before them stay, unless they are its start.
 
     Raises:
         ExegeteError: there are none.
     """
-    found = encoded(tokenizer, text, target=True)
+    found = tokenize_text(tokenizer, text, target=True)
     places = [place for place in range(len(found.ids)) if not found.special_tokens_mask[place]]
     first = 1 if found.ids[:1] == list(start[1:2]) else 0
     own = slice(first, (places or [-1])[-1] + 1)
@@ -61,7 +61,7 @@ def of_target(tokenizer: Any, text: str, start: Sequence[int]) -> Response:
     return Response(tuple(ids), text, tuple(trimmed(text, *offset) for offset in offsets))
 
 
-def of_ids(tokenizer: Any, ids: Sequence[int]) -> Response:
+def decode_response(tokenizer: Any, ids: Sequence[int]) -> Response:
     """Ids with the text that they make; special tokens make none."""
 
     def decoded(part: Sequence[int]) -> str:
@@ -80,7 +80,7 @@ def _shared(one: str, other: str) -> int:
 
 
 @torch.no_grad()
-def generated(
+def generate_response(
     model: Any, prompt_ids: Sequence[int], pad_id: int, max_new_tokens: int, temperature: float, seed: int,
     start: Sequence[int] = (),
 ) -> list[int]:  # fmt: skip
@@ -99,7 +99,7 @@ def generated(
         num_beams=1, no_repeat_ngram_size=0, min_length=0, **sampled,
     )  # fmt: skip
     ids = torch.tensor([list(prompt_ids)], device=model.device)
-    with unchanged_random_state():
+    with preserve_random_state():
         torch.manual_seed(seed)
         found = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config, **decoder)
     return [int(token) for token in found[0, len(start or prompt_ids) :]]

@@ -1,4 +1,4 @@
-"""Activation functions as a slope times their input: f(x) = slope(x)·x."""
+"""Activation functions as a slope times their input: f(x) = get_slope(x)·x."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SLOPES: Mapping[str, Slope] = {
 }
 
 
-def slope(name: str) -> Slope:
+def get_slope(name: str) -> Slope:
     """f(x)/x for an activation by its transformers name, with the limit at 0.
 
     Raises:
@@ -55,7 +55,7 @@ def slope(name: str) -> Slope:
     return SLOPES[name]
 
 
-def name_of(module: nn.Module) -> str:
+def get_activation_name(module: nn.Module) -> str:
     """The name of an activation module.
 
     Raises:
@@ -69,10 +69,10 @@ def name_of(module: nn.Module) -> str:
     raise unknown("activation", type(module).__name__, SLOPES)
 
 
-def tangent(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
+def compute_tangent(name: str, x: Tensor) -> tuple[Tensor, Tensor]:
     """The tangent of an activation at x: its slope f'(x) and its height at zero f(x) − f'(x)·x."""
     with torch.enable_grad():
         point = x.detach().requires_grad_()
-        value = slope(name)(point) * point
+        value = get_slope(name)(point) * point
         (steepness,) = torch.autograd.grad(value.sum(), point)
     return steepness, value.detach() - steepness * x

@@ -12,7 +12,7 @@ from exegete.errors import ExegeteError
 from exegete.models.families import FAMILIES, Family, Head
 
 
-def architecture_of(model: PreTrainedModel) -> Family:
+def get_architecture(model: PreTrainedModel) -> Family:
     """The family's record, with the head that the model has: for classes, tags, spans or masked words.
 
     Raises:
@@ -27,8 +27,8 @@ def architecture_of(model: PreTrainedModel) -> Family:
     found = FAMILIES[family]
     flag = found.feed_forward.gate_flag
     if flag is not None and getattr(model.config, flag):
-        after = found.decoder and replace(found.decoder, feed_forward=found.decoder.feed_forward.with_gate())
-        found = replace(found, feed_forward=found.feed_forward.with_gate(), decoder=after)
+        after = found.decoder and replace(found.decoder, feed_forward=found.decoder.feed_forward.split_gate())
+        found = replace(found, feed_forward=found.feed_forward.split_gate(), decoder=after)
     name, own = type(model).__name__, getattr(model, "own_head", None)
     if own is not None:
         return replace(found, head=own)
@@ -45,7 +45,7 @@ def architecture_of(model: PreTrainedModel) -> Family:
     return found
 
 
-def part(root: nn.Module, path: str) -> nn.Module:
+def get_module(root: nn.Module, path: str) -> nn.Module:
     """The module at a dotted path.
 
     Raises:
@@ -57,7 +57,7 @@ def part(root: nn.Module, path: str) -> nn.Module:
         raise ExegeteError(f"expected {type(root).__name__} to have the part {path!r}: {error}") from error
 
 
-def two_stacks() -> ExegeteError:
+def encoder_decoder_error() -> ExegeteError:
     """Why a method that follows hidden states through layers does not explain an encoder with a decoder."""
     return ExegeteError(
         "hidden states are not followed through an encoder and a decoder: take a method of gradients, backward rules, "
@@ -65,7 +65,7 @@ def two_stacks() -> ExegeteError:
     )
 
 
-def layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
+def get_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
     """The layers in the order in which they run; a shared one comes as often as it runs.
 
     Of a family without a record: the one list of as many modules as the configuration has layers.
@@ -77,23 +77,23 @@ def layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
         lists = [each for each in base.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
         if len(lists) == 1:
             return tuple(lists[0])
-    found = architecture_of(model)
-    blocks = list(part(base, found.layers).children())
+    found = get_architecture(model)
+    blocks = list(get_module(base, found.layers).children())
     if found.decoder is not None:
-        return (*blocks, *part(base, found.decoder.layers).children())
+        return (*blocks, *get_module(base, found.decoder.layers).children())
     if found.shared is None:
         return tuple(blocks)
     groups = [blocks[int(index / (count / len(blocks)))] for index in range(count)]
-    return tuple(layer for group in groups for layer in part(group, found.shared).children())
+    return tuple(layer for group in groups for layer in get_module(group, found.shared).children())
 
 
-def first_layers(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
+def get_first_layers(model: PreTrainedModel) -> tuple[nn.Module, nn.Module]:
     """The first layer of an encoder, and that of its decoder."""
-    after = architecture_of(model).decoder
+    after = get_architecture(model).decoder
     assert after is not None
-    return layers(model)[0], next(part(model.base_model, after.layers).children())
+    return get_layers(model)[0], next(get_module(model.base_model, after.layers).children())
 
 
-def head_part(model: PreTrainedModel, path: str) -> nn.Module:
+def get_head_module(model: PreTrainedModel, path: str) -> nn.Module:
     """A part of the head; `@` stands for the base model."""
-    return part(model.base_model, path[2:]) if path.startswith("@.") else part(model, path)
+    return get_module(model.base_model, path[2:]) if path.startswith("@.") else get_module(model, path)

@@ -10,16 +10,16 @@ from transformers import PreTrainedModel
 from exegete.errors import ExegeteError
 from exegete.models.families import FAMILIES
 from exegete.models.layers import activations
-from exegete.models.layers.architecture import architecture_of, part
+from exegete.models.layers.architecture import get_architecture, get_module
 
-SHARED = "hidden_act"  # the configuration's entry for the encoder
-NOTED = "head_activation"  # the entry that is saved with a model whose head has another one
+ENCODER_KEY = "hidden_act"  # the configuration's entry for the encoder
+HEAD_KEY = "head_activation"  # the entry that is saved with a model whose head has another one
 
 
-def head_activation(model: PreTrainedModel) -> str:
+def get_head_activation(model: PreTrainedModel) -> str:
     """The name of the head's activation: the family's record gives it, or says where the configuration has it."""
-    name = architecture_of(model).head.activation
-    config = _head(model).config if shares_activation(model) else model.config
+    name = get_architecture(model).head.activation
+    config = _head(model).config if shares_encoder_activation(model) else model.config
     return name if name in activations.SLOPES else str(getattr(config, name))
 
 
@@ -29,27 +29,27 @@ def set_head_activation(model: PreTrainedModel, name: str | None) -> None:
     Raises:
         ExegeteError: an activation without a known slope, or a head that does not share its encoder's.
     """
-    if not shares_activation(model):
+    if not shares_encoder_activation(model):
         raise ExegeteError(f"{type(model).__name__} has a head whose activation is its own: leave head_activation out")
-    vars(model.config).pop(NOTED, None)
+    vars(model.config).pop(HEAD_KEY, None)
     config = model.config
     if name is not None:
-        activations.slope(name)
+        activations.get_slope(name)
         config = copy(config)
-        setattr(config, SHARED, name)
-        setattr(model.config, NOTED, name)
+        setattr(config, ENCODER_KEY, name)
+        setattr(model.config, HEAD_KEY, name)
     _head(model).config = config
 
 
-def shares_activation(model: PreTrainedModel) -> bool:
+def shares_encoder_activation(model: PreTrainedModel) -> bool:
     """Whether the head takes its activation from the encoder's entry of the configuration."""
     family = FAMILIES.get(model.config.model_type)
-    return family is not None and family.head.activation == SHARED and hasattr(model, "classifier")
+    return family is not None and family.head.activation == ENCODER_KEY and hasattr(model, "classifier")
 
 
-def as_noted(model: PreTrainedModel) -> PreTrainedModel:
+def restore_head_activation(model: PreTrainedModel) -> PreTrainedModel:
     """The model, its head with the activation that its configuration notes."""
-    name = getattr(model.config, NOTED, None)
+    name = getattr(model.config, HEAD_KEY, None)
     if name is not None:
         set_head_activation(model, name)
     return model
@@ -57,4 +57,4 @@ def as_noted(model: PreTrainedModel) -> PreTrainedModel:
 
 def _head(model: PreTrainedModel) -> Any:
     """The module whose configuration names the head's activation."""
-    return part(model, str(FAMILIES[model.config.model_type].head.dense).rpartition(".")[0])
+    return get_module(model, str(FAMILIES[model.config.model_type].head.dense).rpartition(".")[0])

@@ -13,23 +13,23 @@ from transformers.pytorch_utils import Conv1D
 from exegete.errors import ExegeteError
 from exegete.models.families import Attention
 from exegete.models.layers import activations
-from exegete.models.layers.architecture import architecture_of, head_part, part
-from exegete.models.layers.head_activation import head_activation
-from exegete.models.loading.quantized import as_numbers
+from exegete.models.layers.architecture import get_architecture, get_head_module, get_module
+from exegete.models.layers.head_activation import get_head_activation
+from exegete.models.loading.quantized import dequantize
 
 
-def wide(x: Tensor) -> Tensor:
+def to_float32(x: Tensor) -> Tensor:
     """In float32, if it was in less."""
     return x.float() if x.element_size() < 4 else x
 
 
-def stored(module: nn.Module, name: str) -> Tensor:
+def read_weight(module: nn.Module, name: str) -> Tensor:
     """A weight of a module, in float32 at least, also where Accelerate keeps it elsewhere, or it is in 8 or 4 bits."""
     weight: Tensor = getattr(module, name)
     if weight.is_meta:
         hook: Any = module._hf_hook
         weight = hook.weights_map[name].to(hook.execution_device)
-    return wide(as_numbers(module, weight))
+    return to_float32(dequantize(module, weight))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Norm:
         """1 / sqrt(var + eps) [..., 1] at x, in float32 at least; RMSNorm: of the mean square."""
         if not self.active:
             return x.new_ones(*x.shape[:-1], 1)
-        x = wide(x)
+        x = to_float32(x)
         square = x.var(-1, correction=0, keepdim=True) if self.centred else x.pow(2).mean(-1, keepdim=True)
         return (square + self.eps).rsqrt()
 
@@ -87,35 +87,35 @@ class Norm:
         return scaled if self.bias is None else scaled + self.bias
 
 
-def affine(module: nn.Module) -> Affine:
+def to_affine(module: nn.Module) -> Affine:
     """The weights of a projection, in float32 at least.
 
     Raises:
         ExegeteError: it is neither a linear layer nor GPT-2's transposed one.
     """
     if isinstance(module, Conv1D):
-        return Affine(stored(module, "weight").T, stored(module, "bias"))
+        return Affine(read_weight(module, "weight").T, read_weight(module, "bias"))
     if isinstance(module, nn.Linear):
-        return Affine(stored(module, "weight"), None if module.bias is None else stored(module, "bias"))
+        return Affine(read_weight(module, "weight"), None if module.bias is None else read_weight(module, "bias"))
     raise ExegeteError(
         f"expected a linear layer, got {type(module).__name__}; merge adapters into the model first (merge_and_unload)"
     )
 
 
-def is_norm(module: nn.Module) -> bool:
+def is_norm_layer(module: nn.Module) -> bool:
     """Whether it is a LayerNorm or an RMSNorm, under whatever name."""
     return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith(("RMSNorm", "T5LayerNorm"))
 
 
-def norm(module: nn.Module) -> Norm:
+def to_norm(module: nn.Module) -> Norm:
     """The numbers of a norm, in float32 at least; an identity where a family has none."""
     if isinstance(module, nn.Identity):
         return Norm(None, None, 0.0, centred=False, active=False)
-    if not is_norm(module):
+    if not is_norm_layer(module):
         raise ExegeteError(f"expected a LayerNorm or RMSNorm, got {type(module).__name__}")
     values: Any = module
     weight, bias = (
-        None if getattr(values, name, None) is None else stored(values, name) for name in ("weight", "bias")
+        None if getattr(values, name, None) is None else read_weight(values, name) for name in ("weight", "bias")
     )
     if isinstance(module, nn.LayerNorm):
         return Norm(weight, bias, values.eps, centred=True)
@@ -137,23 +137,23 @@ class LayerParts:
     gate: Affine | None = None
 
 
-def layer_parts(model: PreTrainedModel, layer: nn.Module) -> LayerParts:
+def get_layer_parts(model: PreTrainedModel, layer: nn.Module) -> LayerParts:
     """The numbers of one of the model's layers."""
-    found = architecture_of(model)
+    found = get_architecture(model)
     wide_layer = found.feed_forward
-    output = affine(part(layer, found.attention.output))
-    into = affine(part(layer, wide_layer.into))
-    gate = affine(part(layer, wide_layer.gate)) if wide_layer.gate else None
-    if wide_layer.gate_fused:
+    output = to_affine(get_module(layer, found.attention.output))
+    into = to_affine(get_module(layer, wide_layer.into))
+    gate = to_affine(get_module(layer, wide_layer.gate)) if wide_layer.gate else None
+    if wide_layer.has_fused_gate:
         half = len(into.weight) // 2
         gate, into = into.rows(0, half), into.rows(half, 2 * half)
     return LayerParts(
         value=_values(layer, found.attention, output, model.config.num_attention_heads),
         output=output,
-        norms=(norm(part(layer, found.norms[0])), norm(part(layer, found.norms[1]))),
+        norms=(to_norm(get_module(layer, found.norms[0])), to_norm(get_module(layer, found.norms[1]))),
         into=into,
-        out=affine(part(layer, wide_layer.out)),
-        activation=activations.name_of(part(layer, wide_layer.activation)),
+        out=to_affine(get_module(layer, wide_layer.out)),
+        activation=activations.get_activation_name(get_module(layer, wide_layer.activation)),
         norm_first=found.norm_first,
         gate=gate,
     )
@@ -161,7 +161,7 @@ def layer_parts(model: PreTrainedModel, layer: nn.Module) -> LayerParts:
 
 def _values(layer: nn.Module, found: Attention, output: Affine, heads: int) -> Affine:
     """The value projection with as many heads as there are queries."""
-    fused = affine(part(layer, found.value))
+    fused = to_affine(get_module(layer, found.value))
     index, parts = found.part
     size = len(fused.weight) // parts
     value = fused.rows(index * size, (index + 1) * size)
@@ -187,12 +187,12 @@ class HeadParts:
     norm: Norm | None
 
 
-def head_parts(model: PreTrainedModel) -> HeadParts:
+def get_head_parts(model: PreTrainedModel) -> HeadParts:
     """The numbers of the model's head."""
-    head = architecture_of(model).head
+    head = get_architecture(model).head
     return HeadParts(
-        output=affine(head_part(model, head.output)),
-        dense=affine(head_part(model, head.dense)) if head.dense else None,
-        activation=head_activation(model) if head.dense else "",
-        norm=norm(head_part(model, head.norm)) if head.norm else None,
+        output=to_affine(get_head_module(model, head.output)),
+        dense=to_affine(get_head_module(model, head.dense)) if head.dense else None,
+        activation=get_head_activation(model) if head.dense else "",
+        norm=to_norm(get_head_module(model, head.norm)) if head.norm else None,
     )

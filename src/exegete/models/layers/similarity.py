@@ -7,7 +7,7 @@ from torch import Tensor, nn
 TINY = 1e-24
 
 
-class Product(nn.Module):
+class InnerProduct(nn.Module):
     """The inner product of two vectors; under `frozen` either gets half of what comes back."""
 
     def forward(self, both: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ class Similarity(nn.Module):
         self.norm = nn.RMSNorm(size, eps=TINY, device=like.device, dtype=like.dtype)
         self.norm.weight.requires_grad_(False)
         nn.init.constant_(self.norm.weight, size**-0.5)
-        self.product = Product()
+        self.product = InnerProduct()
 
     def forward(self, both: Tensor) -> Tensor:
         """[B, 1] of [B, 2, d]."""

@@ -12,13 +12,13 @@ from transformers.utils import ADAPTER_CONFIG_NAME
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from exegete.errors import ExegeteError
-from exegete.models.loading.checkpoint import pickled, reading
+from exegete.models.loading.checkpoint import describe_load_errors, make_pickle_error
 
 WEIGHTS, PICKLED = "adapter_model.safetensors", "adapter_model.bin"
 CONVERT = f"import torch, safetensors.torch as s; s.save_file(torch.load('{PICKLED}', weights_only=True), '{WEIGHTS}')"
 
 
-def adapted(name: str) -> str | None:
+def find_adapter_base(name: str) -> str | None:
     """The name of the model that the adapter at `name` was trained on; None where there is no adapter."""
     if Path(name).is_dir() and not (Path(name) / ADAPTER_CONFIG_NAME).exists():
         return None
@@ -28,14 +28,14 @@ def adapted(name: str) -> str | None:
         return None
     if file is None:
         return None
-    with reading(name, "adapter"):
+    with describe_load_errors(name, "adapter"):
         base = json.loads(Path(file).read_text()).get("base_model_name_or_path")
     if not base:
         raise ExegeteError(f"the adapter at {name} does not say which model it was trained on: load both with peft")
     return str(base)
 
 
-def with_adapter(model: PreTrainedModel, name: str) -> tuple[Any, Sequence[str]]:
+def load_adapter(model: PreTrainedModel, name: str) -> tuple[Any, Sequence[str]]:
     """The model with the adapter in it, and the names of whole modules that the adapter brought."""
     try:
         from peft import PeftModel  # noqa: PLC0415  (an extra: only adapters need it)
@@ -44,7 +44,7 @@ def with_adapter(model: PreTrainedModel, name: str) -> tuple[Any, Sequence[str]]
     if Path(name).is_dir() and not (Path(name) / WEIGHTS).exists():
         if not (Path(name) / PICKLED).exists():
             raise ExegeteError(f"the adapter at {name} has no weights: {WEIGHTS} is missing")
-        raise pickled(name, CONVERT)
+        raise make_pickle_error(name, CONVERT)
     try:
         loaded = PeftModel.from_pretrained(model, name)
     except (OSError, ValueError, RuntimeError) as error:
@@ -53,6 +53,6 @@ def with_adapter(model: PreTrainedModel, name: str) -> tuple[Any, Sequence[str]]
     return loaded, tuple(brought or ())
 
 
-def unwrapped(model: PreTrainedModel) -> PreTrainedModel:
+def unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
     """The model inside a PEFT wrapper, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -31,7 +31,7 @@ UNUSED = re.compile(r"(^|\.)pooler\.|(position_ids|inv_freq|masked_bias|num_batc
 
 
 @contextmanager
-def reading(name: str, what: str = "model") -> Iterator[None]:
+def describe_load_errors(name: str, what: str = "model") -> Iterator[None]:
     """Makes one line of whatever a library raises on a damaged checkpoint.
 
     Raises:
@@ -43,7 +43,7 @@ def reading(name: str, what: str = "model") -> Iterator[None]:
         raise
     except Exception as error:
         if "safetensors" in str(error) and _pickled(name):
-            raise pickled(name) from error
+            raise make_pickle_error(name) from error
         raise ExegeteError(f"no {what} could be loaded from {name!r}: {_reason(error)}") from error
 
 
@@ -172,7 +172,7 @@ def check_finite(name: str, model: nn.Module) -> None:
             raise ExegeteError(f"{name or type(model).__name__}: the weight {key} holds NaN or an infinite number")
 
 
-def pickled(name: str, code: str = "") -> ExegeteError:
+def make_pickle_error(name: str, code: str = "") -> ExegeteError:
     """The error for weights that could run code when they are read; `code` converts them."""
     model = (
         "import transformers as t; t.AutoModelForSequenceClassification.from_pretrained('OLD').save_pretrained('NEW')"

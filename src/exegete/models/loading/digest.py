@@ -11,7 +11,7 @@ from torch import nn
 from exegete.data.provenance import digest as digest_of
 
 
-def weights_digest(model: nn.Module) -> str:
+def digest_weights(model: nn.Module) -> str:
     """A digest of up to 4,096 values of every weight, evenly spread."""
     digest = blake2b(digest_size=8)
     for name, value in sorted(model.state_dict().items()):
@@ -21,14 +21,14 @@ def weights_digest(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def processor_digest(processor: Any) -> str:
+def digest_processor(processor: Any) -> str:
     """A digest of all that a tokenizer or an image processor makes of its inputs; where texts are cut off apart."""
     if hasattr(processor, "backend_tokenizer"):
-        return digest_of(definition(processor))
+        return digest_of(get_tokenizer_definition(processor))
     return digest_of(processor.to_dict() if hasattr(processor, "to_dict") else None)
 
 
-def definition(tokenizer: Any) -> dict[str, Any]:
+def get_tokenizer_definition(tokenizer: Any) -> dict[str, Any]:
     """All that decides how a text is cut into tokens, apart from its length."""
     whole = json.loads(tokenizer.backend_tokenizer.to_str())
     return {name: value for name, value in whole.items() if name not in ("truncation", "padding")}

@@ -28,15 +28,21 @@ from transformers import (
 from exegete.data.hub import local_folder
 from exegete.data.local import looks_local, require_there
 from exegete.errors import ExegeteError, unknown
-from exegete.models.bi_encoder import BiEncoder, pooling_of
+from exegete.models.bi_encoder import BiEncoder, read_pooling
 from exegete.models.choices import ChoosingModel
 from exegete.models.explained import ExplainedModel
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from exegete.models.generation.model import GeneratingModel
-from exegete.models.layers.head_activation import as_noted
-from exegete.models.loading.adapters import adapted, unwrapped, with_adapter
-from exegete.models.loading.checkpoint import check_config, check_files, check_finite, check_weights, reading
-from exegete.models.loading.quantized import BITS, keep_order, quantizing
+from exegete.models.layers.head_activation import restore_head_activation
+from exegete.models.loading.adapters import find_adapter_base, load_adapter, unwrap_adapter
+from exegete.models.loading.checkpoint import (
+    check_config,
+    check_files,
+    check_finite,
+    check_weights,
+    describe_load_errors,
+)
+from exegete.models.loading.quantized import BITS, keep_weight_order, quantization_options
 from exegete.models.loading.vocabulary import check_vocabulary
 from exegete.models.prompted import PromptedModel
 from exegete.models.tasks import TASKS
@@ -139,21 +145,21 @@ def load(
             raise ExegeteError(f"there is no model at {name}")
         _check_dtype(dtype)
         place, parts = _placed(device, device_map)
-        if quantized := quantizing(dtype):
+        if quantized := quantization_options(dtype):
             dtype, place, parts = None, None, ({"device_map": {"": place}} if place else parts) | quantized
-        pooling = pooling_of(local_folder(name) if task == SIMILARITY else Path(name))
+        pooling = read_pooling(local_folder(name) if task == SIMILARITY else Path(name))
         task = task if pooling is None else SIMILARITY
-        base = adapted(name)
+        base = find_adapter_base(name)
         names = (name,) if base is None else (name, base)
         options = {"trust_remote_code": trust_remote_code} | parts
         loaded = _pretrained(names[-1], dtype, options, task, adapter=names[:-1], incomplete=incomplete)
-        keep_order(loaded)
+        keep_weight_order(loaded)
         (loaded if place is None else loaded.to(place)).eval()
     for name in names:
-        processing_class = processing_class or processing_of(name, loaded, trust_remote_code)
+        processing_class = processing_class or load_processor(name, loaded, trust_remote_code)
     rows = getattr(loaded.get_input_embeddings(), "num_embeddings", None)
     if rows is not None:
-        with reading(names[0], "tokenizer"):
+        with describe_load_errors(names[0], "tokenizer"):
             check_vocabulary(names[0], processing_class, rows)
     if template is not None and labels is not None:
         return PromptedModel(loaded, processing_class, template, labels, max_length)
@@ -169,7 +175,7 @@ def _with_its_task(
     if task == "generation":
         kind = EncoderDecoderModel if loaded.config.is_encoder_decoder else GeneratingModel
         return kind(loaded, processing_class, max_length)
-    own = next((own for head, own in OWN.items() if type(unwrapped(loaded)).__name__.endswith(head)), None)
+    own = next((own for head, own in OWN.items() if type(unwrap_adapter(loaded)).__name__.endswith(head)), None)
     if own is not None and task is None:
         return own(loaded, processing_class, max_length)
     return ExplainedModel(loaded, processing_class, task, max_length)
@@ -241,7 +247,7 @@ def _pretrained(
     """The model, loaded with these options, with the adapter in it if there is one."""
     require_there(name)
     check_files(name)
-    with reading(name):
+    with describe_load_errors(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=given["trust_remote_code"])
         check_config(name, config)
     architecture = (config.architectures or [config.model_type])[0]
@@ -250,7 +256,7 @@ def _pretrained(
             f"{name} holds {architecture:.80}, an encoder with a decoder: those are explained in what they say "
             "(task='generation'), by a language modelling head"
         )
-    with reading(name, "weights"):
+    with describe_load_errors(name, "weights"):
         bare = {SIMILARITY: AutoModel} | dict.fromkeys(CAUSAL, AutoModelForCausalLM)
         if config.is_encoder_decoder:
             bare["generation"] = AutoModelForSeq2SeqLM
@@ -259,10 +265,10 @@ def _pretrained(
         model, info = head.from_pretrained(name, dtype=dtype or "auto", output_loading_info=True, **options)
     base = model
     for folder in adapter:
-        model, brought = with_adapter(model, folder)
+        model, brought = load_adapter(model, folder)
         info["missing_keys"] = [key for key in info["missing_keys"] if not set(brought) & set(key.split("."))]
     check_weights(name, base, info, incomplete=incomplete)
-    as_noted(base)
+    restore_head_activation(base)
     return model
 
 
@@ -285,7 +291,7 @@ def _head(name: str, config: Any, *, anything: bool) -> Any:
     return head
 
 
-def processing_of(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
+def load_processor(name: str, model: PreTrainedModel, trust_remote_code: bool) -> Any:
     """The tokenizer or image processor saved with the model; None where nothing was saved."""
     if not name or (looks_local(name) and not Path(name).exists()):
         return None
@@ -294,7 +300,7 @@ def processing_of(name: str, model: PreTrainedModel, trust_remote_code: bool) ->
         return None
     loader = AutoImageProcessor if images else AutoTokenizer
     check_files(name)
-    with reading(name, "image processor" if images else "tokenizer"):
+    with describe_load_errors(name, "image processor" if images else "tokenizer"):
         return loader.from_pretrained(name, trust_remote_code=trust_remote_code)
 
 

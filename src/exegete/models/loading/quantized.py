@@ -20,7 +20,7 @@ BITS: Mapping[str, dict[str, Any]] = {
 floats (NF4)."""
 
 
-def quantizing(dtype: Any) -> dict[str, Any]:
+def quantization_options(dtype: Any) -> dict[str, Any]:
     """What transformers needs to load a model's linear layers in so many bits; nothing for other types.
 
     Raises:
@@ -36,18 +36,18 @@ def quantizing(dtype: Any) -> dict[str, Any]:
     return {"quantization_config": BitsAndBytesConfig(**BITS[dtype])}
 
 
-def keep_order(model: nn.Module) -> None:
+def keep_weight_order(model: nn.Module) -> None:
     """Keeps 4-bit weights as they were stored: passes without gradients would round and reorder them on some CPUs."""
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             setattr(module, "support_avx512bf16_for_cpu", False)  # noqa: B010
 
 
-def as_numbers(module: nn.Module, weight: Tensor) -> Tensor:
+def dequantize(module: nn.Module, weight: Tensor) -> Tensor:
     """The numbers that a weight stands for: itself, unless it is stored in 8 or 4 bits.
 
     Raises:
-        ExegeteError: a pass of a model loaded elsewhere has reordered it (see `keep_order`).
+        ExegeteError: a pass of a model loaded elsewhere has reordered it (see `keep_weight_order`).
     """
     if type(weight).__name__ not in ("Int8Params", "Params4bit"):
         return weight

@@ -13,11 +13,11 @@ from exegete.errors import ExegeteError
 from exegete.models.families import Hooks
 
 if TYPE_CHECKING:
-    from exegete.models.passes.capture import Record
+    from exegete.models.passes.capture import AttentionRecord
 
 
 @contextmanager
-def hooked(model: PreTrainedModel, names: Hooks, record: Record) -> Iterator[None]:
+def record_by_hooks(model: PreTrainedModel, names: Hooks, record: AttentionRecord) -> Iterator[None]:
     """Record by hooks on the query, key and value layers and on the attention dropout; none is left after the block."""
     layers = [module for module in model.modules() if all(hasattr(module, name) for name in (names.query, names.key))]
     wanted = record.capture.attentions or record.capture.heads or record.zeroed is not None
@@ -32,7 +32,7 @@ def hooked(model: PreTrainedModel, names: Hooks, record: Record) -> Iterator[Non
         yield
 
 
-def _hook(layer: nn.Module, names: Hooks, record: Record, scope: ExitStack) -> None:
+def _hook(layer: nn.Module, names: Hooks, record: AttentionRecord, scope: ExitStack) -> None:
     heads = int(getattr(layer, names.heads))
     if record.zeroed is not None:
         gone = record.zeroed[..., None]

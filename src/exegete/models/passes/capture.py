@@ -19,10 +19,10 @@ from transformers.modeling_utils import AttentionInterface
 
 from exegete.errors import ExegeteError
 from exegete.models.families import FAMILIES
-from exegete.models.passes.attention_hooks import hooked
-from exegete.models.passes.exclusive import PROCESS
+from exegete.models.passes.attention_hooks import record_by_hooks
+from exegete.models.state.locks import PROCESS_LOCK
 
-IMPLEMENTATION = "exegete"
+ATTENTION_IMPLEMENTATION = "exegete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Capture:
         return self.attentions or self.heads or self.differentiable_twice
 
 
-class Recorded(Exception):  # noqa: N818  # no error: what was wanted is there
+class PassEnded(Exception):  # noqa: N818  # no error: what was wanted is there
     """Ends a pass of which only heads are wanted."""
 
 
 @dataclass(slots=True)
-class Record:
+class AttentionRecord:
     """The quantities that a forward pass recorded; one entry a layer, in the order in which the layers ran.
 
     `last`: the first call of the last layer; `calls`: how many have run; `zeroed` [B, L]: positions whose values are
@@ -95,7 +95,7 @@ class Record:
         return {name: tuple(getattr(self, name)) for name in ("attentions", "queries", "keys", "values", "scalings")}
 
 
-_RECORD: ContextVar[Record | None] = ContextVar("exegete_record", default=None)
+_RECORD: ContextVar[AttentionRecord | None] = ContextVar("exegete_record", default=None)
 
 
 def _attention(
@@ -127,7 +127,7 @@ def _attention(
         record.values.append(_per_query_head(value, query))
         record.scalings.append(scaling)
         if record.capture.heads_only and record.calls == record.last:
-            raise Recorded
+            raise PassEnded
     if fused:
         kwargs["position_bias"] = position_bias
         mixed, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
@@ -170,12 +170,14 @@ def _weights(logits: Tensor, mask: Tensor | None, causal: bool, sinks: Tensor | 
     return torch.cat([logits, nowhere], -1).softmax(-1, dtype=precise)[..., :-1]
 
 
-AttentionInterface.register(IMPLEMENTATION, _attention)
-AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)
+AttentionInterface.register(ATTENTION_IMPLEMENTATION, _attention)
+AttentionMaskInterface.register(ATTENTION_IMPLEMENTATION, sdpa_mask)
 
 
 @contextmanager
-def recording(model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = None) -> Iterator[Record]:
+def record_attention(
+    model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = None
+) -> Iterator[AttentionRecord]:
     """Record what attention does in the forward passes inside the block; the model's own kernels come back after it.
 
     `zeroed` [B, L]: positions that contribute a zero vector where they are attended to.
@@ -184,24 +186,24 @@ def recording(model: PreTrainedModel, capture: Capture, zeroed: Tensor | None = 
         ExegeteError: attention that goes neither through the interface nor through an adapter, of which more is wanted
             than second derivatives; a block in which nothing came through the interface.
     """
-    record = Record(capture, getattr(model, "last_attention", model.config.num_hidden_layers), zeroed)
+    record = AttentionRecord(capture, getattr(model, "last_attention", model.config.num_hidden_layers), zeroed)
     family = model.config.model_type
     known = FAMILIES.get(family)
     if known is not None and known.attention.hooks is not None:
-        with hooked(model, known.attention.hooks, record):
+        with record_by_hooks(model, known.attention.hooks, record):
             yield record
         return
     if not _dispatches(model):
         if capture.attentions or capture.heads or zeroed is not None:
             raise _uncapturable(family)
-        with PROCESS, sdpa_kernel(SDPBackend.MATH):
+        with PROCESS_LOCK, sdpa_kernel(SDPBackend.MATH):
             yield record
         return
     configs = {id(part.config): part.config for part in model.modules() if isinstance(part, PreTrainedModel)}.values()
     before = [config._attn_implementation for config in configs]  # T5 has copies for encoder and decoder
     token = _RECORD.set(record)
     for config in configs:
-        config._attn_implementation = IMPLEMENTATION
+        config._attn_implementation = ATTENTION_IMPLEMENTATION
     try:
         yield record
     finally:

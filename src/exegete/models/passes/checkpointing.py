@@ -17,7 +17,7 @@ from exegete.models.passes.capture import Capture
 
 
 @contextmanager
-def checkpointed(model: PreTrainedModel, capture: Capture) -> Iterator[None]:
+def enable_checkpointing(model: PreTrainedModel, capture: Capture) -> Iterator[None]:
     """Inside the block layers keep what enters them alone, and run again when a gradient goes back through them.
 
     That is so after `model.gradient_checkpointing_enable()`, which transformers heeds in training mode alone, in

@@ -9,15 +9,17 @@ from torch.func import jvp, vmap
 from exegete.models.batch import Batch
 from exegete.models.explained import ExplainedModel
 from exegete.models.passes.capture import Capture
-from exegete.models.passes.readout import answer_only
+from exegete.models.passes.last_layer import skip_unread_positions
 
-TOKENS_TOGETHER = 4096
-PASSES_A_PART = 1.4
+TOKENS_PER_CHUNK = 4096
+PASSES_PER_PART = 1.4
 """Forward passes that one more part costs, measured; the first costs one more."""
 
 
 @torch.no_grad()
-def moved(model: ExplainedModel, batch: Batch, embeddings: Tensor, direction: Tensor, parts: Tensor) -> Tensor:
+def compute_directional_derivatives(
+    model: ExplainedModel, batch: Batch, embeddings: Tensor, direction: Tensor, parts: Tensor
+) -> Tensor:
     """[U, B, ...] Derivatives of the logits along the direction, restricted to each part.
 
     They are what U passes forward give for all outputs, where backward each output takes a pass.
@@ -38,7 +40,7 @@ def moved(model: ExplainedModel, batch: Batch, embeddings: Tensor, direction: Te
         slope: Tensor = jvp(logits, (embeddings,), (direction * part[..., None],))[1]
         return slope
 
-    with answer_only(model):
-        together = max(1, TOKENS_TOGETHER // embeddings.shape[:2].numel())
+    with skip_unread_positions(model):
+        together = max(1, TOKENS_PER_CHUNK // embeddings.shape[:2].numel())
         found: Tensor = vmap(along, chunk_size=together)(parts.to(embeddings.dtype))
     return found

@@ -11,8 +11,8 @@ from transformers import Cache
 
 from exegete.models.batch import Batch
 from exegete.models.explained import ExplainedModel
-from exegete.models.layers.architecture import layers, two_stacks
-from exegete.models.passes.capture import Capture, recording
+from exegete.models.layers.architecture import encoder_decoder_error, get_layers
+from exegete.models.passes.capture import Capture, record_attention
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,18 @@ class LayerCall:
             arguments = (copies, *arguments[1:])
         else:
             keywords["hidden_states"] = copies
-        with recording(self.model.model, Capture(), positions):
+        with record_attention(self.model.model, Capture(), positions):
             return _hidden(self.layer(*arguments, **keywords))
 
 
-def layer_calls(model: ExplainedModel, batch: Batch) -> list[LayerCall]:
+def record_layer_calls(model: ExplainedModel, batch: Batch) -> list[LayerCall]:
     """The calls of the layers in one forward pass of a single example without padding, in their order.
 
     Raises:
         ExegeteError: a family without a record, or an encoder with a decoder.
     """
-    if model.two_stacks:
-        raise two_stacks()
+    if model.is_encoder_decoder:
+        raise encoder_decoder_error()
     calls: list[LayerCall] = []
 
     def record(layer: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
@@ -57,8 +57,8 @@ def layer_calls(model: ExplainedModel, batch: Batch) -> list[LayerCall]:
         calls.append(LayerCall(model, layer, tuple(rest), named, _hidden(output)))
 
     with ExitStack() as scope:
-        scope.enter_context(recording(model.model, Capture()))
-        for layer in dict.fromkeys(layers(model.model)):
+        scope.enter_context(record_attention(model.model, Capture()))
+        for layer in dict.fromkeys(get_layers(model.model)):
             scope.enter_context(layer.register_forward_hook(record, with_kwargs=True))
         model(batch)
     return calls

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 
-def passes(lengths: Sequence[int], budget: int, *, uniform: bool = False) -> Iterator[slice]:
+def pack_by_tokens(lengths: Sequence[int], budget: int, *, uniform: bool = False) -> Iterator[slice]:
     """Consecutive slices of rows that are sorted from long to short, each of at most `budget` padded tokens.
 
     A pass that is half full ends where the rows get shorter: without padding there is no mask to apply either. A row
@@ -21,7 +21,7 @@ def passes(lengths: Sequence[int], budget: int, *, uniform: bool = False) -> Ite
         start = stop
 
 
-def frugal(lengths: Sequence[int], budget: int, overhead: int) -> Iterator[slice]:
+def pack_by_padding(lengths: Sequence[int], budget: int, overhead: int) -> Iterator[slice]:
     """As `passes`, but a row joins one only where its padding is at most `overhead`, the tokens that a pass costs."""
     start = 0
     for row in range(1, len(lengths) + 1):

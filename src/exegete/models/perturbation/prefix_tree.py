@@ -15,22 +15,22 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
 from exegete.models.batch import Batch
-from exegete.models.loading.adapters import unwrapped
-from exegete.models.perturbation.packing import frugal
+from exegete.models.loading.adapters import unwrap_adapter
+from exegete.models.perturbation.packing import pack_by_padding
 
-WORTH = 0.8
+MAX_TOKEN_SHARE = 0.8
 """The share of a loop's tokens up to which a tree, with its smaller passes, is taken."""
-TOGETHER = 512
+TEXTS_PER_TREE = 512
 """Versions that grow one tree; beginnings are kept until it is done."""
 PASS_COSTS = {"cpu": 24, "cuda": 4096}
 """Tokens that one more pass costs."""
 
-Kept = list[tuple[Tensor, Tensor]]
+KeyValues = list[tuple[Tensor, Tensor]]
 """Keys and values [H, n, d_h] of n tokens, layer by layer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class PerturbedText:
     """A text as token ids [n], of which the last `response` are generated text; its foils, where there are some."""
 
     ids: Tensor
@@ -38,7 +38,7 @@ class Version:
     foil: Tensor | None = None
 
     @property
-    def shareable(self) -> int:
+    def shareable_tokens(self) -> int:
         """How many of its tokens others may share: not the last of the prompt, where the response is first read."""
         return len(self.ids) - self.response - 1
 
@@ -52,19 +52,19 @@ class Branch(NamedTuple):
     level: int
 
 
-def shares_beginnings(model: Any) -> bool:
+def supports_prefix_sharing(model: Any) -> bool:
     """Whether a model keeps keys and values, and nothing else, of what it has read."""
     causal = model.task.name == "generation" and not model.config.is_encoder_decoder
-    known = all(model.takes(name) for name in ("past_key_values", "position_ids", "use_cache"))
-    return causal and known and not getattr(unwrapped(model.model), "_is_stateful", False)
+    known = all(model.accepts(name) for name in ("past_key_values", "position_ids", "use_cache"))
+    return causal and known and not getattr(unwrap_adapter(model.model), "_is_stateful", False)
 
 
-def tree(versions: Sequence[Version]) -> list[Branch]:
+def build_tree(versions: Sequence[PerturbedText]) -> list[Branch]:
     """Branches in an order in which parents come first; every shared token is on one branch alone.
 
     Where versions part, the way goes on to most of them, so that few passes depend on one another.
     """
-    rows = [version.ids[: max(0, version.shareable)].cpu().numpy().astype(">i4") for version in versions]
+    rows = [version.ids[: max(0, version.shareable_tokens)].cpu().numpy().astype(">i4") for version in versions]
     order = sorted(range(len(rows)), key=lambda row: rows[row].tobytes())
     alike = np.array([0, *(_alike(rows[one], rows[other]) for one, other in pairwise(order))])
     found: list[Branch] = []
@@ -81,38 +81,38 @@ def tree(versions: Sequence[Version]) -> list[Branch]:
     return found
 
 
-def tokens(versions: Sequence[Version], branches: Iterable[Branch]) -> int:
+def count_tokens(versions: Sequence[PerturbedText], branches: Iterable[Branch]) -> int:
     """How many tokens the passes over these branches read."""
     return sum(len(versions[branch.version].ids) - branch.begin for branch in branches)
 
 
-def answers_by_tree(model: Any, versions: Sequence[Version], budget: int) -> list[Tensor] | None:
+def run_prefix_tree(model: Any, versions: Sequence[PerturbedText], budget: int) -> list[Tensor] | None:
     """Each version's table [R, 2 or 3], see `Generation`, in passes of at most `budget` tokens; None: a loop does it.
 
     Args:
-        model: a `GeneratingModel` that `shares_beginnings`.
+        model: a `GeneratingModel` that `supports_prefix_sharing`.
         versions: two at least.
         budget: tokens of a pass.
     """
     answers: list[Tensor] = []
-    for first in range(0, len(versions), TOGETHER):
-        some = versions[first : first + TOGETHER]
-        branches = tree(some)
-        if not first and tokens(some, branches) > WORTH * sum(len(version.ids) for version in some):
+    for first in range(0, len(versions), TEXTS_PER_TREE):
+        some = versions[first : first + TEXTS_PER_TREE]
+        branches = build_tree(some)
+        if not first and count_tokens(some, branches) > MAX_TOKEN_SHARE * sum(len(version.ids) for version in some):
             return None
         answers += _grown(model, some, branches, budget)
     return answers
 
 
-def _grown(model: Any, versions: Sequence[Version], branches: Sequence[Branch], budget: int) -> list[Tensor]:
-    kept: dict[int, Kept] = {}
+def _grown(model: Any, versions: Sequence[PerturbedText], branches: Sequence[Branch], budget: int) -> list[Tensor]:
+    kept: dict[int, KeyValues] = {}
     needed = {branch.parent for branch in branches}
     answers: dict[int, Tensor] = {}
     overhead = PASS_COSTS.get(model.device.type, PASS_COSTS["cuda"])
     for level in range(1 + max(branch.level for branch in branches)):
         sizes = {n: len(versions[one.version].ids) - one.begin for n, one in enumerate(branches) if one.level == level}
         order = sorted(sizes, key=lambda number: -sizes[number])
-        for part in frugal([sizes[number] for number in order], budget, overhead):
+        for part in pack_by_padding([sizes[number] for number in order], budget, overhead):
             numbers = order[part]
             past = [_beginning(branches, kept, branches[number]) for number in numbers]
             table, own = _continued(model, [versions[branches[number].version] for number in numbers], past)
@@ -128,9 +128,9 @@ def _alike(one: NDArray[Any], other: NDArray[Any]) -> int:
     return int(differ[0]) if len(differ) else size
 
 
-def _beginning(branches: Sequence[Branch], kept: dict[int, Kept], branch: Branch) -> list[Kept]:
+def _beginning(branches: Sequence[Branch], kept: dict[int, KeyValues], branch: Branch) -> list[KeyValues]:
     """The keys and values of the branch's first tokens, in pieces from the first to the last."""
-    pieces: list[Kept] = []
+    pieces: list[KeyValues] = []
     while branch.begin:
         parent = branches[branch.parent]
         size = branch.begin - parent.begin
@@ -139,7 +139,7 @@ def _beginning(branches: Sequence[Branch], kept: dict[int, Kept], branch: Branch
     return pieces[::-1]
 
 
-def _continued(model: Any, versions: Sequence[Version], past: Sequence[list[Kept]]) -> tuple[Tensor, Any]:
+def _continued(model: Any, versions: Sequence[PerturbedText], past: Sequence[list[KeyValues]]) -> tuple[Tensor, Any]:
     """Tables [B, R, 2 or 3] of one pass over what is new of each version, and a function from row to what it keeps."""
     begin = [sum(piece[0][0].shape[1] for piece in pieces) for pieces in past]
     new = [version.ids[start:] for version, start in zip(versions, begin, strict=True)]
@@ -162,17 +162,17 @@ def _continued(model: Any, versions: Sequence[Version], past: Sequence[list[Kept
         response=real & (place >= ends - said),
         foil=torch.stack(foils) if foils else None,
     )
-    outputs, cache = model.continued(batch, _cache(past, before) if before else DynamicCache())
-    ends_shared = [max(0, version.shareable) - start for version, start in zip(versions, begin, strict=True)]
+    outputs, cache = model.forward_with_cache(batch, _cache(past, before) if before else DynamicCache())
+    ends_shared = [max(0, version.shareable_tokens) - start for version, start in zip(versions, begin, strict=True)]
 
-    def own(row: int) -> Kept:
+    def own(row: int) -> KeyValues:
         part = slice(before, before + ends_shared[row])
         return [(layer.keys[row, :, part].clone(), layer.values[row, :, part].clone()) for layer in cache.layers]
 
     return outputs.logits, own
 
 
-def _cache(past: Sequence[list[Kept]], length: int) -> DynamicCache:
+def _cache(past: Sequence[list[KeyValues]], length: int) -> DynamicCache:
     """The pieces of every row side by side and at the right end of `length` tokens, zeros before them."""
     first = next(pieces[0] for pieces in past if pieces)
     return DynamicCache(
@@ -180,7 +180,7 @@ def _cache(past: Sequence[list[Kept]], length: int) -> DynamicCache:
     )
 
 
-def _joined(past: Sequence[list[Kept]], layer: int, kind: int, length: int, like: Tensor) -> Tensor:
+def _joined(past: Sequence[list[KeyValues]], layer: int, kind: int, length: int, like: Tensor) -> Tensor:
     """[B, H, length, d_h] Keys (`kind` 0) or values (1) of a layer."""
     heads, _, size = like.shape
     joined = like.new_zeros(len(past), heads, length, size)

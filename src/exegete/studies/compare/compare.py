@@ -30,10 +30,10 @@ from exegete.explainers.registry import make_seeded, seed_params
 from exegete.metrics import Metric, metric
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
 from exegete.models import ExplainedModel
-from exegete.models.encoding.encode import as_row
-from exegete.models.encoding.labels import in_model_labels
+from exegete.models.encoding.encode import example_to_row
+from exegete.models.encoding.labels import renumber_labels
 from exegete.models.generation.model import GeneratingModel
-from exegete.models.loading.digest import weights_digest
+from exegete.models.loading.digest import digest_weights
 from exegete.models.windowed import WindowedModel
 from exegete.reports.attributions import Attributions
 from exegete.reports.progress import progress_bar
@@ -134,8 +134,10 @@ def compare(
         rows = model.respond(list(given))
         unit = unit or ("source" if all(row.get("sources") for row in rows) else "sentence")
     else:
-        rows = in_model_labels(model, data) if hasattr(data, "features") else [dict(as_row(row)) for row in given]
-        rows = [dict(as_row(row)) for row in model.expanded(rows)]
+        rows = (
+            renumber_labels(model, data) if hasattr(data, "features") else [dict(example_to_row(row)) for row in given]
+        )
+        rows = [dict(example_to_row(row)) for row in model.expand_examples(rows)]
         _check_no_unit(unit)
     examples = add_label_names(model, rows)
     chosen, judges = _make_methods(methods, seed, unit), _make_metrics(model, metrics, rows, unit)
@@ -287,7 +289,7 @@ def _resolve_config(
     return {
         "model": model.config._name_or_path,
         "model_type": model.config.model_type,
-        "weights": weights_digest(model.model),
+        "weights": digest_weights(model.model),
         "settings": model.settings,
         "labels": list(model.labels),
         "examples": len(rows),

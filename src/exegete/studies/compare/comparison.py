@@ -16,7 +16,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.registry import make_titles
 from exegete.metrics import cards as metric_cards
 from exegete.metrics.registry import PEAK_MEMORY, SECONDS
-from exegete.models.generation.prompt import named_sources
+from exegete.models.generation.prompt import name_sources
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.figures.curves import Curve
 from exegete.reports.figures.figure import plot_curves
@@ -186,5 +186,5 @@ def _rationale_spans(row: Mapping[str, Any], texts: Sequence[str]) -> list[Spans
     evidence = row.get("evidence")
     if evidence is None:
         return [row.get(name) for name in ("rationale", "rationale_pair")][: len(texts)]
-    needed = {text.strip() for name, text in named_sources(row.get("sources")).items() if name in evidence}
+    needed = {text.strip() for name, text in name_sources(row.get("sources")).items() if name in evidence}
     return [[(0, len(text))] if text in needed else [] for text in texts]

@@ -16,7 +16,7 @@ from exegete.metrics import Metric
 from exegete.metrics.cost import measured
 from exegete.metrics.plausibility import Auc
 from exegete.models import Batch, ExplainedModel
-from exegete.models.outputs import finite
+from exegete.models.outputs import require_finite_logits
 from exegete.reports.attributions import Attribution
 
 BY_LAYER = "AUC by layer"
@@ -53,9 +53,9 @@ def judge(
     All methods are judged together, so that a perturbed input that several ask for is run once. Scores that are not
     finite are an error; with `allow_nan` their figures are NaN.
     """
-    with model.evaluating():
-        logits = finite(model(batch).logits)
-    explained = model.target(batch, target, logits)
+    with model.evaluation_mode():
+        logits = require_finite_logits(model(batch).logits)
+    explained = model.resolve_target(batch, target, logits)
     explanations, costs = _explain_by_methods(model, batch, methods, explained, special_tokens)
     every = batch.select(list(range(len(batch))) * len(methods))
     for method, explanation in zip(methods.values(), explanations, strict=True):
@@ -65,7 +65,7 @@ def judge(
     broken, scores = find_nonfinite(scores), scores.nan_to_num(0.0, 0.0, 0.0)
     targets = torch.cat([explained] * len(methods))
     keys = pd.DataFrame({"example": list(indices) * len(methods), "method": [m for m in methods for _ in indices]})
-    with model.remember():
+    with model.cache_perturbed():
         batches = {
             name: include_special_tokens(every, metric) if special_tokens else every for name, metric in metrics.items()
         }
@@ -143,7 +143,7 @@ def _layer_curve_rows(
     model: ExplainedModel, batch: Batch, target: Tensor, explanation: Explanation, keys: pd.DataFrame
 ) -> pd.DataFrame:
     """Plausibility of every layer's scores, for methods that have some, where people marked evidence."""
-    layers = () if explanation.layers is None or batch.rationale is None else explanation.layers.unbind(1)
+    layers = () if explanation.layers is None or batch.rationale_mask is None else explanation.layers.unbind(1)
     auc = Auc() if batch.exchanges is None else Auc(level="source", absolute=False)
     values = {
         float(number): auc.judge(model, batch, scores, target)[auc.name] for number, scores in enumerate(layers, 1)

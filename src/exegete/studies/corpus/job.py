@@ -16,8 +16,8 @@ from exegete.explainers import Explainer, attribute, explainer
 from exegete.explainers.base import describe_explainer
 from exegete.explainers.registry import add_seed, default_method
 from exegete.models import ExplainedModel, load
-from exegete.models.encoding.labels import renumbering
-from exegete.models.loading.digest import weights_digest
+from exegete.models.encoding.labels import make_renumbering
+from exegete.models.loading.digest import digest_weights
 from exegete.reports.progress import is_interactive
 from exegete.studies.corpus.parts import Parts, explained_row
 
@@ -78,7 +78,7 @@ def explain_shard(job: CorpusJob, model: ExplainedModel, stripe: int = 0, stripe
     stream = job.stream()
     method = explainer(add_seed(job.method or default_method(model), job.seed))
     parts = Parts(job.folder, _resolve_config(job, model, method, stream))
-    to_model = renumbering(model, stream.features)
+    to_model = make_renumbering(model, stream.features)
     shown = is_interactive() and not stripe
     number = -1
     with tqdm(desc="explaining", unit=" rows", disable=not shown, delay=1, leave=False) as bar:
@@ -100,7 +100,7 @@ def explain_shard(job: CorpusJob, model: ExplainedModel, stripe: int = 0, stripe
 def _explain_rows(
     job: CorpusJob, model: ExplainedModel, method: Explainer, rows: list[dict[str, Any]], first: int
 ) -> list[dict[str, Any]]:
-    each = [(first + number, one) for number, row in enumerate(rows) for one in model.expanded([row])]
+    each = [(first + number, one) for number, row in enumerate(rows) for one in model.expand_examples([row])]
     if not each:
         return []
     limits: dict[str, Any] = {"batch_size": job.batch_size, "allow_nan": job.allow_nan, "stride": job.stride}
@@ -125,7 +125,7 @@ def _resolve_config(job: CorpusJob, model: ExplainedModel, method: Explainer, st
     """All that the explanations depend on but the rows, of which each part has a digest."""
     return {
         "model": model.config._name_or_path,
-        "weights": weights_digest(model.model),
+        "weights": digest_weights(model.model),
         "settings": model.settings,
         "labels": list(model.labels),
         "data": stream.spec,

@@ -13,7 +13,7 @@ from exegete.explainers.attribute_examples import make_batches
 from exegete.explainers.learned.learned_attention import mixable, over_positions
 from exegete.metrics import Metric
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.encoding.labels import in_model_labels
+from exegete.models.encoding.labels import renumber_labels
 
 
 @torch.no_grad()
@@ -23,11 +23,11 @@ def best_attention(model: ExplainedModel, data: Dataset, judge: Metric) -> tuple
     They are weighed as `ParameterisedAttention` weighs them, all but one by 0 (Fernandes et al. 2022, Table 2: rows
     that are supervised, as people's rationales chose among them).
     """
-    rows, layers, heads = in_model_labels(model, data), list[Tensor](), list[Tensor]()
+    rows, layers, heads = renumber_labels(model, data), list[Tensor](), list[Tensor]()
     for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
         outputs = model(batch, capture=Capture(heads=True))
-        logits, target = mixable(model, batch, outputs), model.target(batch, None, outputs.logits)
+        logits, target = mixable(model, batch, outputs), model.resolve_target(batch, None, outputs.logits)
         value = partial(judge.judge, model, batch, target=target)
         for found, each in ((layers, logits.mean(2)), (heads, logits.flatten(1, 2))):
             found.append(torch.stack([value(scores)[judge.name] for scores in _maps(batch, each)]))

@@ -14,8 +14,8 @@ from exegete.explainers.attribute_examples import make_batches, select_targets
 from exegete.explainers.registry import make_seeded
 from exegete.metrics import metric
 from exegete.models import ExplainedModel
-from exegete.models.encoding.labels import in_model_labels
-from exegete.models.outputs import finite
+from exegete.models.encoding.labels import renumber_labels
+from exegete.models.outputs import require_finite_logits
 from exegete.studies.compare.judge import include_special_tokens
 
 
@@ -34,11 +34,13 @@ def by_layer(
 
     With `special_tokens`, metrics with `specials` see what special tokens are given.
     """
-    rows, found = in_model_labels(model, data), list[pd.DataFrame]()
+    rows, found = renumber_labels(model, data), list[pd.DataFrame]()
     judges = {spec: metric(spec) for spec in metrics if metric(spec).card.needs_rationale}
     for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
-        explained = model.target(batch, select_targets(target, indices, len(rows)), finite(model(batch).logits))
+        explained = model.resolve_target(
+            batch, select_targets(target, indices, len(rows)), require_finite_logits(model(batch).logits)
+        )
         for spec, each in explainers.items():
             layers = make_seeded(each, seed).explain(model, batch, explained, special_tokens=True).layers
             for layer, scores in enumerate(() if layers is None else layers.unbind(1), 1):

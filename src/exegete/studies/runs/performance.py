@@ -11,8 +11,8 @@ from datasets import Dataset
 
 from exegete.explainers.attribute_examples import make_batches
 from exegete.models import ExplainedModel
-from exegete.models.encoding.labels import in_model_labels
-from exegete.models.outputs import finite
+from exegete.models.encoding.labels import renumber_labels
+from exegete.models.outputs import require_finite_logits
 from exegete.training.loop import evaluation
 from exegete.training.loop.exchanges import are_exchanges
 
@@ -27,12 +27,14 @@ def performance(model: ExplainedModel, data: Dataset) -> tuple[dict[str, float],
     Raises:
         ExegeteError: a label that the model does not know.
     """
-    rows = in_model_labels(model, data)
+    rows = renumber_labels(model, data)
     predicted: dict[int, Any] = {}
-    with model.evaluating():
+    with model.evaluation_mode():
         for indices in make_batches(model, rows):
             batch = model.encode([rows[index] for index in indices])
-            answers = evaluation.predictions(model, batch, finite(model(batch).logits)).float().cpu().numpy()
+            answers = (
+                evaluation.predictions(model, batch, require_finite_logits(model(batch).logits)).float().cpu().numpy()
+            )
             predicted |= dict(zip(indices, answers, strict=True))
     stacked = np.stack([predicted[index] for index in range(len(rows))])
     frame = pd.DataFrame({"example": range(len(rows)), "predicted": list(stacked.reshape(len(rows), -1))})

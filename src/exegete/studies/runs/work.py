@@ -20,7 +20,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, explainer
 from exegete.explainers.registry import make_seeded
 from exegete.models import ExplainedModel, load
-from exegete.models.passes.preserve import full_attention
+from exegete.models.state.restore import use_full_attention
 from exegete.studies.compare.compare import compare
 from exegete.studies.compare.comparison import Comparison
 from exegete.studies.compare.shards import OtherComparisonError
@@ -88,7 +88,7 @@ def judge_model(cell: Cell, space: Workspace) -> None:
     write_json(space.fresh / FIGURES, figures)
     if not config["explainers"] or protocols.explains(config.get("protocol", {}).get("name")):
         return
-    with full_attention(model.model) if "full_attention" in config else nullcontext():
+    with use_full_attention(model.model) if "full_attention" in config else nullcontext():
         _explain(cell, space, model, data, chosen)
 
 

@@ -14,8 +14,8 @@ from torch.func import functional_call
 from exegete.errors import unknown
 from exegete.explainers.learned.learned_attention import LearnedAttention
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.passes.preserve import unchanged_random_state
-from exegete.models.passes.readout import answer_only
+from exegete.models.passes.last_layer import skip_unread_positions
+from exegete.models.state.restore import preserve_random_state
 from exegete.objectives.cross_entropy import task_losses
 from exegete.training.bilevel.inner_optimizers import InnerOptimizer
 from exegete.training.bilevel.meta_gradient import divergence, meta_gradient
@@ -51,14 +51,14 @@ class Student(nn.Module):
         """L_student = L_sim + β·KL(e_T ‖ e_S) (eq. 3), a mean over the batch; `taught` [B, L]: e_T."""
         if taught is None or not self.weight:
             return self.simulation(batch)
-        with answer_only(self.explained):
+        with skip_unread_positions(self.explained):
             outputs = self.explained(batch, capture=self._capture())
         explanation = self._explained(batch, outputs)
         return mean_task_loss(self.explained, batch, outputs.logits) + self.weight * divergence(taught, explanation)
 
     def simulation(self, batch: Batch) -> Tensor:
         """L_sim alone: the task's loss at the teacher's answers (eq. 1), a mean over the batch."""
-        with answer_only(self.explained):
+        with skip_unread_positions(self.explained):
             return mean_task_loss(self.explained, batch, self.explained(batch).logits)
 
     def explanation(self, batch: Batch) -> Tensor:
@@ -180,7 +180,7 @@ class LookaheadStep:
         gradients, factor = self._step(batch, taught, seed, weights, graph=True)
         weights = outer.deciding(weights)
         after = {name: self.update(name, weight.detach(), factor * gradients[name]) for name, weight in weights.items()}
-        with self.student.explained.evaluating():
+        with self.student.explained.evaluation_mode():
             loss = functional_call(self.student, after, outer.asked)
         found = torch.autograd.grad(loss, [taught, *outer.leaves], materialize_grads=True)
         outer.keep(found[1:])
@@ -198,7 +198,7 @@ class LookaheadStep:
     def _judged(self, weights: Mapping[str, Tensor], outer: _OuterLoss) -> tuple[dict[str, Tensor], Tensor]:
         """The outer loss's gradients at weights, without dropout, by name, and that loss."""
         leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-        with self.student.explained.evaluating():
+        with self.student.explained.evaluation_mode():
             loss = functional_call(self.student, leaves, outer.asked)
         found = torch.autograd.grad(loss, [*leaves.values(), *outer.leaves], materialize_grads=True)
         outer.keep(found[len(leaves) :])
@@ -279,6 +279,6 @@ def clipping(gradients: Any, max_norm: float | None) -> Tensor:
 @contextmanager
 def drawing(seed: int) -> Iterator[None]:
     """Inside the block what is drawn from the global generators depends on the seed alone; they are restored after."""
-    with unchanged_random_state():
+    with preserve_random_state():
         torch.manual_seed(seed)
         yield

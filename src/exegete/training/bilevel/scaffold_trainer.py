@@ -14,7 +14,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArgumen
 from exegete.errors import ExegeteError
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, ExplainedModel
-from exegete.models.passes.readout import answer_only
+from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.objectives import CrossEntropy, Objective, StepContext
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
 from exegete.training.bilevel.lookahead import LookaheadStep, Student, drawing
@@ -76,7 +76,7 @@ class ScaffoldTrainer(ObjectiveTrainer):
         with torch.no_grad():
             self.taught_batch = TaughtBatch.of(batch, self.scaffolding.explanation(self.rows, batch.attended))
         self.before = RecordedPass()
-        with answer_only(self.explained), ExitStack() as stack:
+        with skip_unread_positions(self.explained), ExitStack() as stack:
             if self.scaffolding.without_lookahead:
                 stack.enter_context(drawing(self._seed("student")))
                 stack.enter_context(self.before)

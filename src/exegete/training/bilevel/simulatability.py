@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.models import Batch, ExplainedModel
-from exegete.models.loading.digest import weights_digest
+from exegete.models.loading.digest import digest_weights
 from exegete.objectives import Criterion, Step
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
 from exegete.training.bilevel.lookahead import LookaheadStep, Student, clipping, drawing
@@ -124,14 +124,14 @@ class Simulatability(Criterion):
         """Those of the criterion, and what the student starts from."""
         student = self.student.network
         own = {"optimizer": self.student.kind, "special_tokens": student.explainer.params["special_tokens"]}
-        start = {"model": student.explained.config.model_type, "weights": weights_digest(student.explained.model)}
+        start = {"model": student.explained.config.model_type, "weights": digest_weights(student.explained.model)}
         return super().params | {"student": start | {"weight": student.weight} | own}
 
     def __call__(self, step: Step) -> Tensor:
         """The student's loss, a scalar; in training on held-out examples, after its step on the others."""
         batch = answered(step.model, step.batch, step.outputs.logits)
         if not step.context.training:
-            with self.student.network.explained.evaluating():
+            with self.student.network.explained.evaluation_mode():
                 return self.student.network("simulation", batch)  # type: ignore[no-any-return]
         if step.context.rank:
             raise ExegeteError("a student learns in one process: start one")
@@ -192,4 +192,4 @@ def answered(model: ExplainedModel, batch: Batch, logits: Tensor) -> Batch:
         raise ExegeteError("students learn one class, a value or a span an example, not several labels at once")
     if model.task.name == "regression":
         return replace(batch, labels=logits.detach().squeeze(-1))
-    return replace(batch, labels=model.target(batch, "predicted", logits))
+    return replace(batch, labels=model.resolve_target(batch, "predicted", logits))

@@ -24,7 +24,7 @@ from exegete.explainers.learned.learned_attention import mixable
 from exegete.explainers.learned.parameterised_attention import Normaliser, ParameterisedAttention
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.loading.digest import weights_digest
+from exegete.models.loading.digest import digest_weights
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.bilevel.scaffold import LAST, LEARNED, NONE, Own, Scaffolding, projected, static, usual_weight
 from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
@@ -143,7 +143,7 @@ class Teaching:
             lookahead=self.lookahead,
             interval=self.interval,
             rate=self.rate,
-            source=digest([weights_digest(self.teacher.model), describe_explainer(method)]),
+            source=digest([digest_weights(self.teacher.model), describe_explainer(method)]),
             vocabulary=vocabulary_digest(self.teacher.processing_class),
         )
         return CrossEntropy(), scaffolding
@@ -218,7 +218,7 @@ def students(
 
 def _head_logits(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Tensor:
     """[B, N·H, L], which the coefficients are applied to."""
-    with teacher.evaluating():
+    with teacher.evaluation_mode():
         outputs = teacher(batch, capture=Capture(heads=True, heads_only=True))
     return mixable(teacher, batch, outputs).flatten(1, 2)
 

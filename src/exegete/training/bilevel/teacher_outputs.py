@@ -17,8 +17,8 @@ from torch import Tensor
 from exegete.errors import ExegeteError
 from exegete.explainers.attribute_examples import make_batches
 from exegete.models import Batch, ExplainedModel
-from exegete.models.encoding.labels import in_model_labels
-from exegete.models.outputs import finite
+from exegete.models.encoding.labels import renumber_labels
+from exegete.models.outputs import require_finite_logits
 from exegete.training.loop import evaluation
 from exegete.training.loop.batches import Collator
 
@@ -115,9 +115,11 @@ def encoded(model: ExplainedModel, data: Dataset) -> Iterator[tuple[list[int], B
 def answers(model: ExplainedModel, data: Dataset) -> Array:
     """A model's answers in the data's order, see `evaluation.predictions`."""
     found: dict[int, Any] = {}
-    with model.evaluating():
+    with model.evaluation_mode():
         for indices, batch in encoded(model, data):
-            predicted = evaluation.predictions(model, batch, finite(model(batch).logits)).float().cpu().numpy()
+            predicted = (
+                evaluation.predictions(model, batch, require_finite_logits(model(batch).logits)).float().cpu().numpy()
+            )
             found |= dict(zip(indices, predicted, strict=True))
     return np.stack([found[index] for index in range(len(data))])
 
@@ -151,7 +153,7 @@ def taught(teacher: ExplainedModel, data: Dataset) -> Dataset:
         feature = Value("float32") if task == "regression" else ClassLabel(names=list(teacher.labels))
         kept = kept.add_column(column, said.tolist(), feature=feature)
     if column in data.column_names:
-        gold = [row[column] for row in in_model_labels(teacher, data)]
+        gold = [row[column] for row in renumber_labels(teacher, data)]
         kept = kept.add_column(GOLD, gold, feature=kept.features[column])
     kept = kept.add_column(ROW, list(range(len(kept))))
     kept.info.description = data.info.description

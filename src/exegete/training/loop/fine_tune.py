@@ -12,8 +12,8 @@ from transformers import TrainingArguments
 from exegete.data.provenance import data_digest
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
-from exegete.models.layers.head_activation import shares_activation
-from exegete.models.loading.digest import processor_digest, weights_digest
+from exegete.models.layers.head_activation import shares_encoder_activation
+from exegete.models.loading.digest import digest_processor, digest_weights
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training.loop.arguments import DEFAULTS, FROM_SCRATCH, changed_arguments, training_arguments
 from exegete.training.loop.evaluation import HIGHER_IS_BETTER
@@ -82,7 +82,7 @@ def fine_tune(
     args = training_arguments(options, usual, Path(output_dir), trainer.directions(start.task.name, terms))
     source = str(model) if isinstance(model, str | Path) else type(model).__name__
     settings = {"trainer": trainer.__name__, **_settings(options)}
-    activation = options.head_activation if shares_activation(start.model) else None
+    activation = options.head_activation if shares_encoder_activation(start.model) else None
     settings |= {} if activation is None else {"head_activation": activation}
     run = Run(Path(output_dir), settings | _resolved(start, source, train, dev, args, terms))
     kept: dict[str, Any] = {"device": args.device, "max_length": options.max_length}
@@ -126,8 +126,8 @@ def _resolved(
 ) -> dict[str, Any]:
     """All that the outcome depends on."""
     return {
-        "model": {"source": source, "kind": type(model.model).__name__, "weights": weights_digest(model.model)},
-        "processor": processor_digest(model.processing_class),
+        "model": {"source": source, "kind": type(model.model).__name__, "weights": digest_weights(model.model)},
+        "processor": digest_processor(model.processing_class),
         "max_length": model.max_length,
         "labels": list(model.labels),
         "data": {

@@ -10,8 +10,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
-from exegete.models.layers.head_activation import NOTED, set_head_activation
-from exegete.models.loading.adapters import unwrapped
+from exegete.models.layers.head_activation import HEAD_KEY, set_head_activation
+from exegete.models.loading.adapters import unwrap_adapter
 
 
 def split_head(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: float) -> None:
@@ -25,7 +25,7 @@ def split_head(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: f
     """
     if rate <= 0:
         raise ExegeteError(f"the head's learning rate is a positive multiple of the encoder's, got {rate}")
-    encoder = {id(weight) for weight in unwrapped(model).base_model.parameters()}
+    encoder = {id(weight) for weight in unwrap_adapter(model).base_model.parameters()}
     head = {id(weight) for weight in model.parameters()} - encoder
     if not head:
         raise ExegeteError(f"{type(model).__name__} has no head apart from its encoder")
@@ -39,7 +39,7 @@ def split_head(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: f
 @contextmanager
 def head_dropout(model: PreTrainedModel, share: float | None) -> Iterator[None]:
     """Another dropout in all that does not belong to the model's encoder, inside the block; None changes nothing."""
-    encoder = {id(module) for module in unwrapped(model).base_model.modules()}
+    encoder = {id(module) for module in unwrap_adapter(model).base_model.modules()}
     own = [each for each in model.modules() if isinstance(each, nn.Dropout) and id(each) not in encoder]
     before = [module.p for module in own]
     try:
@@ -54,8 +54,8 @@ def head_dropout(model: PreTrainedModel, share: float | None) -> Iterator[None]:
 @contextmanager
 def head_activation(model: PreTrainedModel, name: str | None) -> Iterator[None]:
     """Another activation in the head inside the block, which what is saved there keeps; None changes nothing."""
-    model = unwrapped(model)
-    before = getattr(model.config, NOTED, None)
+    model = unwrap_adapter(model)
+    before = getattr(model.config, HEAD_KEY, None)
     if name is not None:
         set_head_activation(model, name)
     try:

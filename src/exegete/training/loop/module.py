@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from exegete.errors import ExegeteError
 from exegete.explainers.base import embed_with_gradient
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.models.outputs import finite
+from exegete.models.outputs import require_finite_logits
 from exegete.objectives import Objective, Step, StepContext, task_losses
 from exegete.training.loop.masked_inputs import masked
 
@@ -86,7 +86,7 @@ class TrainingModule(nn.Module):
         gradient_needed = any(objective.needs_embeddings for objective in served)
         at = embed_with_gradient(self.explained, batch, keep_graph=keep_graph) if gradient_needed else None
         outputs = self.explained(batch, at, reduce(or_, (objective.capture for objective in served), Capture()))
-        losses, counted = task_losses(self.explained, batch, finite(outputs.logits))
+        losses, counted = task_losses(self.explained, batch, require_finite_logits(outputs.logits))
         return Step(self.explained, batch, outputs, losses, counted, context)
 
 
@@ -102,4 +102,4 @@ def drawn(batch: Batch, share: float, context: StepContext) -> Batch:
         raise ExegeteError(f"expected a share of the batch above 0 and up to 1, got {share}")
     order = torch.randperm(len(batch), generator=context.generator("share of the batch"))
     size = math.ceil(round(share * len(batch), 9))
-    return batch.select(order[:size].sort().values).trimmed()[0]
+    return batch.select(order[:size].sort().values).trim_padding()[0]

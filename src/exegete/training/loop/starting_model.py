@@ -20,9 +20,9 @@ from transformers import (
 from exegete.data import generated_tokenizer
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
-from exegete.models.encoding.labels import label_map
-from exegete.models.layers.head_activation import as_noted
-from exegete.models.loading.checkpoint import check_config, check_files, reading
+from exegete.models.encoding.labels import match_labels
+from exegete.models.layers.head_activation import restore_head_activation
+from exegete.models.loading.checkpoint import check_config, check_files, describe_load_errors
 from exegete.models.loading.load import HEADS, load
 from exegete.training.loop.exchanges import are_exchanges
 from exegete.training.loop.from_scratch import image_processor, sized, words_tokenizer
@@ -126,7 +126,7 @@ def as_numbered(model: ExplainedModel, data: Dataset) -> Dataset:
 
 def _places(names: list[str], known: tuple[str, ...]) -> Mapping[int, int]:
     """Where each name is among the known ones, if they are the same one by one; else each where it is."""
-    places = label_map(names, known)
+    places = match_labels(names, known)
     same = len(names) == len(known) == len(set(places.values()))
     return places if same else {number: number for number in range(len(names))}
 
@@ -144,12 +144,12 @@ def _pretrained(name: str, data: Dataset, processing_class: Any, max_length: int
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise ExegeteError(f"there is no model at {name}")
     check_files(name)
-    with reading(name, "model to fine-tune"):
+    with describe_load_errors(name, "model to fine-tune"):
         config = AutoConfig.from_pretrained(name)
         check_config(name, config)
         _label(config, data)
         options = {"config": config, "ignore_mismatched_sizes": True, "use_safetensors": True}
-        model = as_noted(_head(data).from_pretrained(name, **options))
+        model = restore_head_activation(_head(data).from_pretrained(name, **options))
         processor = _given(processing_class or name, data)
     return ExplainedModel(model, processor, max_length=max_length)
 

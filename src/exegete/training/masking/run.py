@@ -17,8 +17,8 @@ from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
-from exegete.models.loading.digest import processor_digest, weights_digest
-from exegete.models.passes.preserve import modes_kept, unchanged_random_state, weights_fixed
+from exegete.models.loading.digest import digest_processor, digest_weights
+from exegete.models.state.restore import freeze_weights, keep_modes, preserve_random_state
 from exegete.objectives.masking import masking_objectives
 from exegete.training.loop.arguments import DEFAULTS, changed_arguments, training_arguments
 from exegete.training.loop.execute import TrainResult, execute
@@ -101,7 +101,7 @@ def train_masking(
         data = {"train_dataset": train, "eval_dataset": dev}
         return MaskingTrainer(model, args, masking, judges, options=options, callbacks=[stop], **data)
 
-    with weights_fixed(model), modes_kept(model), unchanged_random_state():
+    with freeze_weights(model), keep_modes(model), preserve_random_state():
         return execute(run, args, options, loop, lambda: model)
 
 
@@ -109,7 +109,7 @@ def new_masking(
     model: ExplainedModel, backbone: Any, tokenizer: Any, settings: Mapping[str, Any], seed: int
 ) -> AttributiveMasking:
     """A masking model whose new weights depend on the seed alone."""
-    with unchanged_random_state():
+    with preserve_random_state():
         set_seed(seed)
         return AttributiveMasking.for_model(model, backbone, tokenizer, **settings)
 
@@ -147,9 +147,9 @@ def _resolved(
     """All that the outcome depends on."""
     return {
         "trainer": MaskingTrainer.__name__,
-        "model": {"source": model.config._name_or_path, "weights": weights_digest(model.model), **model.settings},
-        "processors": [processor_digest(each.processing_class) for each in (model, masking.reader)],
-        "backbone": weights_digest(masking.reader.model),
+        "model": {"source": model.config._name_or_path, "weights": digest_weights(model.model), **model.settings},
+        "processors": [digest_processor(each.processing_class) for each in (model, masking.reader)],
+        "backbone": digest_weights(masking.reader.model),
         "settings": plain(asdict(masking.settings)),
         "metrics": {judge.name: plain(judge.params) for judge in judges},
         "data": {

@@ -26,8 +26,8 @@ from exegete.explainers.attributive_masking.losses import Weights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models.encoding import encode as encoding
-from exegete.models.loading.digest import processor_digest, weights_digest
-from exegete.models.passes.preserve import unchanged_random_state, weights_fixed
+from exegete.models.loading.digest import digest_processor, digest_weights
+from exegete.models.state.restore import freeze_weights, preserve_random_state
 from exegete.training.loop.batches import log_once
 from exegete.training.loop.options import RunOptions
 from exegete.training.masking.data import only_texts, stratified
@@ -159,11 +159,11 @@ class _Case:
     def name(self) -> str:
         """The study's, from all that a trial's outcome depends on but its weights."""
         facts = {
-            "model": {"weights": weights_digest(self.model.model), **self.model.settings},
-            "processors": [processor_digest(each) for each in (self.model.processing_class, self.tokenizer)],
+            "model": {"weights": digest_weights(self.model.model), **self.model.settings},
+            "processors": [digest_processor(each) for each in (self.model.processing_class, self.tokenizer)],
             "data": [data_digest(self.train), data_digest(self.dev)],
             "metric": {self.judge.name: self.judge.params},
-            "backbone": self.backbone if isinstance(self.backbone, str | None) else weights_digest(self.backbone),
+            "backbone": self.backbone if isinstance(self.backbone, str | None) else digest_weights(self.backbone),
             "choices": self.choices,
             "arguments": self.options.named,
             "search": {name: getattr(self.search, name) for name in ("epochs", "seed")},
@@ -175,7 +175,7 @@ class _Case:
         """The metric after the last epoch."""
         weights = {**self.search.fixed, **drawn(trial, self.search.seed, self.search.fixed)}
         watch = _Watch(trial, f"eval_{self.judge.name}", self.search.epochs)
-        with tempfile.TemporaryDirectory() as folder, weights_fixed(self.model), unchanged_random_state():
+        with tempfile.TemporaryDirectory() as folder, freeze_weights(self.model), preserve_random_state():
             quiet = {"save_strategy": "no", "load_best_model_at_end": False, "disable_tqdm": True}
             arguments = {**self.options.named, **quiet}
             options = replace(self.options, arguments=arguments, seed=self.search.seed).filled(usual(self.model))
@@ -184,7 +184,7 @@ class _Case:
             masking = new_masking(self.model, self.backbone, self.tokenizer, settings, self.search.seed)
             data = {"train_dataset": self.train, "eval_dataset": self.dev}
             loop = MaskingTrainer(self.model, args, masking, [self.judge], callbacks=[watch], **data)
-            with self.model.evaluating(), log_once(encoding.__name__):
+            with self.model.evaluation_mode(), log_once(encoding.__name__):
                 loop.train()
                 value = None if watch.pruned else loop.evaluate()[f"eval_{self.judge.name}"]
         if value is None:

@@ -17,8 +17,8 @@ from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.learned.learned import WEIGHTS
 from exegete.metrics import Metric
 from exegete.models import Batch, ExplainedModel
-from exegete.models.outputs import finite
-from exegete.models.passes.readout import answer_only
+from exegete.models.outputs import require_finite_logits
+from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.objectives import Objective, StepContext
 from exegete.objectives.masking import MaskingStep, both, masking_objectives, twice
 from exegete.training.loop.module import TrainingModule, stacked
@@ -53,7 +53,7 @@ class MaskingModule(TrainingModule):
         model, masking = self.explained, self.masking
         with torch.no_grad():
             outputs = model(batch)
-            answer = model.task.probabilities(finite(outputs.logits))
+            answer = model.task.probabilities(require_finite_logits(outputs.logits))
         reading = masking.read(model, batch)
         own = masking(reading, answer)
         scores = masking.onto(reading, own)
@@ -62,7 +62,7 @@ class MaskingModule(TrainingModule):
         )
         reference = masking.masking.reference(model, batch, drawn)
         doubled = None if reference is None else reference.repeat(2, 1, 1)
-        with answer_only(model):
+        with skip_unread_positions(model):
             kept, without = masking.masking.logits(model, twice(batch), both(scores), doubled).chunk(2)
         none, all_ = answer.new_zeros(len(batch)), torch.ones(len(batch), dtype=torch.bool, device=batch.device)
         step = MaskingStep(
@@ -81,7 +81,7 @@ class MaskingTrainer(ObjectiveTrainer):
 
     Args:
         model: what is explained; a classifier of texts, in evaluation mode throughout. Its weights are left out of
-            the optimizer by asking for no gradient (see `weights_fixed`).
+            the optimizer by asking for no gradient (see `freeze_weights`).
         args: the Trainer's.
         masking: what is trained.
         metrics: judge it; each under its own name.
@@ -134,7 +134,7 @@ class MaskingTrainer(ObjectiveTrainer):
         self._require_finite(outputs["terms"])
         self._record("evaluation", outputs["terms"], self._sizes(batch).to(outputs["terms"]))
         target = self.explained.task.predict(outputs["logits"], batch)
-        with self.explained.remember():
+        with self.explained.cache_perturbed():
             return {
                 metric.name: metric.judge(self.explained, batch, outputs["scores"], target)[metric.name]
                 for metric in self.metrics

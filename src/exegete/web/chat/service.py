@@ -19,7 +19,7 @@ from exegete.explainers.generated import attribute_generated, list_units, resolv
 from exegete.explainers.plan import plan_work
 from exegete.explainers.registry import default_method, explainer, make_titles, seed_params
 from exegete.models import Batch
-from exegete.models.generation.examples import as_example
+from exegete.models.generation.examples import prompt_to_row
 from exegete.models.generation.model import GeneratingModel
 from exegete.reports.generated import GeneratedAttribution
 from exegete.studies.compare.compare import list_native_methods
@@ -118,7 +118,7 @@ class Chats:
             row["messages"] = [*said, {"role": "user", "content": text}]
         else:
             row["prompt"] = text
-            answer = answer if model.two_stacks or text[-1:].isspace() or answer[:1].isspace() else f" {answer}"
+            answer = answer if model.is_encoder_decoder or text[-1:].isspace() or answer[:1].isspace() else f" {answer}"
         return row | ({"response": answer} if asked.response.strip() else {})
 
     def explain(self, asked: Question, report: Report | None = None, stop: Event | None = None) -> Answered:
@@ -143,7 +143,7 @@ class Chats:
         with counted(model.embedding, lambda seen: None, stop or Event()):
             batch = model.encode([row])
             keep = ~_gone(batch, item, set(removed))
-            table = model.perturbed(batch, keep[None, None].to(batch.device))[0]
+            table = model.predict_perturbed(batch, keep[None, None].to(batch.device))[0]
         spans = torch.tensor([(0, len(item.exchange.tokens)), *item.spans], device=batch.device)[:, None]
         return [float(model.task.log_probability(table, span)) for span in spans]
 
@@ -191,7 +191,7 @@ def _gone(batch: Batch, item: GeneratedAttribution, removed: set[int]) -> Tensor
 
 def _asked(row: Mapping[str, Any]) -> Question | None:
     """What a row asks, without model and method; None for chats of several turns, which the page has no place for."""
-    example = as_example(row)
+    example = prompt_to_row(row)
     messages = example.get("messages") or [{"role": "user", "content": example.get("prompt")}]
     *before, last = messages
     if last.get("role") != "user" or any(each.get("role") != "system" for each in before) or len(before) > 1:

@@ -125,11 +125,11 @@ class Explorer:
     def answers(self, asked: Question, removed: Sequence[int] = (), stop: Event | None = None) -> list[Answer]:
         """The model's answers with the words (tokens, patches) of these numbers removed."""
         model = self.models[asked.model]
-        with model.remember(), counted(model, lambda _: None, stop or Event()):
+        with model.cache_perturbed(), counted(model, lambda _: None, stop or Event()):
             batch = model.encode([self.example(asked)])
             unit = batch.word_of if asked.level == "word" else _numbered(batch)
             gone = torch.isin(unit, torch.tensor(sorted(removed), dtype=torch.long, device=batch.device))
-            probabilities = model.perturbed(batch, (~gone | ~batch.content)[None])[0]
+            probabilities = model.predict_perturbed(batch, (~gone | ~batch.content)[None])[0]
             if model.task.name == "span":
                 target = model.predict(batch)
                 found = attribute(model, self.example(asked), "random").to_pandas()["prediction_label"][0]
@@ -160,7 +160,7 @@ class Explorer:
 
     def _explain(self, asked: Question, name: str, report: Report, stop: Event) -> Answered:
         model, method = self.models[asked.model], self.methods[name]
-        with model.remember():
+        with model.cache_perturbed():
             begun = time.perf_counter()
             try:
                 with counted(model, report, stop):
@@ -175,7 +175,7 @@ class Explorer:
         """Faithfulness figures of an attribution on this input, by metric."""
         batch = model.encode([example])
         scores = torch.tensor(item.scores, device=batch.device)[None]
-        target = model.target(batch, [item.target] if model.task.name != "span" else item.target)
+        target = model.resolve_target(batch, [item.target] if model.task.name != "span" else item.target)
         return {
             judge.card.title: float(judge.judge(model, batch, scores, target)[judge.name][0])
             for judge in self.judges

@@ -14,7 +14,7 @@ from sqlalchemy import URL
 
 from exegete.data.provenance import digest
 from exegete.models import ExplainedModel
-from exegete.models.loading.digest import weights_digest
+from exegete.models.loading.digest import digest_weights
 from exegete.web.browse.stored import RUN
 from exegete.web.human_study.cases import Case
 
@@ -24,7 +24,7 @@ def origin_of(
 ) -> dict[str, Any]:
     """What a study is made of: each model's source, digest of weights and training, data, and a digest of the texts."""
     told = {
-        name: {"source": sources.get(name), "weights": weights_digest(model.model)} | _training(sources.get(name, ""))
+        name: {"source": sources.get(name), "weights": digest_weights(model.model)} | _training(sources.get(name, ""))
         for name, model in models.items()
     }
     return {"models": told, "data": data, "examples": len(cases), "texts": digest([case.texts for case in cases])}

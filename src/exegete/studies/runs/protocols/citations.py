@@ -23,15 +23,15 @@ def drift(model: ExplainedModel, data: Dataset, *, original: str, n_masks: int =
 
     from exegete.metrics.faithfulness.ablation import Lds
     from exegete.models import load
-    from exegete.models.ranks import correlations
+    from exegete.models.rank_correlation import compute_pearson
 
     judge = Lds(level="source", how="remove", n_masks=n_masks)
     before, found = load(original, task="generation", device=model.device), []
     for row in data:
         batch = model.encode([row])
-        target, there = model.target(batch), judge.present(judge.units(batch).amax(1) + 1)
+        target, there = model.resolve_target(batch), judge.present(judge.units(batch).amax(1) + 1)
         answers = [judge.answers(each, batch, target, there).T for each in (model, before)]
-        found.append(float(correlations(*answers)))
+        found.append(float(compute_pearson(*answers)))
     return {"ablation_agreement": float(np.mean(found))}
 
 

@@ -27,9 +27,9 @@ def attacked(
         seed: of the words.
     """
     from exegete.metrics.attack import attack
-    from exegete.models.encoding.labels import in_model_labels
+    from exegete.models.encoding.labels import renumber_labels
 
-    report = attack(model, in_model_labels(model, data), budget=budget, choices=choices, seed=seed)
+    report = attack(model, renumber_labels(model, data), budget=budget, choices=choices, seed=seed)
     return {f"attack_{name}": value for name, value in report.figures.items()}
 
 
@@ -101,16 +101,16 @@ def micro_f1(
     from exegete.explainers.attribute_examples import make_batches
     from exegete.explainers.registry import make_seeded
     from exegete.metrics.plausibility import TokenF1
-    from exegete.models.encoding.labels import in_model_labels
+    from exegete.models.encoding.labels import renumber_labels
 
     metric = TokenF1(level="token", k=k)
-    rows = [row for row in in_model_labels(model, data) if row["rationale"] is not None]
+    rows = [row for row in renumber_labels(model, data) if row["rationale"] is not None]
     if not rows:
         raise ExegeteError("micro_f1 needs texts with rationales, and there are none")
     counts = dict.fromkeys(explainers, (0.0, 0.0))
     for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
-        gold = torch.zeros_like(batch.content) if batch.rationale is None else batch.rationale
+        gold = torch.zeros_like(batch.content) if batch.rationale_mask is None else batch.rationale_mask
         for spec, (hits, size) in counts.items():
             scores = make_seeded(spec, seed).attribute(model, batch).detach()
             right, all_of_both = metric.counts(metric.ranked(batch, gold, scores))

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from exegete.models.families import FAMILIES, Family
-from exegete.models.layers.architecture import layers, part
+from exegete.models.layers.architecture import get_layers, get_module
 
 if TYPE_CHECKING:
     from exegete.models.explained import ExplainedModel
 
 
-_INSIDE: ContextVar[tuple[nn.Module, ...]] = ContextVar("exegete_answer_only", default=())
+_INSIDE: ContextVar[tuple[nn.Module, ...]] = ContextVar("exegete_shortened_layers", default=())
 """Last layers that are left out already where nothing is read."""
 
 
 @contextmanager
-def answer_only(model: ExplainedModel, *, attention: bool = True) -> Iterator[None]:
+def skip_unread_positions(model: ExplainedModel, *, attention: bool = True) -> Iterator[None]:
     """Inside the block the last layer ends with the positions alone at which the head reads, where that is known.
 
     Logits stay what they are; hidden states of the last layer must not be asked for, nor, with `attention` false, its
@@ -29,18 +29,18 @@ def answer_only(model: ExplainedModel, *, attention: bool = True) -> Iterator[No
     whose family has a record: it saves most of a layer. In others nothing happens.
     """
     family = FAMILIES.get(model.config.model_type)
-    if family is not None and model.task.name == "generation" and family.norm_first and not model.two_stacks:
+    if family is not None and model.task.name == "generation" and family.norm_first and not model.is_encoder_decoder:
         with _where_tokens_are_said(model, family):
             yield
         return
-    if family is None or family.after_attention is None or model.task.at_positions:
+    if family is None or family.after_attention is None or model.task.is_read_at_positions:
         yield
         return
-    last = layers(model.model)[-1]
+    last = get_layers(model.model)[-1]
     with ExitStack() as scope:
-        scope.enter_context(part(last, family.after_attention).register_forward_pre_hook(_first))
+        scope.enter_context(get_module(last, family.after_attention).register_forward_pre_hook(_first))
         for path in () if attention else family.attention.projections[:1]:
-            _narrow(part(last, path), lambda: slice(1), scope)
+            _narrow(get_module(last, path), lambda: slice(1), scope)
         yield
 
 
@@ -68,7 +68,7 @@ def _narrow(module: nn.Module, columns: Callable[[], slice], scope: ExitStack) -
 @contextmanager
 def _where_tokens_are_said(model: ExplainedModel, family: Family) -> Iterator[None]:
     """The projection behind the last layer's attention and its feed-forward see the predicting columns alone."""
-    last = layers(model.model)[-1]
+    last = get_layers(model.model)[-1]
     if last in _INSIDE.get():
         yield
         return
@@ -84,5 +84,5 @@ def _where_tokens_are_said(model: ExplainedModel, family: Family) -> Iterator[No
         scope.callback(_INSIDE.reset, token)
         scope.enter_context(model.model.register_forward_pre_hook(begin, with_kwargs=True))
         for path in (family.attention.output, family.feed_forward.into.rpartition(".")[0]):
-            _narrow(part(last, path), lambda: columns, scope)
+            _narrow(get_module(last, path), lambda: columns, scope)
         yield

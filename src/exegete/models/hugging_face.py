@@ -13,19 +13,19 @@ from transformers import PreTrainedModel
 
 from exegete.errors import ExegeteError
 from exegete.models.encoding import encode as encoding
-from exegete.models.loading.adapters import unwrapped
-from exegete.models.passes.exclusive import Lock, lock_of
-from exegete.models.tasks import Output, Task
+from exegete.models.loading.adapters import unwrap_adapter
+from exegete.models.state.locks import Lock, get_lock
+from exegete.models.tasks import OutputKind, Task
 
 
-class ModelFacts(nn.Module):
+class HuggingFaceModel(nn.Module):
     """Facts about a Hugging Face model that are known without a pass: its parts, special tokens and labels."""
 
     model: PreTrainedModel
     processing_class: Any
     task: Task
-    limit: int | None
-    _arguments: frozenset[str]
+    requested_max_length: int | None
+    _forward_parameters: frozenset[str]
 
     @property
     def config(self) -> Any:
@@ -47,7 +47,7 @@ class ModelFacts(nn.Module):
     @property
     def modality(self) -> Literal["text", "image"]:
         """The kind of input that the model reads."""
-        return "image" if unwrapped(self.model).main_input_name == "pixel_values" else "text"
+        return "image" if unwrap_adapter(self.model).main_input_name == "pixel_values" else "text"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class ModelFacts(nn.Module):
         return any(getattr(module, "is_causal", False) for module in self.model.modules())
 
     @property
-    def read_attention(self) -> tuple[int, int]:
+    def attention_shape(self) -> tuple[int, int]:
         """The layers, and the heads of each, whose attention is looked at from where the answer is read."""
         return self.config.num_hidden_layers, self.config.num_attention_heads
 
@@ -91,12 +91,12 @@ class ModelFacts(nn.Module):
         """The most tokens of a text, special ones included: what the model takes, or fewer if so asked."""
         positions = getattr(self.config, "max_position_embeddings", None) or getattr(self.config, "n_positions", None)
         limit = int(positions) - self._first_position if positions else 1 << 20
-        limit = limit if self.limit is None else min(limit, self.limit)
+        limit = limit if self.requested_max_length is None else min(limit, self.requested_max_length)
         return min(limit, getattr(self.processing_class, "model_max_length", limit) or limit)
 
     @cached_property
     def _first_position(self) -> int:
-        return encoding.first_position(self.model)
+        return encoding.get_first_position(self.model)
 
     @property
     def pad_id(self) -> int:
@@ -122,28 +122,28 @@ class ModelFacts(nn.Module):
         return special if unknown in doubles else special - {unknown}
 
     @property
-    def _reads_last_token(self) -> bool:
-        return self.is_decoder and not self.task.at_positions
+    def _is_read_at_last_token(self) -> bool:
+        return self.is_decoder and not self.task.is_read_at_positions
 
     def with_max_length(self, max_length: int) -> Self:
         """The same model, sharing all that it holds, for texts of so many tokens."""
         other = copy(self)
-        other.limit = enough(max_length)
+        other.requested_max_length = check_max_length(max_length)
         return other
 
-    def with_output(self, output: Output | None) -> Self:
+    def with_output(self, output: OutputKind | None) -> Self:
         """The same model, sharing all that it holds, with another number of the target explained; None: the same."""
         other = copy(self)
         other.task = self.task.with_output(output)
         return other
 
-    def takes(self, argument: str) -> bool:
+    def accepts(self, argument: str) -> bool:
         """Whether the model's forward has this argument."""
-        return argument in self._arguments
+        return argument in self._forward_parameters
 
-    def alone(self) -> Lock:
+    def lock(self) -> Lock:
         """A lock that this thread may take again; every call takes it, and all that share the model share it."""
-        return lock_of(unwrapped(self.model).base_model.config)
+        return get_lock(unwrap_adapter(self.model).base_model.config)
 
     def label_id(self, label: SupportsIndex | str) -> int:
         """The index of a label given by index or by name (any case)."""
@@ -157,7 +157,7 @@ class ModelFacts(nn.Module):
         raise ExegeteError(f"the model does not know the label {label!r}. It knows: {valid}")
 
 
-def enough(max_length: int | None) -> int | None:
+def check_max_length(max_length: int | None) -> int | None:
     """The length, checked. Raises ExegeteError for fewer than 8 tokens."""
     if max_length is not None and max_length < 8:
         raise ExegeteError(f"expected a max_length of at least 8 tokens, got {max_length}")

@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
-from exegete.models.loading.adapters import unwrapped
+from exegete.models.loading.adapters import unwrap_adapter
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class StackColumns:
     """The positions of a row that one stack reads, moved to the left: `columns` [B, S] and which are `real` [B, S]."""
 
     columns: Tensor
     real: Tensor
 
     @classmethod
-    def of(cls, mask: Tensor) -> Side:
+    def of(cls, mask: Tensor) -> StackColumns:
         """The positions in `mask` [B, L]; one at least, so that there is no empty side."""
         longest = max(1, int(mask.sum(1).max()))
         columns = (~mask).to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
@@ -46,19 +46,21 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class RowLayout:
     """Where encoder and decoder stand in rows of `length` positions."""
 
-    encoder: Side
-    decoder: Side
+    encoder: StackColumns
+    decoder: StackColumns
     length: int
 
     @classmethod
-    def of(cls, attended: Tensor, decoded: Tensor) -> Sides:
+    def of(cls, attended: Tensor, decoder_mask: Tensor) -> RowLayout:
         """From real positions and those of the decoder, both [B, L]."""
-        return cls(Side.of(attended & ~decoded), Side.of(attended & decoded), attended.shape[1])
+        return cls(
+            StackColumns.of(attended & ~decoder_mask), StackColumns.of(attended & decoder_mask), attended.shape[1]
+        )
 
-    def row_of(self, queries: Side, keys: Side, own: Tensor) -> Tensor:
+    def row_of(self, queries: StackColumns, keys: StackColumns, own: Tensor) -> Tensor:
         """[B, L, L] among all positions from [B, Q, K] between two sides; heads [B, H, Q, K] stay."""
         own = own.movedim(1, -1) if own.ndim > 3 else own  # [B, Q, K, H]
         real = (queries.real[:, :, None] & keys.real[:, None])[(...,) + (None,) * (own.ndim - 3)]
@@ -68,7 +70,7 @@ class Sides:
         return found.movedim(-1, 1) if own.ndim > 3 else found
 
 
-class TwoSides(PreTrainedModel):
+class SingleRowModel(PreTrainedModel):
     """A model with an encoder and a decoder that reads both sides from one row [B, L], and answers in it.
 
     The stacks get their own ids, each from the left, and make their own positions and masks; word embeddings are
@@ -85,13 +87,13 @@ class TwoSides(PreTrainedModel):
     @property
     def base_model(self) -> nn.Module:
         """That of the model inside."""
-        base: nn.Module = unwrapped(self.inner).base_model
+        base: nn.Module = unwrap_adapter(self.inner).base_model
         return base
 
     @property
     def stacks(self) -> tuple[Any, Any]:
         """Encoder and decoder."""
-        core: Any = unwrapped(self.inner)
+        core: Any = unwrap_adapter(self.inner)
         return core.get_encoder(), core.get_decoder()
 
     @property
@@ -100,7 +102,7 @@ class TwoSides(PreTrainedModel):
         return sum(hasattr(module, "is_causal") for stack in self.stacks for module in stack.modules()) - 1
 
     @property
-    def read_attention(self) -> tuple[int, int]:
+    def attention_shape(self) -> tuple[int, int]:
         """The layers of the decoder and their heads."""
         causal = [module for module in self.stacks[1].modules() if getattr(module, "is_causal", False)]
         return len(causal), int(getattr(self.config, "decoder_attention_heads", self.config.num_attention_heads))
@@ -112,14 +114,14 @@ class TwoSides(PreTrainedModel):
 
     def get_output_embeddings(self) -> nn.Module:
         """The decoder's head."""
-        head: nn.Module = unwrapped(self.inner).get_output_embeddings()
+        head: nn.Module = unwrap_adapter(self.inner).get_output_embeddings()
         return head
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, decoded: Tensor, logits_to_keep: Tensor
+        self, input_ids: Tensor, attention_mask: Tensor, decoder_mask: Tensor, logits_to_keep: Tensor
     ) -> CausalLMOutput:
         """Logits [B, K, V] at K columns; only what stands at a decoder's positions means anything."""
-        sides = Sides.of(attention_mask.bool(), decoded)
+        sides = RowLayout.of(attention_mask.bool(), decoder_mask)
         words = self.get_input_embeddings()(input_ids)
         with self._reading([sides.encoder.take(words), sides.decoder.take(words)]):
             said = self.inner(
@@ -130,7 +132,7 @@ class TwoSides(PreTrainedModel):
                 use_cache=False,
                 return_dict=True,
             ).logits
-        step = (logits_to_keep - decoded.long().argmax(1, keepdim=True)).clamp(0, said.shape[1] - 1)
+        step = (logits_to_keep - decoder_mask.long().argmax(1, keepdim=True)).clamp(0, said.shape[1] - 1)
         return CausalLMOutput(logits=said[sides.decoder.rows, step])
 
     @contextmanager

@@ -15,10 +15,10 @@ from transformers import PreTrainedModel
 from exegete.errors import ExegeteError, unknown
 from exegete.models.families import Attention, Family, FeedForward
 from exegete.models.layers import activations
-from exegete.models.layers.architecture import architecture_of, head_part, layers, part
-from exegete.models.layers.head_activation import head_activation
-from exegete.models.layers.layer_parts import is_norm, norm
-from exegete.models.layers.similarity import Product
+from exegete.models.layers.architecture import get_architecture, get_head_module, get_layers, get_module
+from exegete.models.layers.head_activation import get_head_activation
+from exegete.models.layers.layer_parts import is_norm_layer, to_norm
+from exegete.models.layers.similarity import InnerProduct
 
 SOFTMAX = frozenset({torch.softmax, Tensor.softmax, nn.functional.softmax})
 Gate = Literal["value", "both", "free"]
@@ -26,7 +26,7 @@ AttentionRule = Literal["held", "shared", "free"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class DerivativeRules:
     """Where derivatives depart from the ordinary ones; `free` and False leave a part its own.
 
     Args:
@@ -52,12 +52,12 @@ class Rules:
             raise ExegeteError(f"expected a temperature above 0, got {self.temperature}")
 
 
-HELD = Rules()
+LINEAR_RULES = DerivativeRules()
 """The network made linear at one input."""
 
 
 @dataclass
-class Factors:
+class HeldFactors:
     """The factors held constant in a forward pass, in the order in which they are met.
 
     By default each factor is measured where it is met, and no derivative goes through it. `record`: nothing is held,
@@ -86,9 +86,9 @@ class Factors:
         held, point = self.take(lambda: value), self.take(lambda: source)
         return value if self.record else held + factor * (source - point)
 
-    def replayed(self) -> Factors:
+    def replayed(self) -> HeldFactors:
         """For a second pass, held at what this one met."""
-        return Factors(replay=iter(self.kept))
+        return HeldFactors(replay=iter(self.kept))
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -120,7 +120,7 @@ _straight_through: Callable[[Tensor, Tensor, float], Tensor] = _StraightThrough.
 class _Softmax(TorchFunctionMode):
     """Attention's rule, applied where a softmax is computed, whatever the family."""
 
-    def __init__(self, factors: Factors, rules: Rules) -> None:
+    def __init__(self, factors: HeldFactors, rules: DerivativeRules) -> None:
         super().__init__()
         self.factors, self.rules = factors, rules
 
@@ -144,31 +144,33 @@ class _Softmax(TorchFunctionMode):
 
 
 @contextmanager
-def frozen(model: PreTrainedModel, factors: Factors, rules: Rules = HELD) -> Iterator[None]:
+def apply_backward_rules(
+    model: PreTrainedModel, factors: HeldFactors, rules: DerivativeRules = LINEAR_RULES
+) -> Iterator[None]:
     """Inside the block the model answers as ever, but its derivatives follow the rules.
 
-    With `HELD` the answer is affine in the representations that enter any layer. Attention has to be computed with an
-    explicit softmax (`Capture(differentiable_twice=True)`). Nothing of it is left on the model after the block.
+    With `LINEAR_RULES` the answer is affine in the representations that enter any layer. Attention has to be computed
+    with an explicit softmax (`Capture(differentiable_twice=True)`). Nothing of it is left on the model after the block.
 
     Args:
         model: of a family with a record.
         factors: what to do with the numbers that are held.
         rules: where derivatives depart from the ordinary ones.
     """
-    found = architecture_of(model)
+    found = get_architecture(model)
     with ExitStack() as scope:
         for module in model.modules() if rules.norms else ():
-            if is_norm(module):
+            if is_norm_layer(module):
                 scope.enter_context(module.register_forward_hook(_norm_hook(factors)))
         for module in model.modules():
-            if isinstance(module, Product):
+            if isinstance(module, InnerProduct):
                 scope.enter_context(module.register_forward_pre_hook(_halving_hook(factors)))
         for layer, attentions, wide in _halves(model, found):
             _activation(wide, layer, factors, rules, scope)
             products = [each.output for each in attentions] if rules.attention == "shared" else []
-            products += [wide.out] if wide.gated and rules.gate == "both" else []
+            products += [wide.out] if wide.is_gated and rules.gate == "both" else []
             for path in products:
-                scope.enter_context(part(layer, path).register_forward_pre_hook(_halving_hook(factors)))
+                scope.enter_context(get_module(layer, path).register_forward_pre_hook(_halving_hook(factors)))
         if rules.activations:
             _head(model, factors, scope)
         if rules.attention != "free" or rules.temperature != 1:
@@ -179,34 +181,36 @@ def frozen(model: PreTrainedModel, factors: Factors, rules: Rules = HELD) -> Ite
 def _halves(model: PreTrainedModel, found: Family) -> Iterator[tuple[nn.Module, tuple[Attention, ...], FeedForward]]:
     """Every layer with its attentions and its feed-forward."""
     after = found.decoder
-    decoding = () if after is None else tuple(part(model.base_model, after.layers).children())
-    for layer in dict.fromkeys(layers(model)):
+    decoding = () if after is None else tuple(get_module(model.base_model, after.layers).children())
+    for layer in dict.fromkeys(get_layers(model)):
         if after is not None and layer in decoding:
             yield layer, (after.attention, after.cross), after.feed_forward
         else:
             yield layer, (found.attention,), found.feed_forward
 
 
-def _halving_hook(factors: Factors) -> Callable[[nn.Module, Any], tuple[Tensor, ...]]:
+def _halving_hook(factors: HeldFactors) -> Callable[[nn.Module, Any], tuple[Tensor, ...]]:
     return lambda _, inputs: (factors.straight_through(inputs[0], inputs[0], 0.5), *inputs[1:])
 
 
-def _norm_hook(factors: Factors) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
+def _norm_hook(factors: HeldFactors) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
     def after(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
-        numbers = norm(module)
+        numbers = to_norm(module)
         scale = factors.take(lambda: numbers.scale(inputs[0]))
         return None if factors.record else numbers.frozen(inputs[0], scale).to(output.dtype)
 
     return after
 
 
-def _activation(found: FeedForward, layer: nn.Module, factors: Factors, rules: Rules, scope: ExitStack) -> None:
+def _activation(
+    found: FeedForward, layer: nn.Module, factors: HeldFactors, rules: DerivativeRules, scope: ExitStack
+) -> None:
     """The activation of the feed-forward, held at its slope, or as a whole where it is a gate that is held."""
-    whole = found.gated and rules.gate == "value"
+    whole = found.is_gated and rules.gate == "value"
     if not (whole or rules.activations):
         return
-    activation = part(layer, found.activation)
-    slope = activations.slope(activations.name_of(activation))
+    activation = get_module(layer, found.activation)
+    slope = activations.get_slope(activations.get_activation_name(activation))
 
     def after(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
         held = factors.take(lambda: output if whole else slope(inputs[0]))
@@ -217,12 +221,12 @@ def _activation(found: FeedForward, layer: nn.Module, factors: Factors, rules: R
     scope.enter_context(activation.register_forward_hook(after))
 
 
-def _head(model: PreTrainedModel, factors: Factors, scope: ExitStack) -> None:
+def _head(model: PreTrainedModel, factors: HeldFactors, scope: ExitStack) -> None:
     """Holds the slope of the head's activation: its output is corrected where the next layer takes it."""
-    head = architecture_of(model).head
+    head = get_architecture(model).head
     if head.dense is None:
         return
-    slope = activations.slope(head_activation(model))
+    slope = activations.get_slope(get_head_activation(model))
     dense: list[Tensor] = []
 
     def after(module: nn.Module, inputs: Any, output: Tensor) -> None:
@@ -233,5 +237,5 @@ def _head(model: PreTrainedModel, factors: Factors, scope: ExitStack) -> None:
         steepness = factors.take(lambda: slope(height))
         return None if factors.record else (height * steepness,)
 
-    scope.enter_context(head_part(model, head.dense).register_forward_hook(after))
-    scope.enter_context(head_part(model, head.norm or head.output).register_forward_pre_hook(before))
+    scope.enter_context(get_head_module(model, head.dense).register_forward_hook(after))
+    scope.enter_context(get_head_module(model, head.norm or head.output).register_forward_pre_hook(before))

@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.models.batch import Batch
-from exegete.models.encoding.images import only_patches
-from exegete.models.perturbation.alike import alike_once
-from exegete.models.perturbation.prefix_tree import Version
+from exegete.models.encoding.images import select_patches
+from exegete.models.perturbation.first_projection import share_first_projection
+from exegete.models.perturbation.prefix_tree import PerturbedText
 
 if TYPE_CHECKING:
     from exegete.models.explained import ExplainedModel
 
-MARKS = ("response", "read", "decoded")
+MASK_FIELDS = ("response", "readout_mask", "decoder_mask")
 """Fields of a batch that move with its positions."""
 
 
-class Removal(Protocol):
+class PerturbedInputs(Protocol):
     """M perturbed inputs. `lengths` [M]: their positions without padding; `places` [M, L] bool: which these are."""
 
     lengths: Tensor
@@ -34,7 +34,7 @@ class Removal(Protocol):
     def run(self, rows: Tensor) -> list[Tensor]:
         """Logits of these versions in one pass, each [C] (spans: [2, length], without padding)."""
 
-    def texts(self, rows: Tensor) -> list[Version] | None:
+    def texts(self, rows: Tensor) -> list[PerturbedText] | None:
         """These versions of prompts with responses as ids; None where they are not just that."""
 
 
@@ -48,9 +48,9 @@ class Deletion:
         self.model, self.batch = model, batch
         flat = keep.flatten(0, 1)
         self.example = torch.arange(len(batch), device=batch.device).repeat(len(keep))
-        self.masked = torch.zeros_like(flat) if batch.read is None else ~flat & batch.read[self.example]
+        self.masked = torch.zeros_like(flat) if batch.readout_mask is None else ~flat & batch.readout_mask[self.example]
         flat |= self.masked
-        self.emptied = ~(flat & batch.asked[self.example]).any(1)
+        self.emptied = ~(flat & batch.prompt_mask[self.example]).any(1)
         flat[self.emptied, batch.attended.long().argmax(1)[self.example[self.emptied]]] = True
         self.places, self.lengths = flat, flat.sum(1)
         self.width = int(self.lengths.max())
@@ -73,39 +73,39 @@ class Deletion:
         columns = slice(self.width - longest, None) if self.model.is_decoder else slice(0, longest)
         if self.model.modality == "image":
             chosen = self.batch.select(self.example[rows])
-            with only_patches(self.model.model, self.columns[rows, columns], chosen.length):
+            with select_patches(self.model.model, self.columns[rows, columns], chosen.length):
                 return _answers(self.model, chosen)
         real = self.real[rows, columns]
         inputs = {name: self._gathered(name, rows)[:, columns] for name in self._per_position()}
-        marks: dict[str, Any] = {name: inputs.pop(name) for name in MARKS if name in inputs}
+        marks: dict[str, Any] = {name: inputs.pop(name) for name in MASK_FIELDS if name in inputs}
         inputs["attention_mask"] = real.long()
         nowhere = torch.full_like(self.columns[rows, columns], -1)
         foil = None if self.batch.foil is None else self.batch.foil[self.example[rows]]
         return _answers(self.model, Batch(inputs, real, real, nowhere, foil=foil, **marks))
 
-    def texts(self, rows: Tensor) -> list[Version] | None:
+    def texts(self, rows: Tensor) -> list[PerturbedText] | None:
         """Ids of what stays."""
         ids, response = (self._gathered(name, rows) for name in ("input_ids", "response"))
         return _texts(self.batch, self.example[rows], ids, self.real[rows], response)
 
     def _per_position(self) -> list[str]:
-        more = [name for name in MARKS if getattr(self.batch, name) is not None]
+        more = [name for name in MASK_FIELDS if getattr(self.batch, name) is not None]
         return [name for name in ("input_ids", "token_type_ids") if name in self.batch.inputs] + more
 
     def _gathered(self, name: str, rows: Tensor | slice) -> Tensor:
         """[m, width] An input at the positions that stay; where nothing stays but a response, one mask token."""
         place = (self.example[rows, None], self.columns[rows])
-        if name in MARKS:
+        if name in MASK_FIELDS:
             mark: Tensor = getattr(self.batch, name)[place] & self.real[rows]
             return mark
         values = self.batch.inputs[name][place]
         if name == "input_ids":
             values = values.masked_fill(~self.real[rows], self.model.pad_id)
-            if self.batch.read is not None:
+            if self.batch.readout_mask is not None:
                 hidden = self.masked[rows].gather(1, self.columns[rows])
                 values = values.masked_fill(hidden, self.model.mask_id) if hidden.any() else values
             if self.emptied.any():
-                empty = self.emptied[rows, None] & self.real[rows] & self.batch.asked[place]
+                empty = self.emptied[rows, None] & self.real[rows] & self.batch.prompt_mask[place]
                 values = values.masked_fill(empty, self.model.mask_id)
         return values
 
@@ -131,13 +131,13 @@ class Replacement:
         else:
             names = [n for n in ("input_ids", "token_type_ids", "position_ids") if n in self.batch.inputs]
             found = [self.batch.inputs[name].masked_fill(~attended, -1) for name in names]
-            marks = [each for name in MARKS if (each := getattr(self.batch, name)) is not None]
+            marks = [each for name in MASK_FIELDS if (each := getattr(self.batch, name)) is not None]
             found += [each.long().masked_fill(~attended, -1) for each in marks]
             identity = torch.cat([*found, *([] if self.batch.foil is None else [self.batch.foil])], 1)
         kept = self.keep.long().masked_fill(~attended[self.example], -1)
         return torch.cat([identity[self.example], kept], 1).to(torch.int32).cpu().numpy()
 
-    def texts(self, rows: Tensor) -> list[Version] | None:
+    def texts(self, rows: Tensor) -> list[PerturbedText] | None:
         """Ids, a token in the place of each that is not kept, where positions are what they are by themselves."""
         batch, example = self.batch, self.example[rows]
         positions = batch.inputs.get("position_ids")
@@ -152,22 +152,22 @@ class Replacement:
 
     def run(self, rows: Tensor) -> list[Tensor]:
         """One pass over the chosen versions, without columns that none of them uses."""
-        chosen, columns = self.batch.select(self.example[rows]).trimmed()
+        chosen, columns = self.batch.select(self.example[rows]).trim_padding()
         keep = self.keep[rows, columns]
         places = self.example[rows, None] * chosen.length + torch.arange(chosen.length, device=keep.device)
         embeddings = self.model.blend(chosen, keep, self.how)
-        with alike_once(self.model, 2 * places + keep):
+        with share_first_projection(self.model, 2 * places + keep):
             return _answers(self.model, chosen, embeddings)
 
 
-def _texts(batch: Batch, example: Tensor, ids: Tensor, real: Tensor, response: Tensor) -> list[Version] | None:
+def _texts(batch: Batch, example: Tensor, ids: Tensor, real: Tensor, response: Tensor) -> list[PerturbedText] | None:
     """Versions from ids [m, K] at `real` positions; None where another text follows the response."""
     last = real.long().cumsum(1).argmax(1, keepdim=True)
     if not response.gather(1, last).all():
         return None
     foils = None if batch.foil is None else batch.foil[example]
     return [
-        Version(ids[row, real[row]], int(response[row].sum()), None if foils is None else foils[row])
+        PerturbedText(ids[row, real[row]], int(response[row].sum()), None if foils is None else foils[row])
         for row in range(len(ids))
     ]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from exegete.models.passes.exclusive import PROCESS
+from exegete.models.state.locks import PROCESS_LOCK
 
 _INSTALLED = "_output_capturing_hooks_installed"
 
@@ -47,13 +47,13 @@ _guard, _inside = Lock(), list[_Block]()
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside the block; every submodule's own mode and the random state come back after it."""
     training = [module for module in model.modules() if module.training]
     for module in training:
         module.training = False
     try:
-        with unchanged_random_state():
+        with preserve_random_state():
             yield
     finally:
         for module in training:
@@ -61,7 +61,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def modes_kept(model: nn.Module) -> Iterator[None]:
+def keep_modes(model: nn.Module) -> Iterator[None]:
     """After the block every submodule is in the mode it was in before."""
     modes = [(module, module.training) for module in model.modules()]
     try:
@@ -72,7 +72,7 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def weights_fixed(model: nn.Module) -> Iterator[None]:
+def freeze_weights(model: nn.Module) -> Iterator[None]:
     """Inside the block no weight of the model asks for a gradient; after it each does, and has its own, as before."""
     before = [(weight, weight.requires_grad, weight.grad) for weight in model.parameters()]
     for weight, _, _ in before:
@@ -85,7 +85,7 @@ def weights_fixed(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def unchanged_random_state() -> Iterator[None]:
+def preserve_random_state() -> Iterator[None]:
     """The random state of torch (every device in use) and NumPy as it was, whatever the block draws or seeds.
 
     Blocks of several threads overlap: the last one to end puts back what the first one found.
@@ -106,9 +106,9 @@ def unchanged_random_state() -> Iterator[None]:
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
-    """As `unchanged_random_state`, for blocks that seed and draw: one thread of the process at a time."""
-    with PROCESS, unchanged_random_state():
+def isolate_random_state() -> Iterator[None]:
+    """As `preserve_random_state`, for blocks that seed and draw: one thread of the process at a time."""
+    with PROCESS_LOCK, preserve_random_state():
         before = _random_state()
         try:
             yield
@@ -123,7 +123,7 @@ def _random_state() -> _RandomState:
 
 
 @contextmanager
-def hooks_removed(model: nn.Module) -> Iterator[None]:
+def remove_added_hooks(model: nn.Module) -> Iterator[None]:
     """Takes away the hooks that transformers installs for good when it is first asked for hidden states."""
     before = [(module, set(module._forward_hooks), _INSTALLED in module.__dict__) for module in model.modules()]
     try:
@@ -137,19 +137,19 @@ def hooks_removed(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def attention_type_for(model: PreTrainedModel, length: int) -> Iterator[None]:
+def choose_attention_type(model: PreTrainedModel, length: int) -> Iterator[None]:
     """BigBird swaps its attention modules for good when it meets a short text; here it gets the old ones back."""
     if getattr(model.config, "attention_type", None) != "block_sparse":
         yield
         return
-    with drawing(), _attention_modules_kept(model):  # block-sparse attention seeds NumPy in every pass
+    with isolate_random_state(), _attention_modules_kept(model):  # block-sparse attention seeds NumPy in every pass
         if length <= (5 + 2 * model.config.num_random_blocks) * model.config.block_size:
             model.base_model.set_attention_type("original_full")
         yield
 
 
 @contextmanager
-def full_attention(model: PreTrainedModel) -> Iterator[None]:
+def use_full_attention(model: PreTrainedModel) -> Iterator[None]:
     """Inside the block BigBird attends to all positions of long texts, too, so that its attention can be explained."""
     if getattr(model.config, "attention_type", None) != "block_sparse":
         yield
@@ -157,7 +157,7 @@ def full_attention(model: PreTrainedModel) -> Iterator[None]:
     with _attention_modules_kept(model):
         try:
             model.config.attention_type = "original_full"
-            with drawing():  # modules that are made and get their weights from elsewhere
+            with isolate_random_state():  # modules that are made and get their weights from elsewhere
                 model.base_model.set_attention_type("original_full")
             yield
         finally:

@@ -11,28 +11,28 @@ from exegete.errors import ExegeteError
 from exegete.models.batch import Batch
 
 
-class ResponsePlaces(NamedTuple):
+class ResponsePositions(NamedTuple):
     """`positions` [B, R] of the responses' tokens, R the longest; `real` [B, R]: False where a response has ended."""
 
     positions: Tensor
     real: Tensor
 
 
-def response_places(response: Tensor) -> ResponsePlaces:
+def find_response_positions(response: Tensor) -> ResponsePositions:
     """The places of the positions marked in `response` [B, L]; positions beyond a response's end are 1."""
     count = response.sum(1)
     longest = int(count.max())
     real = torch.arange(longest, device=response.device) < count[:, None]
     positions = (~response).to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
-    return ResponsePlaces(positions.masked_fill(~real, 1), real)
+    return ResponsePositions(positions.masked_fill(~real, 1), real)
 
 
-def predicting_columns(response: Tensor) -> Tensor:
+def find_predicting_columns(response: Tensor) -> Tensor:
     """[K] Columns at which any response token of the batch is predicted: those before the tokens, ascending."""
     return response[:, 1:].any(0).nonzero().flatten()
 
 
-def response_of(batch: Batch) -> Tensor:
+def require_response(batch: Batch) -> Tensor:
     """Where the response is, [B, L].
 
     Raises:
@@ -41,9 +41,11 @@ def response_of(batch: Batch) -> Tensor:
     return _told(batch.response, "generated text", "where the response is", "response=mask")
 
 
-def decoded_of(batch: Batch) -> Tensor:
-    """Positions that the decoder behind an encoder reads, [B, L]; raises as `response_of`."""
-    return _told(batch.decoded, "an encoder with a decoder", "what the decoder reads", "response=mask, decoded=mask")
+def require_decoder_mask(batch: Batch) -> Tensor:
+    """Positions that the decoder behind an encoder reads, [B, L]; raises as `require_response`."""
+    return _told(
+        batch.decoder_mask, "an encoder with a decoder", "what the decoder reads", "response=mask, decoded=mask"
+    )
 
 
 def _told(mark: Tensor | None, whose: str, what: str, given: str) -> Tensor:

@@ -17,54 +17,54 @@ from torch.nn.utils.rnn import pad_sequence
 from exegete.errors import ExegeteError, unknown
 from exegete.heap import keep_freed
 from exegete.models.batch import Batch
-from exegete.models.passes.readout import answer_only
-from exegete.models.perturbation.packing import passes
-from exegete.models.perturbation.prefix_tree import answers_by_tree, shares_beginnings
-from exegete.models.perturbation.removal import Deletion, Removal, Replacement
+from exegete.models.passes.last_layer import skip_unread_positions
+from exegete.models.perturbation.inputs import Deletion, PerturbedInputs, Replacement
+from exegete.models.perturbation.packing import pack_by_tokens
+from exegete.models.perturbation.prefix_tree import run_prefix_tree, supports_prefix_sharing
 
 if TYPE_CHECKING:
     from exegete.models.explained import ExplainedModel
 
-How = Literal["remove", "mask", "pad", "zero"]
+RemovalMethod = Literal["remove", "mask", "pad", "zero"]
 TOKENS_PER_PASS = {"cpu": 1536, "cuda": 65536}
 
 
-class Memory(dict[bytes, Tensor]):
+class PerturbationCache(dict[bytes, Tensor]):
     """Answers by what was asked; `last`: the call before, with what it was told and gave."""
 
-    last: tuple[Batch, Tensor, How, Tensor] | None = None
+    last: tuple[Batch, Tensor, RemovalMethod, Tensor] | None = None
 
 
-def perturbed_logits(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Tensor:
-    """The model's logits of perturbed versions of a batch; see `ExplainedModel.perturbed`."""
-    if how not in get_args(How):
-        raise unknown("perturbation", how, get_args(How))
+def run_perturbed(model: ExplainedModel, batch: Batch, keep: Tensor, how: RemovalMethod) -> Tensor:
+    """The model's logits of perturbed versions of a batch; see `ExplainedModel.predict_perturbed`."""
+    if how not in get_args(RemovalMethod):
+        raise unknown("perturbation", how, get_args(RemovalMethod))
     if keep.ndim != 3 or keep.shape[1:] != batch.content.shape:
         raise ExegeteError(f"expected keep of shape [N, {len(batch)}, {batch.length}], got {list(keep.shape)}")
     if keep.dtype != torch.bool:
         return _soft(model, batch, keep, how)
-    memory = Memory() if model.memory is None else model.memory
+    memory = PerturbationCache() if model.perturbation_cache is None else model.perturbation_cache
     if (last := memory.last) and last[0] is batch and last[2] == how and torch.equal(last[1], keep):
         return last[3].clone()  # the next of several targets
     asked, keep = keep, (keep | ~batch.removable) & batch.attended
     if model.device.type == "cpu":
         keep_freed()
     versions = Deletion(model, batch, keep) if how == "remove" else Replacement(model, batch, keep, how)
-    with torch.no_grad(), model.evaluating(), answer_only(model, attention=False):
+    with torch.no_grad(), model.evaluation_mode(), skip_unread_positions(model, attention=False):
         answers = _answers(model, versions, how, memory)
     found = answers.view(*keep.shape[:2], *answers.shape[1:])
     memory.last = (batch, asked.clone(), how, found)
     return found.clone()
 
 
-def _soft(model: ExplainedModel, batch: Batch, keep: Tensor, how: How) -> Tensor:
+def _soft(model: ExplainedModel, batch: Batch, keep: Tensor, how: RemovalMethod) -> Tensor:
     """The blend of each version in the model's present mode, with a graph to `keep` where it has one."""
     if how == "remove":
         raise ExegeteError("a position cannot be removed by half: soft masks need how='mask', 'pad' or 'zero'")
     return torch.stack([model(batch, embeddings=model.blend(batch, weights, how)).logits for weights in keep])
 
 
-def _answers(model: ExplainedModel, versions: Removal, how: How, memory: Memory) -> Tensor:
+def _answers(model: ExplainedModel, versions: PerturbedInputs, how: RemovalMethod, memory: PerturbationCache) -> Tensor:
     """Logits of every version [M, C] (spans: [M, 2, L])."""
     keys = versions.keys()
     first, version = _distinct(keys)
@@ -83,14 +83,14 @@ def _answers(model: ExplainedModel, versions: Removal, how: How, memory: Memory)
     return torch.stack(answers)[torch.as_tensor(version, device=model.device)]
 
 
-def _run(model: ExplainedModel, versions: Removal, rows: Tensor, budget: int) -> list[Tensor]:
+def _run(model: ExplainedModel, versions: PerturbedInputs, rows: Tensor, budget: int) -> list[Tensor]:
     """Answers of these versions, from long to short; beginnings are shared where that saves much."""
-    if len(rows) > 1 and shares_beginnings(model) and (texts := versions.texts(rows)):
-        found = answers_by_tree(model, texts, budget)
+    if len(rows) > 1 and supports_prefix_sharing(model) and (texts := versions.texts(rows)):
+        found = run_prefix_tree(model, texts, budget)
         if found is not None:
             return found
     sizes = versions.lengths[rows].tolist()
-    parts = passes(sizes, budget, uniform=model.modality == "image")
+    parts = pack_by_tokens(sizes, budget, uniform=model.modality == "image")
     return [answer for part in parts for answer in versions.run(rows[part])]
 
 

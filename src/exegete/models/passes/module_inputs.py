@@ -12,7 +12,7 @@ Change = Callable[[int, Tensor], Tensor]
 
 
 @contextmanager
-def inputs_of(modules: Iterable[nn.Module], change: Change | None = None) -> Iterator[list[Tensor]]:
+def intercept_inputs(modules: Iterable[nn.Module], change: Change | None = None) -> Iterator[list[Tensor]]:
     """Inside the block, the first argument of these modules at every call, in the order of the calls.
 
     Args:

@@ -10,7 +10,7 @@ from tokenizers import Encoding
 from exegete.errors import ExegeteError
 
 
-class Pieces(NamedTuple):
+class SentencePieceEncoding(NamedTuple):
     """What of a `tokenizers.Encoding` is read: L tokens, their characters, and which the tokenizer added."""
 
     ids: list[int]
@@ -19,7 +19,9 @@ class Pieces(NamedTuple):
     special_tokens_mask: list[int]
 
 
-def encoded(tokenizer: Any, text: str, *, special: bool = True, target: bool = False) -> Encoding | Pieces:
+def tokenize_text(
+    tokenizer: Any, text: str, *, special: bool = True, target: bool = False
+) -> Encoding | SentencePieceEncoding:
     """The tokens of a text with their characters.
 
     Args:
@@ -44,7 +46,7 @@ def encoded(tokenizer: Any, text: str, *, special: bool = True, target: bool = F
         raise ExegeteError(f"special tokens stand in the text {text[:40]!r}: leave them out")
     behind = len(added)
     tokens += tokenizer.convert_ids_to_tokens(added)
-    return Pieces(ids, tokens, [*offsets, *[(0, 0)] * behind], [0] * count + [1] * behind)
+    return SentencePieceEncoding(ids, tokens, [*offsets, *[(0, 0)] * behind], [0] * count + [1] * behind)
 
 
 def _pieces(tokenizer: Any, processor: Any, text: str) -> tuple[list[str], list[tuple[int, int]]]:

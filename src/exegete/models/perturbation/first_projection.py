@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from exegete.models.families import FAMILIES
-from exegete.models.layers.architecture import layers, part
+from exegete.models.layers.architecture import get_layers, get_module
 
 if TYPE_CHECKING:
     from exegete.models.explained import ExplainedModel
 
 
 @contextmanager
-def alike_once(model: ExplainedModel, kinds: Tensor) -> Iterator[None]:
+def share_first_projection(model: ExplainedModel, kinds: Tensor) -> Iterator[None]:
     """Inside the block queries, keys and values of the first layer are computed once for positions of one kind.
 
     In families whose record says what makes them; in others nothing happens.
@@ -41,7 +41,7 @@ def alike_once(model: ExplainedModel, kinds: Tensor) -> Iterator[None]:
 
     with ExitStack() as scope:
         for path in family.attention.projections:
-            projection = part(layers(model.model)[0], path)
+            projection = get_module(get_layers(model.model)[0], path)
             scope.enter_context(projection.register_forward_pre_hook(fewer))
             scope.enter_context(projection.register_forward_hook(again))
         yield

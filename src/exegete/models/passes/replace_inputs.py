@@ -17,7 +17,7 @@ NO_ID = -1
 
 
 @contextmanager
-def embeddings_replaced(layer: nn.Module, embeddings: Tensor) -> Iterator[None]:
+def replace_embeddings(layer: nn.Module, embeddings: Tensor) -> Iterator[None]:
     """The embedding layer's first answer is these [B, L, d]; later ones (GPT-2 looks token types up too) stay.
 
     What the model pads of its own accord stays its own (BigBird, to full blocks); a class token and what else stands
@@ -42,7 +42,7 @@ def embeddings_replaced(layer: nn.Module, embeddings: Tensor) -> Iterator[None]:
         raise ExegeteError("the model did not read the input embeddings given to it: it looks words up somewhere else")
 
 
-def last_tokens(batch: Batch, pad_id: int | None) -> Tensor:
+def find_last_tokens(batch: Batch, pad_id: int | None) -> Tensor:
     """[B] Where a decoder's head reads: the last real position that is not the padding token (the first if all are)."""
     real = batch.attended
     telling = real if pad_id is None else real & (batch.inputs["input_ids"] != pad_id)
@@ -51,7 +51,7 @@ def last_tokens(batch: Batch, pad_id: int | None) -> Tensor:
 
 
 @contextmanager
-def read_at(model: PreTrainedModel, layer: nn.Module, batch: Batch) -> Iterator[Tensor]:
+def mark_last_token(model: PreTrainedModel, layer: nn.Module, batch: Batch) -> Iterator[Tensor]:
     """Ids [B, L] with which a decoder's head finds the last token, whether or not an id stands for padding.
 
     The head looks for the last id that is not padding: ids after the last token become −1, and that is the padding id
@@ -59,7 +59,7 @@ def read_at(model: PreTrainedModel, layer: nn.Module, batch: Batch) -> Iterator[
     """
     ids, config = batch.inputs["input_ids"], model.config
     before = config.pad_token_id
-    after = torch.arange(batch.length, device=ids.device) > last_tokens(batch, before)[:, None]
+    after = torch.arange(batch.length, device=ids.device) > find_last_tokens(batch, before)[:, None]
     first = _first_only(lambda _: ids)
     config.pad_token_id = NO_ID
     try:

@@ -13,19 +13,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Lock = AbstractContextManager[Any]
 
-PROCESS: Lock = threading.RLock()
+PROCESS_LOCK: Lock = threading.RLock()
 """For what libraries keep once for the whole process: seeds of global generators, switches of kernels, warnings."""
 _guard, _locks = threading.Lock(), dict[int, Lock]()
 
 
-class HasAlone(Protocol):
+class Lockable(Protocol):
     """An object that has a lock of its own."""
 
-    def alone(self) -> Lock:
+    def lock(self) -> Lock:
         """Inside the block no other thread looks into it."""
 
 
-def lock_of(thing: Any) -> Lock:
+def get_lock(thing: Any) -> Lock:
     """The re-entrant lock of an object, made when it is first asked for, gone with the object.
 
     It is kept apart from the object: that stays as it is, and can be copied and compared.
@@ -38,15 +38,15 @@ def lock_of(thing: Any) -> Lock:
         return _locks[id(thing)]
 
 
-S = TypeVar("S", bound=HasAlone)
+S = TypeVar("S", bound=Lockable)
 
 
-def exclusive(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+def with_lock(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     """The method, for one thread at a time."""
 
     @wraps(method)
     def alone(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self.alone():
+        with self.lock():
             return method(self, *args, **kwargs)
 
     return alone
