@@ -25,7 +25,7 @@ from torch import Tensor
 
 import exegete
 from exegete.explainers.attribute_examples import make_batches
-from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
+from exegete.explainers.perturbation.context_cite import ContextCite, default_granularity
 from exegete.explainers.units import number_units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.layers.architecture import get_layers
@@ -180,7 +180,7 @@ def ablations(model: ExplainedModel, texts: list[str], _: Any) -> dict[str, Any]
     prompted, prompt = made(PROMPT)
     found = {}
     for name, asked, batch in (("words of sentences", model, model.encode(texts)), ("sources", prompted, prompt)):
-        unit = number_units(batch, usual_units(batch))
+        unit = number_units(batch, default_granularity(batch))
         present, target = torch.nn.functional.pad(cite.present(unit), (1, 0), value=True), asked.predict(batch)
         keep = present.gather(2, (unit + 1).expand(len(present), -1, -1)) & batch.attended
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import exegete
 from exegete.explainers.attribute_examples import make_batches
-from exegete.metrics import measured, metric, top_fraction
+from exegete.metrics import measure_cost, metric, top_fraction
 from exegete.models import Batch, ExplainedModel
 from timing import DATA, given, keep, minilm
 
@@ -52,10 +52,10 @@ def compared(model: ExplainedModel, rows: Sequence) -> dict[str, float]:
                 scores = [exegete.explainer(method).attribute(model, batch, target) for method in METHODS]
             every = batch.select(list(range(len(batch))) * len(METHODS))
             case = (every, torch.cat(scores), target.repeat(len(METHODS)))
-            with measured("cpu") as cost:
+            with measure_cost("cpu") as cost:
                 begin = time.process_time()
                 with model.cache_perturbed():
-                    judged = [next(iter(judge.judge(model, *case).values())) for judge in judges]
+                    judged = [next(iter(judge.evaluate(model, *case).values())) for judge in judges]
                 totals["engine_s"] += time.process_time() - begin
             totals["peak_mib"] = max(totals["peak_mib"], cost.peak_memory)
             add(totals, model, *case, judged)

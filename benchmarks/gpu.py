@@ -19,7 +19,7 @@ import exegete
 from exegete.data.provenance import versions
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
-from exegete.metrics import measured
+from exegete.metrics import measure_cost
 from exegete.models import Batch, ExplainedModel
 from exegete.recipes import RECIPES
 from timing import given, keep
@@ -69,7 +69,7 @@ def spent(call: Callable[[], Any], device: str) -> dict[str, float] | str:
     """Seconds and MiB beyond what was held; or why a method refuses, memory included."""
     try:
         call()
-        with measured(device) as cost:
+        with measure_cost(device) as cost:
             call()
     except (ExegeteError, torch.OutOfMemoryError) as error:
         return str(error).split("\n")[0]
@@ -99,7 +99,7 @@ def trained(steps: int, *, use_cpu: bool) -> dict[str, float]:
             arguments: dict[str, Any] = {"max_steps": count, "disable_tqdm": True, "use_cpu": use_cpu}
             start = f"{folder}/baseline" if name == "aml" else "small"
             arguments |= {} if name == "aml" else unjudged | {"bf16": True}
-            with measured() as cost:
+            with measure_cost() as cost:
                 RECIPES[name]().train(start, train, dev, f"{folder}/{name}", overwrite=True, arguments=arguments)
             return cost.seconds
 

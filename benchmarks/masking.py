@@ -21,8 +21,8 @@ import torch
 import exegete
 from exegete.data.provenance import versions
 from exegete.explainers.attributive_masking import AttributiveMasking
-from exegete.explainers.attributive_masking.explainer import answered
-from exegete.explainers.attributive_masking.refinement import alike, judged, metric_of, trajectory
+from exegete.explainers.attributive_masking.explainer import answer_distribution
+from exegete.explainers.attributive_masking.refinement import evaluate_maps, group_by_length, load_metric, trajectory
 from exegete.models import Batch, ExplainedModel
 from exegete.training.masking.data import only_texts, stratified
 from timing import DATA, MODELS, given, keep, seconds
@@ -69,10 +69,10 @@ class Case:
 
     def __init__(self, model: ExplainedModel, masking: AttributiveMasking, rows: list[Any]) -> None:
         self.model, self.masking = model, masking
-        self.metric = metric_of(masking.settings.metric)
+        self.metric = load_metric(masking.settings.metric)
         whole = model.encode(rows)
         self.alone = [whole.select([row]).trim_padding()[0] for row in range(len(rows))]
-        self.rows = alike(whole, TOGETHER)
+        self.rows = group_by_length(whole, TOGETHER)
         self.batches = [whole.select(part).trim_padding()[0] for part in self.rows]
         self.count = len(rows)
 
@@ -128,10 +128,12 @@ class Case:
             with torch.no_grad():
                 logits = self.model(batch).logits
             target = self.model.task.predict(logits, batch)
-            maps = torch.stack(list(trajectory(masking, self.model, batch, answered(self.model, logits, target))))
+            maps = torch.stack(
+                list(trajectory(masking, self.model, batch, answer_distribution(self.model, logits, target)))
+            )
             between = time.process_time()
             for some in maps[:, None] if form.each else (maps,):
-                judged(self.metric, self.model, batch, some, target)
+                evaluate_maps(self.metric, self.model, batch, some, target)
             refining, judging = refining + between - begun, judging + time.process_time() - between
         return passing / self.count, refining / self.count, judging / self.count
 

@@ -28,7 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForSequenceClassification
 
 import exegete
-from exegete.explainers.learned.learned_attention import mixable
+from exegete.explainers.learned.learned_attention import mean_head_logits
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.objectives import CrossEntropy, StepContext
@@ -73,10 +73,10 @@ class Desk:
         self.model.train()
         rows = list(exegete.load_data(f"eraser:{DATA / 'movies'}", "train", limit=size * (count + 1)))
         self.batches = [self.answered(rows[start : start + size]) for start in range(0, len(rows), size)]
-        own = ParameterisedAttention.untrained(self.model)
+        own = ParameterisedAttention.for_model(self.model)
         self.student = Student(self.model, own, WEIGHT)
         self.module = TrainingModule(self.model, [CrossEntropy()]).train()
-        self.scaffold = Teacher(ParameterisedAttention.untrained(self.teacher))
+        self.scaffold = Teacher(ParameterisedAttention.for_model(self.teacher))
         self.optimizer = torch.optim.SGD(self.student.weights().values(), lr=RATE, weight_decay=0.01)
         self.kept = [self.heads(batch) for batch in self.batches]
 
@@ -89,7 +89,7 @@ class Desk:
         """The teacher's logits of every head, which are computed once a text."""
         with self.teacher.evaluation_mode(), torch.no_grad():
             outputs = self.teacher(batch, capture=Capture(heads=True, heads_only=True))
-            return mixable(self.teacher, batch, outputs)
+            return mean_head_logits(self.teacher, batch, outputs)
 
     def taught(self, number: int) -> torch.Tensor:
         """e_T."""

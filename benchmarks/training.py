@@ -109,12 +109,12 @@ def ivra(steps: int) -> dict[str, dict[str, Any]]:
         def explained(single: InterpretableAttention, batch: Batch = batch, target: Tensor = target) -> None:
             single.scores_from_outputs(model, batch, model(batch, capture=single.capture), target, keep_graph=False)
 
-        singles = {n: InterpretableAttention.untrained(model, normaliser=n) for n in ("sparsemax", "softmax")}
+        singles = {n: InterpretableAttention.for_model(model, normaliser=n) for n in ("sparsemax", "softmax")}
         with torch.no_grad():
             kinds = {name: partial(explained, each) for name, each in singles.items()}
             own = ratios(partial(model, batch), kinds, 2 * steps)
         found[f"explanation of 16 texts of {length} tokens"] = own | {"bar": IVRA_BARS["explanation"]}
-    single = InterpretableAttention.untrained(model, normaliser="softmax")
+    single = InterpretableAttention.for_model(model, normaliser="softmax")
     criteria: dict[str, Objective] = {
         "comprehensiveness": Comprehensiveness(single),
         "sufficiency": Sufficiency(single),

@@ -46,13 +46,13 @@ for method in ("saliency", "decompx_linear", "attention_rollout"):
 # The Jaccard similarity of the top quarter of the words, between two trained models and one that was not trained.
 
 # %%
-from exegete.metrics.robustness import consistency
+from exegete.metrics.robustness import model_consistency
 from exegete.testing import random_model
 
 short = arguments | {"num_train_epochs": 2}
 train_baseline("tiny", train, dev, "seed-1", arguments=short, masked_share=0.1, seed=1)
 models = {"seed 0": model, "seed 1": exegete.load("seed-1", device="cpu"), "untrained": random_model()}
-consistency(models, rows.select(range(30)), "decompx_linear").matrix.round(2)
+model_consistency(models, rows.select(range(30)), "decompx_linear").matrix.round(2)
 
 # %% [markdown]
 # Trained models should be like each other, and unlike the untrained one. A method that explains both alike does not

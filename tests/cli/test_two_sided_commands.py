@@ -95,9 +95,9 @@ def test_removed_units_and_evidence_by_hand():
         return float(logits.log_softmax(-1).gather(1, said[:, None]).sum())
 
     judge = {"level": "source", "how": "remove"}
-    drop = metric("topk_drop", k=1, **judge).judge(model, batch, scores)["topk_drop"]
+    drop = metric("topk_drop", k=1, **judge).evaluate(model, batch, scores)["topk_drop"]
     assert float(drop) == pytest.approx(chance([-2]) - chance([1]), rel=1e-6)
-    measured = float(metric("lds", **judge).judge(model, batch, scores)["lds"])
+    measured = float(metric("lds", **judge).evaluate(model, batch, scores)["lds"])
     assert -1 <= measured <= 1
     keep = torch.ones(4, 1, batch.length, dtype=torch.bool)
     for number, gone in enumerate(([-2], [0], [1], [0, 1])):
@@ -112,7 +112,8 @@ def test_removed_units_and_evidence_by_hand():
     np.testing.assert_allclose([float(found[0, unit == n].sum()) for n in (0, 1)], drops, rtol=1e-8)
     assert batch.rationale_mask[0].tolist() == (unit == 0).tolist()
     recall = metric("recall_at_k", level="source")
-    assert [float(recall.judge(model, batch, one)["recall_at_k"]) for one in (scores, 1 / scores.clamp(min=0.01))] == [
+    both = (scores, 1 / scores.clamp(min=0.01))
+    assert [float(recall.evaluate(model, batch, one)["recall_at_k"]) for one in both] == [
         0,
         1,
     ]

@@ -127,7 +127,7 @@ except exegete.ExegeteError as error:
 
 def test_models_and_explainers_are_read_by_their_names(tmp_path):
     """In a process of its own, whose cache is the only hub it has."""
-    model, learned = small("bert"), EXPLAINERS["parameterised_attention"].untrained(small("bert"))
+    model, learned = small("bert"), EXPLAINERS["parameterised_attention"].for_model(small("bert"))
 
     def save(folder):
         model.model.save_pretrained(folder)

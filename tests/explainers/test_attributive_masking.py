@@ -14,11 +14,11 @@ import exegete
 import families
 from exegete import Batch, ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking, losses
-from exegete.explainers.attributive_masking.explainer import answered
-from exegete.explainers.attributive_masking.frozen_layers import known_below
-from exegete.explainers.attributive_masking.losses import Weights
+from exegete.explainers.attributive_masking.explainer import answer_distribution
+from exegete.explainers.attributive_masking.frozen_layers import record_lower_layers
+from exegete.explainers.attributive_masking.losses import MaskWeights
 from exegete.explainers.attributive_masking.modes import SoftMasking
-from exegete.explainers.attributive_masking.refinement import alike, best, judged, trajectory
+from exegete.explainers.attributive_masking.refinement import evaluate_maps, group_by_length, select_best, trajectory
 from exegete.models.passes.replace_inputs import replace_embeddings
 from exegete.testing.preserving import in_use, state_of
 from small import alone, shared, small, uneven
@@ -157,7 +157,7 @@ def test_losses_by_hand():
     bce = -(math.log(0.5) + math.log(0.75)) / 2
     assert losses.sparsity(scores, counted).item() == pytest.approx(bce, rel=1e-12)
     assert losses.sparsity(scores, counted, "l1").item() == pytest.approx(0.375, rel=1e-12)
-    total = Weights(0.2, 0.3, 0.5).total(kept, kept, answer, scores, counted)
+    total = MaskWeights(0.2, 0.3, 0.5).total(kept, kept, answer, scores, counted)
     assert total.item() == pytest.approx(0.2 * expected + 0.3 * bce - 0.5 * math.log(0.4), rel=1e-12)
     sure = torch.tensor([[200.0, 0.0]], requires_grad=True)
     losses.inverse(sure, torch.tensor([[1.0, 0.0]])).sum().backward()
@@ -208,8 +208,8 @@ def test_the_answer_and_the_target_matter():
     other = (predicted + 1) % 3
     assert not torch.allclose(made.attribute(model, batch), made.attribute(model, batch, other))
     logits = model(batch).logits
-    assert torch.equal(answered(model, logits, predicted), logits.softmax(-1))
-    assert torch.equal(answered(model, logits, other), torch.nn.functional.one_hot(other, 3).double())
+    assert torch.equal(answer_distribution(model, logits, predicted), logits.softmax(-1))
+    assert torch.equal(answer_distribution(model, logits, other), torch.nn.functional.one_hot(other, 3).double())
 
 
 @pytest.mark.parametrize("kind", ["roberta", "gpt2", "prompted"])
@@ -223,7 +223,7 @@ def test_a_model_of_another_tokenizer_is_explained_along_the_characters(kind):
     assert (scores[batch.content] > 0).all()
     assert scores[~batch.content].abs().sum() == 0
     reading = made.read(model, batch)
-    own = made(reading, answered(model, model(batch).logits, model.predict(batch)))
+    own = made(reading, answer_distribution(model, model(batch).logits, model.predict(batch)))
     for row, (theirs, mine) in enumerate(zip(batch.alignments, reading.own.alignments, strict=True)):
         start = int(batch.attended[row].long().argmax())
         for position, span in enumerate(theirs.spans, start):
@@ -306,7 +306,7 @@ def one_at_a_time(made, model, batch, row, steps, rate, fixed=()):
 )
 def test_refined_side_by_side_is_refined_one_at_a_time_with_the_best_map_kept(family, upper, fixed):
     model = small(family)
-    made = masking(model, weights=Weights(0.5, 0.2, 0.5))
+    made = masking(model, weights=MaskWeights(0.5, 0.2, 0.5))
     batch = model.encode(uneven(family, 4))
     spec = "aopc_comprehensiveness?budgets=0.2,0.5&how=mask"
     made.with_params(refine_steps=3, refine_rate=0.02, metric=spec, refine_layers=upper)
@@ -317,7 +317,8 @@ def test_refined_side_by_side_is_refined_one_at_a_time_with_the_best_map_kept(fa
     for row in range(len(batch)):
         maps, columns = one_at_a_time(made, model, batch, row, 3, 0.02, fixed)
         own, _ = alone(model, batch, row)
-        values = [float(exegete.metric(spec).judge(model, own, each[None])["aopc_comprehensiveness"]) for each in maps]
+        judge = exegete.metric(spec)
+        values = [float(judge.evaluate(model, own, each[None])["aopc_comprehensiveness"]) for each in maps]
         first = max(range(4), key=lambda i, values=values: values[i])
         torch.testing.assert_close(found[row, columns], maps[first], rtol=0, atol=1e-7)
         better += first > 0
@@ -331,7 +332,7 @@ def test_low_rank_refinement_starts_where_the_model_is_and_lowers_its_loss():
     whole, judged = [], exegete.metric("comprehensiveness?how=mask")
     for steps in (0, 6):
         made.with_params(refine_steps=steps, refine_rate=0.05, rank=2, metric="comprehensiveness?how=mask")
-        whole.append(judged.judge(model, batch, made.attribute(model, batch))["comprehensiveness"])
+        whole.append(judged.evaluate(model, batch, made.attribute(model, batch))["comprehensiveness"])
     assert torch.equal(made.with_params(refine_steps=0).attribute(model, batch), plain)
     assert (whole[1] >= whole[0]).all()
     assert (whole[1] > whole[0]).any()
@@ -341,7 +342,7 @@ def test_low_rank_refinement_starts_where_the_model_is_and_lowers_its_loss():
 def test_refinement_does_not_depend_on_the_batch(mode):
     model = shared("bert")
     made, batch = masking(model, mode=mode), model.encode(uneven("bert", 3))
-    made.with_params(refine_steps=2, refine_rate=0.02, together=2)
+    made.with_params(refine_steps=2, refine_rate=0.02, batch_size=2)
     scores = made.attribute(model, batch)
     for row in range(len(batch)):
         own, columns = alone(model, batch, row)
@@ -396,12 +397,12 @@ def test_all_maps_are_judged_in_one_call_as_one_by_one_and_no_input_twice(spec):
     maps = maps.masked_fill(~batch.content, 0.0)
     maps[2], target = 2 * maps[1], model.predict(batch)
     metric = exegete.metric(spec)
-    expected = torch.stack([metric.judge(model, batch, each, target)[metric.name] for each in maps])
+    expected = torch.stack([metric.evaluate(model, batch, each, target)[metric.name] for each in maps])
     rows = []
     model.model.register_forward_pre_hook(
         lambda _, inputs, named: rows.extend(map(str, named["input_ids"].tolist())), with_kwargs=True
     )
-    found = judged(metric, model, batch, maps, target)
+    found = evaluate_maps(metric, model, batch, maps, target)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6, equal_nan=True)
     assert len({*found.flatten().tolist()}) > 3
     if spec == "aopc_comprehensiveness":
@@ -411,8 +412,8 @@ def test_all_maps_are_judged_in_one_call_as_one_by_one_and_no_input_twice(spec):
 def test_the_better_map_is_kept_and_no_number_never_wins():
     maps = torch.tensor([1.0, 2.0, 3.0])[:, None, None].expand(3, 3, 1)
     values = torch.tensor([[0.5, 0.5, torch.nan], [0.4, torch.nan, 0.1], [0.4, 0.6, 0.1]])
-    assert best(maps, values, higher_is_better=False).flatten().tolist() == [2.0, 1.0, 2.0]
-    assert best(maps, values, higher_is_better=True).flatten().tolist() == [1.0, 3.0, 2.0]
+    assert select_best(maps, values, higher_is_better=False).flatten().tolist() == [2.0, 1.0, 2.0]
+    assert select_best(maps, values, higher_is_better=True).flatten().tolist() == [1.0, 3.0, 2.0]
 
 
 @pytest.mark.parametrize(("steps", "upper"), [(0, None), (2, None), (2, 1)])
@@ -433,7 +434,7 @@ def test_the_model_and_the_process_are_left_as_they_were(kind, steps, upper):
 def test_saved_and_loaded_it_is_the_same_explainer(tmp_path):
     model = shared("bert")
     made = masking(
-        model, mode="learned", weights=Weights(0.1, 0.2, 0.3, "probability", "l1"), aggregation="mean"
+        model, mode="learned", weights=MaskWeights(0.1, 0.2, 0.3, "probability", "l1"), aggregation="mean"
     ).float()
     made.save_pretrained(tmp_path)
     loaded = exegete.explainer(f"attributive_masking:{tmp_path}?refine_steps=2&metric=log_odds&rank=1")
@@ -481,7 +482,7 @@ def test_what_cannot_be_explained_is_an_error(tmp_path):
     with pytest.raises(ExegeteError, match="at most 2, as many as there are, got 3"):
         made.with_params(refine_steps=1, refine_layers=3).attribute(model, model.encode(TEXTS))
     with pytest.raises(ExegeteError, match="the layers of AlbertModel are one"):
-        known_below(families.tiny("albert").base_model, 1, list)
+        record_lower_layers(families.tiny("albert").base_model, 1, list)
     with pytest.raises(ExegeteError, match="as predictor"):
         AttributiveMasking.for_model(model, mode="predicted")
     decoder = shared("gpt2")
@@ -489,7 +490,7 @@ def test_what_cannot_be_explained_is_an_error(tmp_path):
     with pytest.raises(ExegeteError, match="omission cannot be trained for gpt2"):
         SoftMasking("omit").logits(decoder, batch, batch.content.double(), None)
     with pytest.raises(ExegeteError, match="one above"):
-        Weights(0.0, 0.0, 0.0)
+        MaskWeights(0.0, 0.0, 0.0)
     with pytest.raises(ExegeteError, match="expected a folder with a saved attributive_masking"):
         exegete.explainer(f"attributive_masking:{tmp_path / 'nowhere'}")
     with pytest.raises(ExegeteError, match="takes no parameter"):
@@ -499,6 +500,6 @@ def test_what_cannot_be_explained_is_an_error(tmp_path):
 def test_examples_of_like_lengths_are_refined_together_each_once_and_padded_by_a_fifth_at_most():
     lengths = torch.tensor([20, 3, 21, 9, 20, 22, 10, 19, 20, 40])
     batch = Batch.from_ids(torch.ones(10, 40, dtype=torch.long), torch.arange(40) < lengths[:, None])
-    parts = [part.tolist() for part in alike(batch, 3)]
+    parts = [part.tolist() for part in group_by_length(batch, 3)]
     assert parts == [[1], [3, 6], [7, 0, 4], [8, 2, 5], [9]]
-    assert [part.tolist() for part in alike(batch, 99)] == [[1], [3, 6], [7, 0, 4, 8, 2, 5], [9]]
+    assert [part.tolist() for part in group_by_length(batch, 99)] == [[1], [3, 6], [7, 0, 4, 8, 2, 5], [9]]

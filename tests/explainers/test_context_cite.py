@@ -10,7 +10,7 @@ import decomposable
 import exegete
 from exegete import explainer
 from exegete.errors import ExegeteError
-from exegete.explainers.perturbation.context_cite import log_odds, numbered_masks, sparse_weights, usual_units
+from exegete.explainers.perturbation.context_cite import ablation_masks, default_granularity, fit_lasso, log_odds
 from exegete.explainers.units import number_units
 from small import shared, small, uneven
 
@@ -43,9 +43,9 @@ def of_units(batch, scores):
 @pytest.mark.real
 def test_published_masks_answers_and_weights(asked, numbers):
     model, batch = asked
-    masks = numbered_masks(64, 6)
+    masks = ablation_masks(64, 6)
     assert np.array_equal(masks, numbers["masks"])
-    assert usual_units(batch) == "sentence"
+    assert default_granularity(batch) == "sentence"
     method = explainer("context_cite")
     target = model.resolve_target(batch)
     present = torch.from_numpy(masks)[:, None]
@@ -67,25 +67,25 @@ def test_published_masks_answers_and_weights(asked, numbers):
 
 def test_weak_penalties_find_the_weights_of_a_sum():
     generator = np.random.default_rng(0)
-    masks = numbered_masks(40, 5, 0.5, 120)
+    masks = ablation_masks(40, 5, 0.5, 120)
     true = generator.normal(size=5)
-    weights, bias = sparse_weights(masks, masks @ true - 2.0, 3, 1e-9)
+    weights, bias = fit_lasso(masks, masks @ true - 2.0, 3, 1e-9)
     np.testing.assert_allclose(weights, true, atol=1e-6)
     np.testing.assert_allclose(bias, -2.0, atol=1e-6)
     order = generator.permutation(5)
     values = masks @ true + 0.1 * generator.normal(size=40)
-    one, other = sparse_weights(masks, values, 1, 0.05)[0], sparse_weights(masks[:, order], values, 1, 0.05)[0]
+    one, other = fit_lasso(masks, values, 1, 0.05)[0], fit_lasso(masks[:, order], values, 1, 0.05)[0]
     np.testing.assert_allclose(one[order], other, atol=1e-8)
-    assert not sparse_weights(masks, values, 1, 10.0)[0].any()
+    assert not fit_lasso(masks, values, 1, 10.0)[0].any()
     masks[:, 2] = True
-    assert sparse_weights(masks, values, 1, 0.001)[0][2] == 0
+    assert fit_lasso(masks, values, 1, 0.001)[0][2] == 0
 
 
 def test_the_optimum_by_its_conditions():
     """At the minimum the residual's correlation with a column is alpha times the weight's sign, or smaller."""
-    masks, generator = numbered_masks(64, 6, 0.4, 64), np.random.default_rng(1)
+    masks, generator = ablation_masks(64, 6, 0.4, 64), np.random.default_rng(1)
     values = masks @ generator.normal(size=6) * 4 + generator.normal(size=64)
-    weights, bias = sparse_weights(masks, values, 4, 0.1)
+    weights, bias = fit_lasso(masks, values, 4, 0.1)
     residual = (values - masks @ weights - bias) / 4
     columns = (masks - masks.mean(0)) / masks.std(0)
     slope = columns.T @ residual / 64
@@ -106,10 +106,10 @@ def test_classifiers_and_batches(family):
         alone, columns = batch.select([row]).trim_padding()
         torch.testing.assert_close(method.attribute(model, alone, [row])[0], scores[row, columns], rtol=1e-5, atol=1e-7)
     unit = number_units(batch, "word")
-    masks = numbered_masks(12, int(unit[0].max()) + 1)
+    masks = ablation_masks(12, int(unit[0].max()) + 1)
     keep = torch.from_numpy(np.concatenate([np.ones((12, 1), bool), masks], 1))[:, unit[0] + 1][:, None]
     chance = model.predict_perturbed(batch.select([0]), keep, "remove")[:, 0, 0]
-    weights = sparse_weights(masks, (chance / (1 - chance)).log().numpy(), 1, 0.001)[0]
+    weights = fit_lasso(masks, (chance / (1 - chance)).log().numpy(), 1, 0.001)[0]
     inside = unit[0] >= 0
     sizes = torch.bincount(unit[0][inside])
     torch.testing.assert_close(scores[0, inside], (torch.from_numpy(weights) / sizes)[unit[0][inside]])

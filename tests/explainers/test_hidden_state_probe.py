@@ -18,7 +18,7 @@ TARGET = torch.tensor([[0, 2], [2, 5], [1, 2]])
 
 def drawn(model, kind=HiddenStateProbe):
     """An explainer in float64 whose coefficients all differ."""
-    made = kind.untrained(model).double()
+    made = kind.for_model(model).double()
     made.take(torch.randn(made.coefficients.numel(), generator=torch.Generator().manual_seed(0)))
     return made
 
@@ -110,7 +110,7 @@ def test_planted_coefficients_are_found_again():
     inputs = (2.0 * torch.randint(0, 2, (96, 16, 6), generator=generator) - 1).to(shares) @ shares
     effects = Effects(inputs, inputs @ planted.coefficients.flatten())
     seen, unseen = (Effects(*(part[rows] for part in effects)) for rows in (slice(0, 72), slice(72, 96)))
-    learned = HiddenStateProbe.untrained(model).double()
+    learned = HiddenStateProbe.for_model(model).double()
     untrained = disagreement(unseen.inputs @ learned.coefficients.flatten(), unseen.answers)
     learned.take(coefficients(seen, 400, 0.01))
     assert disagreement(unseen.inputs @ learned.coefficients.flatten(), unseen.answers) < -0.97

@@ -15,7 +15,7 @@ from exegete.explainers.decomposition.information_flow import compute_feed_forwa
 from exegete.explainers.decomposition.nearness import HeadVectors
 from exegete.explainers.decomposition.trace import trace_examples
 from exegete.explainers.learned.attention_to_source import AttentionToSource
-from exegete.explainers.perturbation.context_cite import ContextCite, numbered_masks, sparse_weights
+from exegete.explainers.perturbation.context_cite import ContextCite, ablation_masks, fit_lasso
 from exegete.models import Capture
 from exegete.models.layers.architecture import get_layers
 from exegete.training.source_attention import disagreement
@@ -30,9 +30,9 @@ FIXED = ("attn_lrp", "cp_lrp", "gim", "generic_attention", "information_flow", "
 @pytest.mark.parametrize("alpha", [1e-10, 1e-12])
 def test_without_a_penalty_the_lasso_is_least_squares(alpha):
     """More masks than units, and answers that are no sum of theirs."""
-    masks = numbered_masks(48, 6)
+    masks = ablation_masks(48, 6)
     values = np.random.default_rng(3).normal(size=48) * 5
-    weights, bias = sparse_weights(masks, values, 4, alpha)
+    weights, bias = fit_lasso(masks, values, 4, alpha)
     design = np.concatenate([masks, np.ones((48, 1))], 1)
     expected = np.linalg.lstsq(design, values, rcond=None)[0]
     np.testing.assert_allclose([*weights, bias], expected, rtol=1e-6)
@@ -42,7 +42,7 @@ def test_masks_do_not_depend_on_the_text():
     method = ContextCite(n_samples=5)
     one = method.present(torch.tensor([[0, 0, 1, 2, -1], [0, 1, 1, 2, 2]]))
     assert torch.equal(one[:, 0], one[:, 1])
-    assert np.array_equal(one[:, 0].numpy(), numbered_masks(5, 3))
+    assert np.array_equal(one[:, 0].numpy(), ablation_masks(5, 3))
 
 
 @pytest.mark.parametrize("family", FLOWS)
@@ -109,7 +109,7 @@ def test_attention_relevance_is_not_negative_and_of_one_scalar(family):
 def test_uniform_coefficients_are_the_mean_of_all_heads():
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
-    scores = AttentionToSource.untrained(model).double().attribute(model, batch).detach()
+    scores = AttentionToSource.for_model(model).double().attribute(model, batch).detach()
     expected = explainer("attention_all").attribute(model, batch).detach()
     torch.testing.assert_close(scores, expected, **TIGHT)
 

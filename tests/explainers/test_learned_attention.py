@@ -10,7 +10,7 @@ from entmax import entmax15, sparsemax
 
 from exegete import ExegeteError, explainer
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
-from exegete.explainers.learned.learned_attention import jointly
+from exegete.explainers.learned.learned_attention import normalise_jointly
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.explainers.learned.sparsemax import short_sparsemax, short_sparsemaxes
 from exegete.models import Batch, Capture
@@ -19,11 +19,11 @@ from small import FAMILIES, alone, shared, small, uneven
 WITH_MATRICES = ["bert", "electra", "distilbert", "roberta", "albert", "vit", "gpt2", "llama", "big_bird"]
 VARIANTS = {
     "smat": ParameterisedAttention.untrained,
-    "smat last": lambda model: ParameterisedAttention.untrained(model, "last"),
+    "smat last": lambda model: ParameterisedAttention.for_model(model, "last"),
     "ivra": InterpretableAttention.untrained,
-    "ivra softmax": lambda model: InterpretableAttention.untrained(model, normaliser="softmax", mix="literal"),
-    "ivra entmax15": lambda model: InterpretableAttention.untrained(model, normaliser="entmax15"),
-    "ivra coefs": lambda model: InterpretableAttention.untrained(model, mix="coefs"),
+    "ivra softmax": lambda model: InterpretableAttention.for_model(model, normaliser="softmax", mix="literal"),
+    "ivra entmax15": lambda model: InterpretableAttention.for_model(model, normaliser="entmax15"),
+    "ivra coefs": lambda model: InterpretableAttention.for_model(model, mix="coefs"),
 }
 COEFFICIENTS = {
     "smat": ["coefficients"],
@@ -73,8 +73,8 @@ def head_means(model, batch, row):
 def test_untrained_it_is_the_mean_of_all_heads_logits(family):
     model = shared(family)
     batch = model.encode(uneven(family, 3))
-    scores = ParameterisedAttention.untrained(model).double().explain(model, batch, special_tokens=True).scores
-    last = ParameterisedAttention.untrained(model, "last").double().explain(model, batch, special_tokens=True).scores
+    scores = ParameterisedAttention.for_model(model).double().explain(model, batch, special_tokens=True).scores
+    last = ParameterisedAttention.for_model(model, "last").double().explain(model, batch, special_tokens=True).scores
     for row in range(len(batch)):
         means, real = head_means(model, batch, row), batch.attended[row]
         for found, mean in ((scores, means.mean((0, 1))), (last, means[-1].mean(0))):
@@ -124,7 +124,7 @@ def test_one_sparsemax_over_the_heads_of_all_layers():
 def test_a_single_head_explains_alone():
     model = shared("bert")
     batch = model.encode(uneven("bert", 1))
-    single = ParameterisedAttention.untrained(model).double()
+    single = ParameterisedAttention.for_model(model).double()
     single.coefficients.zero_()[1, 2] = 1.0
     expected = torch.softmax(head_means(model, batch, 0)[1, 2], 0)
     torch.testing.assert_close(
@@ -218,7 +218,7 @@ def test_literal_mix_against_loops(family, norm, special_tokens):
     model = shared(family)
     batch = model.encode(["a moving film", "great"])
     options = {"normaliser": norm, "mix": "literal", "scales": (3.0, 2.0), "special_tokens": special_tokens}
-    single = drawn(InterpretableAttention.untrained(model, **options))
+    single = drawn(InterpretableAttention.for_model(model, **options))
     scores = single.explain(model, batch, special_tokens=True).scores
     for row in range(len(batch)):
         torch.testing.assert_close(scores[row], by_loops(single, model, batch, row), rtol=1e-10, atol=1e-12)
@@ -229,9 +229,9 @@ def test_literal_mix_against_loops(family, norm, special_tokens):
 def test_untrained_coefficients_mix_as_the_parameterised_attention(family):
     model = shared(family)
     batch = model.encode(uneven(family, 2))
-    expected = ParameterisedAttention.untrained(model).double().attribute(model, batch)
+    expected = ParameterisedAttention.for_model(model).double().attribute(model, batch)
     for norm in ("sparsemax", "softmax"):
-        single = InterpretableAttention.untrained(model, normaliser=norm, mix="coefs").double()
+        single = InterpretableAttention.for_model(model, normaliser=norm, mix="coefs").double()
         torch.testing.assert_close(single.attribute(model, batch), expected, rtol=1e-10, atol=1e-12)
 
 
@@ -239,7 +239,7 @@ def test_untrained_coefficients_mix_as_the_parameterised_attention(family):
 def test_coefficients_on_logits_by_hand():
     model = shared("bert")
     batch = model.encode(uneven("bert", 2))
-    single = drawn(InterpretableAttention.untrained(model, mix="coefs"))
+    single = drawn(InterpretableAttention.for_model(model, mix="coefs"))
     outputs = pass_of(model, batch)
     for row in range(len(batch)):
         real = batch.attended[row]
@@ -256,7 +256,7 @@ def test_coefficients_on_logits_by_hand():
 @pytest.mark.parametrize(
     "made",
     [
-        lambda model, **own: InterpretableAttention.untrained(model, normaliser="softmax", **own),
+        lambda model, **own: InterpretableAttention.for_model(model, normaliser="softmax", **own),
         ParameterisedAttention.untrained,
     ],
 )
@@ -305,19 +305,19 @@ def test_literal_softmax_is_next_to_uniform_until_calibrated():
         scores = single.explain(model, batch, special_tokens=True).scores
         return (scores.max(1).values * batch.attended.sum(1)).max()
 
-    softmax = InterpretableAttention.untrained(model, normaliser="softmax", mix="literal").double()
+    softmax = InterpretableAttention.for_model(model, normaliser="softmax", mix="literal").double()
     assert peak(softmax) < 1.01
     softmax.calibrate(model, batch)
     assert peak(softmax) > 1.1
-    assert peak(InterpretableAttention.untrained(model).double()) > 1.01
+    assert peak(InterpretableAttention.for_model(model).double()) > 1.01
     assert InterpretableAttention(2, 4, 8, normaliser="softmax").mix == "coefs"
     with pytest.raises(ExegeteError, match="literal"):
-        InterpretableAttention.untrained(model, mix="coefs").calibrate(model, batch)
+        InterpretableAttention.for_model(model, mix="coefs").calibrate(model, batch)
 
 
 def test_one_normaliser_over_the_grid_by_hand():
     grid = torch.tensor([[[1.0, 0.2, 9.0], [0.6, 0.0, 9.0]]])
-    found = jointly("sparsemax", grid, torch.tensor([[True, True, False]]))
+    found = normalise_jointly("sparsemax", grid, torch.tensor([[True, True, False]]))
     torch.testing.assert_close(found, torch.tensor([[1.0, 0.0, 0.0]]))  # 0.7 of the first head, 0.3 of the second
 
 

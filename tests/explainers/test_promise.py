@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from exegete.explainers.learned.promise import Promise, shares
+from exegete.explainers.learned.conformal import ConformalLowerBound, shares
 
 ALPHA, SOURCES = 0.1, 6
 
@@ -30,18 +30,18 @@ def planted(count, seed):
 
 def held(promise, scores, falls):
     """For each prompt with a bound the share of its bounds that hold."""
-    bounds = [promise.bounds(each) for each in scores]
+    bounds = [promise.lower_bounds(each) for each in scores]
     pairs = [(fall[~np.isnan(bound)], bound[~np.isnan(bound)]) for fall, bound in zip(falls, bounds, strict=True)]
     return np.array([(fall >= bound).mean() for fall, bound in pairs if len(bound)])
 
 
 def test_bounds_hold_as_often_as_promised_on_new_prompts_and_not_more_often():
-    promise = Promise.calibrated(*planted(6000, 0)[:2], ALPHA)
+    promise = ConformalLowerBound.calibrate(*planted(6000, 0)[:2], ALPHA)
     scores, falls, kinds = planted(3300, 1)
     found = held(promise, scores, falls)
     assert len(found) > 1000
     assert abs(found.mean() - (1 - ALPHA)) < 0.02
-    told = np.array([not np.isnan(promise.bounds(each)).all() for each in scores])
+    told = np.array([not np.isnan(promise.lower_bounds(each)).all() for each in scores])
     assert told[np.array(kinds) == 0].mean() > 0.95  # one source that is needed
     assert told[np.array(kinds) == 1].mean() < 0.05  # the other one says it too
 
@@ -49,13 +49,13 @@ def test_bounds_hold_as_often_as_promised_on_new_prompts_and_not_more_often():
 @pytest.mark.parametrize("count", [9, 10, 19, 200])
 def test_one_source_a_prompt_gives_the_order_statistic_of_split_conformal(count):
     falls = np.random.default_rng(3).gamma(2.0, 1.0, count)
-    promise = Promise.calibrated([np.ones((1, 1))] * count, list(falls.reshape(-1, 1, 1)), ALPHA)
+    promise = ConformalLowerBound.calibrate([np.ones((1, 1))] * count, list(falls.reshape(-1, 1, 1)), ALPHA)
     place = math.floor(ALPHA * (count + 1) + 1e-9)
     if place == 0:
-        assert np.isnan(promise.least).all()
+        assert np.isnan(promise.bounds).all()
     else:
-        assert promise.least[-1] == pytest.approx(np.sort(falls)[place - 1])
-    assert np.isnan(promise.least[:-1]).all()
+        assert promise.bounds[-1] == pytest.approx(np.sort(falls)[place - 1])
+    assert np.isnan(promise.bounds[:-1]).all()
 
 
 def test_coverage_is_at_least_what_is_promised_with_few_prompts():
@@ -66,20 +66,20 @@ def test_coverage_is_at_least_what_is_promised_with_few_prompts():
         level = random.gamma(3.0, 1.0, 31)
         falls = [(own + 0.1 * random.normal(size=(1, 1 + number % 4))) for number, own in enumerate(level)]
         scores = [np.ones_like(each) / each.shape[1] for each in falls]
-        promise = Promise.calibrated(scores[:30], falls[:30], ALPHA, stretches=1)
-        rates.append((falls[30] >= promise.bounds(scores[30])).mean())
+        promise = ConformalLowerBound.calibrate(scores[:30], falls[:30], ALPHA, bins=1)
+        rates.append((falls[30] >= promise.lower_bounds(scores[30])).mean())
     error = np.std(rates) / np.sqrt(len(rates))
     assert np.mean(rates) > 1 - ALPHA - 2 * error
 
 
 def test_nothing_is_said_of_scores_that_are_not_positive():
-    promise = Promise(ALPHA, (1.0, 2.0))
-    bounds = promise.bounds(np.array([[3.0, 1.0, 0.0, -5.0], [0.0, 0.0, -1.0, 0.0]]))
+    promise = ConformalLowerBound(ALPHA, (1.0, 2.0))
+    bounds = promise.lower_bounds(np.array([[3.0, 1.0, 0.0, -5.0], [0.0, 0.0, -1.0, 0.0]]))
     np.testing.assert_array_equal(bounds, [[2.0, 1.0, np.nan, np.nan], [np.nan] * 4])
     np.testing.assert_allclose(shares(np.array([3.0, 1.0, -2.0])), [0.75, 0.25, 0])
 
 
 def test_falls_that_are_next_to_nothing_are_no_promise():
     scores = [np.ones((1, 1))] * 50
-    assert np.isnan(Promise.calibrated(scores, [np.full((1, 1), 0.001)] * 50, ALPHA).least).all()
-    assert np.isnan(Promise.calibrated([], [], ALPHA).least).all()
+    assert np.isnan(ConformalLowerBound.calibrate(scores, [np.full((1, 1), 0.001)] * 50, ALPHA).bounds).all()
+    assert np.isnan(ConformalLowerBound.calibrate([], [], ALPHA).bounds).all()

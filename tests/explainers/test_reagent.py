@@ -11,8 +11,8 @@ import families
 from exegete import explainer
 from exegete.errors import ExegeteError
 from exegete.explainers.perturbation import reagent
-from exegete.explainers.perturbation.likelier import Likelier
-from exegete.explainers.perturbation.reagent import importance, probability_drops, replacements
+from exegete.explainers.perturbation.reagent import candidate_tokens, probability_drops, sum_steps
+from exegete.explainers.perturbation.target_rank import TargetRank
 from exegete.models.generation.model import GeneratingModel
 from models.test_generation import PROMPTS, generating
 from small import alone, shared, small, uneven
@@ -33,7 +33,7 @@ def test_published_scores_from_published_draws(golden_generation):
     changed = torch.where(replaced, numbers["replacements"], prompt)
     ids = torch.cat([changed, target.expand(len(changed), 1)], 1)[:, None]
     drops = probability_drops(model, batch, model.resolve_target(batch), ids)
-    found = importance(numbers["init"][None], replaced[:, None], drops).softmax(1)
+    found = sum_steps(numbers["init"][None], replaced[:, None], drops).softmax(1)
     torch.testing.assert_close(found[0], numbers["scores"], rtol=1e-8, atol=1e-10)
 
 
@@ -59,10 +59,10 @@ def test_the_word_that_decides_is_found():
     torch.manual_seed(0)
     replaced = torch.rand(200, 1, batch.length) < 0.3
     drops = 0.5 * replaced[:, :, place].double()
-    found = importance(torch.zeros(1, batch.length), replaced, drops)
+    found = sum_steps(torch.zeros(1, batch.length), replaced, drops)
     assert int(found[0].argmax()) == place
-    assert word in replacements(model)
-    assert not set(replacements(model)) & set(model.special_ids)
+    assert word in candidate_tokens(model)
+    assert not set(candidate_tokens(model)) & set(model.special_ids)
 
 
 def test_a_span_is_the_geometric_mean_of_its_tokens():
@@ -139,9 +139,9 @@ def asked(family):
 @pytest.mark.parametrize("family", ["bert", "llama"])
 @torch.no_grad()
 def test_it_stops_once_the_best_positions_suffice(family, monkeypatch):
-    drawn, blocks = reagent.drawn, []
-    monkeypatch.setattr(reagent, "drawn", lambda *given: blocks.append(drawn(*given)) or blocks[-1])
-    monkeypatch.setattr(reagent, "MOST", 20)
+    drawn, blocks = reagent.draw_replacements, []
+    monkeypatch.setattr(reagent, "draw_replacements", lambda *given: blocks.append(drawn(*given)) or blocks[-1])
+    monkeypatch.setattr(reagent, "MAX_STEPS", 20)
     model, batch, target, chance, suffices = asked(family)
     ids, inside, counts = batch.inputs["input_ids"][0], batch.removable[0], []
     for seed in range(6):
@@ -158,7 +158,7 @@ def test_it_stops_once_the_best_positions_suffice(family, monkeypatch):
 
 
 def test_stopping_does_not_depend_on_the_batch(monkeypatch):
-    monkeypatch.setattr(reagent, "MOST", 40)
+    monkeypatch.setattr(reagent, "MAX_STEPS", 40)
     for family in ("bert", "gpt2", "vit"):
         model = shared(family)
         batch = model.encode(uneven(family, 3))
@@ -179,4 +179,4 @@ def test_how_many_are_likelier():
     logits = model(batch).logits
     for start, end in ((5, 6), (6, 7)):
         ranks = [int((row > row[place]).sum()) for row, place in zip(logits[0], (start, end), strict=True)]
-        assert int(Likelier(model.task).score(logits, torch.tensor([[start, end]]))[0]) == max(ranks)
+        assert int(TargetRank(model.task).score(logits, torch.tensor([[start, end]]))[0]) == max(ranks)

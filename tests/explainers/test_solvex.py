@@ -10,7 +10,7 @@ import torch
 import exegete
 from exegete.errors import ExegeteError
 from exegete.explainers.perturbation import solvex
-from exegete.explainers.perturbation.solvex import Objective, _shifted
+from exegete.explainers.perturbation.solvex import SearchObjective, _shift_ranks
 from exegete.explainers.units import number_units
 from families import SENTENCES, processor, tiny
 
@@ -56,7 +56,7 @@ def scores_of(model, text, **params):
     return np.array([float(scores[unit == i].sum()) for i in range(int(unit.max()) + 1)])
 
 
-@pytest.mark.parametrize("objective", get_args(Objective))
+@pytest.mark.parametrize("objective", get_args(SearchObjective))
 @pytest.mark.parametrize("text", ["a moving film about rain", "the plot is dull , but"])
 def test_an_unlimited_beam_finds_the_best_of_all_orders(model, objective, text):
     how = "mask" if objective == "log_odds" else "remove"
@@ -91,9 +91,9 @@ def test_a_wider_beam_is_no_worse_and_a_beam_of_one_is_greedy(model):
 
 def test_the_shift_agrees_with_the_most_signs():
     ranks = np.array([3.0, 0.0, 2.0, 1.0])
-    np.testing.assert_array_equal(_shifted(ranks, np.array([0.4, -0.1, 0.2, -0.3])), [1.5, -1.5, 0.5, -0.5])
-    np.testing.assert_array_equal(_shifted(ranks, np.full(4, -0.1)), ranks - 3.5)
-    np.testing.assert_array_equal(_shifted(ranks, np.full(4, 1e-9)), ranks + 0.5)
+    np.testing.assert_array_equal(_shift_ranks(ranks, np.array([0.4, -0.1, 0.2, -0.3])), [1.5, -1.5, 0.5, -0.5])
+    np.testing.assert_array_equal(_shift_ranks(ranks, np.full(4, -0.1)), ranks - 3.5)
+    np.testing.assert_array_equal(_shift_ranks(ranks, np.full(4, 1e-9)), ranks + 0.5)
 
 
 def test_batching_changes_nothing(model):

@@ -13,7 +13,7 @@ import torch
 import exegete
 from exegete import Attributions, ExegeteError, explainer
 from exegete.explainers.perturbation.coalitions import coalition_values
-from exegete.explainers.perturbation.spex import moebius, shapley, sparse, subsets
+from exegete.explainers.perturbation.spex import fit_proxy, moebius_transform, shapley_values, subsets
 from exegete.explainers.units import number_units
 from exegete.reports import storage
 from small import alone, shared
@@ -36,11 +36,11 @@ def by_definition(value, count):
 
 def test_transform_and_interactions_by_definition():
     values = np.random.default_rng(0).random(32)
-    found, sets = moebius(values), subsets(5)
+    found, sets = moebius_transform(values), subsets(5)
     for own, value in zip(sets, values, strict=True):
         there = set(np.flatnonzero(own).tolist())
         assert sum(m for part, m in found.items() if there.issuperset(part)) == pytest.approx(value)
-    alone, together = shapley(found, 5)
+    alone, together = shapley_values(found, 5)
     value = {frozenset(np.flatnonzero(own).tolist()): v for own, v in zip(sets, values, strict=True)}
     np.testing.assert_allclose(together, by_definition(value, 5), atol=1e-12)
     assert alone.sum() == pytest.approx(values[-1] - values[0])
@@ -78,14 +78,14 @@ def test_planted_pairs_are_found_among_many():
         there = sets.astype(float)
         return 2 * there[:, 1] * there[:, 7] - 1.5 * there[:, 3] * there[:, 10] + 0.8 * there[:, 2]
 
-    alone, together = shapley(sparse(value, 12, 160, 0), 12)
+    alone, together = shapley_values(fit_proxy(value, 12, 160, 0), 12)
     strongest = sorted(combinations(range(12), 2), key=lambda pair: -abs(together[pair]))
     assert strongest[:2] == [(1, 7), (3, 10)]
     assert together[1, 7] == pytest.approx(2, abs=0.1)
     assert together[3, 10] == pytest.approx(-1.5, abs=0.1)
     assert alone[[1, 7]] == pytest.approx([1, 1], abs=0.1)
     assert abs(together[strongest[2]]) < 0.1
-    assert shapley(sparse(lambda sets: np.ones(len(sets)), 12, 64, 0), 12)[0].sum() == 0
+    assert shapley_values(fit_proxy(lambda sets: np.ones(len(sets)), 12, 64, 0), 12)[0].sum() == 0
 
 
 def test_pairs_are_kept_and_drawn(tmp_path, monkeypatch):
@@ -111,7 +111,7 @@ def test_what_cannot_be_found_is_said(monkeypatch):
     with pytest.raises(ExegeteError, match="at least 4"):
         explainer("spex?n_samples=2")
     with pytest.raises(ExegeteError, match="at least 64 for 12 units"):
-        sparse(lambda sets: sets.sum(1), 12, 32, 0)
+        fit_proxy(lambda sets: sets.sum(1), 12, 32, 0)
     monkeypatch.setitem(sys.modules, "shapiq", None)
     with pytest.raises(ExegeteError, match=r"exegete\[interactions\]"):
-        sparse(lambda sets: sets.sum(1), 12, 64, 0)
+        fit_proxy(lambda sets: sets.sum(1), 12, 64, 0)

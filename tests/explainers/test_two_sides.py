@@ -79,7 +79,7 @@ def test_gradients_and_backward_rules(model, method):
 @torch.no_grad()
 def test_attention_methods(model):
     batch, generator = model.batch(PROMPTS, RESPONSES), torch.Generator().manual_seed(0)
-    learned = AttentionToSource.untrained(model)
+    learned = AttentionToSource.for_model(model)
     learned.coefficients.copy_(torch.randn(learned.coefficients.shape, generator=generator))
     assert tuple(learned.coefficients.shape) == model.attention_shape
     weights = learned.coefficients.double()

@@ -164,7 +164,7 @@ def test_a_comparison_explains_by_windows_and_asks_about_whole_texts(model, tmp_
     for method in given["methods"]:
         expected = exegete.attribute(model, rows, method, stride=4)
         scores = exegete.explainer(method).attribute(windowed, batch)
-        values = exegete.metric("aopc_comprehensiveness").judge(windowed, batch, scores)["aopc_comprehensiveness"]
+        values = exegete.metric("aopc_comprehensiveness").evaluate(windowed, batch, scores)["aopc_comprehensiveness"]
         mine = found.results[found.results["method"] == method]
         np.testing.assert_allclose(mine["aopc_comprehensiveness"], values, rtol=1e-5, atol=1e-7)
         kept = [item for item in found.attributions if item.method == method]

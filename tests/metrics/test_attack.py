@@ -14,7 +14,7 @@ from exegete import ExegeteError
 from exegete.cli import main
 from exegete.data.swaps import applied, swaps
 from exegete.metrics import attack as module
-from exegete.metrics.attack import Attacked, AttackReport, attack
+from exegete.metrics.attack import AttackReport, AttackResult, attack
 from exegete.models import ExplainedModel
 
 TEXTS = [
@@ -108,7 +108,7 @@ def test_an_attack_that_tries_everything_in_vain_leaves_the_text(model):
 def test_it_is_repeatable_and_examples_do_not_see_each_other(model, rows, monkeypatch):
     together = attack(model, rows)
     assert attack(model, rows) == together
-    monkeypatch.setattr(module, "AT_A_TIME", 2)
+    monkeypatch.setattr(module, "EXAMPLES_PER_ROUND", 2)
     apart = attack(model, rows[::-1])
     assert [one.text for one in apart.examples[::-1]] == [one.text for one in together.examples]
     assert [one.queries for one in apart.examples[::-1]] == [one.queries for one in together.examples]
@@ -138,7 +138,7 @@ def test_both_texts_of_a_pair_are_attacked(model):
 
 def test_the_figures_by_hand():
     def one(status, words=10, changed=0, queries=1):
-        return Attacked(status, "", None, 0, 0, 0.9, 0.4, words, changed, queries)
+        return AttackResult(status, "", None, 0, 0, 0.9, 0.4, words, changed, queries)
 
     report = AttackReport(
         [

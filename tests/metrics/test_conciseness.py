@@ -15,7 +15,7 @@ def test_agrees_with_counting(family):
     model = model_of(family)
     batch = model.encode(families.examples(family))
     attribution = attribution_for(batch)
-    got = metric("important_tokens").judge(model, batch, attribution)["important_tokens"]
+    got = metric("important_tokens").evaluate(model, batch, attribution)["important_tokens"]
     for row in range(len(batch)):
         scores = attribution[row][batch.content[row]].tolist()
         low, high = min(scores), max(scores)
@@ -27,14 +27,14 @@ def test_by_hand():
     # Scaled to 0, 0.25, 1: above .1 and .2 are two of three, above .3 to .9 one; specials do not count.
     batch = Batch.from_ids(torch.ones(1, 4, dtype=torch.long), content=torch.tensor([[False, True, True, True]]))
     scores = torch.tensor([[9.0, -1.0, 0.0, 3.0]])
-    got = metric("important_tokens").judge(model_of("bert"), batch, scores)["important_tokens"]
+    got = metric("important_tokens").evaluate(model_of("bert"), batch, scores)["important_tokens"]
     assert float(got) == pytest.approx((2 * 2 / 3 + 7 / 3) / 9)
 
 
 def test_equal_scores_single_tokens_and_empty_maps_are_not_concise():
     batch = Batch.from_ids(torch.ones(3, 3, dtype=torch.long), torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 1]]))
     scores = torch.tensor([[0.5, 0.5, 0.5], [2.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    got = metric("important_tokens").judge(model_of("bert"), batch, scores)["important_tokens"]
+    got = metric("important_tokens").evaluate(model_of("bert"), batch, scores)["important_tokens"]
     assert got.tolist() == [1, 1, 1]
 
 

@@ -45,7 +45,7 @@ def test_the_mean_over_pairs_of_spearmans_rho_over_tokens(family, pairs):
     model = model_of(family)
     batch = model.encode([*PAIRS, ("a", "river")] if pairs else families.examples(family))
     scores = attribution_for(batch)
-    values = metric("consistency").judge(model, batch, scores)["consistency"]
+    values = metric("consistency").evaluate(model, batch, scores)["consistency"]
     rho = by_pairs(model, batch, scores.double())
     assert len(rho) >= 3
     for row in range(len(batch)):
@@ -57,7 +57,7 @@ def test_one_rho_across_all_pairs():
     model = model_of("bert")
     batch = model.encode(families.examples("bert"))
     scores = attribution_for(batch)
-    values = metric("consistency?across=pairs").judge(model, batch, scores)["consistency"]
+    values = metric("consistency?across=pairs").evaluate(model, batch, scores)["consistency"]
     states, inside, outside = aggregated(model, batch), [], []
     for i, j in itertools.combinations(range(len(batch)), 2):
         means = [states[row][batch.content[row]].mean(0) for row in (i, j)]
@@ -80,8 +80,8 @@ def test_without_pairs_or_differences_there_is_no_consistency():
     model = model_of("bert")
     judge = metric("consistency")
     batch = model.encode(["a film", "a dull river and its town", "great acting cannot save it"])
-    assert judge.judge(model, batch.select([0]), attribution_for(batch)[:1])["consistency"].isnan().all()
-    assert judge.judge(model, batch, batch.content.double())["consistency"].isnan().all()
+    assert judge.evaluate(model, batch.select([0]), attribution_for(batch)[:1])["consistency"].isnan().all()
+    assert judge.evaluate(model, batch, batch.content.double())["consistency"].isnan().all()
     with pytest.raises(ExegeteError, match="pairs, tokens"):
         metric("consistency?across=words")
 
@@ -93,10 +93,9 @@ def test_a_question_is_kept_where_it_is_asked_for():
     scores = torch.where(question, 5.0, attribution_for(batch)) * batch.content
     for name in ("aopc_comprehensiveness", "sufficiency"):
         kept, whole = metric(name, how="mask", keep_question=True), metric(name, how="mask")
-        assert torch.equal(
-            kept.judge(model, batch, scores)[name], kept.judge(model, batch, scores.masked_fill(question, 0.0))[name]
-        )
-        assert not torch.equal(whole.judge(model, batch, scores)[name], kept.judge(model, batch, scores)[name])
+        elsewhere = scores.masked_fill(question, 0.0)
+        assert torch.equal(kept.evaluate(model, batch, scores)[name], kept.evaluate(model, batch, elsewhere)[name])
+        assert not torch.equal(whole.evaluate(model, batch, scores)[name], kept.evaluate(model, batch, scores)[name])
 
 
 @pytest.mark.parametrize(

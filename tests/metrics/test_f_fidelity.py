@@ -36,7 +36,7 @@ def test_with_all_of_the_top_gone_it_is_the_copy_s_mean_comprehensiveness(copy, 
     batch = model.encode(families.SENTENCES[:3])
     scores, target = attribution_for(batch).double(), model.predict(batch)
     whole = metric("f_fidelity", copy=copy, alpha=1.0, beta=1.0, draws=1, budgets=(0.25, 0.5), how=how)
-    got = whole.judge(model, batch, scores)["f_fidelity"]
+    got = whole.evaluate(model, batch, scores)["f_fidelity"]
     unit = number_units(batch, "word")
     for row in range(3):
         answer = OneByOne(judge, batch, row, target, how)
@@ -54,8 +54,8 @@ def test_no_more_goes_than_alpha_of_the_top_and_beta_of_all(copy):
     model = model_of("bert")
     batch = model.encode(families.SENTENCES[:3])
     judge = metric("f_fidelity", copy=copy, budgets=(0.2, 0.4, 1.0), alpha=0.5, beta=0.25, draws=6)
-    ordered = judge.ordered(batch, attribution_for(batch))
-    taken = judge.taken(batch, ordered).unflatten(0, (3, 6))
+    ordered = judge.order_units(batch, attribution_for(batch))
+    taken = judge.removed(batch, ordered).unflatten(0, (3, 6))
     for row, count in enumerate(ordered.counts.tolist()):
         for budget, part in zip((0.2, 0.4, 1.0), taken[:, :, row], strict=True):
             top = -int(-count * budget // 1)
@@ -63,26 +63,26 @@ def test_no_more_goes_than_alpha_of_the_top_and_beta_of_all(copy):
             assert part.sum(1).tolist() == [expected] * 6
             assert (ordered.place[row][part.any(0)] < top).all()
     assert (taken[2, :, :, :].any(0).sum(-1) > taken[2, 0].sum(-1)).all()  # other parts in other draws
-    assert torch.equal(judge.taken(batch, ordered), taken.flatten(0, 1))
+    assert torch.equal(judge.removed(batch, ordered), taken.flatten(0, 1))
 
 
 def test_all_methods_throw_the_same_dice(copy):
     model = model_of("bert")
     batch = model.encode([families.SENTENCES[0]])
     judge = metric("f_fidelity", copy=copy, budgets=(1.0,))
-    both = [judge.taken(batch, judge.ordered(batch, attribution_for(batch, seed))) for seed in (0, 1)]
+    both = [judge.removed(batch, judge.order_units(batch, attribution_for(batch, seed))) for seed in (0, 1)]
     assert torch.equal(*both)
 
 
 def test_a_copy_is_needed_and_must_answer_the_same_labels(copy):
     model = model_of("bert")
     batch = model.encode(families.SENTENCES[:1])
-    assert not metric("f_fidelity").applies(model)
+    assert not metric("f_fidelity").supports(model)
     with pytest.raises(ExegeteError, match="needs a copy fine-tuned on random masks"):
-        metric("f_fidelity").judge(model, batch, attribution_for(batch))
+        metric("f_fidelity").evaluate(model, batch, attribution_for(batch))
     other = model_of("bert", num_labels=4)
     with pytest.raises(ExegeteError, match="is no copy of the model"):
-        metric("f_fidelity", copy=copy).judge(other, batch, attribution_for(batch))
+        metric("f_fidelity", copy=copy).evaluate(other, batch, attribution_for(batch))
 
 
 class TestContract(MetricContract):

@@ -66,7 +66,7 @@ def test_agrees_with_erasing_one_input_at_a_time(name, family, head, how):
     attribution, target = attribution_for(batch), model.predict(batch)
     rounding = {"remove": "floor", "mask": "ceil", "pad": "er"}[how]
     judge = judged_by(name, how, rounding)
-    got = judge.judge(model, batch, attribution, target)[name]
+    got = judge.evaluate(model, batch, attribution, target)[name]
     for row in range(len(batch)):
         answer = OneByOne(model, batch, row, target, how)
         values = reference(name, answer, attribution[row].tolist(), judge.fractions(), rounding)
@@ -86,7 +86,7 @@ def test_zero_vectors_agree_with_zeroed_embeddings():
         inputs = {name: batch.inputs[name] for name in ("attention_mask", "token_type_ids")}
         without = model.model(inputs_embeds=embeddings, **inputs).logits.softmax(-1)[0, 1]
     expected = model.probabilities(batch)[0, 1] - without
-    got = metric("comprehensiveness", how="zero").judge(model, batch, attribution, 1)["comprehensiveness"]
+    got = metric("comprehensiveness", how="zero").evaluate(model, batch, attribution, 1)["comprehensiveness"]
     assert float(got) == pytest.approx(float(expected), abs=1e-6)
 
 
@@ -110,14 +110,14 @@ HALF = torch.tensor([[[True, True, False, False]]])
     ],
 )
 def test_by_hand(name, expected):
-    assert float(metric(name).effect(additive, HALF)) == pytest.approx(expected, abs=1e-7)
+    assert float(metric(name).compute_effect(additive, HALF)) == pytest.approx(expected, abs=1e-7)
 
 
 def test_both_divisors_by_hand():
     points = torch.tensor([[0.1, -0.2], [0.2, 0.0], [0.6, 0.2]])
-    assert metric("aopc_comprehensiveness").total(points).tolist() == pytest.approx([0.3, 0.0])
+    assert metric("aopc_comprehensiveness").aggregate(points).tolist() == pytest.approx([0.3, 0.0])
     published = metric("aopc_comprehensiveness?divisor=bins_plus_one")
-    assert published.total(points).tolist() == pytest.approx([0.225, 0.0])
+    assert published.aggregate(points).tolist() == pytest.approx([0.225, 0.0])
 
 
 def test_keeping_everything_is_sufficient_and_removing_everything_is_all_there_is():
@@ -132,7 +132,7 @@ def test_keeping_everything_is_sufficient_and_removing_everything_is_all_there_i
         assert drop.min() > 1e-5  # premise: there is something to normalise by
 
         def value(name, how=how, target=target, attribution=attribution, **params):
-            return metric(name, how=how, **params).judge(model, batch, attribution, target)[name].double()
+            return metric(name, how=how, **params).evaluate(model, batch, attribution, target)[name].double()
 
         assert value("sufficiency", k=1.0).eq(0).all()
         assert value("normalised_sufficiency", **everything).eq(1).all()
@@ -143,7 +143,7 @@ def test_keeping_everything_is_sufficient_and_removing_everything_is_all_there_i
 def test_normalised_values_stay_in_bounds_where_nothing_says_as_much_as_everything():
     p = {4: 0.3, 2: 0.1, 0: 0.5}  # p by the number of positions that stay
     for name, expected in (("normalised_comprehensiveness", 1.0), ("normalised_sufficiency", 0.0)):
-        value = metric(name).effect(
+        value = metric(name).compute_effect(
             lambda keep: torch.tensor([[p[int(n)] for n in row] for row in keep.sum(-1)]).double(), HALF
         )
         assert float(value) == expected
@@ -156,7 +156,7 @@ def test_a_budget_of_no_token_scores_zero(name):
     assert batch.content.sum(1).tolist() < [5, 5]
     judge = judged_by(name, "remove", "floor")
     judge = replace(judge, k=0.19) if hasattr(judge, "k") else replace(judge, budgets=(0.01, 0.19))
-    assert judge.judge(model, batch, attribution_for(batch))[name].tolist() == [0, 0]
+    assert judge.evaluate(model, batch, attribution_for(batch))[name].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
@@ -166,11 +166,11 @@ def test_padding_does_not_matter(name, family):
     examples = families.examples(family)
     together = model.encode(examples)
     attribution, target = attribution_for(together), model.predict(together)
-    got = metric(name).judge(model, together, attribution, target)[name]
+    got = metric(name).evaluate(model, together, attribution, target)[name]
     for row, example in enumerate(examples):
         alone = model.encode([example])
         own = attribution[row][together.attended[row]][None]
-        value = metric(name).judge(model, alone, own, target[row : row + 1])[name]
+        value = metric(name).evaluate(model, alone, own, target[row : row + 1])[name]
         assert float(value) == pytest.approx(float(got[row]), abs=2e-3 if "normalised" in name else 1e-5)
 
 
@@ -180,9 +180,9 @@ def test_equal_scores_are_judged_by_position_and_one_token_texts_have_values():
     flat = batch.content.float()
     falling = flat * torch.linspace(2, 1, batch.length)
     for name in FAITHFULNESS:
-        value = metric(name).judge(model, batch, flat)[name]
+        value = metric(name).evaluate(model, batch, flat)[name]
         assert value.isfinite().all()
-        assert torch.equal(value, metric(name).judge(model, batch, falling)[name])
+        assert torch.equal(value, metric(name).evaluate(model, batch, falling)[name])
 
 
 def test_the_curve_s_mean_is_the_value():
@@ -190,27 +190,27 @@ def test_the_curve_s_mean_is_the_value():
     batch = model.encode(families.examples("gpt2"))
     attribution = attribution_for(batch)
     judge = metric("aopc_comprehensiveness")
-    curve = judge.curve(model, batch, attribution)
+    curve = judge.evaluate_budgets(model, batch, attribution)
     assert list(curve) == [0.01, 0.05, 0.1, 0.2, 0.5]
-    value = judge.judge(model, batch, attribution)["aopc_comprehensiveness"]
+    value = judge.evaluate(model, batch, attribution)["aopc_comprehensiveness"]
     assert torch.allclose(torch.stack(list(curve.values())).mean(0), value)
-    one = metric("comprehensiveness").judge(model, batch, attribution)["comprehensiveness"]
+    one = metric("comprehensiveness").evaluate(model, batch, attribution)["comprehensiveness"]
     assert torch.allclose(curve[0.2], one, atol=1e-6)
-    assert metric("important_tokens").curve(model, batch, attribution) == {}
+    assert metric("important_tokens").evaluate_budgets(model, batch, attribution) == {}
 
 
 def test_regressions_are_judged_by_their_value_and_have_no_log_odds():
     model = model_of("bert", num_labels=1)
     batch = model.encode(families.examples("bert"))
     attribution, target = attribution_for(batch), model.predict(batch)
-    got = metric("comprehensiveness").judge(model, batch, attribution)["comprehensiveness"]
+    got = metric("comprehensiveness").evaluate(model, batch, attribution)["comprehensiveness"]
     for row in range(len(batch)):
         answer = OneByOne(model, batch, row, target, "remove")
         first = top(attribution[row].tolist(), answer.content, 0.2, "ceil", 0)
         assert float(got[row]) == pytest.approx(answer(()) - answer(first), abs=1e-5)
-    assert [name for name in FAITHFULNESS if not metric(name).applies(model)] == ["log_odds"]
+    assert [name for name in FAITHFULNESS if not metric(name).supports(model)] == ["log_odds"]
     with pytest.raises(ExegeteError, match="a regression has none"):
-        metric("log_odds").judge(model, batch, attribution)
+        metric("log_odds").evaluate(model, batch, attribution)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_aml_s_figures_delete_for_sufficiency_and_replace_for_log_odds(name, how
     batch = model.encode(families.examples("bert"))
     attribution, target = attribution_for(batch), model.predict(batch)
     (judge,) = (judge for judge in preset("aml") if judge.name == name)
-    got = judge.judge(model, batch, attribution, target)[name]
+    got = judge.evaluate(model, batch, attribution, target)[name]
     for row in range(len(batch)):
         answer = OneByOne(model, batch, row, target, how)
         budgets = (0.2,) if bins == 1 else (0.01, 0.05, 0.1, 0.2, 0.5)
@@ -242,10 +242,10 @@ def test_metrics_share_perturbed_inputs():
     hook = model.model.register_forward_pre_hook(lambda module, args, kwargs: calls.append(1), with_kwargs=True)
     try:
         with model.cache_perturbed():
-            metric("aopc_difference").judge(model, batch, attribution, target)
+            metric("aopc_difference").evaluate(model, batch, attribution, target)
             asked = len(calls)
             for name in ("comprehensiveness", "sufficiency", "difference"):
-                metric(name).judge(model, batch, attribution, target)
+                metric(name).evaluate(model, batch, attribution, target)
             rerun = len(calls) - asked
     finally:
         hook.remove()
@@ -261,7 +261,7 @@ def test_undefined_examples_are_nan_and_the_others_are_not():
     batch.content[2] = False
     target = model.predict(batch)
     for name in (*FAITHFULNESS, "important_tokens"):
-        value = metric(name).judge(model, batch, attribution, target)[name]
+        value = metric(name).evaluate(model, batch, attribution, target)[name]
         assert value.isnan().tolist() == [False, True, True, False, False]
         assert value.dtype == torch.float32
 
@@ -270,7 +270,7 @@ def test_a_span_outside_the_input_is_undefined():
     model = model_of("bert", "QuestionAnswering")
     batch = model.encode(inputs_of("bert", "QuestionAnswering"))
     target = torch.tensor([[-1, -1], [6, 7]])
-    value = metric("comprehensiveness").judge(model, batch, attribution_for(batch), target)["comprehensiveness"]
+    value = metric("comprehensiveness").evaluate(model, batch, attribution_for(batch), target)["comprehensiveness"]
     assert value.isnan().tolist() == [True, False]
 
 
@@ -278,13 +278,13 @@ def test_an_attribution_of_another_shape_is_refused():
     model = model_of("bert")
     batch = model.encode(families.examples("bert"))
     with pytest.raises(ExegeteError, match="a score for each position"):
-        metric("sufficiency").judge(model, batch, torch.zeros(len(batch), 3))
+        metric("sufficiency").evaluate(model, batch, torch.zeros(len(batch), 3))
 
 
 def test_half_precision_attributions_and_ids_made_elsewhere_are_judged():
     model = model_of("bert")
     batch = Batch.from_ids(torch.tensor([[2, 40, 50, 60, 3]]))
     exact = torch.tensor([[0.0, 2.0, 1.0, 3.0, 0.0]])
-    full = metric("comprehensiveness").judge(model, batch, exact)["comprehensiveness"]
-    half = metric("comprehensiveness").judge(model, batch, exact.bfloat16())["comprehensiveness"]
+    full = metric("comprehensiveness").evaluate(model, batch, exact)["comprehensiveness"]
+    half = metric("comprehensiveness").evaluate(model, batch, exact.bfloat16())["comprehensiveness"]
     assert torch.equal(full, half)

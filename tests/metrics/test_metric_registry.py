@@ -16,11 +16,11 @@ def test_smoke_every_metric_on_every_kind_of_model(family, name):
     model = model_of(family)
     batch = model.encode(families.examples(family))
     card, judge = cards()[name], metric(name)
-    if not judge.applies(model):
+    if not judge.supports(model):
         with pytest.raises(ExegeteError):
-            judge.judge(model, batch, attribution_for(batch))
+            judge.evaluate(model, batch, attribution_for(batch))
         return
-    values = judge.judge(model, batch, attribution_for(batch))
+    values = judge.evaluate(model, batch, attribution_for(batch))
     assert list(values) == [card.name] == [name]
     assert values[name].shape == (len(batch),)
     low, high = card.bounds
@@ -104,7 +104,7 @@ def test_presets_are_metrics_with_their_parameters(name):
     assert [judge.name for judge in metrics] == list(PRESETS[name])
     for judge in metrics:
         assert judge.params.items() >= PRESETS[name][judge.name].items()
-        assert judge.judge(model, batch, attribution_for(batch))[judge.name][0].isfinite()
+        assert judge.evaluate(model, batch, attribution_for(batch))[judge.name][0].isfinite()
 
 
 def test_unknown_presets_are_refused():
@@ -125,7 +125,7 @@ def test_judging_leaves_no_graph_and_no_memory_behind():
     model = model_of("bert")
     batch = model.encode(families.examples("bert"))
     attribution = attribution_for(batch).requires_grad_()
-    value = metric("comprehensiveness").judge(model, batch, attribution)["comprehensiveness"]
+    value = metric("comprehensiveness").evaluate(model, batch, attribution)["comprehensiveness"]
     assert not value.requires_grad
     assert model.perturbation_cache is None
     assert torch.equal(attribution, attribution_for(batch))

@@ -11,7 +11,7 @@ import families
 from exegete.errors import ExegeteError
 from exegete.explainers.units import number_units
 from exegete.metrics import METRICS, metric
-from exegete.metrics.faithfulness.naopc import Naopc, beam_limits, exact_limits, extremes
+from exegete.metrics.faithfulness.naopc import Naopc, beam_limits, exact_extremes, exact_limits
 from exegete.models import Batch, ExplainedModel
 from judged import OneByOne, attribution_for, model_of
 
@@ -65,7 +65,7 @@ def test_values_equal_published_ones(published, golden, row):
     scores[0, 1 : count + 1] = torch.from_numpy(published["scores"][row, :count])
     batch = Batch.from_ids(ids, content=content)
     for name, key in (("naopc_comprehensiveness", "ncomp"), ("naopc_sufficiency", "nsuff")):
-        got = float(metric(name).judge(model, batch, scores)[name])
+        got = float(metric(name).evaluate(model, batch, scores)[name])
         assert got == pytest.approx(published[key][row], abs=1e-6)
 
 
@@ -87,7 +87,7 @@ def test_limits_are_those_of_all_orders(count):
     for sign in (1, -1):
         values = sign * np.abs(random.normal(size=1 << count))
         everything = orders(values, count)
-        assert extremes(values[0] - values) == pytest.approx((min(everything), max(everything)), abs=1e-12)
+        assert exact_extremes(values[0] - values) == pytest.approx((min(everything), max(everything)), abs=1e-12)
         wide = beam_limits(table(values[None]), [count], 1 << count)[0]
         assert wide == pytest.approx([min(everything), max(everything)], abs=1e-12)
 
@@ -109,7 +109,7 @@ def test_agrees_with_all_orders_asked_one_by_one(family, level, how):
     batch = model.encode(["a moving film", "the plot is dull"] if level == "word" else ["a film", "dull"])
     target, scores = model.predict(batch), attribution_for(batch).double() + torch.linspace(0, 0.1, batch.length)
     unit = number_units(batch, level)
-    got = {name: metric(name, level=level, how=how).judge(model, batch, scores)[name] for name in NAMES}
+    got = {name: metric(name, level=level, how=how).evaluate(model, batch, scores)[name] for name in NAMES}
     for row in range(len(batch)):
         answer = OneByOne(model, batch, row, target, how)
         count = int(unit[row].max()) + 1
@@ -135,7 +135,7 @@ def test_the_best_order_scores_one_and_turned_around_sufficiency_is_comprehensiv
     size = torch.bincount(unit[unit >= 0])  # a word's score is its tokens' sum
     scores = torch.where(unit >= 0, (every / size)[:, unit], 0.0)
     found = [
-        metric(name).judge(model, batch.select([0] * 24), sign * scores)[name]
+        metric(name).evaluate(model, batch.select([0] * 24), sign * scores)[name]
         for name, sign in (("naopc_comprehensiveness", 1), ("naopc_sufficiency", -1))
     ]
     assert torch.equal(*found)
@@ -147,21 +147,21 @@ def test_limits_are_found_once_for_all_methods_and_both_metrics(monkeypatch):
     batch = model.encode(families.SENTENCES[:2])
     every = batch.select([0, 1] * 3)
     attribution = torch.cat([attribution_for(batch, seed) for seed in range(3)])
-    found, search = [], Naopc._found
+    found, search = [], Naopc._compute_limits
 
     def counted(self, model, batch, target):
         found.append(len(batch))
         return search(self, model, batch, target)
 
-    monkeypatch.setattr(Naopc, "_found", counted)
+    monkeypatch.setattr(Naopc, "_compute_limits", counted)
     with model.cache_perturbed():
-        values = [metric(name).judge(model, every, attribution)[name] for name in NAMES]
+        values = [metric(name).evaluate(model, every, attribution)[name] for name in NAMES]
         assert found == [2]
-        metric("naopc_sufficiency", how="pad").judge(model, every, attribution)
-        metric("naopc_sufficiency").judge(model, every, attribution, 1 - model.predict(every).clamp(max=1))
+        metric("naopc_sufficiency", how="pad").evaluate(model, every, attribution)
+        metric("naopc_sufficiency").evaluate(model, every, attribution, 1 - model.predict(every).clamp(max=1))
         assert found == [2, 2, 2]  # limits of another perturbation, and of another target
     for row in range(6):
-        alone = metric(NAMES[0]).judge(model, every.select([row]), attribution[row : row + 1])[NAMES[0]]
+        alone = metric(NAMES[0]).evaluate(model, every.select([row]), attribution[row : row + 1])[NAMES[0]]
         assert float(alone) == pytest.approx(float(values[0][row]), abs=1e-5)
 
 
@@ -177,7 +177,7 @@ def test_long_texts_can_be_judged_by_stretches():
         sizes = [len(words[inside == number].unique()) for number in range(4)]
         assert (inside.diff() >= 0).all()
         assert max(sizes) - min(sizes) <= 1
-    value = judge.judge(model, batch, attribution_for(batch))["naopc_comprehensiveness"]
+    value = judge.evaluate(model, batch, attribution_for(batch))["naopc_comprehensiveness"]
     assert ((value >= 0) & (value <= 1)).all()
     short = model.encode(["the plot is dull"])
     assert torch.equal(metric("naopc_comprehensiveness?max_units=99").units(short), number_units(short, "word"))
@@ -190,7 +190,7 @@ def test_where_nothing_matters_there_is_no_value():
     model = ExplainedModel(bert, families.processor("bert"))
     batch = model.encode(families.SENTENCES[:2])
     for name in NAMES:
-        assert metric(name).judge(model, batch, attribution_for(batch))[name].isnan().all()
+        assert metric(name).evaluate(model, batch, attribution_for(batch))[name].isnan().all()
 
 
 @pytest.mark.parametrize("params", [{"beam": 0}, {"max_units": 0}, {"level": "phrase"}, {"how": "delete"}])

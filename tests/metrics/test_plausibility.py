@@ -11,7 +11,7 @@ import families
 from exegete.data.alignment import pool
 from exegete.errors import ExegeteError
 from exegete.metrics import metric
-from exegete.metrics.plausibility import Ranked
+from exegete.metrics.plausibility import RankedUnits
 from exegete.metrics.ranking import ranks
 from exegete.models import Batch
 from judged import model_of
@@ -37,7 +37,7 @@ def value_of(name, scores, gold, candidates, **params):
     """The metric of rows given as tensors, in float64."""
     scores = scores.double().masked_fill(~candidates, -torch.inf)
     order = ranks(scores, candidates).argsort(1)
-    return metric(name, **params).value(Ranked(*(each.gather(1, order) for each in (scores, gold, candidates))))
+    return metric(name, **params).value(RankedUnits(*(each.gather(1, order) for each in (scores, gold, candidates))))
 
 
 @given(st.integers(2, 30), st.integers(1, 6), st.integers(1, 12), st.integers(0, 10_000))
@@ -96,7 +96,7 @@ def test_words_are_the_sums_of_their_pieces(name, absolute, family, marked):
     batch = model.encode(marked)
     assert (batch.word_of[1].unique(return_counts=True)[1][1:] > 1).any()  # premise: some word has several tokens
     attribution = torch.randn(batch.content.shape, generator=torch.Generator().manual_seed(3)) * batch.content
-    got = metric(name, absolute=absolute).judge(model, batch, attribution)[name]
+    got = metric(name, absolute=absolute).evaluate(model, batch, attribution)[name]
     assert got.isnan().tolist() == [False, False, True, True, True]
     for row in range(2):
         words, count = batch.word_of[row].tolist(), len(batch.alignments[row].words)
@@ -112,7 +112,7 @@ def test_tokens_with_and_without_special_ones(name, specials, marked):
     model = model_of("bert")
     batch = model.encode(marked)
     attribution = torch.randn(batch.content.shape, generator=torch.Generator().manual_seed(3)) * batch.content
-    got = metric(name, level="token", specials=specials, absolute=True).judge(model, batch, attribution)[name]
+    got = metric(name, level="token", specials=specials, absolute=True).evaluate(model, batch, attribution)[name]
     assert got.isnan().tolist() == [False, False, True, not specials, True]
     for row in range(2):
         candidates = (batch.attended if specials else batch.content)[row]
@@ -124,13 +124,13 @@ def test_tokens_with_and_without_special_ones(name, specials, marked):
 def test_planted_evidence_is_found(name, marked):
     model = model_of("bert")
     batch = model.encode(marked)
-    perfect = metric(name).judge(model, batch, batch.rationale_mask.float())[name]
+    perfect = metric(name).evaluate(model, batch, batch.rationale_mask.float())[name]
     assert perfect[:2].tolist() == [1, 1]
-    wrong = metric(name).judge(model, batch, (batch.content & ~batch.rationale_mask).float())[name]
+    wrong = metric(name).evaluate(model, batch, (batch.content & ~batch.rationale_mask).float())[name]
     assert (wrong[:2] < perfect[:2]).all()
     if name == "auc":
         assert wrong[:2].tolist() == [0, 0]
-        assert metric(name).judge(model, batch, torch.zeros_like(batch.content.float()))[name][:2].tolist() == [
+        assert metric(name).evaluate(model, batch, torch.zeros_like(batch.content.float()))[name][:2].tolist() == [
             0.5,
             0.5,
         ]
@@ -141,7 +141,7 @@ def test_planted_evidence_is_found(name, marked):
 def test_without_rationales_everything_is_undefined(name, family):
     model = model_of(family)
     batch = model.encode(families.examples(family))
-    assert metric(name).judge(model, batch, torch.zeros_like(batch.content.float()))[name].isnan().all()
+    assert metric(name).evaluate(model, batch, torch.zeros_like(batch.content.float()))[name].isnan().all()
 
 
 def test_a_batch_of_ids_without_words_or_padding():
@@ -149,7 +149,7 @@ def test_a_batch_of_ids_without_words_or_padding():
     plain = Batch.from_ids(torch.tensor([[2, 40, 3]]), content=torch.tensor([[False, True, False]]))
     batch = Batch(plain.inputs, plain.attended, plain.content, plain.word_of, rationale_mask=plain.content)
     for name in IDS:
-        assert metric(name).judge(model, batch, plain.content.float())[name].isnan().all()
+        assert metric(name).evaluate(model, batch, plain.content.float())[name].isnan().all()
 
 
 def test_special_tokens_belong_to_no_word():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exegete.errors import ExegeteError
-from exegete.metrics.ranking import ranks, sizes, top_fraction
+from exegete.metrics.ranking import fractions_to_counts, ranks, top_fraction
 from exegete.models import Batch
 from judged import top
 
@@ -42,7 +42,7 @@ def test_top_fraction_is_a_sorted_list_s_head(rounding, content, seed):
 def test_sizes_have_no_rounding_error(rounding, expected):
     # In floating point 30 · 0.1 = 3.0000000000000004 and 100 · 0.29 = 28.999999999999996.
     cases = [(9, 0.1), (30, 0.1), (100, 0.29), (15, 0.5)]
-    assert [int(sizes(torch.tensor([n]), (k,), rounding)) for n, k in cases] == expected
+    assert [int(fractions_to_counts(torch.tensor([n]), (k,), rounding)) for n, k in cases] == expected
 
 
 def test_equal_scores_are_ranked_by_position_and_signed_zeros_are_equal():
@@ -60,9 +60,9 @@ def test_extreme_scores_still_come_before_what_is_no_candidate():
 @pytest.mark.parametrize("fractions", [(), (0.0,), (0.2, 1.1), (-0.1,)])
 def test_fractions_outside_the_input_are_refused(fractions):
     with pytest.raises(ExegeteError, match="above 0 and up to 1"):
-        sizes(torch.tensor([3]), fractions)
+        fractions_to_counts(torch.tensor([3]), fractions)
 
 
 def test_unknown_rounding_is_refused():
     with pytest.raises(ExegeteError, match="unknown rounding 'round'"):
-        sizes(torch.tensor([3]), (0.5,), "round")
+        fractions_to_counts(torch.tensor([3]), (0.5,), "round")

@@ -13,7 +13,7 @@ import families
 from exegete import ExegeteError
 from exegete.data.swaps import applied, swaps
 from exegete.metrics.agreement import jaccard
-from exegete.metrics.robustness import Similarity, consistency, jaccard_matrix
+from exegete.metrics.robustness import ModelSimilarity, jaccard_matrix, model_consistency
 from exegete.metrics.sensitivity import input_consistency, max_sensitivity
 from exegete.models import ExplainedModel
 from small import FEW, NATIVE, made
@@ -54,7 +54,7 @@ def test_jaccard_is_undefined_for_nothing_and_refuses_other_positions():
 
 def test_the_matrix_is_every_pair_of_models_on_every_text():
     models = {f"init {seed}": bert(seed) for seed in range(3)}
-    similarity = consistency(models, TEXTS, "input_x_gradient", target=1)
+    similarity = model_consistency(models, TEXTS, "input_x_gradient", target=1)
     assert similarity.values.shape == (3, 3, len(TEXTS))
     for i, one in enumerate(models.values()):
         for j, other in enumerate(models.values()):
@@ -76,13 +76,13 @@ def test_the_tests_of_initialisation_and_training_are_means_over_pairs():
     values = np.zeros((4, 4, 2))
     for (i, j), both in {(0, 1): (0.2, 0.4), (0, 2): (0.6, 0.8), (1, 2): (0.1, 0.0), (0, 3): (0.3, 0.9)}.items():
         values[i, j] = values[j, i] = both
-    similarity = Similarity(("a", "b", "c", "untrained"), values)
-    np.testing.assert_allclose(similarity.between(["a", "b", "c"]), [0.3, 0.4])
-    np.testing.assert_allclose(similarity.between(["a", "b", "c"], ["untrained"]), [0.1, 0.3])
+    similarity = ModelSimilarity(("a", "b", "c", "untrained"), values)
+    np.testing.assert_allclose(similarity.mean_over_pairs(["a", "b", "c"]), [0.3, 0.4])
+    np.testing.assert_allclose(similarity.mean_over_pairs(["a", "b", "c"], ["untrained"]), [0.1, 0.3])
     with pytest.raises(ExegeteError, match="no model 'd'"):
-        similarity.between(["a", "d"])
+        similarity.mean_over_pairs(["a", "d"])
     with pytest.raises(ExegeteError, match="two different models"):
-        similarity.between(["a"])
+        similarity.mean_over_pairs(["a"])
 
 
 @pytest.mark.parametrize("method", NATIVE)
@@ -94,7 +94,7 @@ def test_any_method_gives_a_matrix_and_models_may_be_loaded_one_at_a_time(method
         return bert(seed)
 
     sources = {"one": lambda: load(0), "two": lambda: load(1)}
-    similarity = consistency(sources, TEXTS[:2], made(method))
+    similarity = model_consistency(sources, TEXTS[:2], made(method))
     assert loaded == [0, 1]
     assert ((similarity.values >= 0) & (similarity.values <= 1)).all()
 
@@ -153,10 +153,10 @@ def test_it_is_the_relative_distance_of_attributions():
     found = max_sensitivity(model, batch, "saliency", target=1, samples=1, radius=0.1)
     clean = exegete.explainer("saliency").attribute(model, batch, 1).detach()
     table = model.embedding.weight.data.clone()
-    from exegete.metrics.sensitivity import _direction
+    from exegete.metrics.sensitivity import _draw_direction
 
     for token in batch.inputs["input_ids"][0][batch.content[0]].unique().tolist():
-        model.embedding.weight.data[token] += 0.1 * _direction("0 0", token, table.shape[1])
+        model.embedding.weight.data[token] += 0.1 * _draw_direction("0 0", token, table.shape[1])
     moved = exegete.explainer("saliency").attribute(model, batch, 1).detach()
     assert float(found) == pytest.approx(float((moved - clean).norm() / clean.norm()), rel=1e-5)
 

@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 
 import exegete
 import families
-from exegete.metrics.sanity import cascade, cascade_figure, forgetting
+from exegete.metrics.sanity import plot_cascades, randomise_cascade, randomise_stages
 from exegete.testing.preserving import state_of
 from small import alone, small
 
@@ -17,7 +17,7 @@ def test_every_weight_becomes_random_once_from_the_answer_down(family, count):
     model = small(family)
     before = {name: weight.clone() for name, weight in model.model.named_parameters()}
     stages, lost = [], set()
-    for stage, copy in forgetting(model):
+    for stage, copy in randomise_stages(model):
         now = {name for name, weight in copy.model.named_parameters() if not torch.equal(weight, before[name])}
         assert lost < now
         new, lost = now - lost, now
@@ -32,7 +32,7 @@ def test_every_weight_becomes_random_once_from_the_answer_down(family, count):
 def test_the_model_stays_as_it_came():
     model = small("bert")
     before = state_of(model)
-    cascade(model, families.SENTENCES[:2], "saliency")
+    randomise_cascade(model, families.SENTENCES[:2], "saliency")
     assert state_of(model) == before
 
 
@@ -41,12 +41,12 @@ def test_similarity_is_that_of_explanations_of_the_same_class():
     texts = families.SENTENCES[:3]
     batch = model.encode(texts)
     target = model.predict(batch)
-    found = cascade(model, texts, "input_x_gradient", seed=3)
+    found = randomise_cascade(model, texts, "input_x_gradient", seed=3)
     assert found.stages[0] == "trained"
     np.testing.assert_allclose(found.values[0], 1)
     method = exegete.explainer("input_x_gradient")
     trained = method.attribute(model, batch, target).detach()
-    for (stage, copy), name, values in zip(forgetting(model, 3), found.stages[1:], found.values[1:], strict=True):
+    for (stage, copy), name, values in zip(randomise_stages(model, 3), found.stages[1:], found.values[1:], strict=True):
         assert stage == name
         for row in range(3):
             one, columns = alone(copy, batch, row)
@@ -57,13 +57,13 @@ def test_similarity_is_that_of_explanations_of_the_same_class():
 
 def test_what_does_not_look_at_the_model_stays_the_same_and_gradients_do_not():
     model, texts = small("bert"), families.SENTENCES[:4]
-    blind, seeing = (cascade(model, texts, name) for name in ("random", "input_x_gradient"))
+    blind, seeing = (randomise_cascade(model, texts, name) for name in ("random", "input_x_gradient"))
     np.testing.assert_allclose(blind.means, 1)
     assert seeing.means[-1] < 0.6
-    again = cascade(model, texts, "input_x_gradient")
+    again = randomise_cascade(model, texts, "input_x_gradient")
     np.testing.assert_array_equal(seeing.values, again.values)
-    signed, magnitudes = (cascade(model, texts, "input_x_gradient", absolute=flag) for flag in (False, True))
+    signed, magnitudes = (randomise_cascade(model, texts, "input_x_gradient", absolute=flag) for flag in (False, True))
     assert not np.allclose(signed.values[1:], magnitudes.values[1:])
-    (axes,) = cascade_figure({"random": blind, "gradients": seeing}).axes
+    (axes,) = plot_cascades({"random": blind, "gradients": seeing}).axes
     assert [line.get_label() for line in axes.get_lines()] == ["random", "gradients"]
     np.testing.assert_allclose(axes.get_lines()[1].get_ydata(), seeing.means)

@@ -23,7 +23,7 @@ def test_words_of_the_other_text_do_not_count(family, absolute):
     batch = model.encode(ROWS)
     scores = torch.randn(batch.content.shape, generator=torch.Generator().manual_seed(0)) * batch.content
     for side in (1, 2):
-        found = metric("side_auc", side=side, absolute=absolute).judge(model, batch, scores)["side_auc"]
+        found = metric("side_auc", side=side, absolute=absolute).evaluate(model, batch, scores)["side_auc"]
         for row, alignment in enumerate(batch.alignments):
             own = [word for word in alignment.words if word.side == side - 1]
             spans = ROWS[row]["rationale" if side == 1 else "rationale_pair"]
@@ -44,8 +44,8 @@ def test_a_text_without_a_partner_has_no_second_side():
     model = model_of("bert")
     batch = model.encode([{"text": PAIRS[0][1], "rationale": [[0, 5]]}])
     scores = torch.rand(batch.content.shape) * batch.content
-    assert torch.isnan(metric("side_auc", side=2).judge(model, batch, scores)["side_auc"]).all()
-    alone, both = (metric(name).judge(model, batch, scores)[name] for name in ("side_auc", "auc"))
+    assert torch.isnan(metric("side_auc", side=2).evaluate(model, batch, scores)["side_auc"]).all()
+    alone, both = (metric(name).evaluate(model, batch, scores)[name] for name in ("side_auc", "auc"))
     assert torch.equal(alone, both)
 
 
@@ -58,4 +58,4 @@ def test_wrong_choices():
     marked = torch.tensor([[True, False, False]])
     batch = Batch(**{**vars(ids), "rationale": marked})
     with pytest.raises(ExegeteError, match="known of texts only"):
-        metric("side_auc").judge(model_of("bert"), batch, torch.rand(1, 3))
+        metric("side_auc").evaluate(model_of("bert"), batch, torch.rand(1, 3))

@@ -9,7 +9,7 @@ import transformers as hf
 
 import exegete
 from exegete.errors import ExegeteError
-from exegete.metrics.chat_simulation import chat_simulation
+from exegete.metrics.chat_simulation import simulate_with_chat
 from exegete.metrics.simulatability import simulatability_gain
 from families import SENTENCES, TEXT, processor, tiny
 from judged import model_of
@@ -41,7 +41,7 @@ def explanations():
 
 
 def test_a_chat_model_is_asked_with_and_without_the_best_words(simulator, explanations):
-    found = chat_simulation(simulator, explanations, words=2)
+    found = simulate_with_chat(simulator, explanations, words=2)
     right = {False: [], True: []}
     for item, text in zip(explanations, SENTENCES, strict=True):
         places = sorted(np.argsort(-item.word_scores, kind="stable")[:2])
@@ -56,6 +56,6 @@ def test_a_chat_model_is_asked_with_and_without_the_best_words(simulator, explan
 def test_labels_that_the_simulator_has_no_name_for_are_refused(simulator):
     other = exegete.attribute(model_of("bert", num_labels=4), SENTENCES[:1], "random")
     with pytest.raises(ExegeteError, match="does not know the label"):
-        chat_simulation(simulator, other)
+        simulate_with_chat(simulator, other)
     with pytest.raises(ExegeteError, match="nothing to foretell"):
-        chat_simulation(simulator, [])
+        simulate_with_chat(simulator, [])

@@ -9,7 +9,7 @@ import families
 from exegete.errors import ExegeteError
 from exegete.metrics import metric
 from exegete.metrics.faithfulness import soft
-from exegete.metrics.faithfulness.soft import kept_by_chance, scaled
+from exegete.metrics.faithfulness.soft import drop_elements, scale_scores
 from exegete.models import Batch, ExplainedModel
 from judged import attribution_for, inputs_of, model_of
 
@@ -36,7 +36,7 @@ def test_values_with_the_published_draws_equal_published_ones(golden_generation,
         batch = Batch.from_ids(torch.from_numpy(published["ids"][row : row + 1, :length]))
         scores = torch.from_numpy(published["scores"][row : row + 1, :length])
         uniform = torch.from_numpy(published["uniform"][row : row + 1, :length])
-        monkeypatch.setattr(soft, "_uniform", lambda *_, drawn=uniform: drawn)
+        monkeypatch.setattr(soft, "_draw_uniform", lambda *_, drawn=uniform: drawn)
         whole, nothing = (
             model.predict_perturbed(batch, torch.full((1, 1, length), stays), "zero")[0].double()
             for stays in (True, False)
@@ -44,8 +44,8 @@ def test_values_with_the_published_draws_equal_published_ones(golden_generation,
         target = whole.argmax(-1)
         for name, kind in zip(NAMES, ("sufficiency", "comprehensiveness"), strict=True):
             judge = metric(name, distance="reagent", draws=1)
-            farthest = judge.apart(model, whole, nothing, target)
-            moved = judge._moved(model, batch, judge.chances(scores), whole, target)
+            farthest = judge.distance_between(model, whole, nothing, target)
+            moved = judge._mean_distance(model, batch, judge.keep_probabilities(scores), whole, target)
             plain = 1 - moved if kind == "sufficiency" else moved
             assert float(plain) == pytest.approx(published[f"soft_{kind}"][row], abs=1e-7)
             assert 1 - float(farthest) == pytest.approx(published["sufficiency_zero"][row], abs=1e-7)
@@ -61,7 +61,7 @@ def test_agrees_with_one_pass_after_another(family, share, distance):
     batch = model.encode(families.examples(family)[:3])
     attribution, target = attribution_for(batch), model.predict(batch)
     found = {
-        name: metric(name, share=share, distance=distance, draws=2, seed=3).judge(model, batch, attribution)[name]
+        name: metric(name, share=share, distance=distance, draws=2, seed=3).evaluate(model, batch, attribution)[name]
         for name in NAMES
     }
     for row in range(len(batch)):
@@ -70,7 +70,7 @@ def test_agrees_with_one_pass_after_another(family, share, distance):
         embeddings = model.embed(one).detach()
         random = soft.generators(one, 3)[0]
         drawn = [torch.from_numpy(random.random((int(content.sum()), embeddings.shape[2]))) for _ in range(2)]
-        stay = scaled(attribution[row : row + 1, columns], one.content, share)[0, content]
+        stay = scale_scores(attribution[row : row + 1, columns], one.content, share)[0, content]
 
         def answer(keep, one=one, content=content, embeddings=embeddings):
             changed = embeddings.clone()
@@ -106,9 +106,9 @@ def test_keeping_everything_is_enough_and_keeping_nothing_is_not():
     for stays, expected in ((1.0, 1.0), (0.0, 0.0)):
         for name in NAMES:
             judge = metric(name, draws=1)
-            chances = judge.chances(torch.full(batch.content.shape, stays).double())
-            moved = judge._moved(model, batch, chances, whole, target)
-            assert judge.value(moved, judge.apart(model, whole, nothing, target)).tolist() == pytest.approx(
+            chances = judge.keep_probabilities(torch.full(batch.content.shape, stays).double())
+            moved = judge._mean_distance(model, batch, chances, whole, target)
+            assert judge.value(moved, judge.distance_between(model, whole, nothing, target)).tolist() == pytest.approx(
                 [expected] * 3, abs=1e-12
             )
 
@@ -119,7 +119,7 @@ def test_every_method_keeps_the_same_expected_share(share):
     scores = torch.tensor(
         [[0, 5, 1, 3, 2, 4, 0], [0, 0, 0, 7, 0, 0, 0], [0, 1, 1, 1, 1, 1, 0], [0, -9, -8, -1, -1, 0, 0]]
     ).double()
-    kept = scaled(scores, content, share)
+    kept = scale_scores(scores, content, share)
     torch.testing.assert_close(kept.sum(1), torch.full((4,), 5 * share, dtype=torch.float64))
     assert ((kept >= 0) & (kept <= 1 + 1e-12)).all()
     assert (kept[~content] == 0).all()
@@ -131,16 +131,16 @@ def test_every_method_keeps_the_same_expected_share(share):
 def test_shares_by_hand():
     content = torch.tensor([[True] * 5])
     scores = torch.tensor([[0.0, 1.0, 2.0, 3.0, 4.0]])
-    assert scaled(scores, content).tolist() == [[0, 0.25, 0.5, 0.75, 1]]
-    assert scaled(scores, content, 0.5)[0].tolist() == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+    assert scale_scores(scores, content).tolist() == [[0, 0.25, 0.5, 0.75, 1]]
+    assert scale_scores(scores, content, 0.5)[0].tolist() == pytest.approx([0, 0.25, 0.5, 0.75, 1])
     # Twice the scores would keep ⅗ and give the last two more than 1: these are certain, the others get ¾ · 4/3.
-    assert scaled(scores, content, 0.6)[0].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1, 1])
-    assert scaled(scores, content, 0.9)[0].tolist() == pytest.approx([0.5, 1, 1, 1, 1])
+    assert scale_scores(scores, content, 0.6)[0].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1, 1])
+    assert scale_scores(scores, content, 0.9)[0].tolist() == pytest.approx([0.5, 1, 1, 1, 1])
 
 
 def test_only_content_is_zeroed():
     embeddings, content = torch.ones(1, 3, 2), torch.tensor([[False, True, True]])
-    kept = kept_by_chance(embeddings, content, torch.tensor([[0.0, 0.0, 0.5]]), torch.tensor([[[0.9, 0.9]] * 3]) / 2)
+    kept = drop_elements(embeddings, content, torch.tensor([[0.0, 0.0, 0.5]]), torch.tensor([[[0.9, 0.9]] * 3]) / 2)
     assert kept[0].tolist() == [[1, 1], [0, 0], [1, 1]]
 
 
@@ -150,12 +150,12 @@ def test_spans_are_compared_by_both_ends_and_regressions_are_refused():
     judge = metric("soft_sufficiency")
     p, q = model.predict_perturbed(batch, torch.stack([batch.content, ~batch.content]), "zero")
     start, end = ((p * q).sqrt().sum(-1))[:, 0], ((p * q).sqrt().sum(-1))[:, 1]
-    torch.testing.assert_close(judge.apart(model, p, q, model.predict(batch)), (1 - start * end).sqrt())
-    assert judge.judge(model, batch, attribution_for(batch))["soft_sufficiency"].isfinite().all()
+    torch.testing.assert_close(judge.distance_between(model, p, q, model.predict(batch)), (1 - start * end).sqrt())
+    assert judge.evaluate(model, batch, attribution_for(batch))["soft_sufficiency"].isfinite().all()
     regression = model_of("bert", num_labels=1)
-    assert not judge.applies(regression)
+    assert not judge.supports(regression)
     with pytest.raises(ExegeteError, match="a regression has none"):
-        judge.judge(regression, batch, attribution_for(batch))
+        judge.evaluate(regression, batch, attribution_for(batch))
 
 
 def test_one_label_of_many_is_compared_as_on_or_off():
@@ -163,8 +163,8 @@ def test_one_label_of_many_is_compared_as_on_or_off():
     p, q = torch.tensor([[0.9, 0.2]]).double(), torch.tensor([[0.4, 0.2]]).double()
     judge = metric("soft_sufficiency")
     expected = (1 - (0.9 * 0.4) ** 0.5 - (0.1 * 0.6) ** 0.5) ** 0.5
-    assert float(judge.apart(model, p, q, torch.tensor([0]))) == pytest.approx(expected)
-    assert float(judge.apart(model, p, q, torch.tensor([1]))) == 0
+    assert float(judge.distance_between(model, p, q, torch.tensor([0]))) == pytest.approx(expected)
+    assert float(judge.distance_between(model, p, q, torch.tensor([1]))) == 0
 
 
 @pytest.mark.parametrize("params", [{"distance": "euclid"}, {"share": 0.0}, {"share": 1.0}, {"draws": 0}])

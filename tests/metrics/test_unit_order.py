@@ -15,16 +15,16 @@ import exegete
 import families
 from exegete.errors import ExegeteError
 from exegete.explainers.perturbation.coalitions import coalition_values
-from exegete.explainers.perturbation.context_cite import numbered_masks
+from exegete.explainers.perturbation.context_cite import ablation_masks
 from exegete.explainers.units import number_units
 from exegete.metrics import METRICS, metric
-from exegete.metrics.faithfulness.ablation import lds
-from exegete.metrics.faithfulness.infidelity import drawn_sets
-from exegete.metrics.faithfulness.soft import Soft
-from exegete.metrics.faithfulness.unit_order import ByUnits
+from exegete.metrics.faithfulness.ablation import compute_lds
+from exegete.metrics.faithfulness.infidelity import draw_unit_sets
+from exegete.metrics.faithfulness.soft import SoftErasure
+from exegete.metrics.faithfulness.unit_order import UnitMetric
 from judged import OneByOne, attribution_for, inputs_of, model_of
 
-NAMES = [name for name, kind in METRICS.items() if issubclass(kind, ByUnits | Soft)]
+NAMES = [name for name, kind in METRICS.items() if issubclass(kind, UnitMetric | SoftErasure)]
 CASES = [("bert", "word", "mask"), ("bert", "token", "remove"), ("gpt2", "word", "remove"), ("vit", "token", "mask")]
 
 
@@ -51,7 +51,7 @@ def test_areas_are_those_of_curves_drawn_point_by_point(family, level, how):
     model, batch, scores, rows = one_by_one(family, level, how)
     for steps in (50, 3):
         found = {
-            name: metric(name, level=level, how=how, steps=steps).judge(model, batch, scores)[name]
+            name: metric(name, level=level, how=how, steps=steps).evaluate(model, batch, scores)[name]
             for name in ("deletion_auc", "insertion_auc")
         }
         for row, (order, answer) in enumerate(rows):
@@ -67,7 +67,7 @@ def test_areas_are_those_of_curves_drawn_point_by_point(family, level, how):
 @pytest.mark.parametrize(("family", "level", "how"), CASES)
 def test_the_decision_flips_where_it_does_one_by_one(family, level, how):
     model, batch, scores, rows = one_by_one(family, level, how)
-    found = metric("decision_flip", level=level, how=how).judge(model, batch, scores)["decision_flip"]
+    found = metric("decision_flip", level=level, how=how).evaluate(model, batch, scores)["decision_flip"]
     for row, (order, answer) in enumerate(rows):
         decisions = [_decision(answer, erased(order[:size])) for size in range(len(order) + 1)]
         first = next((size for size, other in enumerate(decisions) if other != decisions[0]), len(order))
@@ -92,11 +92,11 @@ def test_decisions_do_flip_with_the_right_word():
         ends = model.predict_perturbed(batch, torch.stack([batch.content, ~batch.content]), "mask")[:, 0].log()
         bert.classifier.bias -= ends.mean(0)
     drops = exegete.explainer("occlusion").attribute(model, batch)
-    found = metric("decision_flip").judge(model, batch, drops)["decision_flip"]
-    count = metric("decision_flip").ordered(batch, drops).counts
+    found = metric("decision_flip").evaluate(model, batch, drops)["decision_flip"]
+    count = metric("decision_flip").order_units(batch, drops).counts
     assert ((found * count).round() / count - found).abs().max() < 1e-6
     assert (found < 1).any()
-    assert (metric("decision_flip").judge(model, batch, -drops)["decision_flip"] >= found).all()
+    assert (metric("decision_flip").evaluate(model, batch, -drops)["decision_flip"] >= found).all()
 
 
 @pytest.mark.parametrize("normalise", [True, False])
@@ -107,7 +107,7 @@ def test_infidelity_is_captum_s(normalise):
     unit = number_units(batch, "word")
     count = int(unit.max()) + 1
     judge = metric("infidelity", n_samples=20, normalise=normalise, seed=5)
-    taken = drawn_sets(batch, torch.tensor([count]), 20, 5)
+    taken = draw_unit_sets(batch, torch.tensor([count]), 20, 5)
 
     def answers(presence):
         return coalition_values(model, batch, target, presence[:, None] > 0, unit, "mask")[:, 0].double()
@@ -121,28 +121,28 @@ def test_infidelity_is_captum_s(normalise):
         n_perturb_samples=20,
         normalize=normalise,
     )
-    assert float(judge.judge(model, batch, scores, target)["infidelity"]) == pytest.approx(float(expected), rel=1e-5)
+    assert float(judge.evaluate(model, batch, scores, target)["infidelity"]) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_an_additive_answer_has_no_infidelity_and_the_best_rank_correlation():
     scores = torch.tensor([[0.3, -0.1, 0.2, 0.0]]).double()
-    present = torch.from_numpy(numbered_masks(32, 4))[:, None]
+    present = torch.from_numpy(ablation_masks(32, 4))[:, None]
     answers = 0.4 + (present * scores).sum(-1)
-    assert float(lds(scores, present, answers)) == pytest.approx(1)
-    assert float(lds(-2 * scores, present, answers)) == pytest.approx(-1)
-    assert lds(0 * scores, present, answers).isnan().all()
-    assert lds(scores, present, 0 * answers).isnan().all()
+    assert float(compute_lds(scores, present, answers)) == pytest.approx(1)
+    assert float(compute_lds(-2 * scores, present, answers)) == pytest.approx(-1)
+    assert compute_lds(0 * scores, present, answers).isnan().all()
+    assert compute_lds(scores, present, 0 * answers).isnan().all()
 
 
 @pytest.mark.real
 def test_masks_and_lds_equal_published_ones(golden_generation):
     published = np.load(golden_generation / "llama-tiny_contextcite_f64.npz")
     sources = published["masks"].shape[1]
-    np.testing.assert_array_equal(numbered_masks(64, sources), published["masks"])
-    present = numbered_masks(32, sources, seed=1000)
+    np.testing.assert_array_equal(ablation_masks(64, sources), published["masks"])
+    present = ablation_masks(32, sources, seed=1000)
     np.testing.assert_array_equal(present, published["test_masks"])
     weights, outputs = (torch.from_numpy(published[name])[None] for name in ("weights_exact", "test_outputs"))
-    got = lds(weights, torch.from_numpy(present)[:, None], outputs.T)
+    got = compute_lds(weights, torch.from_numpy(present)[:, None], outputs.T)
     assert float(got) == pytest.approx(float(published["lds"]), abs=1e-12)
 
 
@@ -162,9 +162,9 @@ def test_ablations_of_a_prompt_s_sources_equal_published_ones(golden_generation)
     weights = torch.from_numpy(published["weights_exact"])
     scores = torch.where(unit >= 0, (weights / torch.bincount(unit[unit >= 0]))[unit], 0.0)
     judge = {"level": "source", "how": "remove"}
-    assert float(metric("lds", **judge).judge(model, batch, scores)["lds"]) == pytest.approx(float(published["lds"]))
+    assert float(metric("lds", **judge).evaluate(model, batch, scores)["lds"]) == pytest.approx(float(published["lds"]))
     for k, drop in zip(published["topk_drop_k"].tolist(), published["topk_drop"], strict=True):
-        got = metric("topk_drop", k=k, **judge).judge(model, batch, scores)["topk_drop"]
+        got = metric("topk_drop", k=k, **judge).evaluate(model, batch, scores)["topk_drop"]
         assert float(got) == pytest.approx(float(drop), rel=1e-5)
 
 
@@ -172,12 +172,11 @@ def test_ablations_of_a_prompt_s_sources_equal_published_ones(golden_generation)
 def test_ablations_agree_with_one_by_one(family, level, how):
     model, batch, scores, rows = one_by_one(family, level, how)
     unit = number_units(batch, level)
-    found = metric("lds", level=level, how=how, n_masks=12).judge(model, batch, scores)["lds"]
-    drops = {
-        k: metric("topk_drop", level=level, how=how, k=k).judge(model, batch, scores)["topk_drop"] for k in (1, 3, 999)
-    }
+    found = metric("lds", level=level, how=how, n_masks=12).evaluate(model, batch, scores)["lds"]
+    judges = {k: metric("topk_drop", level=level, how=how, k=k) for k in (1, 3, 999)}
+    drops = {k: judge.evaluate(model, batch, scores)["topk_drop"] for k, judge in judges.items()}
     for row, (order, answer) in enumerate(rows):
-        masks = numbered_masks(12, len(order), seed=1000)
+        masks = ablation_masks(12, len(order), seed=1000)
         inside = [(p, int(unit[row, p])) for p in answer.content if unit[row, p] >= 0]  # a blank alone is in no word
         gone = [[p for p, number in inside if not mask[number]] for mask in masks]
         said = [sum(float(scores[row, p]) for p, number in inside if mask[number]) for mask in masks]
@@ -207,11 +206,11 @@ def asked(kind):
 def test_every_other_task_is_judged_or_refused(name, kind):
     model, batch = asked(kind)
     judge = metric(name, beam=2) if "naopc" in name else metric(name)
-    if judge.applies(model):
-        assert judge.judge(model, batch, attribution_for(batch))[name].isfinite().all()
+    if judge.supports(model):
+        assert judge.evaluate(model, batch, attribution_for(batch))[name].isfinite().all()
     else:
         with pytest.raises(ExegeteError, match=f"a {kind} "):
-            judge.judge(model, batch, attribution_for(batch))
+            judge.evaluate(model, batch, attribution_for(batch))
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_it_is_the_correlation_of_sums_and_answers(method):
 def test_the_gradient_of_generated_text_is_the_derivative_through_the_citation(method):
     """Answers are kept over the steps, so that only the citation moves."""
     model, batch = saying()
-    learned = AttentionToSource.untrained(model).double() if method == "attention_to_source" else None
+    learned = AttentionToSource.for_model(model).double() if method == "attention_to_source" else None
     made = AblationFidelity(learned or explainer(method), lifetime=1, granularity="source")
     assert_derivative(TrainingModule(model, [made]).eval(), batch)
     assert made.memory.size

@@ -40,7 +40,7 @@ EVALUATED = StepContext(training=False)
 
 def drawn(model, **options):
     """Untrained, but with coefficients that all differ."""
-    single = InterpretableAttention.untrained(model, **options).double()
+    single = InterpretableAttention.for_model(model, **options).double()
     torch.manual_seed(1)
     with torch.no_grad():
         for value in single.state_dict().values():
@@ -191,7 +191,7 @@ def answering(log_probability):
 @pytest.mark.parametrize(("kind", "needed"), [(Comprehensiveness, -1.0), (Sufficiency, 0.1)])
 def test_the_margin_is_inactive_exactly_when_it_is_met(kind, needed):
     model = shared("bert")
-    objective = kind(InterpretableAttention.untrained(model))
+    objective = kind(InterpretableAttention.for_model(model))
     whole = rows(0.9, 0.8, 0.6).log()
     step = step_of(model, labelled(model, ["a film", "dull", "great"]), objective)
     step = replace(step, outputs=replace(step.outputs, logits=answering(whole)))
@@ -344,7 +344,7 @@ def test_a_drawn_bin_is_one_of_the_bins_and_its_mean_is_theirs():
 @pytest.mark.parametrize("kind", CRITERIA)
 def test_a_batch_of_one_word_and_equal_scores_are_defined(kind):
     model = small("bert")
-    single = InterpretableAttention.untrained(
+    single = InterpretableAttention.for_model(
         model, normaliser="softmax", mix="literal", scales=(1e-30, 1e-30)
     ).double()
     for texts in (["a"], ["a", "dull film", "a moving film about a small town"]):
@@ -384,7 +384,7 @@ def test_the_distance_is_held_still_unless_asked():
 def test_any_explainer_of_one_pass_can_be_trained():
     model = small("bert")
     batch = labelled(model)
-    smat = ParameterisedAttention.untrained(model).double()
+    smat = ParameterisedAttention.for_model(model).double()
     module = TrainingModule(model, [Comprehensiveness(smat, margin=9.0)])
     module(batch, StepContext())["terms"].sum().backward()
     assert smat.coefficients.grad.any()
@@ -395,7 +395,7 @@ def test_any_explainer_of_one_pass_can_be_trained():
 
 @pytest.mark.parametrize("kind", [Comprehensiveness, ExplanationLoss, ExplanationGuided])
 def test_a_record_tells_methods_with_other_coefficients_apart(kind):
-    one, same, other = (ParameterisedAttention.untrained(small("bert")) for _ in range(3))
+    one, same, other = (ParameterisedAttention.for_model(small("bert")) for _ in range(3))
     torch.nn.init.normal_(other.coefficients)
     assert kind(one).params == kind(same).params
     assert kind(one).params != kind(other).params
@@ -419,11 +419,11 @@ def test_what_cannot_be_trained_says_why():
     model = small("bert", num_labels=1)
     batch = model.encode([{"text": "a film", "label": 0.5}])
     for kind, message in ((Comprehensiveness, "no probability"), (ClusteringConsistency, "labels of classes")):
-        objective = kind(InterpretableAttention.untrained(model))
+        objective = kind(InterpretableAttention.for_model(model))
         with pytest.raises(ExegeteError, match=message):
             objective(step_of(model, batch, objective))
     pictures = shared("vit")
-    objective = Comprehensiveness(InterpretableAttention.untrained(pictures))
+    objective = Comprehensiveness(InterpretableAttention.for_model(pictures))
     batch = replace(pictures.encode(families.examples("vit", 2)), labels=torch.tensor([0, 1]))
     with pytest.raises(ExegeteError, match="does not apply to images"):
         objective(step_of(pictures, batch, objective))

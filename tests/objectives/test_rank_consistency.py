@@ -18,7 +18,7 @@ from small import small
 
 def drawn(model):
     torch.manual_seed(1)
-    single = ParameterisedAttention.untrained(model, normaliser="softmax").double()
+    single = ParameterisedAttention.for_model(model, normaliser="softmax").double()
     with torch.no_grad():
         single.coefficients.copy_(torch.randn_like(single.coefficients))
     return single
@@ -44,7 +44,7 @@ def test_its_limit_is_the_metric_over_all_pairs():
     objective = RankConsistency(drawn(model), temperature=1e-7)
     step = step_of(model, objective)
     scores = objective.scores(step) * step.batch.attended
-    found = metric("consistency").judge(model, step.batch, scores, objective.target(step))["consistency"]
+    found = metric("consistency").evaluate(model, step.batch, scores, objective.target(step))["consistency"]
     assert found.isfinite().all()
     assert objective(step).item() == pytest.approx(1 - found.double().mean().item(), abs=1e-6)
     assert objective.size(step.batch) == 10

@@ -61,7 +61,7 @@ def test_values_are_those_of_the_methods_and_metrics_alone(saved, data):
     for method in METHODS:
         scores = exegete.explainer(method).attribute(model, batch)
         for name in METRICS:
-            value = exegete.metric(name).judge(model, batch, scores.detach())[name]
+            value = exegete.metric(name).evaluate(model, batch, scores.detach())[name]
             row = found[(found.method == method) & (found.example == 0)]
             np.testing.assert_allclose(row[name].item(), float(value), atol=1e-5)
 
@@ -163,7 +163,7 @@ def test_one_name_for_two_is_no_name(saved, data):
 
 def test_an_explainer_that_was_trained_again_is_another_one(saved, data, tmp_path):
     model, few = exegete.load(saved), data.select(range(4))
-    learned = EXPLAINERS["interpretable_attention"].untrained(model)
+    learned = EXPLAINERS["interpretable_attention"].for_model(model)
     learned.save_pretrained(tmp_path / "learned")
     spec = f"interpretable_attention:{tmp_path / 'learned'}"
     exegete.compare(model, few, [spec], ["sufficiency"], output_dir=tmp_path / "out")

@@ -65,8 +65,8 @@ def test_the_best_of_noisy_maps_is_the_one_that_the_metric_likes():
     found = BestOfNoisy(of, "aopc_comprehensiveness", maps=6, spread=0.7, seed=3).attribute(model, batch)
     only = BestOfNoisy(of, "aopc_comprehensiveness", maps=6, spread=0.7, seed=3).attribute(model, batch.select([1]))
     assert torch.allclose(found[1, : only.shape[1]], only[0])
-    first = judge.judge(model, batch, of.attribute(model, batch))["aopc_comprehensiveness"]
-    best = judge.judge(model, batch, found)["aopc_comprehensiveness"]
+    first = judge.evaluate(model, batch, of.attribute(model, batch))["aopc_comprehensiveness"]
+    best = judge.evaluate(model, batch, found)["aopc_comprehensiveness"]
     assert (best >= first).all()
     assert (best > first).any()
     tiny = BestOfNoisy(of, "aopc_comprehensiveness", maps=3, spread=1e-12).attribute(model, batch)
@@ -77,10 +77,10 @@ def test_untrained_explainers_are_made_for_the_model_that_they_explain():
     model = shared("bert")
     batch = model.encode(uneven("bert"))
     for spec, made in (
-        ("parameterised_attention?untrained", ParameterisedAttention.untrained(model)),
-        ("parameterised_attention?untrained&layers=last", ParameterisedAttention.untrained(model, "last")),
+        ("parameterised_attention?untrained", ParameterisedAttention.for_model(model)),
+        ("parameterised_attention?untrained&layers=last", ParameterisedAttention.for_model(model, "last")),
         ("interpretable_attention?untrained=true&normaliser=softmax&special_tokens=no",
-         InterpretableAttention.untrained(model, normaliser="softmax", special_tokens=False)),
+         InterpretableAttention.for_model(model, normaliser="softmax", special_tokens=False)),
     ):  # fmt: skip
         assert torch.equal(explainer(spec).attribute(model, batch), made.attribute(model, batch))
         assert explainer(spec).name == made.name

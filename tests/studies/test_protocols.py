@@ -7,7 +7,7 @@ from sklearn.metrics import f1_score
 
 import exegete
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.metrics.sanity import cascade
+from exegete.metrics.sanity import randomise_cascade
 from exegete.metrics.simulatability import simulatability_gain
 from exegete.recipes import rationales
 from exegete.studies.runs.performance import performance
@@ -50,7 +50,7 @@ def test_sanity_is_the_cascade_at_three_stages_and_the_model_of_shuffled_labels(
     options = {"explainer": "input_x_gradient", "random_labels": str(folders[1])}
     check_protocol("sanity", options)
     found = follow("sanity", model, data, options, seed=7)
-    means = cascade(model, list(data), "input_x_gradient", seed=7).means
+    means = randomise_cascade(model, list(data), "input_x_gradient", seed=7).means
     assert [found["sanity_head"], found["sanity_all"]] == pytest.approx([means[1], means[-1]])
     assert -1 <= found["sanity_labels"] < 0.9
     same = follow("sanity", model, data, options | {"random_labels": str(folders[0])}, seed=7)
@@ -75,7 +75,7 @@ def test_the_best_head_is_the_best_of_all_explainers_with_one_head(folders, data
     explainers = {}
     for layer in range(layers):
         for head in [None, *range(heads)]:
-            explainer = ParameterisedAttention.untrained(model, normaliser="none")
+            explainer = ParameterisedAttention.for_model(model, normaliser="none")
             explainer.coefficients.data.zero_()
             explainer.coefficients.data[layer, slice(None) if head is None else head] = 1 / (
                 heads if head is None else 1

@@ -40,7 +40,7 @@ class Attentive(Recipe):
 
     def run(self, model, train, dev, folder, options):
         result = super().run(model, train, dev, folder, options)
-        learned = ParameterisedAttention.untrained(result.model, normaliser="none")
+        learned = ParameterisedAttention.for_model(result.model, normaliser="none")
         with torch.no_grad():
             learned.coefficients.zero_()[-1, 0] = 3.0
         learned.save_pretrained(folder / "explainer")

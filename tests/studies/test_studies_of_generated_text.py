@@ -11,7 +11,7 @@ import torch
 import yaml
 
 import exegete
-from exegete.explainers.learned.citation import Citation
+from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.metrics.faithfulness.ablation import Lds
 from exegete.studies.runs.grid import grid
 from exegete.studies.runs.kinds import FIGURES, RESULTS
@@ -168,12 +168,12 @@ def test_null_leaves_an_argument_of_the_whole_study_to_the_recipe(done):
 
 def test_promises_are_calibrated_on_one_set_and_held_against_another(done, tmp_path):
     model = exegete.load(done[2] / "base-0" / "model", task="generation", device="cpu")
-    Citation(exegete.explainer("decompx_linear"), "source", 0.1).save_pretrained(tmp_path, "decompx_linear")
+    TrainedCitation(exegete.explainer("decompx_linear"), "source", 0.1).save_pretrained(tmp_path, "decompx_linear")
     known, asked = (exegete.load_data(NOTES, split) for split in ("dev", "test"))
     options = {"citation": str(tmp_path), "calibration": known, "alpha": 0.4}
     check_protocol("promises", options)
     found = follow("promises", model, asked, options)
-    cited = Citation.from_pretrained(tmp_path)
+    cited = TrainedCitation.from_pretrained(tmp_path)
     made = promise([measured(model, cited, row, "remove") for row in known], 0.4)
     pairs = [(each, made.bounds(each.scores)) for each in (measured(model, cited, row, "remove") for row in asked)]
     expected = held(pairs)

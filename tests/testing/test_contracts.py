@@ -14,10 +14,10 @@ from exegete.data.cards import MethodCard
 from exegete.explainers import EXPLAINERS, Explainer
 from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.learned.attention_to_source import AttentionToSource
-from exegete.explainers.learned.citation import Citation
 from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
+from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.metrics import METRICS
 from exegete.metrics.faithfulness.naopc import Naopc
 from exegete.testing import ExplainerContract, MetricContract, PreservingContract, random_model, texts
@@ -41,7 +41,7 @@ class TestNativeExplainers(ExplainerContract):
         return exegete.explainer(name, **FEWER.get(name, {}))
 
 
-@pytest.mark.parametrize("name", [name for name in METRICS if exegete.metric(name).applies(random_model())])
+@pytest.mark.parametrize("name", [name for name in METRICS if exegete.metric(name).supports(random_model())])
 class TestNativeMetrics(MetricContract):
     @pytest.fixture
     def metric(self, name):
@@ -50,11 +50,11 @@ class TestNativeMetrics(MetricContract):
 
 LEARNED = {
     "attention_to_source": lambda model: AttentionToSource(*heads(model)).double(),
-    "hidden_state_probe": lambda model: HiddenStateProbe.untrained(model).double(),
-    "parameterised_attention": lambda model: ParameterisedAttention.untrained(model).double(),
-    "interpretable_attention": lambda model: InterpretableAttention.untrained(model).double(),
+    "hidden_state_probe": lambda model: HiddenStateProbe.for_model(model).double(),
+    "parameterised_attention": lambda model: ParameterisedAttention.for_model(model).double(),
+    "interpretable_attention": lambda model: InterpretableAttention.for_model(model).double(),
     "attributive_masking": lambda model: AttributiveMasking.for_model(model).double(),
-    "citation": lambda _: Citation(made("input_x_gradient"), "word", threshold=0.2),
+    "citation": lambda _: TrainedCitation(made("input_x_gradient"), "word", threshold=0.2),
 }
 
 

@@ -18,8 +18,8 @@ from exegete.cli import main
 from exegete.data.generated.retrieval import vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
-from exegete.explainers.learned.citation import Citation, sparsified
-from exegete.explainers.learned.promise import Promise
+from exegete.explainers.learned.conformal import ConformalLowerBound
+from exegete.explainers.learned.trained_citation import TrainedCitation, sparsify
 from exegete.recipes import RECIPES
 from exegete.reports.attributions import Attributions
 from exegete.training import citations
@@ -82,7 +82,7 @@ def test_the_command_trains_and_explain_shows_what_is_promised(start, tmp_path, 
     assert any(entry.get("ablation_fidelity_gradient_norm", 0) > 0 for entry in history)
     facts = json.loads((tmp_path / "cite" / "citation" / "config.json").read_text())
     assert facts["coverage"].keys() == {"all", "one hop", "redundant", "two hops"}
-    monkeypatch.setattr(Citation, "bounds", lambda self, scores, unit: np.full_like(scores, 2.5))
+    monkeypatch.setattr(TrainedCitation, "bounds", lambda self, scores, unit: np.full_like(scores, 2.5))
     (tmp_path / "a.txt").write_text("Ada painted old doors.")
     (tmp_path / "b.txt").write_text("Leo sold green maps.")
     (tmp_path / "p.txt").write_text("{sources}\n\nWhat did Ada do?")
@@ -101,17 +101,17 @@ def test_the_command_trains_and_explain_shows_what_is_promised(start, tmp_path, 
 def test_a_citation_is_its_method_without_small_scores_and_its_bounds_are_kept(start, tmp_path):
     model = exegete.load(start, task="generation", device="cpu")
     method = explainer("decompx_linear")
-    made = Citation(method, "source", 0.5, Promise(0.1, (float("nan"), 1.5)))
+    made = TrainedCitation(method, "source", 0.5, ConformalLowerBound(0.1, (float("nan"), 1.5)))
     made.save_pretrained(tmp_path, "decompx_linear")
     loaded = explainer(f"citation:{tmp_path}")
     row = {name: value for name, value in rows("test", 1)[0].items() if name != "kind"}
     plain = exegete.attribute(model, [row], method, "sentences", unit="source")[0]
     found = exegete.attribute(model, [row], loaded, "sentences")[0]
     assert found.unit == "source"
-    expected = sparsified(torch.tensor(plain.scores), 0.5).numpy()
+    expected = sparsify(torch.tensor(plain.scores), 0.5).numpy()
     np.testing.assert_allclose(found.scores, expected, rtol=1e-5, atol=1e-6)
     assert (expected == 0).any()
-    np.testing.assert_array_equal(found.bounds, made.promise.bounds(found.scores.astype(np.float64)))
+    np.testing.assert_array_equal(found.bounds, made.lower_bound.lower_bounds(found.scores.astype(np.float64)))
     promised = found.citations(1)[0].lower_bounds
     assert promised == dict.fromkeys(promised, 1.5)
     assert exegete.attribute(model, [row], loaded, "words")[0].citations(1)[0].lower_bounds == {}
@@ -128,14 +128,14 @@ def test_a_threshold_is_chosen_by_what_foretells_training_rows(start):
     few = list(rows("train", 4))
     assert citations.threshold(model, explainer("random"), few, "source", "remove") in (None, *citations.THRESHOLDS)
     scores = torch.tensor([[4.0, 1.0, -3.0, 0.5]])
-    assert sparsified(scores, 0.2).tolist() == [[4.0, 1.0, 0.0, 0.0]]
-    assert sparsified(-scores.abs(), 0.2).tolist() == [[0.0] * 4]
+    assert sparsify(scores, 0.2).tolist() == [[4.0, 1.0, 0.0, 0.0]]
+    assert sparsify(-scores.abs(), 0.2).tolist() == [[0.0] * 4]
 
 
 def test_falls_are_those_of_each_source_taken_away_alone(start):
     model = exegete.load(start, task="generation", device="cpu")
     row = rows("dev", 3)[2]
-    found = citations.measured(model, Citation(explainer("input_x_gradient")), row, "remove")
+    found = citations.measured(model, TrainedCitation(explainer("input_x_gradient")), row, "remove")
     bare = {name: value for name, value in row.items() if name not in ("kind", "evidence")}
     spans = [tuple(span) for span in citations.sentences(model.encode([bare]))[:, 0].tolist()]
     assert found.kind == row["kind"]

@@ -98,7 +98,7 @@ def test_the_epoch_that_is_best_by_the_criterions_own_metric_on_dev_is_kept(tmp_
     judge = metric("aopc_sufficiency", keep_question=True)
     for row in dev:
         batch = model.encode([row])
-        values.append(judge.judge(model, batch, single.attribute(model, batch))[judge.name])
+        values.append(judge.evaluate(model, batch, single.attribute(model, batch))[judge.name])
     assert result.metrics["criterion_sufficiency"] == pytest.approx(float(torch.cat(values).nanmean()), abs=1e-5)
 
 
@@ -222,7 +222,7 @@ def test_coefficients_explain_any_model_of_the_same_shape(tmp_path):
         for weight in other.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
     batch = other.encode([{"text": "a great film"}])
-    untrained = InterpretableAttention.untrained(other, **{"normaliser": single.normaliser, "mix": single.mix})
+    untrained = InterpretableAttention.for_model(other, **{"normaliser": single.normaliser, "mix": single.mix})
     found, usual = (each.explain(other, batch, special_tokens=True).scores for each in (single, untrained))
     torch.testing.assert_close(found.sum(1), torch.ones(1))
     assert not torch.allclose(found, usual)
@@ -251,7 +251,7 @@ def test_stopped_and_resumed_it_is_unbroken(student, tmp_path):
 
 def test_without_a_factor_the_rate_falls_as_in_any_training(tmp_path):
     def terms(start):
-        return [CrossEntropy(), Sufficiency(InterpretableAttention.untrained(start))]
+        return [CrossEntropy(), Sufficiency(InterpretableAttention.for_model(start))]
 
     arguments = ARGUMENTS | {"num_train_epochs": 1, "warmup_steps": 0}
     data = generated(size=32), generated(split="dev", size=16)

@@ -23,7 +23,7 @@ import families
 from exegete import ExegeteError
 from exegete.data import generated_tokenizer
 from exegete.data.selection import without
-from exegete.explainers.attributive_masking.losses import Weights
+from exegete.explainers.attributive_masking.losses import MaskWeights
 from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, StepContext
 from exegete.objectives.masking import PredictionPreservation
@@ -40,7 +40,7 @@ from exegete.training.masking.trainer import MaskingTrainer
 
 QUICK = {"disable_tqdm": True, "use_cpu": True, "per_device_train_batch_size": 4, "logging_steps": 1}
 METRIC = "aopc_comprehensiveness?budgets=0.2,0.5&how=mask"
-WEIGHTS = Weights(0.5, 0.2, 0.4)
+WEIGHTS = MaskWeights(0.5, 0.2, 0.4)
 
 
 @functools.cache
@@ -106,7 +106,7 @@ def test_what_is_kept_is_the_best_evaluation_and_explains_as_it_was_judged(unbro
     assert result.metrics["aopc_comprehensiveness"] == max(evaluations)
     kept = exegete.explainer(f"attributive_masking:{folder}")
     batch = model.encode(texts(6, start=20)["text"])
-    judged = exegete.metric(METRIC).judge(model, batch, kept.attribute(model, batch))["aopc_comprehensiveness"]
+    judged = exegete.metric(METRIC).evaluate(model, batch, kept.attribute(model, batch))["aopc_comprehensiveness"]
     assert float(judged.mean()) == pytest.approx(max(evaluations), abs=1e-6)
     names = {"preservation": "prediction_preservation", "sparsity": "mask_sparsity", "inverse": "inverse_masking"}
     entry = next(entry for entry in result.history if "loss" in entry)

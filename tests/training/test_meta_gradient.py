@@ -21,7 +21,7 @@ class Student(torch.nn.Module):
     def __init__(self, model):
         super().__init__()
         self.model = model
-        self.explainer = ParameterisedAttention.untrained(model).double()
+        self.explainer = ParameterisedAttention.for_model(model).double()
 
     def forward(self, batch):
         outputs = self.model(batch, capture=CAPTURE)
@@ -38,7 +38,7 @@ class Scene:
         self.weights = {
             name: weight for name, weight in self.student.named_parameters() if not name.startswith("explainer")
         }
-        self.explainer = ParameterisedAttention.untrained(teacher, normaliser=normaliser).double()
+        self.explainer = ParameterisedAttention.for_model(teacher, normaliser=normaliser).double()
         with torch.no_grad():
             self.explainer.coefficients.add_(torch.linspace(-0.1, 0.1, 8, dtype=torch.float64).view(2, 4))
             outputs = teacher(self.inner, capture=CAPTURE)

@@ -114,7 +114,7 @@ def test_every_task_has_students_and_a_teacher_that_learns(kind, tmp_path):
         expected = np.mean(predicted.argmax(-1) == np.array(own["label"][:]))
     assert result.metrics["simulatability"] == pytest.approx(expected, abs=1e-6)
     found = ParameterisedAttention.from_pretrained(tmp_path / "run" / "teacher_explainer")
-    start = ParameterisedAttention.untrained(teacher)
+    start = ParameterisedAttention.for_model(teacher)
     assert (found.coefficients - start.coefficients).abs().max() > 1e-3
     assert all(torch.equal(value, before[name]) for name, value in teacher.model.state_dict().items())
     spec = f"parameterised_attention:{tmp_path / 'run' / 'teacher_explainer'}"
@@ -261,7 +261,7 @@ def test_what_is_kept_is_what_the_explainer_says_of_another_batch(family, name):
 def test_kept_head_logits_mix_to_what_the_explainer_says(family):
     teacher = shared(family, dtype=torch.float32)
     data = pictures(5) if family == "vit" else sentences(5)
-    explainer = ParameterisedAttention.untrained(teacher)
+    explainer = ParameterisedAttention.for_model(teacher)
     with torch.no_grad():
         explainer.coefficients.copy_(torch.randn(2, 4, generator=torch.Generator().manual_seed(0)))
     kept = teacher_outputs(teacher, data, lambda batch: _head_logits(teacher, explainer, batch))
@@ -401,7 +401,7 @@ def test_the_loss_is_the_sum_of_the_answers_and_beta_times_the_explanations(tmp_
 def test_a_student_that_is_its_teacher_learns_nothing_from_explanations(special_tokens, tmp_path):
     """Special tokens have a score in the student's where they have one in the teacher's."""
     teacher = teacher_of()
-    method = InterpretableAttention.untrained(teacher, normaliser="softmax", special_tokens=special_tokens)
+    method = InterpretableAttention.for_model(teacher, normaliser="softmax", special_tokens=special_tokens)
     method.save_pretrained(tmp_path)
     data = taught(teacher, sentences(4))
     scaffolding = Teaching(teacher, f"interpretable_attention:{tmp_path}").objectives(data)[1].prepared(teacher)
@@ -522,7 +522,7 @@ def test_gradient_checkpointing_is_refused(tmp_path):
 def test_an_explainer_that_was_trained_anew_in_its_folder_is_another_one(tmp_path):
     teacher, found = teacher_of(), []
     for value in (1.0, 1.0, 2.0):
-        saved = ParameterisedAttention.untrained(teacher)
+        saved = ParameterisedAttention.for_model(teacher)
         torch.nn.init.constant_(saved.coefficients[0], value)
         saved.save_pretrained(tmp_path)
         data = taught(teacher, sentences(4))

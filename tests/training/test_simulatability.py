@@ -32,7 +32,7 @@ def scene(
     torch.manual_seed(3)
     model = small(family, head, **quiet, initializer_range=0.3)
     pupil = SimulatingStudent(student or small(family, head, **quiet, initializer_range=0.2), optimizer=optimizer)
-    single = InterpretableAttention.untrained(model, normaliser=normaliser).double()
+    single = InterpretableAttention.for_model(model, normaliser=normaliser).double()
     with torch.no_grad():
         for value in single.state_dict().values():
             value.mul_(1 + 0.3 * torch.randn_like(value))
@@ -145,7 +145,7 @@ def test_a_student_that_is_the_model_has_nothing_to_learn_from_its_explanations(
     model = small("bert", **QUIET, initializer_range=0.3)
     pupil = SimulatingStudent(model, 3.0, special_tokens=special_tokens).double()
     batch = labelled(model)
-    explained = InterpretableAttention.untrained(model, normaliser="softmax", special_tokens=special_tokens).double()
+    explained = InterpretableAttention.for_model(model, normaliser="softmax", special_tokens=special_tokens).double()
     same, other = explained.explain(model, batch, special_tokens=True).scores, pupil.network.explanation(batch)
     torch.testing.assert_close(same.detach(), other.detach(), rtol=1e-10, atol=1e-12)
     beside = pupil.network.loss(batch, same.detach()) - pupil.network.simulation(batch)
@@ -261,7 +261,7 @@ def test_all_four_criteria_train_one_explainer_together():
 @pytest.mark.parametrize("texts", [["a film"], ["a", "a", "dull"]])
 def test_a_batch_of_one_single_words_and_equal_scores_are_defined(texts):
     model, _ = scene()
-    level = InterpretableAttention.untrained(model, normaliser="softmax", mix="literal", scales=(1e-30, 1e-30)).double()
+    level = InterpretableAttention.for_model(model, normaliser="softmax", mix="literal", scales=(1e-30, 1e-30)).double()
     objective = Simulatability(level, student=SimulatingStudent(small("bert", **QUIET)))
     before = copy.deepcopy(objective.student.state_dict())
     module = TrainingModule(model, [objective]).train()
@@ -286,7 +286,7 @@ def test_what_cannot_be_simulated_says_why():
         objective(step_of(model, labelled(model), objective, StepContext(rank=1)))
     several = small("bert", problem_type="multi_label_classification")
     batch = several.encode([{"text": "a film", "label": [1.0, 0.0, 0.0]}, {"text": "dull", "label": [1.0, 0.0, 1.0]}])
-    single = InterpretableAttention.untrained(several).double()
+    single = InterpretableAttention.for_model(several).double()
     term = Simulatability(single, student=SimulatingStudent(small("bert", **QUIET)))
     with pytest.raises(ExegeteError, match="not several labels at once"):
         term(step_of(several, batch, term))

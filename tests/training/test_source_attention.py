@@ -82,13 +82,13 @@ def test_fitting_classifiers_and_files(family, tmp_path):
     model = shared(family)
     batch = model.encode(uneven(family, 4))
     ablated = ContextCite(n_samples=16)
-    made = AttentionToSource.untrained(model)
+    made = AttentionToSource.for_model(model)
     effects = Effects.together(measured(made, model, batch.select(rows), ablated) for rows in ([0, 1], [2, 3]))
     made.take(coefficients(effects, 60, 0.01))
     inputs, answers = measured(made, model, batch, ablated)
     before, after = (
         disagreement(inputs @ x.flatten().to(inputs), answers)
-        for x in (AttentionToSource.untrained(model).coefficients, made.coefficients)
+        for x in (AttentionToSource.for_model(model).coefficients, made.coefficients)
     )
     assert after < before
     assert abs(float(made.coefficients.detach().abs().sum()) - 1) < 1e-6

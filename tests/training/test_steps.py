@@ -248,7 +248,7 @@ def test_label_smoothing_is_refused_rather_than_ignored(tmp_path):
         (lambda: ExplanationLoss(explainer("input_x_gradient")), False),
         (lambda: ExplanationLoss(explainer("alti")), True),
         (VirtualAdversarial, True),
-        (lambda: Sufficiency(InterpretableAttention.untrained(bert())), True),
+        (lambda: Sufficiency(InterpretableAttention.for_model(bert())), True),
     ],
 )
 def test_with_gradient_checkpointing_a_step_is_the_same_or_refused(kind, works, tmp_path):

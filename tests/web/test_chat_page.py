@@ -15,8 +15,8 @@ import exegete
 from chats import SOURCES
 from chatting import ANSWER, ASKED, chats, model, site
 from exegete.errors import ExegeteError
-from exegete.explainers.learned.citation import Citation
-from exegete.explainers.learned.promise import Promise
+from exegete.explainers.learned.conformal import ConformalLowerBound
+from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.web import Limits
 from exegete.web.chat.question import question
 from exegete.web.chat.service import Chats
@@ -148,7 +148,9 @@ def test_what_the_server_does_not_have_is_refused(text, told):
 
 def test_the_method_that_a_model_was_trained_for_comes_first_with_its_units_and_bounds(tmp_path):
     method = exegete.explainer("input_x_gradient")
-    Citation(method, "source", 0.1, Promise(0.2, (0.5,) * 5)).save_pretrained(tmp_path, "input_x_gradient")
+    TrainedCitation(method, "source", 0.1, ConformalLowerBound(0.2, (0.5,) * 5)).save_pretrained(
+        tmp_path, "input_x_gradient"
+    )
     own = f"citation:{tmp_path}"
     room = Chats({"tiny": model()}, ["saliency"], own={"tiny": own})
     asked = question({"question": [ASKED.question]}, ["tiny"], list(room.methods), room.usual, Limits())

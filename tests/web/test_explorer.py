@@ -82,7 +82,7 @@ def test_a_method_that_cannot_says_why_and_the_others_go_on(tmp_path):
 def test_two_learned_methods_of_one_folder_name_are_two(tmp_path):
     specs = []
     for scale in (1.0, 5.0):
-        learned = EXPLAINERS["parameterised_attention"].untrained(model())
+        learned = EXPLAINERS["parameterised_attention"].for_model(model())
         learned.coefficients.data[0, 0] = scale
         learned.save_pretrained(tmp_path / f"seed{scale:.0f}" / "teacher_explainer")
         specs.append(f"parameterised_attention:{tmp_path}/seed{scale:.0f}/teacher_explainer")
@@ -160,7 +160,7 @@ def test_an_example_fits_the_model(tmp_path):
 
 
 def test_a_learned_explainers_coefficients_are_shown_layer_by_layer(tmp_path):
-    learned = EXPLAINERS["parameterised_attention"].untrained(model(), layers="last")
+    learned = EXPLAINERS["parameterised_attention"].for_model(model(), layers="last")
     learned.coefficients.data[0, 0] = 3.0
     learned.save_pretrained(tmp_path / "learned")
     spec = f"parameterised_attention:{tmp_path}/learned"

@@ -308,7 +308,7 @@ def test_examples_that_differ_in_their_methods_make_no_study(whole):
 
 
 def test_a_study_of_a_comparison_has_every_method_of_its_table(tmp_path):
-    learned = EXPLAINERS["parameterised_attention"].untrained(model())
+    learned = EXPLAINERS["parameterised_attention"].for_model(model())
     specs = []
     for layer in (0, 1):
         learned.coefficients.data[layer] += 5.0

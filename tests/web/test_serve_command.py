@@ -15,7 +15,7 @@ import families
 from chats import chatting
 from exegete import explainer
 from exegete.errors import ExegeteError
-from exegete.explainers.learned.citation import Citation
+from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.models.loading.digest import digest_weights
 from exegete.web.human_study.protocol.file import digest_of
 from participants import protocol, step
@@ -76,7 +76,7 @@ def test_a_language_model_is_asked_on_documents_and_begins_with_its_own_citation
     assert '<option value="occlusion" selected>' in client.get("/").text
     assert "name=note+1" in client.get("/chat/example", follow_redirects=False).headers["location"]
     assert client.get("/explore").status_code == 404
-    Citation(explainer("input_x_gradient")).save_pretrained(tmp_path / "tiny", "input_x_gradient")
+    TrainedCitation(explainer("input_x_gradient")).save_pretrained(tmp_path / "tiny", "input_x_gradient")
     assert '<option value="citation:tiny" selected>' in pages(started(*options)).get("/chat").text
     study = (*options, *rows, "--study", "answers", "--methods", "input_x_gradient,random")
     page = unescape(pages(started(*study)).get("/studies/answers").text)

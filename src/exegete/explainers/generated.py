@@ -17,7 +17,7 @@ from exegete.data.specs import split
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, require_finite
 from exegete.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
-from exegete.explainers.learned.citation import Citation
+from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.explainers.registry import EXPLAINERS, explainer
 from exegete.explainers.units import number_units
 from exegete.models import Batch
@@ -229,7 +229,7 @@ def _compute_bounds(
     method: Explainer, scores: NDArray[np.float32], spans: Sequence[Extent], exchange: Exchange, unit: Granularity
 ) -> NDArray[np.float32] | None:
     """[T, U] What a trained citation promises of whole sentences; NaN elsewhere, None from other methods."""
-    found = method.bounds(scores, unit) if isinstance(method, Citation) else None
+    found = method.lower_bounds(scores, unit) if isinstance(method, TrainedCitation) else None
     if found is not None:
         whole = set(exchange.spans("sentences"))
         found[[span not in whole for span in spans]] = np.nan

@@ -58,7 +58,7 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
         "llm_ranking": "llm_ranking:LlmRanking",
         "attention_to_source": "learned.attention_to_source:AttentionToSource",
         "hidden_state_probe": "learned.hidden_state_probe:HiddenStateProbe",
-        "citation": "learned.citation:Citation",
+        "citation": "learned.trained_citation:TrainedCitation",
         "parameterised_attention": "learned.parameterised_attention:ParameterisedAttention",
         "interpretable_attention": "learned.interpretable_attention:InterpretableAttention",
         "attributive_masking": "attributive_masking.explainer:AttributiveMasking",
@@ -90,9 +90,9 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
     if path:
         return kind.from_pretrained(path).with_params(**given)
     if kind.card.learned and BOOLEANS.get(given.pop("untrained", "false")):
-        from exegete.explainers.learned.untrained import Untrained  # imported when used
+        from exegete.explainers.learned.untrained import UntrainedExplainer  # imported when used
 
-        return Untrained.of(EXPLAINERS[name], given)
+        return UntrainedExplainer.from_options(EXPLAINERS[name], given)
     if kind.card.learned:
         raise ExegeteError(f"{name} is learned: give the folder it was saved in, as {name}:PATH")
     return kind(**parameters(name, kind, given))

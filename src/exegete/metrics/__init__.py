@@ -6,7 +6,7 @@ from exegete.lazy import lazy
 
 if TYPE_CHECKING:
     from exegete.metrics.base import Metric
-    from exegete.metrics.cost import Measurement, measured
+    from exegete.metrics.cost import Measurement, measure_cost
     from exegete.metrics.gain import average_relative_gain
     from exegete.metrics.presets import PRESETS
     from exegete.metrics.ranking import top_fraction
@@ -21,7 +21,7 @@ __all__ = [
     "Metric",
     "average_relative_gain",
     "cards",
-    "measured",
+    "measure_cost",
     "metric",
     "metrics",
     "preset",

@@ -25,12 +25,12 @@ def jaccard(one: ArrayLike, other: ArrayLike, share: float = 0.25) -> float:
 
     Scores are compared with their sign; among equal ones the first counts as higher.
     """
-    from exegete.metrics.ranking import checked_fractions
+    from exegete.metrics.ranking import check_fractions
 
     left, right = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     if left.shape != right.shape:
         raise ExegeteError(f"expected scores of the same positions, got {len(left)} and {len(right)} of them")
-    (exact,) = checked_fractions([share])
+    (exact,) = check_fractions([share])
     if not len(left):
         return float("nan")
     size = math.ceil(round(exact * len(left), 9))

@@ -24,11 +24,11 @@ from exegete.reports.progress import progress_bar
 
 Status = Literal["succeeded", "failed", "out of queries", "nothing to swap", "wrong already"]
 SIDES = ("text", "text_pair")
-AT_A_TIME = 64
+EXAMPLES_PER_ROUND = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Attacked:
+class AttackResult:
     """The outcome of the attack on one example.
 
     `text` and `text_pair`: the changed texts of a successful attack, else the given ones. `before` and `after`: the
@@ -51,7 +51,7 @@ class Attacked:
 class AttackReport:
     """Every example in the order given, and the figures of all (REGEX, Table 6). Shares are from 0 to 1."""
 
-    examples: Sequence[Attacked]
+    examples: Sequence[AttackResult]
 
     @property
     def counts(self) -> Counter[Status]:
@@ -117,12 +117,15 @@ def attack(
     if isinstance(rows, Dataset):
         rows = renumber_labels(model, rows)
     _require_attackable(model, rows, budget)
-    found: list[Attacked] = []
+    found: list[AttackResult] = []
     with progress_bar("attacking", len(rows), show_progress) as done:
-        for start in range(0, len(rows), AT_A_TIME):
-            part = [_Attempt.on(example_to_row(row), kinds, choices, seed) for row in rows[start : start + AT_A_TIME]]
-            _attacked_together(model, part, math.inf if budget is None else budget)
-            found += [attempt.ended() for attempt in part]
+        for start in range(0, len(rows), EXAMPLES_PER_ROUND):
+            part = [
+                _Attempt.from_row(example_to_row(row), kinds, choices, seed)
+                for row in rows[start : start + EXAMPLES_PER_ROUND]
+            ]
+            _run_attempts(model, part, math.inf if budget is None else budget)
+            found += [attempt.to_result() for attempt in part]
             done(len(part))
     return AttackReport(found)
 
@@ -141,17 +144,17 @@ class _Attempt:
     status: Status | None = None
 
     @classmethod
-    def on(cls, row: Mapping[str, Any], kinds: Sequence[str] | None, choices: int, seed: int) -> _Attempt:
+    def from_row(cls, row: Mapping[str, Any], kinds: Sequence[str] | None, choices: int, seed: int) -> _Attempt:
         texts = [str(row[side]) for side in SIDES if row.get(side) is not None]
         return cls(texts, row["label"], [swaps(text, kinds=kinds, choices=choices, seed=seed) for text in texts])
 
-    def moves(self) -> list[tuple[tuple[int, int], str]]:
+    def list_moves(self) -> list[tuple[tuple[int, int], str]]:
         """Every stretch that is still as it was, with every word for it."""
         places = ((side, number) for side, found in enumerate(self.stretches) for number in range(len(found)))
         free = (place for place in places if place not in self.chosen)
         return [(place, word) for place in free for word in self.stretches[place[0]][place[1]].choices]
 
-    def written(self, more: Mapping[tuple[int, int], str] | None = None) -> dict[str, str]:
+    def apply_swaps(self, more: Mapping[tuple[int, int], str] | None = None) -> dict[str, str]:
         """The texts with what is chosen so far, and more."""
         chosen = {**self.chosen, **(more or {})}
         sides = (
@@ -160,7 +163,7 @@ class _Attempt:
         )
         return dict(zip(SIDES, sides, strict=False))
 
-    def begun(self, answer: NDArray[np.float64]) -> None:
+    def start(self, answer: NDArray[np.float64]) -> None:
         """Takes the answer to the original."""
         self.first = self.last = answer
         self.queries = 1
@@ -169,14 +172,14 @@ class _Attempt:
         elif not any(self.stretches):
             self.status = "nothing to swap"
 
-    def moved(self, move: tuple[tuple[int, int], str], answer: NDArray[np.float64]) -> None:
+    def apply_move(self, move: tuple[tuple[int, int], str], answer: NDArray[np.float64]) -> None:
         """Takes the best move of a round."""
         self.chosen |= dict([move])
         self.last = answer
         if answer.argmax() != self.label:
             self.status = "succeeded"
 
-    def ended(self) -> Attacked:
+    def to_result(self) -> AttackResult:
         """The outcome; an attack that failed leaves the texts as they were."""
         assert self.first is not None
         assert self.last is not None
@@ -184,14 +187,14 @@ class _Attempt:
         won = self.status == "succeeded"
         end = self.last if won else self.first
         given = dict(zip(SIDES, self.texts, strict=False))
-        texts = self.written() if won else given
-        words, changed = self._words()
-        return Attacked(
+        texts = self.apply_swaps() if won else given
+        words, changed = self._count_words()
+        return AttackResult(
             self.status, texts["text"], texts.get("text_pair"), self.label, int(end.argmax()),
             float(self.first[self.label]), float(end[self.label]), words, changed if won else 0, self.queries,
         )  # fmt: skip
 
-    def _words(self) -> tuple[int, int]:
+    def _count_words(self) -> tuple[int, int]:
         """Words, and those that overlap something swapped."""
         words = [(side, word) for side, text in enumerate(self.texts) for word in words_of(text)]
         swapped = [(side, self.stretches[side][number]) for side, number in self.chosen]
@@ -202,29 +205,31 @@ class _Attempt:
         return len(words), changed
 
 
-def _attacked_together(model: ExplainedModel, attempts: Sequence[_Attempt], budget: float) -> None:
+def _run_attempts(model: ExplainedModel, attempts: Sequence[_Attempt], budget: float) -> None:
     """Runs attempts to their ends, one round of all of them at a time."""
-    for attempt, answer in zip(attempts, _answers(model, [each.written() for each in attempts]), strict=True):
-        attempt.begun(answer)
+    for attempt, answer in zip(attempts, _predict(model, [each.apply_swaps() for each in attempts]), strict=True):
+        attempt.start(answer)
     while going := [attempt for attempt in attempts if attempt.status is None]:
         rounds = []
         for attempt in going:
-            moves = attempt.moves()
-            left = int(min(budget - attempt.queries, len(moves)))
+            list_moves = attempt.list_moves()
+            left = int(min(budget - attempt.queries, len(list_moves)))
             if not left:
-                attempt.status = "out of queries" if moves else "failed"
-            rounds.append(moves[:left])
-        texts = [a.written(dict([move])) for a, moves in zip(going, rounds, strict=True) for move in moves]
-        answers = _answers(model, texts)
-        for attempt, moves in zip(going, rounds, strict=True):
-            mine, answers = answers[: len(moves)], answers[len(moves) :]
-            attempt.queries += len(moves)
-            if moves:
+                attempt.status = "out of queries" if list_moves else "failed"
+            rounds.append(list_moves[:left])
+        texts = [
+            a.apply_swaps(dict([move])) for a, list_moves in zip(going, rounds, strict=True) for move in list_moves
+        ]
+        answers = _predict(model, texts)
+        for attempt, list_moves in zip(going, rounds, strict=True):
+            mine, answers = answers[: len(list_moves)], answers[len(list_moves) :]
+            attempt.queries += len(list_moves)
+            if list_moves:
                 best = int(np.argmin([answer[attempt.label] for answer in mine]))
-                attempt.moved(moves[best], mine[best])
+                attempt.apply_move(list_moves[best], mine[best])
 
 
-def _answers(model: ExplainedModel, rows: Sequence[Mapping[str, str]]) -> list[NDArray[np.float64]]:
+def _predict(model: ExplainedModel, rows: Sequence[Mapping[str, str]]) -> list[NDArray[np.float64]]:
     """Class probabilities of every row, in passes of many rows of like length."""
     found: dict[int, NDArray[np.float64]] = {}
     for indices in make_batches(model, rows) if rows else ():

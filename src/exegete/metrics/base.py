@@ -17,7 +17,7 @@ from exegete.models import Batch, ExplainedModel
 class Metric(ABC):
     """A judge of attributions with its parameters; subclasses are frozen dataclasses, registered by `card.name`.
 
-    A metric implements `per_example`. Call it through `judge`, which checks the input, finds the target, and answers
+    A metric implements `compute`. Call it through `judge`, which checks the input, finds the target, and answers
     NaN for every example that no metric is defined for: one without content, with a score that is not finite, or whose
     target lies outside the input.
     """
@@ -36,9 +36,7 @@ class Metric(ABC):
         return {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
 
     @abstractmethod
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
+    def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """One value an example, [B] float32, under each name; NaN where the metric is undefined.
 
         Args:
@@ -48,57 +46,59 @@ class Metric(ABC):
             target: what was explained, [B] (spans: [B, 2]).
         """
 
-    def judge(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None) -> dict[str, Tensor]:
-        """Values [B] by name, see `per_example`; `target` as in `ExplainedModel.target`, by default the prediction.
+    def evaluate(
+        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None
+    ) -> dict[str, Tensor]:
+        """Values [B] by name, see `compute`; `target` as in `ExplainedModel.target`, by default the prediction.
 
         Inside `model.cache_perturbed()`, metrics that ask for the same perturbed inputs run them once between them.
 
         Raises:
             ExegeteError: the attribution does not fit the batch.
         """
-        case = checked(model, batch, attribution, target)
+        case = build_metric_input(model, batch, attribution, target)
         with torch.no_grad(), model.cache_perturbed():
-            values = self._of_defined(model, batch, case)
-        return {name: case.blanked(value) for name, value in values.items()}
+            values = self._compute_defined(model, batch, case)
+        return {name: case.mask_undefined(value) for name, value in values.items()}
 
-    def _of_defined(self, model: ExplainedModel, batch: Batch, case: Case) -> dict[str, Tensor]:
+    def _compute_defined(self, model: ExplainedModel, batch: Batch, case: MetricInput) -> dict[str, Tensor]:
         """The values by name; metrics that compare examples never see those that cannot be judged."""
         if not self.compares_examples or case.defined.all():
-            return self.per_example(model, batch, case.attribution, case.target)
+            return self.compute(model, batch, case.attribution, case.target)
         rows = case.defined.nonzero().flatten()
         if not len(rows):
             return {self.name: case.attribution.new_full(case.defined.shape, torch.nan)}
-        found = self.per_example(model, batch.select(rows), case.attribution[rows], case.target[rows])
+        found = self.compute(model, batch.select(rows), case.attribution[rows], case.target[rows])
         return {
             name: value.new_full(case.defined.shape, torch.nan).index_copy(0, rows, value)
             for name, value in found.items()
         }
 
-    def curve(
+    def evaluate_budgets(
         self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None
     ) -> dict[float, Tensor]:
         """The value [B] at each budget, for metrics that have budgets; arguments and NaN as in `judge`."""
         return {}
 
-    def applies(self, model: ExplainedModel) -> bool:
+    def supports(self, model: ExplainedModel) -> bool:
         """Whether the metric is defined for what the model answers."""
         return True
 
 
-class Case(NamedTuple):
+class MetricInput(NamedTuple):
     """A metric's input: `attribution` [B, L], 0 outside content; `target`; `defined` [B]: whether it can be judged."""
 
     attribution: Tensor
     target: Tensor
     defined: Tensor
 
-    def blanked(self, values: Tensor) -> Tensor:
+    def mask_undefined(self, values: Tensor) -> Tensor:
         """The values [B] in float32, NaN where the example cannot be judged."""
         return values.float().masked_fill(~self.defined, torch.nan)
 
 
-def checked(model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None) -> Case:
-    """The attribution and the target in the form that metrics expect; see `Metric.judge`."""
+def build_metric_input(model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None) -> MetricInput:
+    """The attribution and the target in the form that metrics expect; see `Metric.evaluate`."""
     if attribution.shape != batch.content.shape:
         expected, got = list(batch.content.shape), list(attribution.shape)
         raise ExegeteError(f"expected an attribution of shape {expected}, a score for each position, got {got}")
@@ -110,4 +110,4 @@ def checked(model: ExplainedModel, batch: Batch, attribution: Tensor, target: An
     target = model.resolve_target(batch, target)
     finite = (attribution.isfinite() | ~batch.content).all(1)
     kept = attribution.masked_fill(~(batch.content & finite[:, None]), 0)
-    return Case(kept, target, finite & inside & batch.content.any(1))
+    return MetricInput(kept, target, finite & inside & batch.content.any(1))

@@ -23,7 +23,9 @@ class ChatSimulation(NamedTuple):
     gain: float
 
 
-def chat_simulation(simulator: ExplainedModel, explanations: Sequence[Attribution], words: int = 5) -> ChatSimulation:
+def simulate_with_chat(
+    simulator: ExplainedModel, explanations: Sequence[Attribution], words: int = 5
+) -> ChatSimulation:
     """Asks a prompted model what another one predicts, from the text alone and with its most important words named.
 
     Args:
@@ -39,17 +41,17 @@ def chat_simulation(simulator: ExplainedModel, explanations: Sequence[Attributio
         raise ExegeteError("there is nothing to foretell: no explanation was given")
     truth = np.array([simulator.label_id(item.prediction_label) for item in explanations])
     plain = [" ".join(item.texts) for item in explanations]
-    named = [", ".join(_best(item, words)) for item in explanations]
+    named = [", ".join(_select_top_words(item, words)) for item in explanations]
     told = [f"{text}\nImportant words: {best}" for text, best in zip(plain, named, strict=True)]
-    unexplained, explained = (float((_guesses(simulator, texts) == truth).mean()) for texts in (plain, told))
+    unexplained, explained = (float((_predict_labels(simulator, texts) == truth).mean()) for texts in (plain, told))
     return ChatSimulation(unexplained, explained, simulatability_gain(explained, unexplained))
 
 
-def _best(item: Attribution, words: int) -> list[str]:
+def _select_top_words(item: Attribution, words: int) -> list[str]:
     best = np.sort(np.argsort(-item.word_scores, kind="stable")[:words])
     return [item.words[index] for index in best]
 
 
-def _guesses(simulator: ExplainedModel, texts: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _predict_labels(simulator: ExplainedModel, texts: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     parts = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
     return np.concatenate([simulator.predict(simulator.encode(part)).cpu().numpy() for part in parts])

@@ -31,9 +31,7 @@ class ImportantTokens(Metric):
         if not self.thresholds or not all(0 <= z < 1 for z in self.thresholds):
             raise ExegeteError(f"expected thresholds from 0 to below 1, got {self.thresholds}")
 
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
+    def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """See `Metric`; the model is not asked, NaN without content."""
         scores = attribution.double()
         low = scores.masked_fill(~batch.content, torch.inf).amin(1, keepdim=True)

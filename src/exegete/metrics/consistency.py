@@ -42,9 +42,7 @@ class Consistency(Metric):
         if self.across not in get_args(Across):
             raise unknown("reading of consistency", self.across, get_args(Across))
 
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
+    def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """See `Metric`; NaN for a batch of one."""
         with model.evaluation_mode():
             layers = model(batch, capture=Capture(hidden_states=True)).hidden_states
@@ -53,11 +51,11 @@ class Consistency(Metric):
         there = batch.content.gather(1, order)
         states = states.gather(1, order[..., None].expand_as(states)) * there[..., None]
         scores = attribution.double().gather(1, order) * there
-        found = _by_tokens if self.across == "tokens" else _by_pairs
+        found = _correlate_tokens if self.across == "tokens" else _correlate_pairs
         return {self.name: found(states, scores, there).float()}
 
 
-def _by_tokens(states: Tensor, scores: Tensor, there: Tensor) -> Tensor:
+def _correlate_tokens(states: Tensor, scores: Tensor, there: Tensor) -> Tensor:
     """[B] Mean over an example's pairs of ρ over shared positions."""
     count = len(scores)
     values = scores.new_full((count, count), torch.nan)
@@ -70,7 +68,7 @@ def _by_tokens(states: Tensor, scores: Tensor, there: Tensor) -> Tensor:
     return values.nanmean(1)
 
 
-def _by_pairs(states: Tensor, scores: Tensor, there: Tensor) -> Tensor:
+def _correlate_pairs(states: Tensor, scores: Tensor, there: Tensor) -> Tensor:
     """[B] The one ρ over all pairs."""
     pooled = states.sum(1) / there.sum(1, keepdim=True).clamp(min=1)
     one, other = torch.triu_indices(len(scores), len(scores), 1, device=scores.device)

@@ -29,7 +29,7 @@ class Measurement:
 
 
 @contextmanager
-def measured(device: torch.device | str = "cpu") -> Iterator[Measurement]:
+def measure_cost(device: torch.device | str = "cpu") -> Iterator[Measurement]:
     """Wall time and peak memory of the block on `device`, its queued work included.
 
     The high-water mark is one for the whole process: a measured block inside another one lowers the outer one's peak.
@@ -38,7 +38,7 @@ def measured(device: torch.device | str = "cpu") -> Iterator[Measurement]:
     result = Measurement()
     wait = torch.get_device_module(device).synchronize
     wait()
-    peak = _peak_from_here(device)
+    peak = _start_peak_meter(device)
     start = time.perf_counter()
     try:
         yield result
@@ -48,19 +48,19 @@ def measured(device: torch.device | str = "cpu") -> Iterator[Measurement]:
         result.peak_memory = peak() / MIB
 
 
-def _peak_from_here(device: torch.device) -> Callable[[], float]:
+def _start_peak_meter(device: torch.device) -> Callable[[], float]:
     """A function that says how many bytes the peak since now lies above the present."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         held = torch.cuda.memory_allocated(device)
         return lambda: float(torch.cuda.max_memory_allocated(device) - held)
-    if device.type != "cpu" or not _mark_lowered():
+    if device.type != "cpu" or not _reset_high_water_mark():
         return lambda: math.nan
-    resident = _status("VmRSS")
-    return lambda: grown if (grown := _status("VmHWM") - resident) > 0 else math.nan
+    resident = _read_status("VmRSS")
+    return lambda: grown if (grown := _read_status("VmHWM") - resident) > 0 else math.nan
 
 
-def _mark_lowered() -> bool:
+def _reset_high_water_mark() -> bool:
     """Lowers the process's high-water mark to what it holds now; False where the system has no such mark."""
     try:
         _CLEAR.write_text("5")
@@ -69,7 +69,7 @@ def _mark_lowered() -> bool:
     return True
 
 
-def _status(field: str) -> float:
+def _read_status(field: str) -> float:
     """Bytes that /proc says of this process, NaN where it does not say."""
     try:
         lines = _STATUS.read_text().splitlines()

@@ -17,11 +17,11 @@ from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.units import number_units
 from exegete.metrics.base import Metric
-from exegete.metrics.ranking import checked_fractions, ranks, sizes
+from exegete.metrics.ranking import check_fractions, fractions_to_counts, ranks
 from exegete.models import Batch, ExplainedModel
 
 
-class Ranked(NamedTuple):
+class RankedUnits(NamedTuple):
     """Words or tokens by falling score, equal scores in the order of the text: what is no candidate comes last.
 
     `scores` [B, U] float64, `gold` [B, U]: marked by people, `candidates` [B, U].
@@ -53,30 +53,28 @@ class Plausibility(Metric):
             raise ExegeteError(f"special tokens belong to no {self.level}: specials=True needs level='token'")
 
     @abstractmethod
-    def value(self, ranked: Ranked) -> Tensor:
+    def value(self, rank_units: RankedUnits) -> Tensor:
         """[B] The metric's formula; anything where it is undefined."""
 
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
+    def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """See `Metric`; the target does not matter, and without any rationale in the batch all are NaN."""
         if batch.rationale_mask is None:
             return {self.name: torch.full((len(batch),), torch.nan, device=batch.device)}
-        ranked = self.ranked(batch, batch.rationale_mask, attribution)
-        marked, unmarked = ranked.gold.any(1), (ranked.candidates & ~ranked.gold).any(1)
+        rank_units = self.rank_units(batch, batch.rationale_mask, attribution)
+        marked, unmarked = rank_units.gold.any(1), (rank_units.candidates & ~rank_units.gold).any(1)
         defined = marked & unmarked if batch.has_rationale is None else marked & unmarked & batch.has_rationale
-        return {self.name: self.value(ranked).float().masked_fill(~defined, torch.nan)}
+        return {self.name: self.value(rank_units).float().masked_fill(~defined, torch.nan)}
 
-    def ranked(self, batch: Batch, rationale: Tensor, attribution: Tensor) -> Ranked:
+    def rank_units(self, batch: Batch, rationale: Tensor, attribution: Tensor) -> RankedUnits:
         """The units that are compared, in the attribution's order."""
         gold, scores = rationale & batch.content, attribution.double()
         candidates = batch.attended if self.specials else batch.content
         if self.level != "token":
-            scores, gold, candidates = _pooled(number_units(batch, self.level), scores, gold)
+            scores, gold, candidates = _pool_units(number_units(batch, self.level), scores, gold)
         scores = scores.abs() if self.absolute else scores
         scores = scores.masked_fill(~candidates, -torch.inf)
         order = ranks(scores, candidates).argsort(dim=1)
-        return Ranked(*(each.gather(1, order) for each in (scores, gold, candidates)))
+        return RankedUnits(*(each.gather(1, order) for each in (scores, gold, candidates)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +86,13 @@ class Auc(Plausibility):
         needs_rationale=True, label="AUC",
     )  # fmt: skip
 
-    def value(self, ranked: Ranked) -> Tensor:
+    def value(self, rank_units: RankedUnits) -> Tensor:
         """Mann and Whitney's statistic, over groups of equal scores."""
-        first, last = _ties(ranked.scores)
-        negatives = _counted(ranked.candidates & ~ranked.gold)
+        first, last = _find_ties(rank_units.scores)
+        negatives = _count_before(rank_units.candidates & ~rank_units.gold)
         ahead, level = negatives.gather(1, first), negatives.gather(1, last + 1)
-        behind = (negatives[:, -1:] - (ahead + level) / 2) * ranked.gold
-        return behind.sum(1) / (ranked.gold.sum(1) * negatives[:, -1])
+        behind = (negatives[:, -1:] - (ahead + level) / 2) * rank_units.gold
+        return behind.sum(1) / (rank_units.gold.sum(1) * negatives[:, -1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +104,11 @@ class AveragePrecision(Plausibility):
         bounds=(0, 1), needs_rationale=True, label="Average precision",
     )  # fmt: skip
 
-    def value(self, ranked: Ranked) -> Tensor:
+    def value(self, rank_units: RankedUnits) -> Tensor:
         """Precision at the end of each marked unit's group."""
-        _, last = _ties(ranked.scores)
-        precision = _counted(ranked.gold).gather(1, last + 1) / (last + 1)
-        return (precision * ranked.gold).sum(1) / ranked.gold.sum(1)
+        _, last = _find_ties(rank_units.scores)
+        precision = _count_before(rank_units.gold).gather(1, last + 1) / (last + 1)
+        return (precision * rank_units.gold).sum(1) / rank_units.gold.sum(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +120,10 @@ class RecallAtK(Plausibility):
         needs_rationale=True, label="Recall@k",
     )  # fmt: skip
 
-    def value(self, ranked: Ranked) -> Tensor:
+    def value(self, rank_units: RankedUnits) -> Tensor:
         """The number of marked units among the first G, divided by G."""
-        size = ranked.gold.sum(1)
-        return _hits(ranked.gold, size) / size
+        size = rank_units.gold.sum(1)
+        return _count_hits(rank_units.gold, size) / size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +135,10 @@ class NeedleRank(Plausibility):
         bounds=(1, None), needs_rationale=True,
     )  # fmt: skip
 
-    def value(self, ranked: Ranked) -> Tensor:
+    def value(self, rank_units: RankedUnits) -> Tensor:
         """The middle of the group of equal scores that the first marked unit is in."""
-        first, last = _ties(ranked.scores)
-        best = ranked.gold.long().argmax(1, keepdim=True)
+        first, last = _find_ties(rank_units.scores)
+        best = rank_units.gold.long().argmax(1, keepdim=True)
         return 1 + (first.gather(1, best) + last.gather(1, best))[:, 0] / 2
 
 
@@ -161,25 +159,25 @@ class TokenF1(Plausibility):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.k is not None and self.k < 1:
-            checked_fractions((self.k,))
+            check_fractions((self.k,))
 
-    def value(self, ranked: Ranked) -> Tensor:
+    def value(self, rank_units: RankedUnits) -> Tensor:
         """2 · hits / (chosen + marked)."""
-        hits, size = self.counts(ranked)
+        hits, size = self.count_hits(rank_units)
         return 2 * hits / size
 
-    def counts(self, ranked: Ranked) -> tuple[Tensor, Tensor]:
+    def count_hits(self, rank_units: RankedUnits) -> tuple[Tensor, Tensor]:
         """Hits [B], and units that were chosen or marked [B], those that were both twice."""
-        marked, count = ranked.gold.sum(1), ranked.candidates.sum(1)
+        marked, count = rank_units.gold.sum(1), rank_units.candidates.sum(1)
         size = marked if self.k is None else self._size(count, self.k)
-        return _hits(ranked.gold, size), size + marked
+        return _count_hits(rank_units.gold, size), size + marked
 
     @staticmethod
     def _size(count: Tensor, k: float) -> Tensor:
-        return sizes(count, (k,))[0] if k < 1 else count.clamp(max=int(k))
+        return fractions_to_counts(count, (k,))[0] if k < 1 else count.clamp(max=int(k))
 
 
-def _pooled(unit: Tensor, scores: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _pool_units(unit: Tensor, scores: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Scores, marks and existence [B, U] of units, from those of positions [B, L]."""
     index, inside = unit.clamp(min=0), unit >= 0
     zeros = scores.new_zeros(len(unit), int(index.max()) + 1)
@@ -187,7 +185,7 @@ def _pooled(unit: Tensor, scores: Tensor, gold: Tensor) -> tuple[Tensor, Tensor,
     return summed, marks > 0, tokens > 0
 
 
-def _ties(scores: Tensor) -> tuple[Tensor, Tensor]:
+def _find_ties(scores: Tensor) -> tuple[Tensor, Tensor]:
     """[B, U] Where the group of equal scores around each place of the sorted scores begins, and its last place."""
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
     changes = scores[:, 1:] != scores[:, :-1]
@@ -197,11 +195,11 @@ def _ties(scores: Tensor) -> tuple[Tensor, Tensor]:
     return first, last
 
 
-def _counted(which: Tensor) -> Tensor:
+def _count_before(which: Tensor) -> Tensor:
     """[B, U + 1] How many come before each place, in float64; the last entry counts all."""
     return torch.nn.functional.pad(which.cumsum(1), (1, 0)).double()
 
 
-def _hits(gold: Tensor, size: Tensor) -> Tensor:
+def _count_hits(gold: Tensor, size: Tensor) -> Tensor:
     """[B] Marked units among the first `size` [B]."""
-    return _counted(gold).gather(1, size[:, None]).squeeze(1)
+    return _count_before(gold).gather(1, size[:, None]).squeeze(1)

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Similarity:
+class ModelSimilarity:
     """How alike M models' attributions of the same E examples are: `values` [M, M, E], NaN where undefined."""
 
     names: Sequence[str]
@@ -36,7 +36,7 @@ class Similarity:
         """[M, M] means over examples, as the papers print them."""
         return pd.DataFrame(np.nanmean(self.values, 2), index=list(self.names), columns=list(self.names))
 
-    def between(self, one: Sequence[str], other: Sequence[str] | None = None) -> Floats:
+    def mean_over_pairs(self, one: Sequence[str], other: Sequence[str] | None = None) -> Floats:
         """Each example's mean over the pairs of different models, both of `one` or the second of `other`: [E].
 
         Over trained models it is their DIT; of trained models with an untrained one their UIT.
@@ -55,7 +55,7 @@ class Similarity:
         return means
 
 
-def consistency(
+def model_consistency(
     models: Mapping[str, ExplainedModel | Callable[[], ExplainedModel]],
     examples: Any,
     method: str | Explainer = "scaled_attention",
@@ -63,7 +63,7 @@ def consistency(
     *,
     fraction: float = 0.25,
     **options: Any,
-) -> Similarity:
+) -> ModelSimilarity:
     """The Jaccard similarity of what several models' attributions put first.
 
     Args:
@@ -81,7 +81,7 @@ def consistency(
     for source in models.values():
         model = source if isinstance(source, ExplainedModel) else source()
         found.append(list(attribute(model, examples, method, target, **options)))
-    return Similarity(tuple(models), jaccard_matrix(found, fraction))
+    return ModelSimilarity(tuple(models), jaccard_matrix(found, fraction))
 
 
 def jaccard_matrix(attributions: Sequence[Sequence[Attribution]], fraction: float = 0.25) -> Floats:

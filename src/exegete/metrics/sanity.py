@@ -48,7 +48,7 @@ class Cascade:
         return means
 
 
-def cascade(
+def randomise_cascade(
     model: ExplainedModel,
     examples: Any,
     method: str | Explainer,
@@ -74,27 +74,27 @@ def cascade(
         ExegeteError: an architecture whose layers are not known.
     """
     trained = list(attribute(model, examples, method, **options))
-    stages, values = ["trained"], [similarities(trained, trained, absolute=absolute)]
-    for stage, copy in forgetting(model, seed):
+    stages, values = ["trained"], [rank_correlations(trained, trained, absolute=absolute)]
+    for stage, copy in randomise_stages(model, seed):
         targets = [item.target for item in trained]
         found = attribute(copy, examples, method, targets, **options)
         stages.append(stage)
-        values.append(similarities(trained, list(found), absolute=absolute))
+        values.append(rank_correlations(trained, list(found), absolute=absolute))
     return Cascade(tuple(stages), np.array(values))
 
 
-def forgetting(model: ExplainedModel, seed: int = 0) -> Iterator[tuple[str, ExplainedModel]]:
+def randomise_stages(model: ExplainedModel, seed: int = 0) -> Iterator[tuple[str, ExplainedModel]]:
     """One copy again and again, each time with one more random part: head, last to first layer, embeddings."""
     copy = deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
-    for stage, weights in _parts(copy):
+    for stage, weights in _group_weights(copy):
         with torch.no_grad():
             for weight in weights:
                 _randomise(weight, generator)
         yield stage, copy
 
 
-def similarities(one: Sequence[Attribution], other: Sequence[Attribution], *, absolute: bool = False) -> Floats:
+def rank_correlations(one: Sequence[Attribution], other: Sequence[Attribution], *, absolute: bool = False) -> Floats:
     """[E] Spearman's ρ of two models' scores for the same examples, special tokens aside; NaN where one is constant."""
     found = []
     for left, right in zip(one, other, strict=True):
@@ -106,7 +106,7 @@ def similarities(one: Sequence[Attribution], other: Sequence[Attribution], *, ab
     return np.array(found, dtype=np.float64)
 
 
-def cascade_figure(cascades: Mapping[str, Cascade]) -> Figure:
+def plot_cascades(cascades: Mapping[str, Cascade]) -> Figure:
     """A line for each method: mean similarity by what was lost last, its deviation over examples as a band."""
     curves = []
     for name, each in cascades.items():
@@ -116,7 +116,7 @@ def cascade_figure(cascades: Mapping[str, Cascade]) -> Figure:
     return plot_curves(curves)
 
 
-def _parts(model: ExplainedModel) -> list[tuple[str, list[nn.Parameter]]]:
+def _group_weights(model: ExplainedModel) -> list[tuple[str, list[nn.Parameter]]]:
     """The model's weights from the answer down."""
     inner = list(dict.fromkeys(get_layers(model.model)))
     owner = {id(weight): number for number, layer in enumerate(inner, 1) for weight in layer.parameters()}

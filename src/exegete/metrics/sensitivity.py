@@ -63,7 +63,7 @@ def max_sensitivity(
     still = chosen.attribute(model, batch, explained).double()
     farthest = torch.zeros(len(batch), dtype=torch.float64, device=batch.device)
     for sample in range(samples):
-        with _words_moved(model, radius, f"{seed} {sample}"):
+        with _perturb_vocabulary(model, radius, f"{seed} {sample}"):
             moved = chosen.attribute(model, batch, explained).double()
         farthest = torch.maximum(farthest, (moved - still).norm(dim=1))
     size = still.norm(dim=1)
@@ -96,19 +96,21 @@ def input_consistency(
     rows = [
         {name: value for name, value in example_to_row(example).items() if name != "rationale"} for example in examples
     ]
-    found = [_versions(row["text"], versions, kinds, seed) for row in rows]
+    found = [_draw_versions(row["text"], versions, kinds, seed) for row in rows]
     texts = [row | {"text": text} for row, each in zip(rows, found, strict=True) for _, text in each]
     clean = attribute(model, rows, method)
     changed = iter(attribute(model, texts, method) if texts else ())
     values = []
     for item, each in zip(clean, found, strict=True):
         others = [(swap, next(changed)) for swap, _ in each]
-        alike = [_alike(item, other, swap, fraction) for swap, other in others if other.prediction == item.prediction]
+        alike = [
+            _compare_words(item, other, swap, fraction) for swap, other in others if other.prediction == item.prediction
+        ]
         values.append(float(np.mean(alike)) if alike else float("nan"))
     return np.asarray(values)
 
 
-def _versions(text: str, count: int, kinds: Sequence[str] | None, seed: int) -> list[tuple[Swap, str]]:
+def _draw_versions(text: str, count: int, kinds: Sequence[str] | None, seed: int) -> list[tuple[Swap, str]]:
     """So many texts with one swap each, drawn by (seed, text)."""
     found = swaps(text, kinds=kinds, choices=count, seed=seed)
     moves = [(number, word) for number, swap in enumerate(found) for word in swap.choices]
@@ -116,15 +118,15 @@ def _versions(text: str, count: int, kinds: Sequence[str] | None, seed: int) -> 
     return [(found[number], applied(text, found, {number: word})) for number, word in drawn]
 
 
-def _alike(one: Attribution, other: Attribution, swap: Swap, fraction: float) -> float:
+def _compare_words(one: Attribution, other: Attribution, swap: Swap, fraction: float) -> float:
     """Jaccard similarity over the words outside a swap, which stand in the same order on both sides."""
     grown = len(other.texts[0]) - len(one.texts[0])
-    stays = [_outside(item, swap.start, swap.end + more) for item, more in ((one, 0), (other, grown))]
+    stays = [_scores_outside(item, swap.start, swap.end + more) for item, more in ((one, 0), (other, grown))]
     size = min(map(len, stays))
     return jaccard(stays[0][:size], stays[1][:size], fraction)
 
 
-def _outside(item: Attribution, start: int, end: int) -> NDArray[np.float64]:
+def _scores_outside(item: Attribution, start: int, end: int) -> NDArray[np.float64]:
     """Scores of the words that do not overlap the characters `start` to `end` of the first text."""
     spans = [(word.start, word.end) for word in words_of(item.texts[0])]
     first = [score for score, (side, *_) in zip(item.word_scores, item.word_spans, strict=True) if side == 0]
@@ -134,13 +136,13 @@ def _outside(item: Attribution, start: int, end: int) -> NDArray[np.float64]:
 
 
 @contextmanager
-def _words_moved(model: ExplainedModel, radius: float, draw: str) -> Iterator[None]:
+def _perturb_vocabulary(model: ExplainedModel, radius: float, draw: str) -> Iterator[None]:
     """Inside the block every word vector is another one, at most `radius` away; what was remembered does not count."""
     special = torch.tensor(sorted(model.special_ids | {model.pad_id, model.mask_id}), device=model.device)
 
     def shift(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         ids, where = inputs[0].unique(return_inverse=True)
-        rows = [_direction(draw, number, output.shape[-1]) for number in ids.tolist()]
+        rows = [_draw_direction(draw, number, output.shape[-1]) for number in ids.tolist()]
         moves = radius * torch.stack(rows).to(output)
         moves[torch.isin(ids, special)] = 0
         return output + moves[where]
@@ -153,7 +155,7 @@ def _words_moved(model: ExplainedModel, radius: float, draw: str) -> Iterator[No
             model.perturbation_cache = remembered
 
 
-def _direction(draw: str, token: int, width: int) -> Tensor:
+def _draw_direction(draw: str, token: int, width: int) -> Tensor:
     """Uniform in [-1, 1], decided by the draw and the token alone."""
     seed = Dice("direction", draw, token).below(1 << 46)
     return 2 * torch.rand(width, generator=torch.Generator().manual_seed(seed)) - 1

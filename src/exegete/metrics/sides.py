@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
-from exegete.metrics.plausibility import Auc, Ranked
+from exegete.metrics.plausibility import Auc, RankedUnits
 from exegete.models import Batch
 
 
@@ -34,13 +34,13 @@ class SideAuc(Auc):
         if self.specials:
             raise ExegeteError("special tokens belong to neither text of a pair: leave specials=False")
 
-    def ranked(self, batch: Batch, rationale: Tensor, attribution: Tensor) -> Ranked:
+    def rank_units(self, batch: Batch, rationale: Tensor, attribution: Tensor) -> RankedUnits:
         """See `Plausibility`; only this text's units are candidates."""
-        own = replace(batch, content=batch.content & of_side(batch, self.side - 1))
-        return super().ranked(own, rationale, attribution)
+        own = replace(batch, content=batch.content & side_mask(batch, self.side - 1))
+        return super().rank_units(own, rationale, attribution)
 
 
-def of_side(batch: Batch, side: int) -> Tensor:
+def side_mask(batch: Batch, side: int) -> Tensor:
     """[B, L] Which positions belong to the text number `side`.
 
     Raises:

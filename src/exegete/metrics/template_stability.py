@@ -56,12 +56,16 @@ def template_stability(
     rows = [prompt_to_row(example) for example in examples]
     plain = attribute(model, rows, method, unit=unit)
     said = [model.tokenizer.convert_tokens_to_ids(list(item.exchange.tokens)) for item in plain]
-    asked = [_around(row, each) | {"response": ids} for row, ids in zip(rows, said, strict=True) for each in templates]
+    asked = [
+        _apply_template(row, each) | {"response": ids}
+        for row, ids in zip(rows, said, strict=True)
+        for each in templates
+    ]
     others = iter(attribute(model, asked, method, unit=unit))
-    return np.asarray([np.mean([_alike(item, next(others)) for _ in templates]) for item in plain])
+    return np.asarray([np.mean([_correlate_sources(item, next(others)) for _ in templates]) for item in plain])
 
 
-def _around(row: Mapping[str, Any], template: str) -> dict[str, Any]:
+def _apply_template(row: Mapping[str, Any], template: str) -> dict[str, Any]:
     """The row with a template around its prompt, or around what the user said last."""
     if row.get("messages") is None:
         return {**row, "prompt": template.replace(PROMPT, row["prompt"])}
@@ -71,11 +75,11 @@ def _around(row: Mapping[str, Any], template: str) -> dict[str, Any]:
     return {**row, "messages": messages}
 
 
-def _alike(one: GeneratedAttribution, other: GeneratedAttribution) -> float:
-    return kendall_tau(*(_of_sources(item) for item in (one, other)))
+def _correlate_sources(one: GeneratedAttribution, other: GeneratedAttribution) -> float:
+    return kendall_tau(*(_source_scores(item) for item in (one, other)))
 
 
-def _of_sources(item: GeneratedAttribution) -> NDArray[np.float32]:
+def _source_scores(item: GeneratedAttribution) -> NDArray[np.float32]:
     inside = [item.exchange.is_source[text] for text, *_ in item.unit_spans]
     scores: NDArray[np.float32] = item.scores.sum(0)[inside]
     return scores

@@ -13,7 +13,7 @@ from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.explainers.gradients.input_x_gradient import InputXGradient
-from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
+from exegete.explainers.perturbation.context_cite import ContextCite, default_granularity
 from exegete.explainers.units import number_units, sum_by_unit
 from exegete.models import Batch
 from exegete.models.perturbation.run import RemovalMethod
@@ -104,7 +104,7 @@ class AblationFidelity(Explained):
 
     def _units(self, batch: Batch) -> Tensor:
         removable = replace(batch, content=batch.erasable)
-        return number_units(removable, self.granularity or usual_units(removable))
+        return number_units(removable, self.granularity or default_granularity(removable))
 
     def _measured(self, step: Step, target: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
         """Sets [B, M, U] of units [B, L] and the answers [B, M] to them, new or some epochs old."""
@@ -114,7 +114,7 @@ class AblationFidelity(Explained):
             sets = self._drawn(step.context, batch, target, (asked.amax(1) + 1).tolist())
             there = pad_sequence([own.T for own in sets], batch_first=True).permute(2, 0, 1).to(batch.device)
             with torch.no_grad(), step.model.evaluation_mode():
-                found = self._ablated.answers(step.model, batch, target, there, asked).clamp(min=LOWEST)
+                found = self._ablated.evaluate_masks(step.model, batch, target, there, asked).clamp(min=LOWEST)
             rows = zip(sets, found.T.cpu(), strict=True)
             return [torch.cat([own.to(each), each[:, None]], 1).flatten() for own, each in rows]
 

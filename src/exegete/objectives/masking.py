@@ -90,7 +90,7 @@ class MaskSparsity(Objective):
         return losses.sparsity(step.scores, step.own_content, self.form).mean()
 
 
-def masking_objectives(weights: losses.Weights) -> tuple[Objective, ...]:
+def masking_objectives(weights: losses.MaskWeights) -> tuple[Objective, ...]:
     """The three terms with these weights, those of weight 0 too: their figures are worth seeing."""
     return (
         PredictionPreservation(weights.preservation),

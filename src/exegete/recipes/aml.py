@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from datasets import Dataset
 
 from exegete.errors import ExegeteError
-from exegete.explainers.attributive_masking.losses import Inverse, Sparsity, Weights
+from exegete.explainers.attributive_masking.losses import Inverse, MaskWeights, Sparsity
 from exegete.explainers.attributive_masking.modes import Mode
 from exegete.explainers.attributive_masking.retokenization import Aggregation
 from exegete.metrics import METRICS, PRESETS
@@ -45,8 +45,8 @@ class Aml(Recipe):
     """
 
     selection: str
-    weights: Weights | None
-    forms: Weights
+    weights: MaskWeights | None
+    forms: MaskWeights
     search: WeightSearch
     backbone: str | None = None
     choices: Mapping[str, Any] = field(default_factory=dict)
@@ -102,7 +102,7 @@ def aml(
     Example: exegete train aml --model runs/sst --data sst:data/sst --metric aopc_comprehensiveness
     --output-dir runs/aml
     """
-    forms = Weights(inverse_form=inverse_form, sparsity_form=sparsity_form)
+    forms = MaskWeights(inverse_form=inverse_form, sparsity_form=sparsity_form)
     given = {"preservation": preservation_weight, "sparsity": sparsity_weight, "inverse": inverse_weight}
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if storage is not None and trials is None:

@@ -12,8 +12,8 @@ from datasets import Dataset
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.learned.attention_to_source import AttentionToSource
+from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
-from exegete.explainers.learned.learned import Fitted
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.models.perturbation.run import RemovalMethod
 from exegete.recipes.base import Recipe
@@ -23,7 +23,7 @@ from exegete.training.ablation_effects import Fit, train_source_attention
 from exegete.training.loop.starting_model import Source
 
 Learner = Literal["attention_to_source", "hidden_state_probe"]
-LEARNERS: Mapping[str, type[Fitted]] = {
+LEARNERS: Mapping[str, type[FittedExplainer]] = {
     "attention_to_source": AttentionToSource,
     "hidden_state_probe": HiddenStateProbe,
 }
@@ -59,7 +59,7 @@ class At2(Recipe):
             raise ExegeteError("at2 fits in so many steps as it is told: early stopping does not apply")
         fit = Fit(given["max_steps"], given["learning_rate"], given["per_device_train_batch_size"])
         explained = explained_model(self.name, model, options, self.task)
-        learner = LEARNERS[self.learner].untrained(explained)
+        learner = LEARNERS[self.learner].for_model(explained)
         return train_source_attention(explained, train, dev, folder, self.ablated, fit, options, learner)
 
 

@@ -13,8 +13,8 @@ from torch import nn
 from exegete.data.granularity import Granularity
 from exegete.explainers import Explainer, explainer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
-from exegete.explainers.learned.citation import Citation
-from exegete.explainers.perturbation.context_cite import usual_units
+from exegete.explainers.learned.trained_citation import TrainedCitation
+from exegete.explainers.perturbation.context_cite import default_granularity
 from exegete.models import ExplainedModel
 from exegete.models.perturbation.run import RemovalMethod
 from exegete.objectives import AblationFidelity, CrossEntropy, KlToOriginal, Objective
@@ -45,7 +45,7 @@ class Cite(Lora):
         """Trains, with adapters as `Lora`; then chooses how sparse citations are, and calibrates what they promise."""
         run = super().run if self.rank else super(Lora, self).run
         result = run(model, train, dev, folder, options)
-        if result.finished and not (result.reused and (folder / Citation.card.name).is_dir()):
+        if result.finished and not (result.reused and (folder / TrainedCitation.card.name).is_dir()):
             self._calibrate(result, train, dev)
         return result
 
@@ -53,15 +53,15 @@ class Cite(Lora):
         model, how = result.model, self.fidelity.perturbation
         method = explainer(f"{LEARNED}:{result.folder}" if self.citation == LEARNED else self.citation)
         method = method.to(model.device) if isinstance(method, nn.Module) else method
-        unit = self._unit(train) or usual_units(model.encode([train[0]]))
-        found = Citation(
+        unit = self._unit(train) or default_granularity(model.encode([train[0]]))
+        found = TrainedCitation(
             method, unit, threshold(model, method, list(train.take(min(CHOSEN_ON, len(train)))), unit, how)
         )
         if not are_exchanges(dev):
             found.save_pretrained(result.folder, self.citation)
             return
         prompts = [measured(model, found, row, how) for row in dev]
-        kept = replace(found, promise=promise(prompts, self.alpha))
+        kept = replace(found, lower_bound=promise(prompts, self.alpha))
         kept.save_pretrained(result.folder, self.citation, coverage=coverage(prompts, self.alpha))
 
     def _unit(self, data: Dataset) -> Granularity | None:
@@ -72,7 +72,7 @@ class Cite(Lora):
         if self.rank:
             with_lora(model, self.rank, 2 * self.rank)
         learned = self.citation == LEARNED
-        made: Explainer = AttentionToSource.untrained(model) if learned else explainer(self.citation)
+        made: Explainer = AttentionToSource.for_model(model) if learned else explainer(self.citation)
         fidelity = replace(self.fidelity, explainer=made, granularity=self._unit(train))
         return [CrossEntropy(), fidelity, *([KlToOriginal(self.drift)] if self.drift else [])]
 

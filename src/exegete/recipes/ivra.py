@@ -116,7 +116,7 @@ class Ivra(Recipe):
             ExegeteError: a student with another vocabulary.
         """
         student = self._student(model, train, seed)
-        explainer = InterpretableAttention.untrained(model, **self.attention).to(model.device)
+        explainer = InterpretableAttention.for_model(model, **self.attention).to(model.device)
         if explainer.mix == "literal" and explainer.normaliser == "softmax":
             explainer.calibrate(model, model.encode(list(train.select(range(min(CALIBRATION_ROWS, len(train)))))))
         if not self.train_model:

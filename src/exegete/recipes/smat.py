@@ -13,7 +13,7 @@ from datasets import Dataset
 
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.learned.learned import CONFIG
+from exegete.explainers.learned.base import CONFIG
 from exegete.explainers.learned.parameterised_attention import Normaliser
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe

@@ -31,7 +31,7 @@ class MetricContract:
     def test_a_value_an_example_within_the_bounds(self, metric: Metric, model: ExplainedModel) -> None:
         """[B] values under the metric's id, inside what its card says."""
         batch = model.encode(texts())
-        found = metric.judge(model, batch, explainer("random").attribute(model, batch))
+        found = metric.evaluate(model, batch, explainer("random").attribute(model, batch))
         assert metric.name in found
         low, high = metric.card.bounds
         for values in found.values():
@@ -44,16 +44,16 @@ class MetricContract:
         """Padding changes nothing, and neighbours only where the metric compares examples with each other."""
         batch = model.encode(texts())
         scores = explainer("random").attribute(model, batch)
-        together = metric.judge(model, batch, scores)[metric.name]
+        together = metric.evaluate(model, batch, scores)[metric.name]
         for row in range(0 if metric.compares_examples else len(batch)):
             single = alone(batch, row)
-            value = metric.judge(model, single, scores[row : row + 1, : single.length])[metric.name]
+            value = metric.evaluate(model, single, scores[row : row + 1, : single.length])[metric.name]
             torch.testing.assert_close(together[row : row + 1], value, rtol=1e-4, atol=self.tolerance, equal_nan=True)
         order = batch.attended.sum(1).argsort()[:2]
         padded = batch.select(order)
         short, columns = padded.trim_padding()
         wide, narrow = (
-            metric.judge(model, each, scores[order, columns][:, : each.length] if each is short else scores[order])
+            metric.evaluate(model, each, scores[order, columns][:, : each.length] if each is short else scores[order])
             for each in (padded, short)
         )
         torch.testing.assert_close(
@@ -66,7 +66,7 @@ class MetricContract:
         scores = explainer("random").attribute(model, batch)
         broken = scores.clone()
         broken[0, batch.content[0].long().argmax()] = torch.nan
-        values = metric.judge(model, batch, broken)[metric.name]
-        others = metric.judge(model, batch.select([1, 2]), scores[1:])[metric.name]
+        values = metric.evaluate(model, batch, broken)[metric.name]
+        others = metric.evaluate(model, batch.select([1, 2]), scores[1:])[metric.name]
         assert values[0].isnan()
         torch.testing.assert_close(values[1:], others, rtol=1e-4, atol=self.tolerance, equal_nan=True)

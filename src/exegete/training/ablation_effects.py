@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from exegete.data.provenance import data_digest, digest, plain, write_json
 from exegete.explainers.attribute_examples import make_batches
-from exegete.explainers.learned.learned import Fitted
+from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.models import Batch, ExplainedModel
 from exegete.models.loading.digest import digest_processor, digest_weights
@@ -47,7 +47,7 @@ def train_source_attention(
     ablated: ContextCite,
     fit: Fit,
     options: RunOptions,
-    learner: Fitted,
+    learner: FittedExplainer,
 ) -> TrainResult:
     """Fits `learner` to a model's ablations, into a folder for `exegete.explainer("ID:FOLDER")`.
 
@@ -77,7 +77,7 @@ def train_source_attention(
         mean = torch.full_like(found, 1 / len(found))
         metrics = {"correlation": _correlation(unseen, found), "correlation_of_mean": _correlation(unseen, mean)}
         unnamed = run.unnamed
-        learner.take(found)
+        learner.set_coefficients(found)
         learner.save_pretrained(unnamed)
         write_json(unnamed / HISTORY, {"history": [{"train_correlation": _correlation(seen, found)}]})
         run.finish(unnamed, metrics)
@@ -95,7 +95,7 @@ def _kept(run: Run, *, resume: bool) -> Path:
 
 
 def _measure(
-    learner: Fitted,
+    learner: FittedExplainer,
     model: ExplainedModel,
     data: Dataset,
     ablated: ContextCite,
@@ -146,7 +146,7 @@ def _resolved(
     ablated: ContextCite,
     fit: Fit,
     options: RunOptions,
-    learner: Fitted,
+    learner: FittedExplainer,
 ) -> Mapping[str, Any]:
     """All that the outcome depends on."""
     return {

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from exegete.data.granularity import Granularity
 from exegete.explainers import Explainer
-from exegete.explainers.learned.citation import Citation, sparsified
-from exegete.explainers.learned.promise import Promise, shares
+from exegete.explainers.learned.conformal import ConformalLowerBound, shares
+from exegete.explainers.learned.trained_citation import TrainedCitation, sparsify
 from exegete.explainers.perturbation.coalitions import coalition_values
-from exegete.explainers.perturbation.context_cite import numbered_sets
+from exegete.explainers.perturbation.context_cite import batch_ablation_masks
 from exegete.explainers.units import number_units, sum_by_unit
-from exegete.metrics.faithfulness.ablation import finite, lds, on_the_log_scale
+from exegete.metrics.faithfulness.ablation import compute_lds, replace_infinite, with_log_output
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.run import RemovalMethod
 
@@ -44,22 +44,22 @@ def threshold(
     model: ExplainedModel, method: Explainer, rows: Sequence[Row], unit: Granularity, how: RemovalMethod
 ) -> float | None:
     """Which share of the largest score units need, by the mean LDS on training rows; None: no score is dropped."""
-    asked, found = on_the_log_scale(model), []
+    asked, found = with_log_output(model), []
     for row in rows[:CHOSEN_ON]:
         batch = model.encode([row])
         number, target = number_units(replace(batch, content=batch.erasable), unit), model.resolve_target(batch)
-        there = numbered_sets(SETS, number.amax(1) + 1, seed=FIRST_SET)
-        answers = finite(coalition_values(asked, batch, target, there, number, how)).double()
+        there = batch_ablation_masks(SETS, number.amax(1) + 1, seed=FIRST_SET)
+        answers = replace_infinite(coalition_values(asked, batch, target, there, number, how)).double()
         scores = sum_by_unit(method.attribute(model, batch, target), number).double()
-        choices = [scores, *(sparsified(scores, share) for share in THRESHOLDS)]
-        found.append([float(lds(each, there, answers)) for each in choices])
+        choices = [scores, *(sparsify(scores, share) for share in THRESHOLDS)]
+        found.append([float(compute_lds(each, there, answers)) for each in choices])
     means = np.nan_to_num(np.array(found)).mean(0)
     best = int(means.argmax())
     return THRESHOLDS[best - 1] if best else None
 
 
 @torch.no_grad()
-def measured(model: ExplainedModel, citation: Citation, row: Row, how: RemovalMethod) -> Measured:
+def measured(model: ExplainedModel, citation: TrainedCitation, row: Row, how: RemovalMethod) -> Measured:
     """Cites every sentence of a row's response, and takes away each source in turn."""
     batch = model.encode([{name: value for name, value in row.items() if name != "kind"}])
     targets, number = sentences(batch), number_units(batch, citation.unit)
@@ -67,8 +67,8 @@ def measured(model: ExplainedModel, citation: Citation, row: Row, how: RemovalMe
     one_gone = ~torch.eye(int(number.max()) + 1, dtype=torch.bool, device=batch.device)
     there = torch.cat([one_gone.new_ones(1, len(one_gone)), one_gone])[:, None]
     with model.cache_perturbed():
-        asked = on_the_log_scale(model)
-        answers = [finite(coalition_values(asked, batch, each, there, number, how))[:, 0] for each in targets]
+        asked = with_log_output(model)
+        answers = [replace_infinite(coalition_values(asked, batch, each, there, number, how))[:, 0] for each in targets]
     falls = [own[0] - own[1:] for own in answers]
     return Measured(_array(scores), _array(falls), str(row.get("kind") or ""))
 
@@ -79,9 +79,9 @@ def sentences(batch: Batch) -> Tensor:
     return torch.tensor(exchange.spans("sentences"), device=batch.device)[:, None]
 
 
-def promise(found: Sequence[Measured], alpha: float) -> Promise:
+def promise(found: Sequence[Measured], alpha: float) -> ConformalLowerBound:
     """Calibrated on prompts that the model was not trained on."""
-    return Promise.calibrated([each.scores for each in found], [each.falls for each in found], alpha)
+    return ConformalLowerBound.calibrate([each.scores for each in found], [each.falls for each in found], alpha)
 
 
 def coverage(found: Sequence[Measured], alpha: float) -> dict[str, Any]:
@@ -91,9 +91,10 @@ def coverage(found: Sequence[Measured], alpha: float) -> dict[str, Any]:
     prompts, and for each kind of them.
     """
     halves = (found[::2], found[1::2])
-    judged = [
-        (each, promise(other, alpha).bounds(each.scores)) for half, other in (halves, halves[::-1]) for each in half
-    ]
+    judged = []
+    for half, other in (halves, halves[::-1]):
+        bound = promise(other, alpha)
+        judged += [(each, bound.lower_bounds(each.scores)) for each in half]
     kinds = sorted({each.kind for each in found if each.kind})
     return {kind or "all": held([pair for pair in judged if kind in ("", pair[0].kind)]) for kind in ["", *kinds]}
 

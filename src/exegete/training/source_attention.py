@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from exegete.explainers.learned.learned import Fitted
-from exegete.explainers.perturbation.context_cite import ContextCite, usual_units
+from exegete.explainers.learned.base import FittedExplainer
+from exegete.explainers.perturbation.context_cite import ContextCite, default_granularity
 from exegete.explainers.units import number_units
 from exegete.models import Batch, ExplainedModel
 from exegete.models.rank_correlation import compute_pearson
@@ -33,22 +33,22 @@ class Effects(NamedTuple):
 
 @torch.no_grad()
 def measured(
-    learner: Fitted, model: ExplainedModel, batch: Batch, ablated: ContextCite, targets: Sequence[Tensor] = ()
+    learner: FittedExplainer, model: ExplainedModel, batch: Batch, ablated: ContextCite, targets: Sequence[Tensor] = ()
 ) -> Effects:
     """The effects of ablations on each target of a batch; without targets on its predictions (whole responses).
 
     `learner` says what is measured of the units.
     """
     with model.evaluation_mode(), model.cache_perturbed():
-        unit = number_units(batch, ablated.granularity or usual_units(batch))
-        present = ablated.present(unit)
+        unit = number_units(batch, ablated.granularity or default_granularity(batch))
+        present = ablated.draw_masks(unit)
         signs = (2 * present.double() - 1).transpose(0, 1)
         outputs = model(batch, capture=learner.capture)
         asked, parts = replace(ablated, output=None), []
         for target in targets or [model.resolve_target(batch)]:
             shares = learner.features(model, batch, outputs, target, unit)
             shares = shares.to(torch.promote_types(shares.dtype, torch.float32))
-            answers = asked.answers(model, batch, target, present, unit)
+            answers = asked.evaluate_masks(model, batch, target, present, unit)
             parts.append(Effects(signs.to(shares) @ shares, answers.T.to(shares)))
     return Effects.together(parts)
 

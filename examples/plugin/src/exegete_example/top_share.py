@@ -25,9 +25,7 @@ class TopShare(Metric):
         if self.count < 1:
             raise ExegeteError(f"top_share: expected a count of at least 1, got {self.count}")
 
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
+    def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """See `Metric`; the model is not asked."""
         sizes = attribution.double().abs()  # [B, L], zero outside content
         top = sizes.topk(min(self.count, sizes.shape[1]), dim=1).values.sum(1)

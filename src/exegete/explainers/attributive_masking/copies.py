@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from exegete.errors import ExegeteError
 
 
-def side_by_side(
+def make_copies(
     network: nn.Module,
     count: int,
     rank: int = 0,
@@ -22,7 +22,7 @@ def side_by_side(
     """A network of the same form whose trainable layers hold `count` copies of their weights, one for each example.
 
     Trained on a sum of the examples' losses, every copy goes where it would go alone. Weights that require no gradient
-    stay the network's own; `copied_weights` are those that were copied.
+    stay the network's own; `copy_weights` are those that were copied.
 
     Args:
         network: what is copied; it stays as it is.
@@ -39,48 +39,48 @@ def side_by_side(
     copies = deepcopy(network, same | {id(left): other for left, other in (instead or {}).items()})
     for name, layer in list(copies.named_modules()):
         if any(weight.requires_grad for weight in layer.parameters(recurse=False)):
-            copied = _copied(layer, count, rank)
+            copied = _copy_layer(layer, count, rank)
             if copied is not layer:
                 copies.set_submodule(name, copied)
     return copies
 
 
-def copied_weights(copies: nn.Module) -> Iterator[nn.Parameter]:
-    """The weights [B, ...] of all copies in a network that `side_by_side` made."""
+def copy_weights(copies: nn.Module) -> Iterator[nn.Parameter]:
+    """The weights [B, ...] of all copies in a network that `make_copies` made."""
     for layer in copies.modules():
-        if isinstance(layer, _Copies):
+        if isinstance(layer, _CopiedLayer):
             yield from layer.parameters(recurse=False)
 
 
-def _copied(layer: nn.Module, count: int, rank: int) -> nn.Module:
+def _copy_layer(layer: nn.Module, count: int, rank: int) -> nn.Module:
     if isinstance(layer, nn.Linear):
-        return LowRankLinears(layer, count, rank) if rank else Linears(layer, count)
+        return BatchedLowRankLinear(layer, count, rank) if rank else BatchedLinear(layer, count)
     if isinstance(layer, nn.LayerNorm):
-        return layer if rank else LayerNorms(layer, count)
+        return layer if rank else BatchedLayerNorm(layer, count)
     raise ExegeteError(
         f"{type(layer).__name__} has weights that cannot be refined side by side: freeze it, or use another backbone"
     )
 
 
-class _Copies(nn.Module):
+class _CopiedLayer(nn.Module):
     """A layer in B copies."""
 
     @staticmethod
-    def stacked(weight: Tensor | None, count: int) -> nn.Parameter | None:
+    def stack_weight(weight: Tensor | None, count: int) -> nn.Parameter | None:
         """[B, ...] Copies of a weight."""
         if weight is None:
             return None
         return nn.Parameter(weight.detach().expand(count, *weight.shape).clone())
 
 
-class Linears(_Copies):
+class BatchedLinear(_CopiedLayer):
     """Linear layers side by side, one for each example: x_i W_i^T + b_i."""
 
     def __init__(self, layer: nn.Linear, count: int) -> None:
         super().__init__()
-        weight = self.stacked(layer.weight, count)
+        weight = self.stack_weight(layer.weight, count)
         assert weight is not None
-        self.weight, self.bias = weight, self.stacked(layer.bias, count)
+        self.weight, self.bias = weight, self.stack_weight(layer.bias, count)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[B, ..., out] from [B, ..., in]."""
@@ -90,7 +90,7 @@ class Linears(_Copies):
         return found.view(*inputs.shape[:-1], -1)
 
 
-class LowRankLinears(_Copies):
+class BatchedLowRankLinear(_CopiedLayer):
     """x_i (W + U_i V_i)^T + b_i with W as it was; the product is 0 at first."""
 
     def __init__(self, layer: nn.Linear, count: int, rank: int) -> None:
@@ -100,7 +100,7 @@ class LowRankLinears(_Copies):
         self.register_buffer("whole", layer.weight.detach(), persistent=False)
         self.down = nn.Parameter(drawn.expand(count, -1, -1).clone())
         self.up = nn.Parameter(layer.weight.new_zeros(count, rank, layer.out_features))
-        self.bias = self.stacked(layer.bias, count)
+        self.bias = self.stack_weight(layer.bias, count)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[B, ..., out] from [B, ..., in]."""
@@ -111,13 +111,13 @@ class LowRankLinears(_Copies):
         return found.view(*inputs.shape[:-1], -1)
 
 
-class LayerNorms(_Copies):
+class BatchedLayerNorm(_CopiedLayer):
     """Layer norm with gains and offsets of each example's own."""
 
     def __init__(self, layer: nn.LayerNorm, count: int) -> None:
         super().__init__()
         self.shape, self.eps = layer.normalized_shape, layer.eps
-        self.weight, self.bias = self.stacked(layer.weight, count), self.stacked(layer.bias, count)
+        self.weight, self.bias = self.stack_weight(layer.weight, count), self.stack_weight(layer.bias, count)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The shape of the inputs, [B, ..., d]."""

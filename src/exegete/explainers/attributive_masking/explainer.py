@@ -20,12 +20,12 @@ from exegete.data.hub import local_folder
 from exegete.data.provenance import plain
 from exegete.data.specs import parameters
 from exegete.errors import ExegeteError
-from exegete.explainers.attributive_masking.losses import Weights
+from exegete.explainers.attributive_masking.losses import MaskWeights
 from exegete.explainers.attributive_masking.modes import Mode, SoftMasking
-from exegete.explainers.attributive_masking.refinement import Refinement, refined
-from exegete.explainers.attributive_masking.retokenization import Aggregation, Retokenized, Retokenizer
+from exegete.explainers.attributive_masking.refinement import Refinement, refine_maps
+from exegete.explainers.attributive_masking.retokenization import Aggregation, RetokenizedBatch, Retokenizer
 from exegete.explainers.base import SinglePass
-from exegete.explainers.learned.learned import CONFIG, WEIGHTS, saved_config
+from exegete.explainers.learned.base import CONFIG, WEIGHTS, load_config
 from exegete.models import Batch, ExplainedModel, Outputs
 from exegete.models.loading.checkpoint import describe_load_errors
 from exegete.models.loading.digest import digest_weights
@@ -37,7 +37,7 @@ BACKBONE = "backbone"
 
 
 @dataclass(frozen=True)
-class Settings:
+class MaskingSettings:
     """The settings of a masking model besides its backbone.
 
     `classes`: of the answers it explains. `mode`, `predictor`: see `SoftMasking`. `aggregation`: of the scores of
@@ -50,7 +50,7 @@ class Settings:
     mode: Mode = "mask"
     predictor: str | None = None
     aggregation: Aggregation = "max"
-    weights: Weights = field(default_factory=Weights)
+    weights: MaskWeights = field(default_factory=MaskWeights)
     metric: str = "aopc_comprehensiveness"
     learning_rate: float = 4e-5
     nominal_steps: int = 20
@@ -88,7 +88,7 @@ class AttributiveMasking(nn.Module, SinglePass):
     )
 
     def __init__(
-        self, backbone: PreTrainedModel, tokenizer: Any, settings: Settings, refinement: Refinement | None = None
+        self, backbone: PreTrainedModel, tokenizer: Any, settings: MaskingSettings, refinement: Refinement | None = None
     ) -> None:
         super().__init__()
         self.settings, self.refinement = settings, refinement or Refinement()
@@ -98,7 +98,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         if reader.is_decoder:
             raise ExegeteError(f"the masking model reads in both directions: {type(backbone).__name__} does not")
         reader.requested_max_length = reader.max_length - 1
-        self.reader, self.read = reader, Retokenizer(reader)
+        self.reader, self.retokenize = reader, Retokenizer(reader)
         hidden, spread = int(backbone.config.hidden_size), float(getattr(backbone.config, "initializer_range", 0.02))
         width = int(cast("nn.Embedding", reader.embedding).embedding_dim)
         self.answers = nn.Parameter(torch.randn(settings.classes + 1, width) * spread)
@@ -119,7 +119,7 @@ class AttributiveMasking(nn.Module, SinglePass):
             backbone: the encoder it starts from, by folder, hub name or as a model (which is copied); default: a copy
                 of the explained model without its head, where that is an encoder.
             tokenizer: with a backbone that is a model, its tokenizer.
-            choices: see `Settings`.
+            choices: see `MaskingSettings`.
 
         Raises:
             ExegeteError: a model that is no classifier of texts, or nothing to start from.
@@ -131,12 +131,12 @@ class AttributiveMasking(nn.Module, SinglePass):
                     "decoders and adapted models are explained by an encoder: give one as backbone, as roberta-base"
                 )
             backbone, tokenizer = model.model.base_model, model.tokenizer
-        encoder, tokenizer = _encoder(backbone, tokenizer)
-        settings = Settings(
+        encoder, tokenizer = _load_encoder(backbone, tokenizer)
+        settings = MaskingSettings(
             classes=len(model.labels), masked_width=int(cast("nn.Embedding", model.embedding).embedding_dim), **choices
         )
         made = cls(encoder.to(torch.float32), tokenizer, settings).to(model.device)
-        made.masking.start(model)
+        made.masking.set_learned_embedding(model)
         return made.eval()
 
     @property
@@ -159,27 +159,27 @@ class AttributiveMasking(nn.Module, SinglePass):
 
     # -- maps --------------------------------------------------------------------------------------------------------
 
-    def forward(self, reading: Retokenized, answer: Tensor) -> Tensor:
+    def forward(self, reading: RetokenizedBatch, answer: Tensor) -> Tensor:
         """Scores of its own tokens [B, L'] in [0, 1], 0 outside content.
 
         Args:
-            reading: what `read` made of a batch.
+            reading: what `retokenize` made of a batch.
             answer: y [B, C], what the explained model answers.
         """
         own = reading.own
-        hidden = self._encoded(own, self.encoded_answer(answer))[:, : own.length]
+        hidden = self._encode(own, self.encode_answer(answer))[:, : own.length]
         scores: Tensor = self.head(hidden).squeeze(-1).sigmoid()
         return scores.masked_fill(~own.content, 0.0)
 
-    def encoded_answer(self, answer: Tensor) -> Tensor:
+    def encode_answer(self, answer: Tensor) -> Tensor:
         """z_0 + Σ_j y_j z_j: [B, d]."""
         return self.answers[0] + answer.to(self.answers) @ self.answers[1:]
 
-    def onto(self, reading: Retokenized, scores: Tensor) -> Tensor:
+    def map_scores(self, reading: RetokenizedBatch, scores: Tensor) -> Tensor:
         """Its own tokens' scores as the explained model's: [B, L]."""
-        return reading.onto(scores, self.settings.aggregation)
+        return reading.map_scores(scores, self.settings.aggregation)
 
-    def _encoded(self, own: Batch, answer: Tensor) -> Tensor:
+    def _encode(self, own: Batch, answer: Tensor) -> Tensor:
         """[B, L' + 1, d] The last layer, the answer's embedding standing behind each text's last token."""
         last = own.length - 1 - own.attended.long().flip(1).argmax(1, keepdim=True)
         inputs: dict[str, Tensor] = {}
@@ -219,12 +219,12 @@ class AttributiveMasking(nn.Module, SinglePass):
         if len(model.labels) != self.settings.classes:
             raise ExegeteError(f"it explains {self.settings.classes} classes, the model has {len(model.labels)}")
         self.to(batch.device)
-        answer = answered(model, outputs.logits, target)
+        answer = answer_distribution(model, outputs.logits, target)
         with get_lock(self), evaluation_mode(self):
             if self.refinement.refine_steps:
-                return refined(self, model, batch, answer, target)
-            reading = self.read(model, batch)
-            return self.onto(reading, self(reading, answer))
+                return refine_maps(self, model, batch, answer, target)
+            reading = self.retokenize(model, batch)
+            return self.map_scores(reading, self(reading, answer))
 
     # -- files -------------------------------------------------------------------------------------------------------
 
@@ -246,11 +246,11 @@ class AttributiveMasking(nn.Module, SinglePass):
             ExegeteError: a folder without its files, of another explainer, or with weights of another size.
         """
         folder = local_folder(path)
-        content = saved_config(cls.card.name, folder)
+        content = load_config(cls.card.name, folder)
         try:
             config = AutoConfig.from_pretrained(folder / BACKBONE)
             tokenizer = AutoTokenizer.from_pretrained(folder / BACKBONE)
-            made = cls(AutoModel.from_config(config), tokenizer, _settings(content))
+            made = cls(AutoModel.from_config(config), tokenizer, _read_settings(content))
             made.load_state_dict(load_file(folder / WEIGHTS))
         except (TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
             reason = " ".join(str(error).split())
@@ -258,7 +258,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         return made.eval()
 
 
-def answered(model: ExplainedModel, logits: Tensor, target: Tensor) -> Tensor:
+def answer_distribution(model: ExplainedModel, logits: Tensor, target: Tensor) -> Tensor:
     """Y [B, C]: the model's probabilities, or all on the target where that is not what the model predicts."""
     probabilities = model.task.probabilities(logits.detach())
     chosen = nn.functional.one_hot(target, probabilities.shape[-1]).to(probabilities)
@@ -266,10 +266,10 @@ def answered(model: ExplainedModel, logits: Tensor, target: Tensor) -> Tensor:
     return torch.where(predicted[:, None], probabilities, chosen)
 
 
-def _settings(content: Mapping[str, Any]) -> Settings:
-    names = {each.name for each in fields(Settings)}
+def _read_settings(content: Mapping[str, Any]) -> MaskingSettings:
+    names = {each.name for each in fields(MaskingSettings)}
     given = {name: value for name, value in content.items() if name in names}
-    return Settings(**(given | {"weights": Weights(**content["weights"])}))
+    return MaskingSettings(**(given | {"weights": MaskWeights(**content["weights"])}))
 
 
 def _require_classifier(model: ExplainedModel) -> None:
@@ -278,7 +278,7 @@ def _require_classifier(model: ExplainedModel) -> None:
         raise ExegeteError(f"attributive_masking explains classifiers of texts, not {kind}")
 
 
-def _encoder(backbone: str | PreTrainedModel, tokenizer: Any) -> tuple[PreTrainedModel, Any]:
+def _load_encoder(backbone: str | PreTrainedModel, tokenizer: Any) -> tuple[PreTrainedModel, Any]:
     """A fresh encoder with its tokenizer."""
     if isinstance(backbone, str):
         with describe_load_errors(backbone, "encoder"):

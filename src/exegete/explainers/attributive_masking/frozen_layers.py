@@ -13,7 +13,7 @@ from exegete.errors import ExegeteError
 from exegete.models.layers.architecture import get_layers
 
 
-class Known(nn.Module):
+class RecordedLayer(nn.Module):
     """Stands where a layer stood, and gives one answer to everything."""
 
     def __init__(self, answer: Any) -> None:
@@ -25,7 +25,7 @@ class Known(nn.Module):
         return self.answer
 
 
-def known_below(backbone: PreTrainedModel, upper: int, run: Callable[[], Any]) -> dict[nn.Module, nn.Module]:
+def record_lower_layers(backbone: PreTrainedModel, upper: int, run: Callable[[], Any]) -> dict[nn.Module, nn.Module]:
     """Stand-ins for the layers under the `upper` last ones, so that an encoder computes the last ones alone.
 
     Every one of them answers what the last of them answered in `run`; what the others say is looked at by none.
@@ -49,4 +49,4 @@ def known_below(backbone: PreTrainedModel, upper: int, run: Callable[[], Any]) -
     answers: list[Any] = []
     with torch.no_grad(), lower[-1].register_forward_hook(lambda *call: answers.append(call[-1])):
         run()
-    return dict.fromkeys(lower, Known(answers[0]))
+    return dict.fromkeys(lower, RecordedLayer(answers[0]))

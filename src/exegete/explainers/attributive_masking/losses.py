@@ -13,12 +13,12 @@ from exegete.errors import ExegeteError, unknown
 
 Inverse = Literal["log", "probability", "negative_entropy"]
 Sparsity = Literal["bce", "l1"]
-LEAST = 1e-7
+MIN_PROBABILITY = 1e-7
 
 
 def preservation(kept: Tensor, answer: Tensor) -> Tensor:
     """−Σ_j y_j log F_j(x') (eq. 5): [B] from logits [B, C] under the mask and the answer y [B, C] without it."""
-    return -(answer * _precise(kept).log_softmax(-1)).sum(-1)
+    return -(answer * _promote_to_float32(kept).log_softmax(-1)).sum(-1)
 
 
 def inverse(without: Tensor, answer: Tensor, form: Inverse = "log") -> Tensor:
@@ -27,17 +27,17 @@ def inverse(without: Tensor, answer: Tensor, form: Inverse = "log") -> Tensor:
     `log`: −log(1 − F_ŷ(x'')) (eq. 6), exact also where F_ŷ is 1 in floating point; `probability`: F_ŷ(x'');
     `negative_entropy`: Σ_j F_j(x'') log F_j(x'').
     """
-    return INVERSE[form](_precise(without), answer.argmax(-1, keepdim=True))
+    return INVERSE[form](_promote_to_float32(without), answer.argmax(-1, keepdim=True))
 
 
 def sparsity(scores: Tensor, counted: Tensor, form: Sparsity = "bce") -> Tensor:
     """How much is kept: [B], the mean over `counted` [B, L] of −log(1 − a) (`bce`, eq. 7) or of a (`l1`)."""
-    values = SPARSITY[form](_precise(scores)).masked_fill(~counted, 0.0)
+    values = SPARSITY[form](_promote_to_float32(scores)).masked_fill(~counted, 0.0)
     return values.sum(-1) / counted.sum(-1).clamp(min=1)
 
 
 @dataclass(frozen=True)
-class Weights:
+class MaskWeights:
     """λ of the three terms, each at least 0, and their forms."""
 
     preservation: float = 0.5
@@ -64,7 +64,7 @@ class Weights:
         )
 
 
-def _precise(values: Tensor) -> Tensor:
+def _promote_to_float32(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -88,6 +88,6 @@ INVERSE: dict[Inverse, Callable[[Tensor, Tensor], Tensor]] = {
     "negative_entropy": _negative_entropy,
 }
 SPARSITY: dict[Sparsity, Callable[[Tensor], Tensor]] = {
-    "bce": lambda scores: -(1 - scores).clamp(min=LEAST).log(),
+    "bce": lambda scores: -(1 - scores).clamp(min=MIN_PROBABILITY).log(),
     "l1": lambda scores: scores,
 }

@@ -15,7 +15,7 @@ from exegete.models import Batch, ExplainedModel, Outputs
 from exegete.models.families import FAMILIES
 
 Mode = Literal["mask", "random", "predicted", "learned", "omit"]
-FAINTEST = 1e-9
+MIN_WEIGHT = 1e-9
 
 
 class SoftMasking(nn.Module):
@@ -44,7 +44,7 @@ class SoftMasking(nn.Module):
         self.embedding = nn.Parameter(torch.zeros(width)) if mode == "learned" and width else None
 
     @torch.no_grad()
-    def start(self, model: ExplainedModel) -> None:
+    def set_learned_embedding(self, model: ExplainedModel) -> None:
         """The learned vector is the mask token's."""
         if self.embedding is not None:
             self.embedding.copy_(model.embedding(torch.tensor(model.mask_id, device=model.device)))
@@ -66,14 +66,14 @@ class SoftMasking(nn.Module):
             assert self.embedding is not None
             return torch.where(batch.content[..., None], self.embedding.to(embeddings), embeddings)
         ids = batch.inputs["input_ids"]
-        others = self._random(model, ids, drawn) if self.mode == "random" else self._predicted(model, batch)
+        others = self._random_ids(model, ids, drawn) if self.mode == "random" else self._predict_ids(model, batch)
         other: Tensor = model.embedding(torch.where(batch.content, others, ids))
         return other
 
     def logits(self, model: ExplainedModel, batch: Batch, keep: Tensor, reference: Tensor | None) -> Tensor:
         """The model's logits [B, C] when each content position is kept by its part, `keep` [B, L] in [0, 1]."""
         if reference is None:
-            faded: Outputs = model(_faded(model, batch, keep))
+            faded: Outputs = model(_weigh_attention(model, batch, keep))
             return faded.logits
         embeddings = model.embed(batch)
         part = torch.where(batch.content, keep.to(embeddings.dtype), 1.0)[..., None]
@@ -81,15 +81,15 @@ class SoftMasking(nn.Module):
         return blended.logits
 
     @staticmethod
-    def _random(model: ExplainedModel, ids: Tensor, drawn: Tensor) -> Tensor:
+    def _random_ids(model: ExplainedModel, ids: Tensor, drawn: Tensor) -> Tensor:
         words = sorted(set(range(min(len(model.tokenizer), model.config.vocab_size))) - model.special_ids)
         chosen = (drawn.to(ids.device).double() * len(words)).long().clamp(max=len(words) - 1)
         return torch.tensor(words, device=ids.device)[chosen]
 
     @torch.no_grad()
-    def _predicted(self, model: ExplainedModel, batch: Batch) -> Tensor:
+    def _predict_ids(self, model: ExplainedModel, batch: Batch) -> Tensor:
         """[B, L] The most likely other token at every content position, the rest of the text given."""
-        predictor = _loaded(str(self.predictor), str(model.device))
+        predictor = _load_predictor(str(self.predictor), str(model.device))
         ids, filled = batch.inputs["input_ids"], batch.inputs["input_ids"].clone()
         if len(model.tokenizer) != predictor.tokens or model.is_decoder:
             raise ExegeteError(f"{self.predictor} does not share the explained model's tokenizer: use one that does")
@@ -110,7 +110,7 @@ class _Predictor:
 
 
 @lru_cache(maxsize=1)
-def _loaded(name: str, device: str) -> _Predictor:
+def _load_predictor(name: str, device: str) -> _Predictor:
     """The masked language model, kept for the next batch."""
     try:
         model = AutoModelForMaskedLM.from_pretrained(name, use_safetensors=True)
@@ -120,7 +120,7 @@ def _loaded(name: str, device: str) -> _Predictor:
     return _Predictor(model.to(device).eval().requires_grad_(False), tokens)
 
 
-def _faded(model: ExplainedModel, batch: Batch, keep: Tensor) -> Batch:
+def _weigh_attention(model: ExplainedModel, batch: Batch, keep: Tensor) -> Batch:
     """The batch with attention to each content position weighed by `keep`; each position sees itself in full."""
     family = FAMILIES.get(model.config.model_type)
     if family is None or not family.accepts_pairwise_mask:
@@ -132,7 +132,7 @@ def _faded(model: ExplainedModel, batch: Batch, keep: Tensor) -> Batch:
     precise = torch.promote_types(model.dtype, torch.float32)
     seen = torch.where(batch.content, keep.to(precise), batch.attended.to(precise))
     lowest = torch.finfo(model.dtype).min
-    bias = torch.where(batch.attended, seen.clamp(min=FAINTEST).log(), lowest)[:, None, None, :]
+    bias = torch.where(batch.attended, seen.clamp(min=MIN_WEIGHT).log(), lowest)[:, None, None, :]
     bias = bias.expand(-1, 1, batch.length, -1)
     itself = torch.eye(batch.length, dtype=torch.bool, device=batch.device)
     bias = torch.where(itself & batch.attended[:, None, :, None], 0.0, bias).to(model.dtype)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
-from exegete.explainers.attributive_masking.copies import copied_weights, side_by_side
-from exegete.explainers.attributive_masking.frozen_layers import known_below
-from exegete.explainers.attributive_masking.retokenization import Retokenized
+from exegete.explainers.attributive_masking.copies import copy_weights, make_copies
+from exegete.explainers.attributive_masking.frozen_layers import record_lower_layers
+from exegete.explainers.attributive_masking.retokenization import RetokenizedBatch
 from exegete.explainers.seeding import example_generators
 from exegete.models import Batch, ExplainedModel
 from exegete.models.passes.last_layer import skip_unread_positions
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from exegete.explainers.attributive_masking.explainer import AttributiveMasking
 
 
-class Judge(Protocol):
+class MapMetric(Protocol):
     """The part of a metric that refinement needs; metrics stand above explainers."""
 
     compares_examples: ClassVar[bool]
@@ -37,7 +37,9 @@ class Judge(Protocol):
     def card(self) -> Any:
         """Says whether higher is better."""
 
-    def judge(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None) -> dict[str, Tensor]:
+    def evaluate(
+        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None
+    ) -> dict[str, Tensor]:
         """Values [B] of attributions [B, L] by name."""
 
 
@@ -67,10 +69,10 @@ class Refinement:
     metric: str | None = None
     refine_rate: float | None = None
     rank: int = 0
-    together: int = 32
+    batch_size: int = 32
 
     def __post_init__(self) -> None:
-        least = {"refine_steps": 0, "refine_layers": 0, "rank": 0, "together": 1}
+        least = {"refine_steps": 0, "refine_layers": 0, "rank": 0, "batch_size": 1}
         for name, low in least.items():
             value = getattr(self, name)
             if value is not None and value < low:
@@ -78,10 +80,12 @@ class Refinement:
         if self.refine_rate is not None and not self.refine_rate > 0:
             raise ExegeteError(f"expected a refine_rate above 0, got {self.refine_rate}")
         if self.metric is not None:
-            metric_of(self.metric)
+            load_metric(self.metric)
 
 
-def refined(masking: AttributiveMasking, model: ExplainedModel, batch: Batch, answer: Tensor, target: Tensor) -> Tensor:
+def refine_maps(
+    masking: AttributiveMasking, model: ExplainedModel, batch: Batch, answer: Tensor, target: Tensor
+) -> Tensor:
     """The best of each example's maps by the metric: [B, L].
 
     Args:
@@ -91,41 +95,43 @@ def refined(masking: AttributiveMasking, model: ExplainedModel, batch: Batch, an
         answer: y [B, C].
         target: [B] the explained classes.
     """
-    metric = metric_of(masking.refinement.metric or masking.settings.metric)
+    metric = load_metric(masking.refinement.metric or masking.settings.metric)
     found = masking.answers.detach().new_zeros(batch.content.shape)
-    for rows in alike(batch, masking.refinement.together):
+    for rows in group_by_length(batch, masking.refinement.batch_size):
         part, columns = batch.select(rows).trim_padding()
         maps = torch.stack(list(trajectory(masking, model, part, answer[rows])))
-        found[rows, columns] = best(maps, judged(metric, model, part, maps, target[rows]), metric.card.higher_is_better)
+        found[rows, columns] = select_best(
+            maps, evaluate_maps(metric, model, part, maps, target[rows]), metric.card.higher_is_better
+        )
     return found
 
 
-def judged(metric: Judge, model: ExplainedModel, batch: Batch, maps: Tensor, target: Tensor) -> Tensor:
+def evaluate_maps(metric: MapMetric, model: ExplainedModel, batch: Batch, maps: Tensor, target: Tensor) -> Tensor:
     """The metric's values [M, B] of maps [M, B, L].
 
     All maps are judged in one call: where they leave the same tokens of an example, the model is asked once.
     """
     if metric.compares_examples:
-        return torch.stack([metric.judge(model, batch, each, target)[metric.name] for each in maps])
+        return torch.stack([metric.evaluate(model, batch, each, target)[metric.name] for each in maps])
     copies = batch.select(torch.arange(len(batch)).repeat(len(maps)))
-    values = metric.judge(model, copies, maps.flatten(0, 1), target.repeat(len(maps)))[metric.name]
+    values = metric.evaluate(model, copies, maps.flatten(0, 1), target.repeat(len(maps)))[metric.name]
     return values.view(len(maps), len(batch))
 
 
-def best(maps: Tensor, values: Tensor, higher_is_better: bool) -> Tensor:
+def select_best(maps: Tensor, values: Tensor, higher_is_better: bool) -> Tensor:
     """Each example's best map [B, L] by values [M, B]: the first among equals; what is no number never beats one."""
     worth = (values if higher_is_better else -values).nan_to_num(-torch.inf, -torch.inf, -torch.inf)
     return maps[worth.argmax(0), torch.arange(maps.shape[1], device=maps.device)]
 
 
-def alike(batch: Batch, together: int) -> list[Tensor]:
-    """The rows of a batch in parts of at most `together`, of like lengths: at most a fifth of a part is padding."""
+def group_by_length(batch: Batch, batch_size: int) -> list[Tensor]:
+    """The rows of a batch in parts of at most `batch_size`, of like lengths: at most a fifth of a part is padding."""
     lengths, order = (each.tolist() for each in batch.attended.sum(1).sort(stable=True))
     parts: list[list[int]] = [[]]
     real = 0
     for length, row in zip(lengths, order, strict=True):
         real += length
-        if len(parts[-1]) == together or 5 * real < 4 * length * (len(parts[-1]) + 1):
+        if len(parts[-1]) == batch_size or 5 * real < 4 * length * (len(parts[-1]) + 1):
             parts.append([])
             real = length
         parts[-1].append(row)
@@ -136,20 +142,20 @@ def trajectory(masking: AttributiveMasking, model: ExplainedModel, batch: Batch,
     """Each example's maps [B, L] while its own copy of the masking model is trained: before every step, after the last.
 
     Args:
-        masking: with its refinement, of which `together` and `metric` are not looked at; it stays as it is.
+        masking: with its refinement, of which `batch_size` and `metric` are not looked at; it stays as it is.
         model: the explained model.
         batch: B examples, all refined side by side.
         answer: y [B, C].
     """
-    case = _Case(masking, model, batch, masking.read(model, batch), answer)
+    case = _RefinementBatch(masking, model, batch, masking.retokenize(model, batch), answer)
     choice, copies = masking.refinement, case.copies()
-    weights = list(copied_weights(copies))
+    weights = list(copy_weights(copies))
     rate, nominal = choice.refine_rate or masking.settings.learning_rate, masking.settings.nominal_steps
     optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.01, fused=True)
     for step in range(choice.refine_steps + 1):
         with torch.enable_grad():
             own = copies(case.reading, answer)
-            scores = masking.onto(case.reading, own)
+            scores = masking.map_scores(case.reading, own)
         yield scores.detach()
         if step < choice.refine_steps:
             optimizer.zero_grad()
@@ -159,7 +165,7 @@ def trajectory(masking: AttributiveMasking, model: ExplainedModel, batch: Batch,
             optimizer.step()
 
 
-def metric_of(spec: str) -> Judge:
+def load_metric(spec: str) -> MapMetric:
     """The metric of a spec; metrics stand above explainers, so it is looked up when it is asked for."""
     from exegete.metrics import metric  # noqa: PLC0415
 
@@ -167,13 +173,13 @@ def metric_of(spec: str) -> Judge:
 
 
 @dataclass(frozen=True)
-class _Case:
+class _RefinementBatch:
     """A few examples and their copies of the masking model."""
 
     masking: AttributiveMasking
     model: ExplainedModel
     batch: Batch
-    reading: Retokenized
+    reading: RetokenizedBatch
     answer: Tensor
 
     def copies(self) -> AttributiveMasking:
@@ -184,8 +190,8 @@ class _Case:
         for weight in trained:
             weight.requires_grad_(False)
         try:
-            shared = (masking.read, masking.reader.processing_class, masking.reader.config, masking.settings)
-            copies = side_by_side(masking, len(self.batch), masking.refinement.rank, shared, self._known())
+            shared = (masking.retokenize, masking.reader.processing_class, masking.reader.config, masking.settings)
+            copies = make_copies(masking, len(self.batch), masking.refinement.rank, shared, self._known())
         finally:
             for weight in trained:
                 weight.requires_grad_(True)
@@ -206,7 +212,7 @@ class _Case:
         masking, upper = self.masking, self.masking.refinement.refine_layers
         if upper is None:
             return {}
-        return known_below(masking.reader.model, upper, lambda: masking(self.reading, self.answer))
+        return record_lower_layers(masking.reader.model, upper, lambda: masking(self.reading, self.answer))
 
     @cached_property
     def _twice(self) -> Batch:

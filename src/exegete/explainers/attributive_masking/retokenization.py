@@ -18,7 +18,7 @@ Aggregation = Literal["max", "mean"]
 
 
 @dataclass(frozen=True)
-class Retokenized:
+class RetokenizedBatch:
     """B texts in the masking model's own tokens, `own`, and where the explained model's tokens are among them.
 
     `sources` [B, L, K]: for every position of the explained model the positions of `own` that share its characters, −1
@@ -28,7 +28,7 @@ class Retokenized:
     own: Batch
     sources: Tensor | None = None
 
-    def onto(self, scores: Tensor, how: Aggregation = "max") -> Tensor:
+    def map_scores(self, scores: Tensor, how: Aggregation = "max") -> Tensor:
         """Scores of own positions [B, L'] as scores of the explained model's [B, L]; 0 where nothing is shared."""
         if self.sources is None:
             return scores
@@ -50,7 +50,7 @@ class Retokenizer:
         self.reader = reader
         self._compared: tuple[Any, bool] = (None, False)
 
-    def __call__(self, model: ExplainedModel, batch: Batch) -> Retokenized:
+    def __call__(self, model: ExplainedModel, batch: Batch) -> RetokenizedBatch:
         """The batch's texts, on the batch's device.
 
         Raises:
@@ -60,7 +60,7 @@ class Retokenizer:
             raise ExegeteError("attributive_masking reads words: it does not apply to images")
         same, limit = self._same(model), self.reader.max_length
         if same and batch.length <= limit:
-            return Retokenized(batch)
+            return RetokenizedBatch(batch)
         if batch.alignments is None:
             reason = (
                 f"reads at most {limit} tokens, not {batch.length}"
@@ -74,7 +74,7 @@ class Retokenizer:
         own = self.reader.encode(texts)
         assert own.alignments is not None
         maps = [token_map(mine, theirs) for mine, theirs in zip(own.alignments, batch.alignments, strict=True)]
-        return Retokenized(own.to(batch.device), _grid(maps, batch).to(batch.device))
+        return RetokenizedBatch(own.to(batch.device), _grid(maps, batch).to(batch.device))
 
     def _same(self, model: ExplainedModel) -> bool:
         """Whether the explained model tokenizes as the masking model does, prompts aside."""

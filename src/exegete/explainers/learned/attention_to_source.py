@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers.attention.weights import select_readout_row
-from exegete.explainers.learned.learned import Fitted
+from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.learned.learned_attention import LearnedAttention
 from exegete.explainers.units import unit_membership
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 
-class AttentionToSource(LearnedAttention, Fitted):
+class AttentionToSource(LearnedAttention, FittedExplainer):
     """Σ_h w_h A^h[q, k], w over the heads of all layers, q where the answer is read (Cohen-Wang et al. 2025). Signed.
 
     A unit's score is the sum of its positions'; that of several tokens the mean over where each is predicted. The
@@ -37,7 +37,7 @@ class AttentionToSource(LearnedAttention, Fitted):
         self.coefficients = nn.Parameter(torch.full((n_layers, n_heads), 1 / (n_layers * n_heads)))
 
     @classmethod
-    def untrained(cls, model: ExplainedModel, **options: Any) -> Self:
+    def for_model(cls, model: ExplainedModel, **options: Any) -> Self:
         """The mean over all heads."""
         return cls(*model.attention_shape, **options)
 

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers.attention.weights import select_readout_row
-from exegete.explainers.learned.learned import Fitted
-from exegete.explainers.learned.learned_attention import precise
+from exegete.explainers.learned.base import FittedExplainer
+from exegete.explainers.learned.learned_attention import promote_to_float32
 from exegete.explainers.units import unit_membership
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 
-class HiddenStateProbe(Fitted):
+class HiddenStateProbe(FittedExplainer):
     """Σ_l Σ_i w_li h^l_q[i] h^l_k[i], over the states of all layers, q where the answer is read. Signed.
 
     h^0 are the embeddings; each state is divided by its root mean square over the dimensions, so that layers weigh
@@ -44,7 +44,7 @@ class HiddenStateProbe(Fitted):
         self.coefficients = nn.Parameter(torch.full((n_layers + 1, width), 1 / ((n_layers + 1) * width)))
 
     @classmethod
-    def untrained(cls, model: ExplainedModel, **options: Any) -> Self:
+    def for_model(cls, model: ExplainedModel, **options: Any) -> Self:
         """The mean over layers of how alike the states are."""
         return cls(model.config.num_hidden_layers, model.config.hidden_size, **options)
 
@@ -59,7 +59,7 @@ class HiddenStateProbe(Fitted):
         """The states at q are averaged before they meet the others: no L×L matrix is made."""
         weighted = [
             (states * (weights.to(states) * select_readout_row(model, batch, states, target))[:, None]).sum(-1)
-            for weights, states in zip(self.coefficients, self._states(outputs), strict=True)
+            for weights, states in zip(self.coefficients, self._normalise_states(outputs), strict=True)
         ]
         return torch.stack(weighted).sum(0)
 
@@ -68,11 +68,11 @@ class HiddenStateProbe(Fitted):
         inside = unit_membership(unit)
         products = [
             select_readout_row(model, batch, states, target)[:, None] * (inside.to(states).transpose(1, 2) @ states)
-            for states in self._states(outputs)
+            for states in self._normalise_states(outputs)
         ]
         return torch.cat(products, -1)
 
-    def _states(self, outputs: Outputs) -> list[Tensor]:
+    def _normalise_states(self, outputs: Outputs) -> list[Tensor]:
         """h^l [B, L, d] with a mean square of 1. Raises ExegeteError unless the coefficients are for such states."""
         found = [states.shape[-1] for states in outputs.hidden_states]
         if found != [self.width] * (self.n_layers + 1):
@@ -81,4 +81,4 @@ class HiddenStateProbe(Fitted):
                 f"this {self.name} is for {self.n_layers} layers of {self.width} dimensions, the model has "
                 f"{len(found) - 1} layers of {widths}: use one made for this model"
             )
-        return [nn.functional.normalize(precise(x), dim=-1) * self.width**0.5 for x in outputs.hidden_states]
+        return [nn.functional.normalize(promote_to_float32(x), dim=-1) * self.width**0.5 for x in outputs.hidden_states]

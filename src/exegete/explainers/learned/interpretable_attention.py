@@ -15,13 +15,13 @@ from exegete.explainers.learned.learned_attention import (
     NORMS,
     LearnedAttention,
     Norm,
-    each_normalised,
-    exact,
-    explained_places,
-    jointly,
+    disable_autocast,
+    explained_positions,
     mean_logits,
-    over_positions,
-    precise,
+    normalise_each,
+    normalise_jointly,
+    promote_to_float32,
+    softmax_over,
 )
 from exegete.models import Batch, ExplainedModel, Outputs
 
@@ -75,16 +75,16 @@ class InterpretableAttention(LearnedAttention):
         special_tokens: bool = True,
     ) -> None:
         super().__init__(n_layers, n_heads)
-        self.normaliser, self.mix = _chosen(normaliser, mix)
+        self.normaliser, self.mix = _check_normaliser(normaliser, mix)
         self.head_dim, self.features, self.heads, self.layers = head_dim, features, heads, layers
-        self.scales, self.special_tokens = _two_positive(scales), special_tokens
-        self._coefficient("query_features", (n_layers, n_heads, head_dim), learned=features)
-        self._coefficient("key_features", (n_layers, n_heads, head_dim), learned=features)
-        self._coefficient("head_coefficients", (n_layers, n_heads), learned=heads)
-        self._coefficient("layer_coefficients", (n_layers,), learned=layers)
+        self.scales, self.special_tokens = _check_scales(scales), special_tokens
+        self._add_coefficients("query_features", (n_layers, n_heads, head_dim), learned=features)
+        self._add_coefficients("key_features", (n_layers, n_heads, head_dim), learned=features)
+        self._add_coefficients("head_coefficients", (n_layers, n_heads), learned=heads)
+        self._add_coefficients("layer_coefficients", (n_layers,), learned=layers)
 
     @classmethod
-    def untrained(cls, model: ExplainedModel, **options: Any) -> Self:
+    def for_model(cls, model: ExplainedModel, **options: Any) -> Self:
         """The explainer for a model with every coefficient 1; `options` as in the class."""
         config = model.config
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -104,16 +104,16 @@ class InterpretableAttention(LearnedAttention):
     ) -> Tensor:
         """A distribution over real positions; without `special_tokens` over content."""
         self.check(outputs)
-        places = explained_places(batch, self.special_tokens)
-        with exact(batch.device):
+        places = explained_positions(batch, self.special_tokens)
+        with disable_autocast(batch.device):
             if self.mix == "literal":
-                return jointly(
+                return normalise_jointly(
                     self.normaliser, self._layer_grid(self._head_grid(model, batch, outputs), places), places
                 )
             logits = self._similarities(model, batch, outputs)
             heads = NORMS[self.normaliser](self.head_coefficients, -1).to(logits)
             layers = NORMS[self.normaliser](self.layer_coefficients, -1).to(logits)
-            return over_positions(torch.einsum("n,nh,bnhm->bm", layers, heads, logits), places)
+            return softmax_over(torch.einsum("n,nh,bnhm->bm", layers, heads, logits), places)
 
     @torch.no_grad()
     def calibrate(self, model: ExplainedModel, batch: Batch) -> None:
@@ -128,10 +128,10 @@ class InterpretableAttention(LearnedAttention):
         with model.evaluation_mode():
             outputs = model(batch, capture=replace(self.capture, differentiable_twice=False))
         self.check(outputs)
-        grid, places = self._head_grid(model, batch, outputs), explained_places(batch, self.special_tokens)
-        first = _spread(grid.flatten(1, 2), places)
-        second = _spread(self._layer_grid(grid / first, places), places)
-        self.scales = _two_positive((1 / first, 1 / second))
+        grid, places = self._head_grid(model, batch, outputs), explained_positions(batch, self.special_tokens)
+        first = _standard_deviation(grid.flatten(1, 2), places)
+        second = _standard_deviation(self._layer_grid(grid / first, places), places)
+        self.scales = _check_scales((1 / first, 1 / second))
 
     def _head_grid(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
         """τ₁ λ_h ψ^h: [B, N, H, L]."""
@@ -140,7 +140,7 @@ class InterpretableAttention(LearnedAttention):
 
     def _layer_grid(self, heads: Tensor, places: Tensor) -> Tensor:
         """τ₂ η_l Ψ_l: [B, N, L]."""
-        mixed = jointly(self.normaliser, heads, places)
+        mixed = normalise_jointly(self.normaliser, heads, places)
         return self.scales[1] * self.layer_coefficients.to(mixed)[:, None] * mixed
 
     def _similarities(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
@@ -150,20 +150,20 @@ class InterpretableAttention(LearnedAttention):
             weights = [own * other for own, other in zip(self.query_features, self.key_features, strict=True)]
             layers = zip(outputs.queries, outputs.keys, outputs.scalings, weights, strict=True)
             return torch.stack([scale * mean_logits(q, k, seen, causal, both) for q, k, scale, both in layers], 1)
-        queries = map(_weighted, outputs.queries, self.query_features)
-        keys = map(_weighted, outputs.keys, self.key_features)
-        features = [each.transpose(1, 2) for each in each_normalised(self.normaliser, [*queries, *keys])]
+        queries = map(_weight_features, outputs.queries, self.query_features)
+        keys = map(_weight_features, outputs.keys, self.key_features)
+        features = [each.transpose(1, 2) for each in normalise_each(self.normaliser, [*queries, *keys])]
         pairs = zip(features[: self.n_layers], features[self.n_layers :], strict=True)
         return torch.stack([mean_logits(q, k, seen, causal) for q, k in pairs], 1)
 
-    def _coefficient(self, name: str, shape: tuple[int, ...], *, learned: bool) -> None:
+    def _add_coefficients(self, name: str, shape: tuple[int, ...], *, learned: bool) -> None:
         if learned:
             self.register_parameter(name, nn.Parameter(torch.ones(shape)))
         else:
             self.register_buffer(name, torch.ones(shape))
 
 
-def _chosen(normaliser: str, mix: str | None) -> tuple[str, str]:
+def _check_normaliser(normaliser: str, mix: str | None) -> tuple[str, str]:
     if normaliser not in NORMS:
         raise unknown("normaliser", normaliser, NORMS)
     mix = mix or ("coefs" if normaliser == "softmax" else "literal")
@@ -172,18 +172,18 @@ def _chosen(normaliser: str, mix: str | None) -> tuple[str, str]:
     return normaliser, mix
 
 
-def _weighted(x: Tensor, weight: Tensor) -> Tensor:
+def _weight_features(x: Tensor, weight: Tensor) -> Tensor:
     """ω ⊙ x of every head and token: [B, L, H, d], the order in which most models have it in memory."""
-    return weight.to(precise(x)) * precise(x).transpose(1, 2)
+    return weight.to(promote_to_float32(x)) * promote_to_float32(x).transpose(1, 2)
 
 
-def _two_positive(scales: Sequence[float]) -> tuple[float, float]:
+def _check_scales(scales: Sequence[float]) -> tuple[float, float]:
     if len(scales) != 2 or not all(0 < scale < float("inf") for scale in scales):
         raise ExegeteError(f"expected two positive scales, got {tuple(scales)}")
     return scales[0], scales[1]
 
 
-def _spread(grid: Tensor, places: Tensor) -> float:
+def _standard_deviation(grid: Tensor, places: Tensor) -> float:
     """The standard deviation of the entries of a grid [B, K, L] at `places`."""
     deviation = float(grid.masked_select(places[:, None].expand_as(grid)).std())
     if not deviation > 0:

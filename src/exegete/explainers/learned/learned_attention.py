@@ -10,7 +10,7 @@ from entmax import entmax15, sparsemax
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.explainers.learned.learned import Learned
+from exegete.explainers.learned.base import LearnedExplainer
 from exegete.explainers.learned.sparsemax import short_sparsemax, short_sparsemaxes
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
@@ -20,11 +20,11 @@ NORMS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "softmax": torch.softmax,
     "entmax15": entmax15,
 }
-QUICK = NORMS | {"sparsemax": short_sparsemax}
+FAST_NORMS = NORMS | {"sparsemax": short_sparsemax}
 MASKED = -1e9  # finite: sparsemax adds sorted values up
 
 
-class LearnedAttention(Learned):
+class LearnedAttention(LearnedExplainer):
     """An explainer whose parameters weigh the parts of a model's attention.
 
     It explains every model with `n_layers` layers of `n_heads` heads, under fused attention too: queries are averaged
@@ -54,7 +54,7 @@ class LearnedAttention(Learned):
             )
 
 
-def explained_places(batch: Batch, special_tokens: bool) -> Tensor:
+def explained_positions(batch: Batch, special_tokens: bool) -> Tensor:
     """[B, L] bool: what has a part in an explanation, real positions or content; a text without content has it all."""
     if special_tokens:
         return batch.attended
@@ -71,57 +71,57 @@ def mean_logits(queries: Tensor, keys: Tensor, attended: Tensor, causal: bool, w
         causal: whether only n ≥ m can see m; all can otherwise.
         weights: [H, d], of the features in the products; 1 by default.
     """
-    queries, keys = (precise(x).transpose(1, 2) for x in (queries, keys))  # most models' own order in memory
+    queries, keys = (promote_to_float32(x).transpose(1, 2) for x in (queries, keys))  # most models' own order in memory
     count = attended[:, :, None, None].to(queries.dtype)
     total = queries * count
     if causal:
-        mean = _from_the_end(total) / _from_the_end(count).clamp(min=1)
+        mean = _reverse_cumsum(total) / _reverse_cumsum(count).clamp(min=1)
     else:
         mean = total.sum(1, keepdim=True) / count.sum(1, keepdim=True)
     if weights is not None:
         mean = mean * weights.to(mean)
-    return sums(mean * keys).transpose(1, 2)
+    return sum_last_axis(mean * keys).transpose(1, 2)
 
 
-def sums(values: Tensor) -> Tensor:
+def sum_last_axis(values: Tensor) -> Tensor:
     """Over the last axis, whatever autocast says; a product with ones is some ten times as fast where it is short."""
-    with exact(values.device):
+    with disable_autocast(values.device):
         return values @ values.new_ones(values.shape[-1])
 
 
-def exact(device: torch.device) -> torch.autocast:
+def disable_autocast(device: torch.device) -> torch.autocast:
     """Inside the block products keep their precision under autocast, too."""
     return torch.autocast(device.type, enabled=False)
 
 
-def precise(values: Tensor) -> Tensor:
+def promote_to_float32(values: Tensor) -> Tensor:
     """The values converted to float32; wider types stay."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
-def jointly(normaliser: str, grid: Tensor, places: Tensor) -> Tensor:
+def normalise_jointly(normaliser: str, grid: Tensor, places: Tensor) -> Tensor:
     """One normaliser over all `places` [B, L] of a grid [B, …, K, L] together; the sum over K, zero elsewhere."""
     inside = places.view(len(places), *[1] * (grid.ndim - 2), places.shape[1])
     masked = grid.masked_fill(~inside, MASKED).flatten(-2)
-    return QUICK[normaliser](masked, -1).view_as(grid).sum(-2)
+    return FAST_NORMS[normaliser](masked, -1).view_as(grid).sum(-2)
 
 
-def each_normalised(normaliser: str, values: Sequence[Tensor]) -> Sequence[Tensor]:
+def normalise_each(normaliser: str, values: Sequence[Tensor]) -> Sequence[Tensor]:
     """A normaliser over the last axis, of one length, of several tensors."""
     return short_sparsemaxes(values) if normaliser == "sparsemax" else [NORMS[normaliser](each, -1) for each in values]
 
 
-def over_positions(logits: Tensor, places: Tensor) -> Tensor:
+def softmax_over(logits: Tensor, places: Tensor) -> Tensor:
     """The softmax over `places` [B, L]: [B, L], zero elsewhere."""
     return logits.masked_fill(~places, MASKED).softmax(-1)
 
 
-def mixable(model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
+def mean_head_logits(model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
     """Every head's attention logits before the softmax, as `mean_logits`, scaled as the model does: [B, N, H, L]."""
     layers = zip(outputs.queries, outputs.keys, outputs.scalings, strict=True)
     causal = model.is_decoder
     return torch.stack([scale * mean_logits(q, k, batch.attended, causal) for q, k, scale in layers], 1)
 
 
-def _from_the_end(values: Tensor) -> Tensor:
+def _reverse_cumsum(values: Tensor) -> Tensor:
     return values.flip(1).cumsum(1).flip(1)

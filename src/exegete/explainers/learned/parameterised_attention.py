@@ -12,9 +12,9 @@ from exegete.errors import unknown
 from exegete.explainers.learned.learned_attention import (
     NORMS,
     LearnedAttention,
-    explained_places,
-    mixable,
-    over_positions,
+    explained_positions,
+    mean_head_logits,
+    softmax_over,
 )
 from exegete.models import Batch, ExplainedModel, Outputs
 
@@ -60,7 +60,7 @@ class ParameterisedAttention(LearnedAttention):
         self.coefficients = nn.Parameter(torch.full((used, n_heads), 1 / (used * n_heads)))
 
     @classmethod
-    def untrained(
+    def for_model(
         cls, model: ExplainedModel, layers: Layers = "all", normaliser: Normaliser = "sparsemax", **options: Any
     ) -> Self:
         """The untrained explainer for a model: a mean over the heads of all layers or of the last."""
@@ -75,16 +75,16 @@ class ParameterisedAttention(LearnedAttention):
     def head_logits(self, model: ExplainedModel, batch: Batch, outputs: Outputs) -> Tensor:
         """Means s [B, N, H, L], which the coefficients have no part in: a frozen model's can be kept."""
         self.check(outputs)
-        return mixable(model, batch, outputs)[:, -len(self.coefficients) :]
+        return mean_head_logits(model, batch, outputs)[:, -len(self.coefficients) :]
 
-    def mixed(self, head_logits: Tensor, places: Tensor) -> Tensor:
+    def mix_heads(self, head_logits: Tensor, places: Tensor) -> Tensor:
         """Scores [B, L] from s [B, N, H, L]; zero but at `places` [B, L]."""
         weights = self.head_weights().to(head_logits)
-        return over_positions(torch.einsum("nh,bnhm->bm", weights, head_logits), places)
+        return softmax_over(torch.einsum("nh,bnhm->bm", weights, head_logits), places)
 
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """A distribution over real positions; without `special_tokens` over content."""
-        places = explained_places(batch, self.special_tokens)
-        return self.mixed(self.head_logits(model, batch, outputs), places)
+        places = explained_positions(batch, self.special_tokens)
+        return self.mix_heads(self.head_logits(model, batch, outputs), places)

@@ -16,16 +16,16 @@ class _Projection(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *values: Tensor) -> tuple[Tensor, ...]:
-        found = projected(values)
+        found = project(values)
         ctx.save_for_backward(*found)
         return found
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, ...]:
-        return tuple(_pulled(found, slope) for found, slope in zip(ctx.saved_tensors, slopes, strict=True))
+        return tuple(_project_gradient(found, slope) for found, slope in zip(ctx.saved_tensors, slopes, strict=True))
 
 
-def _pulled(found: Tensor, slope: Tensor) -> Tensor:
+def _project_gradient(found: Tensor, slope: Tensor) -> Tensor:
     inside = (found > 0).to(slope)
     mean = (slope * inside).sum(-1, keepdim=True) / inside.sum(-1, keepdim=True)
     return (slope - mean) * inside
@@ -49,41 +49,41 @@ def short_sparsemaxes(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 @torch.no_grad()
-def projected(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def project(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The projections, without a graph."""
     shifted = [(each - each.amax(-1, keepdim=True)).reshape(-1, each.shape[-1]) for each in values]
     with torch.autocast(values[0].device.type, enabled=False):
-        found = thresholds(shifted)
+        found = find_thresholds(shifted)
     return tuple(
         rows.sub_(threshold).relu_().view(each.shape)
         for rows, threshold, each in zip(shifted, found, values, strict=True)
     )
 
 
-def thresholds(blocks: Sequence[Tensor]) -> list[Tensor]:
+def find_thresholds(blocks: Sequence[Tensor]) -> list[Tensor]:
     """τ [N, 1] of blocks of rows [N, d] whose largest entry is 0; the few rows that are left go on together."""
     found, left = [], []
     for rows in blocks:
-        first, _ = _stepped(rows, rows.new_full((len(rows), 1), START))
-        second, support = _stepped(rows, first)
+        first, _ = _newton_step(rows, rows.new_full((len(rows), 1), START))
+        second, support = _newton_step(rows, first)
         found.append(second)
-        left.append(_unfinished(rows, second, support))
+        left.append(_find_unfinished(rows, second, support))
     rows, present = (torch.cat([each[own] for each, own in zip(x, left, strict=True)]) for x in (blocks, found))
     last, going = present.clone(), torch.arange(len(rows), device=rows.device)
     for _ in range(rows.shape[1]):
         if not len(going):
             break
-        after, support = _stepped(rows, present)
+        after, support = _newton_step(rows, present)
         after = torch.maximum(after, present)
         last[going] = after
-        more = _unfinished(rows, after, support)
+        more = _find_unfinished(rows, after, support)
         rows, present, going = rows[more], after[more], going[more]
     for each, own, values in zip(found, left, last.split([len(own) for own in left]), strict=True):
         each[own] = values
     return found
 
 
-def _stepped(rows: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
+def _newton_step(rows: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
     """τ after a step of Newton's method, and how many entries were above it before."""
     above, ones = (rows - threshold).relu_(), rows.new_ones(rows.shape[1])
     total = above @ ones
@@ -91,7 +91,7 @@ def _stepped(rows: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
     return threshold + ((total - 1) / support)[:, None], support
 
 
-def _unfinished(rows: Tensor, threshold: Tensor, support: Tensor) -> Tensor:
+def _find_unfinished(rows: Tensor, threshold: Tensor, support: Tensor) -> Tensor:
     """Which rows have another number of entries above their threshold."""
     above = torch.gt(rows, threshold, out=torch.empty_like(rows))
     return (above @ rows.new_ones(rows.shape[1]) != support).nonzero().squeeze(1)

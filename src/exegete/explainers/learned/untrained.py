@@ -13,14 +13,14 @@ from exegete.data.cards import MethodCard
 from exegete.data.specs import BOOLEANS
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.base import Explainer, SinglePass
-from exegete.explainers.learned.learned import Learned
+from exegete.explainers.learned.base import LearnedExplainer
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 SIZES = ("n_layers", "n_heads", "head_dim", "width")
 
 
 @dataclass(frozen=True)
-class Untrained(SinglePass):
+class UntrainedExplainer(SinglePass):
     """`ID?untrained`: the explainer of this id with all coefficients alike, what training for a purpose has to beat.
 
     Args:
@@ -28,20 +28,20 @@ class Untrained(SinglePass):
         options: of its class, as values or as text; the sizes are the explained model's.
     """
 
-    kind: type[Learned]
+    explainer_class: type[LearnedExplainer]
     options: Mapping[str, Any] = field(default_factory=dict)
     card: ClassVar = MethodCard(name="untrained", family="learned", differentiable=True, cost="F")
 
     @classmethod
-    def of(cls, kind: type[Explainer], options: Mapping[str, Any]) -> Untrained:
+    def from_options(cls, explainer_class: type[Explainer], options: Mapping[str, Any]) -> UntrainedExplainer:
         """The untrained explainer of a learned one's class. Raises ExegeteError for one that has to be trained."""
-        if not issubclass(kind, Learned):
-            name = kind.card.name
+        if not issubclass(explainer_class, LearnedExplainer):
+            name = explainer_class.card.name
             raise ExegeteError(f"{name} says nothing before it is trained: give the folder of one, as {name}:PATH")
-        return cls(kind, options)
+        return cls(explainer_class, options)
 
     def __post_init__(self) -> None:
-        valid = inspect.signature(self.kind).parameters
+        valid = inspect.signature(self.explainer_class).parameters
         names = [name for name in valid if name not in SIZES]
         for name in self.options:
             if name not in names:
@@ -50,23 +50,25 @@ class Untrained(SinglePass):
         if not all(isinstance(values[name], bool) for name in values if isinstance(valid[name].default, bool)):
             raise ExegeteError(f"{self.name}?untrained: expected true or false, got {dict(self.options)}")
         object.__setattr__(self, "options", values)
-        _ = self._smallest
+        _ = self._template
 
     @property
-    def _smallest(self) -> Learned:
+    def _template(self) -> LearnedExplainer:
         """One of its kind, of sizes 1."""
-        sizes: dict[str, Any] = {name: 1 for name in SIZES if name in inspect.signature(self.kind).parameters}
-        return self.kind(**sizes, **self.options)
+        sizes: dict[str, Any] = {
+            name: 1 for name in SIZES if name in inspect.signature(self.explainer_class).parameters
+        }
+        return self.explainer_class(**sizes, **self.options)
 
     @property
     def name(self) -> str:
         """The id of the explainer that it is an untrained one of."""
-        return self.kind.card.name
+        return self.explainer_class.card.name
 
     @property
     def signed(self) -> bool:
         """As its kind."""
-        return self.kind.card.signed
+        return self.explainer_class.card.signed
 
     @property
     def params(self) -> dict[str, Any]:
@@ -76,14 +78,14 @@ class Untrained(SinglePass):
     @property
     def capture(self) -> Capture:
         """The quantities that its kind looks at."""
-        return self._smallest.capture
+        return self._template.capture
 
-    def made_for(self, model: ExplainedModel) -> Learned:
+    def for_model(self, model: ExplainedModel) -> LearnedExplainer:
         """The explainer itself for a model."""
-        return self.kind.untrained(model, **self.options).to(model.device)
+        return self.explainer_class.for_model(model, **self.options).to(model.device)
 
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
         """The scores [B, L] of the explainer for this model."""
-        return self.made_for(model).scores_from_outputs(model, batch, outputs, target, keep_graph=keep_graph)
+        return self.for_model(model).scores_from_outputs(model, batch, outputs, target, keep_graph=keep_graph)

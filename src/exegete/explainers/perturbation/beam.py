@@ -17,22 +17,22 @@ class Beam:
     the best is kept, so that a beam of all sets finds the best order there is.
     """
 
-    def __init__(self, count: int, most: int) -> None:
-        self.count, self.most = count, most
-        self.taken = np.zeros((1, count), np.bool_)
-        self.when = np.full((1, count), count - 1)
-        self.worth = np.zeros(1)
+    def __init__(self, count: int, beam_width: int) -> None:
+        self.count, self.beam_width = count, beam_width
+        self.removed = np.zeros((1, count), np.bool_)
+        self.removed_at = np.full((1, count), count - 1)
+        self.total_gain = np.zeros(1)
         self._next: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
-    def extended(self) -> NDArray[np.bool_]:
+    def extend(self) -> NDArray[np.bool_]:
         """[M, n] Every set that is one unit larger, from the best of the orders that lead to it; none of everything."""
-        if self.taken[0].sum() >= self.count - 1:
+        if self.removed[0].sum() >= self.count - 1:
             self._next = None
-            return self.taken[:0]
-        parent, unit = np.nonzero(~self.taken)
-        sets = self.taken[parent]
+            return self.removed[:0]
+        parent, unit = np.nonzero(~self.removed)
+        sets = self.removed[parent]
         sets[np.arange(len(unit)), unit] = True
-        best = np.argsort(-self.worth[parent], kind="stable")
+        best = np.argsort(-self.total_gain[parent], kind="stable")
         _, first = np.unique(np.packbits(sets[best], axis=1), axis=0, return_index=True)
         chosen = best[np.sort(first)]
         self._next = parent[chosen], unit[chosen]
@@ -43,20 +43,20 @@ class Beam:
         if self._next is None:
             return
         parent, unit = self._next
-        worth = self.worth[parent] + gains
-        best = np.argsort(-worth, kind="stable")[: self.most]
+        total_gain = self.total_gain[parent] + gains
+        best = np.argsort(-total_gain, kind="stable")[: self.beam_width]
         parent, unit, each = parent[best], unit[best], np.arange(len(best))
-        depth = int(self.taken[0].sum())
-        self.taken, self.when, self.worth = self.taken[parent], self.when[parent], worth[best]
-        self.taken[each, unit], self.when[each, unit] = True, depth
+        depth = int(self.removed[0].sum())
+        self.removed, self.removed_at, self.total_gain = self.removed[parent], self.removed_at[parent], total_gain[best]
+        self.removed[each, unit], self.removed_at[each, unit] = True, depth
 
     def ranks(self) -> NDArray[np.float64]:
         """[n] n − 1 for the unit that goes first, 0 for the one that goes last."""
-        ranks: NDArray[np.float64] = (self.count - 1 - self.when[np.argmax(self.worth)]).astype(np.float64)
+        ranks: NDArray[np.float64] = (self.count - 1 - self.removed_at[np.argmax(self.total_gain)]).astype(np.float64)
         return ranks
 
 
-def grow(beams: Sequence[Beam], gains: Callable[[Tensor], NDArray[np.float64]]) -> None:
+def run_beams(beams: Sequence[Beam], gains: Callable[[Tensor], NDArray[np.float64]]) -> None:
     """Extends all beams unit by unit until their orders hold all units but one.
 
     Args:
@@ -65,13 +65,13 @@ def grow(beams: Sequence[Beam], gains: Callable[[Tensor], NDArray[np.float64]]) 
     """
     width = max(beam.count for beam in beams)
     for _ in range(width - 1):
-        extended = [beam.extended() for beam in beams]
-        found = gains(_stacked(extended, width))
-        for beam, sets, gain in zip(beams, extended, found, strict=True):
+        extend = [beam.extend() for beam in beams]
+        found = gains(_stack_sets(extend, width))
+        for beam, sets, gain in zip(beams, extend, found, strict=True):
             beam.keep(gain[: len(sets)])
 
 
-def _stacked(sets: Sequence[NDArray[np.bool_]], width: int) -> Tensor:
+def _stack_sets(sets: Sequence[NDArray[np.bool_]], width: int) -> Tensor:
     """[M, B, width]; an example with fewer sets asks about the empty one."""
     grid = torch.zeros(max(1, *(len(one) for one in sets)), len(sets), width, dtype=torch.bool)
     for column, one in enumerate(sets):

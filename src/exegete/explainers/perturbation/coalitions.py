@@ -24,7 +24,7 @@ POSITIONS_PER_CALL = 1 << 22
 FEWEST = 4
 
 
-class Drawn(NamedTuple):
+class Coalitions(NamedTuple):
     """Coalitions of one example's n units: who is `present` [M, n] bool, and what each counts, `weights` [M, ...]."""
 
     present: NDArray[np.bool_]
@@ -62,18 +62,18 @@ class CoalitionMethod(OutputExplainer):
         unit = number_units(batch, self.granularity)
         counts = (unit.max(1).values + 1).tolist()
         drawn = [
-            self._drawn(count, random)
+            self._make_coalitions(count, random)
             for count, random in zip(counts, example_generators(batch, self.seed), strict=True)
         ]
-        present = _grid([one.present.astype(np.float64) for one in drawn]).to(batch.device)
-        weights = _grid([one.weights for one in drawn]).to(batch.device)
+        present = _pad_arrays([one.present.astype(np.float64) for one in drawn]).to(batch.device)
+        weights = _pad_arrays([one.weights for one in drawn]).to(batch.device)
         values = coalition_values(model, batch, target, present.transpose(0, 1) > 0, unit, self.perturbation)
         return spread(self.solve(present, weights, values.T.double()).to(values.dtype), unit)
 
-    def _drawn(self, count: int, random: np.random.Generator) -> Drawn:
+    def _make_coalitions(self, count: int, random: np.random.Generator) -> Coalitions:
         if count < 60 and 2**count <= self.n_samples:
             present = all_coalitions(count)
-            return Drawn(present, self.exact_weights(present))
+            return Coalitions(present, self.exact_weights(present))
         return self.draw(count, random)
 
     @abstractmethod
@@ -81,7 +81,7 @@ class CoalitionMethod(OutputExplainer):
         """The weight of each of all 2^n coalitions [2^n, n]: [2^n, ...]."""
 
     @abstractmethod
-    def draw(self, count: int, random: np.random.Generator) -> Drawn:
+    def draw(self, count: int, random: np.random.Generator) -> Coalitions:
         """At most `n_samples` coalitions of `count` units, more than can all be asked."""
 
     @abstractmethod
@@ -121,7 +121,7 @@ def coalition_values(
     return torch.cat(answers)
 
 
-def _grid(rows: list[NDArray[np.float64]]) -> Tensor:
+def _pad_arrays(rows: list[NDArray[np.float64]]) -> Tensor:
     """Arrays of uneven shape in one tensor of the largest shape, filled with zeros; no dimension is empty."""
     shape = np.maximum(np.array([row.shape for row in rows]).max(0), 1)
     grid = torch.zeros(len(rows), *shape.tolist(), dtype=torch.float64)

@@ -78,67 +78,71 @@ class ContextCite(OutputExplainer):
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """Asks for the answer under every mask, and fits example by example."""
         target = select_target(None)
-        unit = number_units(batch, self.granularity or usual_units(batch))
+        unit = number_units(batch, self.granularity or default_granularity(batch))
         counts = (unit.max(1).values + 1).tolist()
-        present = self.present(unit)
-        values = self.answers(model, batch, target, present, unit).double().cpu().numpy()
+        draw_masks = self.draw_masks(unit)
+        values = self.evaluate_masks(model, batch, target, draw_masks, unit).double().cpu().numpy()
         sizes = (target[:, 1] - target[:, 0]).tolist() if model.task.name == "generation" else [1] * len(batch)
-        weights, biases = torch.zeros(len(batch), present.shape[2], dtype=torch.float64), []
+        weights, biases = torch.zeros(len(batch), draw_masks.shape[2], dtype=torch.float64), []
         for row, count in enumerate(counts):
-            found, bias = sparse_weights(present[:, row, :count].cpu().numpy(), values[:, row], sizes[row], self.alpha)
+            found, bias = fit_lasso(draw_masks[:, row, :count].cpu().numpy(), values[:, row], sizes[row], self.alpha)
             weights[row, :count] = torch.from_numpy(found)
             biases.append(bias)
         scores = weights.to(batch.device, model.dtype)
         return Explanation(spread(scores, unit), bias=torch.tensor(biases).to(scores))
 
-    def present(self, unit: Tensor) -> Tensor:
+    def draw_masks(self, unit: Tensor) -> Tensor:
         """[M, B, U] Which units [B, L] are there in each ablation."""
-        return numbered_sets(self.n_samples, unit.amax(1) + 1, self.keep, self.seed * self.n_samples)
+        return batch_ablation_masks(self.n_samples, unit.amax(1) + 1, self.keep, self.seed * self.n_samples)
 
-    def answers(self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor, unit: Tensor) -> Tensor:
-        """[M, B] f with only the `present` [M, B, U] units."""
+    def evaluate_masks(
+        self, model: ExplainedModel, batch: Batch, target: Tensor, draw_masks: Tensor, unit: Tensor
+    ) -> Tensor:
+        """[M, B] f with only the `draw_masks` [M, B, U] units."""
         plain = self.output is not None or batch.foil is not None or model.task.name in ("regression", "span")
         value = (
-            model.task.score_probabilities if plain else lambda answers, target: log_odds(model.task, answers, target)
+            model.task.score_probabilities
+            if plain
+            else lambda evaluate_masks, target: log_odds(model.task, evaluate_masks, target)
         )
-        return coalition_values(model, batch, target, present, unit, self.perturbation, value)
+        return coalition_values(model, batch, target, draw_masks, unit, self.perturbation, value)
 
 
-def usual_units(batch: Batch) -> Granularity:
+def default_granularity(batch: Batch) -> Granularity:
     """Sentences of a prompt, where they are known; words otherwise."""
     known = batch.unit_of is not None or batch.alignments is not None
     return "sentence" if batch.response is not None and known else "word"
 
 
-def numbered_masks(count: int, units: int, keep: float = 0.5, seed: int = 0) -> NDArray[np.bool_]:
+def ablation_masks(count: int, units: int, keep: float = 0.5, seed: int = 0) -> NDArray[np.bool_]:
     """[count, units] Who is present: mask i is drawn by the seed + i alone."""
     drawn = [np.random.RandomState(seed + i).choice([False, True], units, p=[1 - keep, keep]) for i in range(count)]
     return np.array(drawn, dtype=np.bool_).reshape(count, units)
 
 
-def numbered_sets(samples: int, counts: Tensor, keep: float = 0.5, seed: int = 0) -> Tensor:
+def batch_ablation_masks(samples: int, counts: Tensor, keep: float = 0.5, seed: int = 0) -> Tensor:
     """[samples, B, U] Masks of examples that have `counts` [B] units each; what an example does not have is absent."""
     found = torch.zeros(samples, len(counts), max(1, int(counts.max())), dtype=torch.bool)
     for row, count in enumerate(counts.tolist()):
-        found[:, row, :count] = torch.from_numpy(numbered_masks(samples, count, keep, seed))
+        found[:, row, :count] = torch.from_numpy(ablation_masks(samples, count, keep, seed))
     return found.to(counts.device)
 
 
-def log_odds(task: Task, answers: Tensor, target: Tensor) -> Tensor:
+def log_odds(task: Task, evaluate_masks: Tensor, target: Tensor) -> Tensor:
     """[..., B] log p − log(1 − p) of the target's probability, no larger than the number format tells from 1."""
     if task.is_contrast(target):
-        first, second = (log_odds(task, answers, each) for each in target.unbind(-1))
+        first, second = (log_odds(task, evaluate_masks, each) for each in target.unbind(-1))
         return first - second
-    chance = task.with_output("log_prob").score_probabilities(answers, target)
+    chance = task.with_output("log_prob").score_probabilities(evaluate_masks, target)
     chance = chance.clamp(max=-torch.finfo(chance.dtype).eps / 2).double()
     return chance - (-chance.expm1()).log()
 
 
-def sparse_weights(
-    present: NDArray[np.bool_], values: NDArray[np.float64], size: int, alpha: float
+def fit_lasso(
+    draw_masks: NDArray[np.bool_], values: NDArray[np.float64], size: int, alpha: float
 ) -> tuple[NDArray[np.float64], float]:
     """Weights [U] and intercept of f [M] by masks [M, U], penalised per one of the `size` tokens explained."""
-    masks = present.astype(np.float64)
+    masks = draw_masks.astype(np.float64)
     mean, deviation = masks.mean(0), masks.std(0)
     deviation[deviation == 0] = 1.0
     if not masks.shape[1]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.perturbation.coalitions import CoalitionMethod, Drawn
+from exegete.explainers.perturbation.coalitions import CoalitionMethod, Coalitions
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class KernelShap(CoalitionMethod):
         weights: NDArray[np.float64] = kernel[present.sum(1)]
         return weights
 
-    def draw(self, count: int, random: np.random.Generator) -> Drawn:
+    def draw(self, count: int, random: np.random.Generator) -> Coalitions:
         """Nobody, everybody, and pairs of a set drawn from the kernel and its complement."""
         pairs = (self.n_samples - 2) // 2
         sizes = np.arange(1, count)
@@ -48,7 +48,7 @@ class KernelShap(CoalitionMethod):
         size = random.choice(sizes, pairs, p=chance / chance.sum())
         chosen = random.random((pairs, count)).argsort(1).argsort(1) < size[:, None]
         ends = np.array([[False], [True]]).repeat(count, 1)
-        return Drawn(np.concatenate([ends, chosen, ~chosen]), np.repeat([0.0, 1.0], [2, 2 * pairs]))
+        return Coalitions(np.concatenate([ends, chosen, ~chosen]), np.repeat([0.0, 1.0], [2, 2 * pairs]))
 
     def solve(self, present: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         """Shares of v(all) − v(∅) alike, plus the least-squares solution among what adds up to nothing."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
-from exegete.explainers.perturbation.coalitions import CoalitionMethod, Drawn
+from exegete.explainers.perturbation.coalitions import CoalitionMethod, Coalitions
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Lime(CoalitionMethod):
         """All coalitions stand for as many draws as there would have been, so the penalty means the same."""
         return np.full(len(present), self.n_samples / len(present))
 
-    def draw(self, count: int, random: np.random.Generator) -> Drawn:
+    def draw(self, count: int, random: np.random.Generator) -> Coalitions:
         """Fair coins, after one sample of everybody."""
         present = random.random((self.n_samples, count)) < 0.5
         present[0] = True
-        return Drawn(present, np.ones(len(present)))
+        return Coalitions(present, np.ones(len(present)))
 
     def solve(self, present: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         """(Xᵀ W X + α I)⁻¹ Xᵀ W y, with X and y centred at their weighted means.

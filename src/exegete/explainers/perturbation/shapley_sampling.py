@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.perturbation.coalitions import CoalitionMethod, Drawn
+from exegete.explainers.perturbation.coalitions import CoalitionMethod, Coalitions
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class ShapleySampling(CoalitionMethod):
         weights: NDArray[np.float64] = np.where(present, joined[:, None], -missing[:, None])
         return weights
 
-    def draw(self, count: int, random: np.random.Generator) -> Drawn:
+    def draw(self, count: int, random: np.random.Generator) -> Coalitions:
         """All beginnings of each order; a unit's score is the value of the one it completes less the one before."""
         orders = max(1, (self.n_samples - 2) // (count - 1))
         rank = random.random((-(-orders // 2), count)).argsort(1)
         rank = np.stack([rank, count - 1 - rank], 1).reshape(-1, 1, count)[:orders]
         arrived = np.arange(count + 1)[:, None]
         share = ((rank == arrived - 1).astype(np.float64) - (rank == arrived)) / orders
-        return Drawn((rank < arrived).reshape(-1, count), share.reshape(-1, count))
+        return Coalitions((rank < arrived).reshape(-1, count), share.reshape(-1, count))
 
     def solve(self, present: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         """The scores as sums of weighted coalition values: Σ_z share_i(z) v(z)."""

@@ -14,13 +14,13 @@ from exegete.data.cards import MethodCard
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.base import Explainer
-from exegete.explainers.perturbation.beam import Beam, grow
+from exegete.explainers.perturbation.beam import Beam, run_beams
 from exegete.explainers.perturbation.coalitions import coalition_values
 from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.run import RemovalMethod
 
-Objective = Literal["comprehensiveness", "sufficiency", "difference", "log_odds"]
+SearchObjective = Literal["comprehensiveness", "sufficiency", "difference", "log_odds"]
 NOTHING = 1e-6
 DIGITS = 6
 
@@ -43,7 +43,7 @@ class Solvex(Explainer):
         perturbation: `remove`, `mask`, `pad` or `zero`; default: `mask` for `log_odds`, else `remove`.
     """
 
-    objective: Objective = "difference"
+    objective: SearchObjective = "difference"
     beam: int = 50
     granularity: Granularity = "word"
     perturbation: RemovalMethod | None = None
@@ -58,8 +58,8 @@ class Solvex(Explainer):
     )
 
     def __post_init__(self) -> None:
-        if self.objective not in get_args(Objective):
-            raise unknown("objective", self.objective, get_args(Objective))
+        if self.objective not in get_args(SearchObjective):
+            raise unknown("objective", self.objective, get_args(SearchObjective))
         if self.beam < 1:
             raise ExegeteError(f"solvex needs a beam of at least 1, got {self.beam}")
 
@@ -77,20 +77,20 @@ class Solvex(Explainer):
         beams = [Beam(int(count) + 1, self.beam) for count in unit.max(1).values]
         width = max(1, *(beam.count for beam in beams))
         with model.cache_perturbed():
-            grow(beams, lambda taken: self._gains(model, batch, target, taken, unit).round(DIGITS))
+            run_beams(beams, lambda removed: self._gains(model, batch, target, removed, unit).round(DIGITS))
             drops = self._drops(model, batch, target, unit, width)
-        ranks = [_shifted(beam.ranks(), drop[: beam.count]) for beam, drop in zip(beams, drops, strict=True)]
+        ranks = [_shift_ranks(beam.ranks(), drop[: beam.count]) for beam, drop in zip(beams, drops, strict=True)]
         grid = torch.zeros(len(batch), width, dtype=torch.promote_types(model.dtype, torch.float32))
         for row, rank in zip(grid, ranks, strict=True):
             row[: len(rank)] = torch.from_numpy(rank)
         return spread(grid.to(batch.device), unit)
 
     def _gains(
-        self, model: ExplainedModel, batch: Batch, target: Tensor, taken: Tensor, unit: Tensor
+        self, model: ExplainedModel, batch: Batch, target: Tensor, removed: Tensor, unit: Tensor
     ) -> NDArray[np.float64]:
         """[B, M] The objective of taking these units [M, B, U] away."""
-        taken = taken.to(batch.device)
-        without = None if self.objective == "sufficiency" else self._answers(model, batch, target, ~taken, unit)
+        removed = removed.to(batch.device)
+        without = None if self.objective == "sufficiency" else self._answers(model, batch, target, ~removed, unit)
         if self.objective == "log_odds":
             assert without is not None
             worse: NDArray[np.float64] = -np.log(np.maximum(without, np.finfo(np.float32).tiny))
@@ -98,7 +98,7 @@ class Solvex(Explainer):
         if self.objective == "comprehensiveness":
             assert without is not None
             return -without
-        alone = self._answers(model, batch, target, taken, unit)
+        alone = self._answers(model, batch, target, removed, unit)
         return alone if without is None else alone - without
 
     def _answers(
@@ -112,13 +112,13 @@ class Solvex(Explainer):
         self, model: ExplainedModel, batch: Batch, target: Tensor, unit: Tensor, width: int
     ) -> NDArray[np.float64]:
         """[B, U] p(x) − p(x without the unit)."""
-        taken = torch.cat([torch.zeros(1, width), torch.eye(width)]).bool()[:, None].expand(-1, len(batch), -1)
-        answers = self._answers(model, batch, target, ~taken.to(batch.device), unit)
+        removed = torch.cat([torch.zeros(1, width), torch.eye(width)]).bool()[:, None].expand(-1, len(batch), -1)
+        answers = self._answers(model, batch, target, ~removed.to(batch.device), unit)
         drops: NDArray[np.float64] = answers[:, :1] - answers[:, 1:]
         return drops
 
 
-def _shifted(ranks: NDArray[np.float64], drops: NDArray[np.float64]) -> NDArray[np.float64]:
+def _shift_ranks(ranks: NDArray[np.float64], drops: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ranks minus the o − ½ with which the most signs are those of the drops, the smallest o among equals."""
     signs = np.sign(np.where(np.abs(drops) < NOTHING, 0.0, drops))
     shifts = np.arange(len(ranks) + 1) - 0.5

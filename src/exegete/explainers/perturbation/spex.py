@@ -83,10 +83,10 @@ class Spex(OutputExplainer):
             own = slice(row, row + 1)
             values = partial(self._values, model, batch.select([row]), target[own], unit[own])
             if count < 60 and 2**count <= self.n_samples:
-                found = moebius(values(subsets(count)))
+                found = moebius_transform(values(subsets(count)))
             else:
-                found = sparse(values, count, self.n_samples, int(random.integers(2**31)))
-            alone, together = shapley(found, count)
+                found = fit_proxy(values, count, self.n_samples, int(random.integers(2**31)))
+            alone, together = shapley_values(found, count)
             scores[row, :count], pairs[row, :count, :count] = torch.from_numpy(alone), torch.from_numpy(together)
         scores, pairs = (each.to(batch.device, model.dtype) for each in (scores, pairs))
         return Explanation(spread(scores, unit), pairs=_spread_pairs(pairs, unit))
@@ -103,7 +103,7 @@ def subsets(count: int) -> Sets:
     return (np.arange(1 << count)[:, None] >> np.arange(count) & 1).astype(np.bool_)
 
 
-def moebius(values: Floats) -> Moebius:
+def moebius_transform(values: Floats) -> Moebius:
     """The transform of values [2^n] of all sets as `subsets` numbers them."""
     found, count = values.copy(), len(values).bit_length() - 1
     for bit in range(count):
@@ -112,7 +112,7 @@ def moebius(values: Floats) -> Moebius:
     return {tuple(np.flatnonzero(own).tolist()): float(m) for own, m in zip(subsets(count), found, strict=True)}
 
 
-def sparse(values: Callable[[Sets], Floats], count: int, samples: int, seed: int) -> Moebius:
+def fit_proxy(values: Callable[[Sets], Floats], count: int, samples: int, seed: int) -> Moebius:
     """A transform of the second degree with the Shapley values and interactions of pairs that ProxySPEX finds."""
     if samples < FEWEST_FITTED:
         raise ExegeteError(f"spex needs n_samples of at least {FEWEST_FITTED} for {count} units, got {samples}")
@@ -127,12 +127,12 @@ def sparse(values: Callable[[Sets], Floats], count: int, samples: int, seed: int
     def game(sets: Sets) -> Floats:
         found = values(np.asarray(sets, dtype=np.bool_))
         if np.ptp(found) < NOTHING:
-            raise _AlikeError
+            raise _ConstantGameError
         return found
 
     try:
         found = proxy.approximate(samples, game)
-    except _AlikeError:
+    except _ConstantGameError:
         return {}
     known = {tuple(own): float(found.values[place]) for own, place in found.interaction_lookup.items()}
     degree: dict[tuple[int, ...], float] = {own: value for own, value in known.items() if len(own) == 2}
@@ -142,11 +142,11 @@ def sparse(values: Callable[[Sets], Floats], count: int, samples: int, seed: int
     return degree
 
 
-class _AlikeError(Exception):
+class _ConstantGameError(Exception):
     """All sets have the same value, which no model can be fitted to."""
 
 
-def shapley(found: Moebius, count: int) -> tuple[Floats, Floats]:
+def shapley_values(found: Moebius, count: int) -> tuple[Floats, Floats]:
     """Shapley values [n] and symmetric interactions of pairs [n, n] of a Möbius transform; zero on the diagonal."""
     alone, together = np.zeros(count), np.zeros((count, count))
     for own, value in found.items():

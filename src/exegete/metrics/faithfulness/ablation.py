@@ -13,8 +13,8 @@ from torch import Tensor
 
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError, unknown
-from exegete.explainers.perturbation.context_cite import numbered_sets
-from exegete.metrics.faithfulness.unit_order import AlongOrder, ByUnits
+from exegete.explainers.perturbation.context_cite import batch_ablation_masks
+from exegete.metrics.faithfulness.unit_order import UnitMetric, UnitOrderMetric
 from exegete.models import Batch, ExplainedModel
 from exegete.models.rank_correlation import compute_spearman
 
@@ -26,7 +26,7 @@ RANDOM, LEAVE_ONE_OUT = get_args(Sets)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lds(ByUnits):
+class Lds(UnitMetric):
     """Linear datamodelling score: Spearman's ρ between answers on sets of units and their scores' sums.
 
     Args:
@@ -40,7 +40,7 @@ class Lds(ByUnits):
     n_masks: int = 32
     keep: float = 0.5
     seed: int = 1000
-    counts: ClassVar = ("n_masks",)
+    positive_params: ClassVar = ("n_masks",)
     card: ClassVar = MetricCard(
         name="lds",
         label="LDS",
@@ -57,37 +57,36 @@ class Lds(ByUnits):
         if self.sets not in get_args(Sets):
             raise unknown("sets", self.sets, get_args(Sets))
 
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
+    def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """See `Metric`; NaN where all answers or all sums are equal."""
-        ordered = self.ordered(batch, attribution)
-        there = self.present(ordered.counts)
+        ordered = self.order_units(batch, attribution)
+        there = self.draw_sets(ordered.counts)
         known = torch.arange(len(there), device=there.device) < ordered.counts[:, None]
-        looked_at = known if self.sets == LEAVE_ONE_OUT else torch.ones_like(known)
-        return {self.name: lds(ordered.scores, there, self.answers(model, batch, target, there), looked_at).float()}
+        valid_sets = known if self.sets == LEAVE_ONE_OUT else torch.ones_like(known)
+        answers = self.evaluate_sets(model, batch, target, there)
+        return {self.name: compute_lds(ordered.scores, there, answers, valid_sets).float()}
 
-    def present(self, counts: Tensor) -> Tensor:
+    def draw_sets(self, counts: Tensor) -> Tensor:
         """[N, B, U] The sets, of examples that have `counts` [B] units each; without one that is not there: all."""
         if self.sets == RANDOM:
-            return numbered_sets(self.n_masks, counts, self.keep, self.seed)
+            return batch_ablation_masks(self.n_masks, counts, self.keep, self.seed)
         place = torch.arange(max(1, int(counts.max())), device=counts.device)
         return (place < counts[:, None]) & (place != place[:, None, None])
 
-    def answers(self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor) -> Tensor:
+    def evaluate_sets(self, model: ExplainedModel, batch: Batch, target: Tensor, draw_sets: Tensor) -> Tensor:
         """[N, B] The target's log-probability on each of the sets."""
-        return finite(self.probability(on_the_log_scale(model), batch, target, present))
+        return replace_infinite(self.probability(with_log_output(model), batch, target, draw_sets))
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopkDrop(AlongOrder):
+class TopkDrop(UnitOrderMetric):
     """Fall of the target's log-probability (a regression's value) without the k highest units, or without all.
 
     `k`: how many units go.
     """
 
     k: int = 3
-    counts: ClassVar = ("k",)
+    positive_params: ClassVar = ("k",)
     card: ClassVar = MetricCard(
         name="topk_drop",
         label="Top-k drop",
@@ -96,35 +95,35 @@ class TopkDrop(AlongOrder):
         paper="Cohen-Wang et al. 2024",
     )
 
-    def asked(self, model: ExplainedModel) -> ExplainedModel:
+    def select_output(self, model: ExplainedModel) -> ExplainedModel:
         """The model's log-probability."""
-        return on_the_log_scale(model)
+        return with_log_output(model)
 
-    def sizes(self, counts: Tensor) -> Tensor:
+    def removal_sizes(self, counts: Tensor) -> Tensor:
         """None, and k."""
         return torch.tensor([[0], [self.k]], device=counts.device)
 
-    def total(self, answers: Tensor, sizes: Tensor, counts: Tensor) -> Tensor:
+    def aggregate(self, answers: Tensor, removal_sizes: Tensor, counts: Tensor) -> Tensor:
         """The fall."""
-        known = finite(answers)
+        known = replace_infinite(answers)
         return known[0] - known[1]
 
 
-def on_the_log_scale(model: ExplainedModel) -> ExplainedModel:
+def with_log_output(model: ExplainedModel) -> ExplainedModel:
     """The model whose value is the target's log-probability; a regression as it is."""
     return model if model.task.name == "regression" else model.with_output("log_prob")
 
 
-def finite(answers: Tensor) -> Tensor:
+def replace_infinite(answers: Tensor) -> Tensor:
     """The answers, none below the logarithm of the smallest number in single precision."""
     return answers.masked_fill(answers.isneginf(), LOWEST)
 
 
-def lds(scores: Tensor, present: Tensor, answers: Tensor, looked_at: Tensor | None = None) -> Tensor:
+def compute_lds(scores: Tensor, draw_sets: Tensor, answers: Tensor, valid_sets: Tensor | None = None) -> Tensor:
     """[B] Spearman's ρ over N sets, from scores [B, U], sets of units [N, B, U] and answers [N, B].
 
-    `looked_at` [B, N]: of each example only these sets.
+    `valid_sets` [B, N]: of each example only these sets.
     """
-    foretold = (present * scores).sum(-1).T
+    foretold = (draw_sets * scores).sum(-1).T
     every = torch.ones_like(foretold, dtype=torch.bool)
-    return compute_spearman(foretold, answers.T, every if looked_at is None else looked_at)
+    return compute_spearman(foretold, answers.T, every if valid_sets is None else valid_sets)

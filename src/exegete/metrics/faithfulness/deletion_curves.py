@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MetricCard
-from exegete.metrics.faithfulness.unit_order import AlongOrder
+from exegete.metrics.faithfulness.unit_order import UnitOrderMetric
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeletionAuc(AlongOrder):
+class DeletionAuc(UnitOrderMetric):
     """Area under the target's probability over the share of units that went, by trapezoids: small where it falls soon.
 
     `steps`: units are counted off in so many steps of nearly equal size; a text of fewer units goes one by one.
     """
 
     steps: int = 50
-    counts: ClassVar = ("steps",)
+    positive_params: ClassVar = ("steps",)
     card: ClassVar = MetricCard(
         name="deletion_auc",
         label="Area under deletion",
@@ -30,16 +30,16 @@ class DeletionAuc(AlongOrder):
         bounds=(0, 1),
     )
 
-    def sizes(self, counts: Tensor) -> Tensor:
+    def removal_sizes(self, counts: Tensor) -> Tensor:
         """From none to all."""
         count = counts.clamp(min=1)
         steps = count.clamp(max=self.steps)
         number = torch.arange(int(steps.max()) + 1, device=counts.device)[:, None].minimum(steps)
         return (2 * number * count + steps) // (2 * steps)  # rounded
 
-    def total(self, answers: Tensor, sizes: Tensor, counts: Tensor) -> Tensor:
+    def aggregate(self, answers: Tensor, removal_sizes: Tensor, counts: Tensor) -> Tensor:
         """The area."""
-        return torch.trapezoid(answers, sizes / counts.clamp(min=1).double(), dim=0)
+        return torch.trapezoid(answers, removal_sizes / counts.clamp(min=1).double(), dim=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,4 +54,4 @@ class InsertionAuc(DeletionAuc):
         paper="Petsiuk et al. 2018",
         bounds=(0, 1),
     )
-    alone: ClassVar = True
+    keeps_top: ClassVar = True

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
-from exegete.metrics.faithfulness.erasure import AtBudget, Erasure, OverBudgets, Probability, with_all
+from exegete.metrics.faithfulness.erasure import AtBudget, Erasure, OverBudgets, Probability, evaluate_with_full_input
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.run import RemovalMethod
 
@@ -34,7 +34,7 @@ class Sufficiency(AtBudget):
     card: ClassVar = MetricCard(
         name="sufficiency", family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020", bounds=(-1, 1)
     )
-    alone: ClassVar = True
+    keeps_top: ClassVar = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +57,16 @@ class AopcSufficiency(OverBudgets):
         family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020",
         bounds=(-1, 1),
     )  # fmt: skip
-    alone: ClassVar = True
+    keeps_top: ClassVar = True
 
 
 class Differences(Erasure):
     """p(the top alone) − p(x without the top)."""
 
-    def effect(self, p: Probability, chosen: Tensor) -> Tensor:
+    def compute_effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """Comprehensiveness minus sufficiency at each budget."""
-        alone, without = p(torch.cat([chosen, ~chosen])).chunk(2)
-        return alone - without
+        keeps_top, without = p(torch.cat([chosen, ~chosen])).chunk(2)
+        return keeps_top - without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,17 +102,17 @@ class LogOdds(AtBudget):
         bounds=(-27.631021115928547, 27.631021115928547),
     )  # fmt: skip
 
-    def points(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> Tensor:
+    def compute_points(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> Tensor:
         """[1, B]; a regression is an ExegeteError."""
         if model.task.name == "regression":
             raise ExegeteError("log_odds compares probabilities, and a regression has none: use comprehensiveness")
-        return super().points(model, batch, attribution, target)
+        return super().compute_points(model, batch, attribution, target)
 
-    def applies(self, model: ExplainedModel) -> bool:
+    def supports(self, model: ExplainedModel) -> bool:
         """Whether the model's task has probabilities: all but regressions."""
         return model.task.name != "regression"
 
-    def effect(self, p: Probability, chosen: Tensor) -> Tensor:
+    def compute_effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """The change of the logarithm."""
-        logarithm = with_all(p, ~chosen).clamp(min=LOWEST).log()
+        logarithm = evaluate_with_full_input(p, ~chosen).clamp(min=LOWEST).log()
         return logarithm[1:] - logarithm[0]

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from exegete.errors import unknown
-from exegete.metrics.base import Metric, checked
-from exegete.metrics.ranking import Rounding, checked_fractions, top_fraction
+from exegete.metrics.base import Metric, build_metric_input
+from exegete.metrics.ranking import Rounding, check_fractions, top_fraction
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.run import RemovalMethod
 
@@ -27,7 +27,7 @@ Probability = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Erasure(Metric):
-    """The change of p when the top positions are erased, or, where the top is left `alone`, all others.
+    """The change of p when the top positions are erased, or, where the top is left `keeps_top`, all others.
 
     `how`: `remove` deletes tokens; `mask`, `pad` and `zero` put the mask token, the padding token or a zero embedding
     in their place. `rounding`: of a budget in tokens: `ceil` up, `floor` down (which may be none), `er` down but at
@@ -38,10 +38,10 @@ class Erasure(Metric):
     how: RemovalMethod = "remove"
     rounding: Rounding = "ceil"
     keep_question: bool = False
-    alone: ClassVar[bool] = False
+    keeps_top: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        checked_fractions(self.fractions())
+        check_fractions(self.fractions())
         if self.how not in get_args(RemovalMethod):
             raise unknown("perturbation", self.how, get_args(RemovalMethod))
         if self.rounding not in get_args(Rounding):
@@ -51,19 +51,19 @@ class Erasure(Metric):
     def fractions(self) -> tuple[float, ...]:
         """The K budgets: which fractions of the content count as the top."""
 
-    def effect(self, p: Probability, chosen: Tensor) -> Tensor:
+    def compute_effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """[K, B] The value at each budget; `chosen` [K, B, L]: the top; `p` [N, B]: of what keep [N, B, L] leaves."""
-        return drops(p, self.kept(chosen))
+        return compute_drops(p, self.keep_masks(chosen))
 
-    def kept(self, chosen: Tensor) -> Tensor:
+    def keep_masks(self, chosen: Tensor) -> Tensor:
         """[K, B, L] What stays at each budget."""
-        return chosen if self.alone else ~chosen
+        return chosen if self.keeps_top else ~chosen
 
     @abstractmethod
-    def total(self, points: Tensor) -> Tensor:
+    def aggregate(self, compute_points: Tensor) -> Tensor:
         """[B] One number from the values at each budget [K, B]."""
 
-    def points(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> Tensor:
+    def compute_points(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> Tensor:
         """[K, B] The value at each budget."""
         if self.keep_question:
             batch = replace(batch, content=batch.erasable)
@@ -72,22 +72,22 @@ class Erasure(Metric):
         def p(keep: Tensor) -> Tensor:
             return model.task.probability(model.predict_perturbed(batch, keep, self.how), target).double()
 
-        return self.effect(p, chosen).masked_fill(~chosen.any(-1), 0.0)
+        return self.compute_effect(p, chosen).masked_fill(~chosen.any(-1), 0.0)
 
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
+    def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """See `Metric`; defined for every example."""
-        return {self.name: self.total(self.points(model, batch, attribution, target)).float()}
+        return {self.name: self.aggregate(self.compute_points(model, batch, attribution, target)).float()}
 
-    def curve(
+    def evaluate_budgets(
         self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None
     ) -> dict[float, Tensor]:
         """The value [B] at each budget; arguments and NaN as in `judge`."""
-        case = checked(model, batch, attribution, target)
+        case = build_metric_input(model, batch, attribution, target)
         with torch.no_grad(), model.cache_perturbed():
-            points = self.points(model, batch, case.attribution, case.target)
-        return {budget: case.blanked(point) for budget, point in zip(self.fractions(), points, strict=True)}
+            compute_points = self.compute_points(model, batch, case.attribution, case.target)
+        return {
+            budget: case.mask_undefined(point) for budget, point in zip(self.fractions(), compute_points, strict=True)
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +100,9 @@ class AtBudget(Erasure):
         """The only budget, as a fraction of the content."""
         return (self.k,)
 
-    def total(self, points: Tensor) -> Tensor:
+    def aggregate(self, compute_points: Tensor) -> Tensor:
         """The value at the only budget: [B]."""
-        return points[0]
+        return compute_points[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,17 +125,17 @@ class OverBudgets(Erasure):
         """The budgets that the mean is over."""
         return self.budgets
 
-    def total(self, points: Tensor) -> Tensor:
+    def aggregate(self, compute_points: Tensor) -> Tensor:
         """The sum over the divisor."""
-        return points.sum(0) / (len(points) + (self.divisor == "bins_plus_one"))
+        return compute_points.sum(0) / (len(compute_points) + (self.divisor == "bins_plus_one"))
 
 
-def with_all(p: Probability, keep: Tensor) -> Tensor:
+def evaluate_with_full_input(p: Probability, keep: Tensor) -> Tensor:
     """[1 + N, B] p(x) first, then p of what each keep-mask leaves, all in one call."""
     return p(torch.cat([torch.ones_like(keep[:1]), keep]))
 
 
-def drops(p: Probability, keep: Tensor) -> Tensor:
+def compute_drops(p: Probability, keep: Tensor) -> Tensor:
     """[N, B] p(x) − p(what keep leaves)."""
-    answers = with_all(p, keep)
+    answers = evaluate_with_full_input(p, keep)
     return answers[0] - answers[1:]

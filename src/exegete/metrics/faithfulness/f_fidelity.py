@@ -13,14 +13,14 @@ from torch import Tensor
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
 from exegete.explainers.seeding import example_generators
-from exegete.metrics.faithfulness.unit_order import ByUnits, Ordered
-from exegete.metrics.ranking import checked_fractions, sizes
+from exegete.metrics.faithfulness.unit_order import UnitMetric, UnitOrder
+from exegete.metrics.ranking import check_fractions, fractions_to_counts
 from exegete.models import Batch, ExplainedModel, load
 from exegete.models.windowed import WindowedModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class FFidelity(ByUnits):
+class FFidelity(UnitMetric):
     """Mean drop of the copy's p when a random part of the top goes, over budgets and draws (Zheng et al. 2025, FFid+).
 
     The copy is the explained model fine-tuned on inputs with random masks, so that an input without some words is none
@@ -41,7 +41,7 @@ class FFidelity(ByUnits):
     beta: float = 0.1
     draws: int = 8
     seed: int = 0
-    counts: ClassVar = ("draws",)
+    positive_params: ClassVar = ("draws",)
     card: ClassVar = MetricCard(
         name="f_fidelity",
         label="F-fidelity",
@@ -53,39 +53,40 @@ class FFidelity(ByUnits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checked_fractions((*self.budgets, self.alpha, self.beta))
+        check_fractions((*self.budgets, self.alpha, self.beta))
 
-    def applies(self, model: ExplainedModel) -> bool:
+    def supports(self, model: ExplainedModel) -> bool:
         """Where there is a copy."""
         return bool(self.copy)
 
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
+    def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """See `Metric`; no copy, or one with other outputs, is an ExegeteError."""
-        judge = self.judge_of(model)
-        ordered = self.ordered(batch, attribution)
-        taken = self.taken(batch, ordered)
+        judge = self.load_copy(model)
+        ordered = self.order_units(batch, attribution)
+        removed = self.removed(batch, ordered)
         with judge.cache_perturbed():
-            answers = self.probability(judge, batch, target, torch.cat([torch.ones_like(taken[:1]), ~taken]))
+            answers = self.probability(judge, batch, target, torch.cat([torch.ones_like(removed[:1]), ~removed]))
         return {self.name: (answers[0] - answers[1:]).mean(0).float()}
 
-    def judge_of(self, model: ExplainedModel) -> ExplainedModel:
+    def load_copy(self, model: ExplainedModel) -> ExplainedModel:
         """The copy, on the model's device."""
         if not self.copy:
             raise ExegeteError(
                 "f_fidelity needs a copy fine-tuned on random masks: train one by `exegete train baseline --model "
                 "MODEL --masked-share 1 …`, and give its folder as copy="
             )
-        judge = _loaded(str(Path(self.copy).expanduser().resolve()), str(model.device))
+        judge = _load_cached(str(Path(self.copy).expanduser().resolve()), str(model.device))
         if judge.labels != model.labels:
             raise ExegeteError(f"{self.copy} is no copy of the model: it answers {judge.labels}, not {model.labels}")
         return WindowedModel(judge, model.stride) if isinstance(model, WindowedModel) else judge
 
-    def taken(self, batch: Batch, ordered: Ordered) -> Tensor:
+    def removed(self, batch: Batch, ordered: UnitOrder) -> Tensor:
         """[K · draws, B, U] The units that go."""
-        top = sizes(ordered.counts, self.budgets)
-        most = torch.minimum(sizes(top.flatten(), (self.alpha,)).view_as(top), sizes(ordered.counts, (self.beta,)))
+        top = fractions_to_counts(ordered.counts, self.budgets)
+        most = torch.minimum(
+            fractions_to_counts(top.flatten(), (self.alpha,)).view_as(top),
+            fractions_to_counts(ordered.counts, (self.beta,)),
+        )
         dice = torch.full((self.draws, *ordered.place.shape), torch.inf, dtype=torch.float64)
         for row, (count, random) in enumerate(
             zip(ordered.counts.tolist(), example_generators(batch, self.seed), strict=True)
@@ -98,5 +99,5 @@ class FFidelity(ByUnits):
 
 
 @lru_cache(maxsize=2)
-def _loaded(folder: str, device: str) -> ExplainedModel:
+def _load_cached(folder: str, device: str) -> ExplainedModel:
     return load(folder, device=device)

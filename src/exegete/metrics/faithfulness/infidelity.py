@@ -11,12 +11,12 @@ from torch import Tensor
 
 from exegete.data.cards import MetricCard
 from exegete.explainers.seeding import example_generators
-from exegete.metrics.faithfulness.unit_order import ByUnits
+from exegete.metrics.faithfulness.unit_order import UnitMetric
 from exegete.models import Batch, ExplainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class Infidelity(ByUnits):
+class Infidelity(UnitMetric):
     """Mean over random sets S of units of (β · Σ scores of S − (p(x) − p(x without S)))² (Yeh et al. 2019).
 
     Each unit is in S with probability ½. `n_samples`: sets for each example. `normalise`: β is the number that makes
@@ -27,32 +27,30 @@ class Infidelity(ByUnits):
     n_samples: int = 64
     normalise: bool = True
     seed: int = 0
-    counts: ClassVar = ("n_samples",)
+    positive_params: ClassVar = ("n_samples",)
     card: ClassVar = MetricCard(
         name="infidelity", family="faithfulness", higher_is_better=False, paper="Yeh et al. 2019", bounds=(0, None)
     )
 
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
+    def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """See `Metric`; defined for every example."""
-        ordered = self.ordered(batch, attribution)
-        taken = drawn_sets(batch, ordered.counts, self.n_samples, self.seed)
-        answers = self.probability(model, batch, target, torch.cat([torch.ones_like(taken[:1]), ~taken]))
-        return {self.name: infidelity(ordered.scores, taken, answers[0] - answers[1:], self.normalise).float()}
+        ordered = self.order_units(batch, attribution)
+        removed = draw_unit_sets(batch, ordered.counts, self.n_samples, self.seed)
+        answers = self.probability(model, batch, target, torch.cat([torch.ones_like(removed[:1]), ~removed]))
+        return {self.name: infidelity(ordered.scores, removed, answers[0] - answers[1:], self.normalise).float()}
 
 
-def infidelity(scores: Tensor, taken: Tensor, drops: Tensor, normalise: bool = True) -> Tensor:
+def infidelity(scores: Tensor, removed: Tensor, drops: Tensor, normalise: bool = True) -> Tensor:
     """[B] From scores [B, U], sets [N, B, U] and what taking them away cost [N, B]."""
-    said = (taken * scores).sum(-1)
+    said = (removed * scores).sum(-1)
     power = said.square().sum(0)
     factor = (said * drops).sum(0) / power.where(power > 0, 1.0) if normalise else torch.ones_like(power)
     return (factor * said - drops).square().mean(0)
 
 
-def drawn_sets(batch: Batch, counts: Tensor, samples: int, seed: int, chance: float = 0.5) -> Tensor:
+def draw_unit_sets(batch: Batch, counts: Tensor, samples: int, seed: int, chance: float = 0.5) -> Tensor:
     """[N, B, U] Random sets of each example's units, each unit in with the same chance; by `seed` and the example."""
-    taken = np.zeros((samples, len(batch), max(1, int(counts.max()))), np.bool_)
+    removed = np.zeros((samples, len(batch), max(1, int(counts.max()))), np.bool_)
     for row, (count, random) in enumerate(zip(counts.tolist(), example_generators(batch, seed), strict=True)):
-        taken[:, row, :count] = random.random((samples, count)) < chance
-    return torch.from_numpy(taken).to(batch.device)
+        removed[:, row, :count] = random.random((samples, count)) < chance
+    return torch.from_numpy(removed).to(batch.device)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from exegete.data.cards import MetricCard
-from exegete.explainers.perturbation.beam import Beam, grow
+from exegete.explainers.perturbation.beam import Beam, run_beams
 from exegete.explainers.perturbation.coalitions import coalition_values
-from exegete.metrics.faithfulness.unit_order import ByUnits
+from exegete.metrics.faithfulness.unit_order import UnitMetric
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.inputs import Deletion
 from exegete.models.perturbation.run import RemovalMethod
@@ -34,21 +34,19 @@ Drops = Callable[[Tensor], Floats]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Naopc(ByUnits):
+class Naopc(UnitMetric):
     """The share of the way from the worst order of the units to the best one.
 
     `beam`: orders kept at every length where there are more than ten units; about 2 · beam · units² / 2 passes.
     """
 
     beam: int = 5
-    counts: ClassVar = ("beam",)
+    positive_params: ClassVar = ("beam",)
     lowest_first: ClassVar[bool] = False
 
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
+    def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """See `Metric`; NaN where all orders score the same."""
-        ordered = self.ordered(batch, -attribution if self.lowest_first else attribution)
+        ordered = self.order_units(batch, -attribution if self.lowest_first else attribution)
         sizes = torch.arange(ordered.place.shape[1] + 1, device=batch.device)[:, None]
         answers = self.probability(model, batch, target, ~ordered.first(sizes))
         drops = (answers[0] - answers) * (sizes <= ordered.counts)
@@ -64,14 +62,14 @@ class Naopc(ByUnits):
         with model.cache_perturbed():
             memory = model.perturbation_cache
             assert memory is not None
-            names = self._names(model, batch, target)
+            names = self._memory_keys(model, batch, target)
             new = list({name: row for row, name in enumerate(names) if name not in memory}.values())
             if new:
-                found = self._found(model, batch.select(new), target[new])
+                found = self._compute_limits(model, batch.select(new), target[new])
                 memory.update(zip((names[row] for row in new), found, strict=True))
             return torch.stack([memory[name] for name in names])
 
-    def _names(self, model: ExplainedModel, batch: Batch, target: Tensor) -> list[bytes]:
+    def _memory_keys(self, model: ExplainedModel, batch: Batch, target: Tensor) -> list[bytes]:
         """A name for each row; where names are equal, limits are."""
         inputs = Deletion(model, batch, batch.attended[None].clone()).keys()
         start = batch.attended.long().argmax(1)
@@ -83,7 +81,7 @@ class Naopc(ByUnits):
             for row, own, there, answer in zip(inputs, unit, attended, targets, strict=True)
         ]
 
-    def _found(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
+    def _compute_limits(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
         """[B, 2] The limits of each example, by all sets of its units or by two beams."""
         unit = self.units(batch)
         few = unit.amax(1) < EXACT
@@ -128,7 +126,7 @@ class NaopcSufficiency(Naopc):
 def exact_limits(drops: Drops, counts: Sequence[int]) -> Floats:
     """[B, 2] The lowest and the highest AOPC of examples of `counts` units, from Δ of every set of units."""
     values = drops(torch.from_numpy(subsets(max(1, *counts)))[:, None].expand(-1, len(counts), -1))
-    return np.array([extremes(own[: 1 << count]) for own, count in zip(values, counts, strict=True)])
+    return np.array([exact_extremes(own[: 1 << count]) for own, count in zip(values, counts, strict=True)])
 
 
 def beam_limits(drops: Drops, counts: Sequence[int], beam: int) -> Floats:
@@ -136,14 +134,14 @@ def beam_limits(drops: Drops, counts: Sequence[int], beam: int) -> Floats:
     found = []
     for sign in (-1.0, 1.0):
         beams = [Beam(count, beam) for count in counts]
-        grow(beams, partial(_signed, drops, sign))
-        found.append([sign * each.worth.max() for each in beams])
+        run_beams(beams, partial(_signed, drops, sign))
+        found.append([sign * each.total_gain.max() for each in beams])
     every = drops(torch.ones(1, len(counts), max(counts), dtype=torch.bool))
     limits: Floats = (np.array(found).T + every) / np.array(counts)[:, None]
     return limits
 
 
-def extremes(drops: Floats) -> tuple[float, float]:
+def exact_extremes(drops: Floats) -> tuple[float, float]:
     """The lowest and the highest AOPC over all orders, from Δ [2^n] of every set as `subsets` numbers them.
 
     best(S) = Δ(S) + max over i ∈ S of best(S ∖ i), set by set in the order of their sizes.
@@ -167,15 +165,15 @@ def subsets(count: int) -> NDArray[np.bool_]:
     return (np.arange(1 << count)[:, None] >> np.arange(count) & 1).astype(np.bool_)
 
 
-def _signed(drops: Drops, sign: float, taken: Tensor) -> Floats:
-    return sign * drops(taken)
+def _signed(drops: Drops, sign: float, removed: Tensor) -> Floats:
+    return sign * drops(removed)
 
 
 def _drops(
-    model: ExplainedModel, batch: Batch, target: Tensor, unit: Tensor, how: RemovalMethod, taken: Tensor
+    model: ExplainedModel, batch: Batch, target: Tensor, unit: Tensor, how: RemovalMethod, removed: Tensor
 ) -> Floats:
     """[B, M] Δ of taking units [M, B, U] away."""
-    present = torch.cat([torch.ones_like(taken[:1]), ~taken]).to(batch.device)
+    present = torch.cat([torch.ones_like(removed[:1]), ~removed]).to(batch.device)
     values = coalition_values(model, batch, target, present, unit, how).double().cpu().numpy()
     found: Floats = values[:1].T - values[1:].T
     return found

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MetricCard
-from exegete.metrics.faithfulness.erasure import OverBudgets, Probability, drops
+from exegete.metrics.faithfulness.erasure import OverBudgets, Probability, compute_drops
 
 EPSILON = 1e-4
 
@@ -30,11 +30,11 @@ class NormalisedComprehensiveness(OverBudgets):
         bounds=(0, 1),
     )  # fmt: skip
 
-    def effect(self, p: Probability, chosen: Tensor) -> Tensor:
+    def compute_effect(self, p: Probability, chosen: Tensor) -> Tensor:
         """[K, B] The drop's share of that to the input that says nothing; where the top is alone one minus it."""
-        drop = drops(p, torch.cat([torch.zeros_like(chosen[:1]), self.kept(chosen)])).clamp(min=0)
+        drop = compute_drops(p, torch.cat([torch.zeros_like(chosen[:1]), self.keep_masks(chosen)])).clamp(min=0)
         share = (drop[1:] / (drop[0] + EPSILON)).clamp(max=1)
-        return 1 - share if self.alone else share
+        return 1 - share if self.keeps_top else share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,4 +45,4 @@ class NormalisedSufficiency(NormalisedComprehensiveness):
         name="normalised_sufficiency", family="faithfulness", higher_is_better=True, paper="Carton et al. 2020",
         bounds=(0, 1),
     )  # fmt: skip
-    alone: ClassVar = True
+    keeps_top: ClassVar = True

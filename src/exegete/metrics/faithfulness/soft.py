@@ -21,7 +21,7 @@ from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError, unknown
 from exegete.explainers.seeding import example_generators
 from exegete.metrics.base import Metric
-from exegete.metrics.faithfulness.unit_order import at_least_one
+from exegete.metrics.faithfulness.unit_order import check_positive
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.run import TOKENS_PER_PASS
 
@@ -30,8 +30,8 @@ NOTHING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Soft(Metric):
-    """How far the answer moves when elements of embeddings are zeroed by chance: high ones, or where `alone`, others.
+class SoftErasure(Metric):
+    """Distance that the answer moves when elements of word embeddings are set to zero at random.
 
     Args:
         distance: `hellinger`, ‖√p − √q‖₂ / √2; `reagent`, Σ (√p − √q)² / √2 as Zhao and Shan's code has it;
@@ -47,61 +47,63 @@ class Soft(Metric):
     share: float | None = None
     draws: int = 4
     seed: int = 0
-    alone: ClassVar[bool] = False
+    keeps_top: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.distance not in get_args(Distance):
             raise unknown("distance", self.distance, get_args(Distance))
         if self.share is not None and not 0 < self.share < 1:
             raise ExegeteError(f"{self.name} needs a share between 0 and 1, got {self.share}")
-        at_least_one(self.name, draws=self.draws)
+        check_positive(self.name, draws=self.draws)
 
-    def chances(self, scaled: Tensor) -> Tensor:
+    def keep_probabilities(self, scale_scores: Tensor) -> Tensor:
         """[B, L] The probability that an element stays, from scores in [0, 1]."""
-        return scaled if self.alone else 1 - scaled
+        return scale_scores if self.keeps_top else 1 - scale_scores
 
     def value(self, moved: Tensor, farthest: Tensor) -> Tensor:
         """[B] The metric, from D and D₀."""
-        if self.alone:
+        if self.keeps_top:
             return (farthest - moved).clamp(min=0) / farthest
         share = moved / farthest
         return share.clamp(max=1) if self.distance == "probability" else share
 
-    def applies(self, model: ExplainedModel) -> bool:
+    def supports(self, model: ExplainedModel) -> bool:
         """Not to regressions; to generated text by its probability alone."""
         return model.task.name not in ("regression", "generation" if self.distance != "probability" else "")
 
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
+    def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """See `Metric`; NaN where zeros are answered like the whole input; without a distribution an ExegeteError."""
-        if not self.applies(model):
+        if not self.supports(model):
             raise ExegeteError(f"{self.name} compares distributions, and a {model.task.name} has none here")
         batch = replace(batch, content=batch.removable)
         ends = torch.stack([torch.ones_like(batch.content), torch.zeros_like(batch.content)])
         whole, nothing = model.predict_perturbed(batch, ends, "zero").double()
-        chances = self.chances(scaled(attribution, batch.content, self.share))
+        keep_probabilities = self.keep_probabilities(scale_scores(attribution, batch.content, self.share))
         moved = torch.cat(
             [
-                self._moved(model, batch.select(rows), chances[rows], whole[rows], target[rows])
+                self._mean_distance(model, batch.select(rows), keep_probabilities[rows], whole[rows], target[rows])
                 for rows in torch.arange(len(batch), device=batch.device).split(_rows_per_pass(batch))
             ]
         )
-        farthest = self.apart(model, whole, nothing, target)
+        farthest = self.distance_between(model, whole, nothing, target)
         return {self.name: self.value(moved, farthest).masked_fill(farthest < NOTHING, torch.nan).float()}
 
-    def _moved(self, model: ExplainedModel, batch: Batch, chances: Tensor, whole: Tensor, target: Tensor) -> Tensor:
+    def _mean_distance(
+        self, model: ExplainedModel, batch: Batch, keep_probabilities: Tensor, whole: Tensor, target: Tensor
+    ) -> Tensor:
         """[B] D, mean over draws."""
         embeddings, random = model.embed(batch), example_generators(batch, self.seed)
-        apart = []
+        distance_between = []
         for _ in range(self.draws):
-            uniform = _uniform(random, batch.content, embeddings.shape[-1])
+            uniform = _draw_uniform(random, batch.content, embeddings.shape[-1])
             with model.evaluation_mode():
-                outputs = model(batch, embeddings=kept_by_chance(embeddings, batch.content, chances, uniform))
-            apart.append(self.apart(model, whole, model.task.probabilities(outputs.logits).double(), target))
-        return torch.stack(apart).mean(0)
+                outputs = model(batch, embeddings=drop_elements(embeddings, batch.content, keep_probabilities, uniform))
+            distance_between.append(
+                self.distance_between(model, whole, model.task.probabilities(outputs.logits).double(), target)
+            )
+        return torch.stack(distance_between).mean(0)
 
-    def apart(self, model: ExplainedModel, one: Tensor, other: Tensor, target: Tensor) -> Tensor:
+    def distance_between(self, model: ExplainedModel, one: Tensor, other: Tensor, target: Tensor) -> Tensor:
         """[B] The distance of two answers [B, C] (spans: [B, 2, L])."""
         if self.distance == "probability":
             p, q = (model.task.probability(answer, target) for answer in (one, other))
@@ -114,7 +116,7 @@ class Soft(Metric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftComprehensiveness(Soft):
+class SoftComprehensiveness(SoftErasure):
     """How far the answer moves when what scores high goes; above 1 where it moves farther than by zeros alone."""
 
     card: ClassVar = MetricCard(
@@ -124,17 +126,17 @@ class SoftComprehensiveness(Soft):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftSufficiency(Soft):
+class SoftSufficiency(SoftErasure):
     """How near the answer stays when what scores high stays: 1 is best."""
 
     card: ClassVar = MetricCard(
         name="soft_sufficiency", family="faithfulness", higher_is_better=True, paper="Zhao and Aletras 2023",
         bounds=(0, 1),
     )  # fmt: skip
-    alone: ClassVar = True
+    keeps_top: ClassVar = True
 
 
-def scaled(attribution: Tensor, content: Tensor, share: float | None = None) -> Tensor:
+def scale_scores(attribution: Tensor, content: Tensor, share: float | None = None) -> Tensor:
     """[B, L] Scores from 0, an example's lowest, to 1, its highest, in float64; equal ones are ½; 0 outside content.
 
     With `share` their mean over content is that: min(1, c · score) for the right c, or, where there is none because too
@@ -144,11 +146,11 @@ def scaled(attribution: Tensor, content: Tensor, share: float | None = None) -> 
     low = scores.masked_fill(~content, torch.inf).amin(1, keepdim=True)
     high = scores.masked_fill(~content, -torch.inf).amax(1, keepdim=True)
     unit = torch.where(high > low, (scores - low) / (high - low), 0.5) * content
-    return unit if share is None else _of_mean(unit, content, share)
+    return unit if share is None else _scale_to_mean(unit, content, share)
 
 
-def _of_mean(unit: Tensor, content: Tensor, share: float) -> Tensor:
-    """[B, L] See `scaled`."""
+def _scale_to_mean(unit: Tensor, content: Tensor, share: float) -> Tensor:
+    """[B, L] See `scale_scores`."""
     count = content.sum(1, keepdim=True).double()
     wanted = share * count
     falling = unit.sort(1, descending=True).values
@@ -163,13 +165,13 @@ def _of_mean(unit: Tensor, content: Tensor, share: float) -> Tensor:
     return torch.where(fits.any(1, keepdim=True), (unit * factor.gather(1, first)).clamp(max=1), filled)
 
 
-def kept_by_chance(embeddings: Tensor, content: Tensor, chances: Tensor, uniform: Tensor) -> Tensor:
+def drop_elements(embeddings: Tensor, content: Tensor, keep_probabilities: Tensor, uniform: Tensor) -> Tensor:
     """[B, L, d] Elements where `uniform` [B, L, d] is below the position's chance, zeros elsewhere; all but content."""
-    stays = (uniform < chances[..., None]) | ~content[..., None]
+    stays = (uniform < keep_probabilities[..., None]) | ~content[..., None]
     return embeddings * stays
 
 
-def _uniform(random: Sequence[np.random.Generator], content: Tensor, width: int) -> Tensor:
+def _draw_uniform(random: Sequence[np.random.Generator], content: Tensor, width: int) -> Tensor:
     """[B, L, d] Uniform numbers at content positions, each example's from its own generator."""
     drawn = torch.zeros(*content.shape, width, dtype=torch.float64)
     for row, own, there in zip(drawn, random, content.cpu(), strict=True):

@@ -12,35 +12,35 @@ import torch
 from torch import Tensor
 
 from exegete.data.cards import MetricCard
-from exegete.metrics.faithfulness.unit_order import AlongOrder
+from exegete.metrics.faithfulness.unit_order import UnitOrderMetric
 from exegete.models import ExplainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnitComprehensiveness(AlongOrder):
+class UnitComprehensiveness(UnitOrderMetric):
     """Mean of p(x) − p(x without the first k units) over k = 1 … K, or to all of fewer units; NaN without units.
 
     `k`: K.
     """
 
     k: int = 5
-    counts: ClassVar = ("k",)
+    positive_params: ClassVar = ("k",)
     card: ClassVar = MetricCard(
         name="unit_comprehensiveness", label="Comprehensiveness of units",
         family="faithfulness", higher_is_better=True, paper="DeYoung et al. 2020",
         bounds=(-1, 1),
     )  # fmt: skip
 
-    def asked(self, model: ExplainedModel) -> ExplainedModel:
+    def select_output(self, model: ExplainedModel) -> ExplainedModel:
         """The model's probability, of generated text too."""
         return model if model.task.name == "regression" else model.with_output("prob")
 
-    def sizes(self, counts: Tensor) -> Tensor:
+    def removal_sizes(self, counts: Tensor) -> Tensor:
         """All units, then k of them."""
-        every = counts if self.alone else torch.zeros_like(counts)
+        every = counts if self.keeps_top else torch.zeros_like(counts)
         return torch.cat([every[None], self._steps(counts).minimum(counts)])
 
-    def total(self, answers: Tensor, sizes: Tensor, counts: Tensor) -> Tensor:
+    def aggregate(self, answers: Tensor, removal_sizes: Tensor, counts: Tensor) -> Tensor:
         """The mean fall."""
         counted = self._steps(counts) <= counts
         return ((answers[0] - answers[1:]) * counted).sum(0) / counted.sum(0)
@@ -58,4 +58,4 @@ class UnitSufficiency(UnitComprehensiveness):
         family="faithfulness", higher_is_better=False, paper="DeYoung et al. 2020",
         bounds=(-1, 1),
     )  # fmt: skip
-    alone: ClassVar = True
+    keeps_top: ClassVar = True

@@ -19,7 +19,7 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.run import RemovalMethod
 
 
-class Ordered(NamedTuple):
+class UnitOrder(NamedTuple):
     """Units of B examples by falling score, equal scores in the order of the text.
 
     `scores` [B, U] float64: sums over a unit's positions. `place` [B, U]: each unit's place from 0, units that do not
@@ -30,13 +30,13 @@ class Ordered(NamedTuple):
     place: Tensor
     counts: Tensor
 
-    def first(self, sizes: Tensor) -> Tensor:
-        """[N, B, U] Which units are among the first `sizes`, [N, B] or [N, 1]."""
-        return self.place < sizes[..., None]
+    def first(self, removal_sizes: Tensor) -> Tensor:
+        """[N, B, U] Which units are among the first `removal_sizes`, [N, B] or [N, 1]."""
+        return self.place < removal_sizes[..., None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByUnits(Metric):
+class UnitMetric(Metric):
     """A metric that takes units away and asks the model again.
 
     `level`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens'. `how`: what
@@ -48,7 +48,7 @@ class ByUnits(Metric):
     level: Granularity = "word"
     how: RemovalMethod = "mask"
     max_units: int | None = None
-    counts: ClassVar[tuple[str, ...]] = ()
+    positive_params: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         if self.level not in get_args(Granularity):
@@ -57,7 +57,7 @@ class ByUnits(Metric):
             raise unknown("perturbation", self.how, get_args(RemovalMethod))
         if self.max_units is not None and self.max_units < 1:
             raise ExegeteError(f"{self.name} needs max_units of at least 1, got {self.max_units}")
-        at_least_one(self.name, **{name: getattr(self, name) for name in self.counts})
+        check_positive(self.name, **{name: getattr(self, name) for name in self.positive_params})
 
     def units(self, batch: Batch) -> Tensor:
         """[B, L] The number of each position's unit, -1 where nothing can be taken away."""
@@ -68,7 +68,7 @@ class ByUnits(Metric):
         joined = unit * self.max_units // count.clamp(min=1)
         return torch.where((unit >= 0) & (count > self.max_units), joined, unit)
 
-    def ordered(self, batch: Batch, attribution: Tensor) -> Ordered:
+    def order_units(self, batch: Batch, attribution: Tensor) -> UnitOrder:
         """The units with their scores, by falling score."""
         unit = self.units(batch)
         count = unit.amax(1) + 1
@@ -76,7 +76,7 @@ class ByUnits(Metric):
         scores = torch.zeros(len(unit), width, dtype=torch.float64, device=unit.device)
         scores.scatter_add_(1, unit.clamp(min=0), attribution.double() * (unit >= 0))
         exists = torch.arange(width, device=unit.device) < count[:, None]
-        return Ordered(scores, ranks(scores, exists), count)
+        return UnitOrder(scores, ranks(scores, exists), count)
 
     def probability(self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor) -> Tensor:
         """[N, B] The target's probability with the `present` [N, B, U] units, in float64.
@@ -87,35 +87,33 @@ class ByUnits(Metric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlongOrder(ByUnits):
-    """A number made of the answers while units go in the order of their scores, or, where those are `alone`, come."""
+class UnitOrderMetric(UnitMetric):
+    """A metric of the answers while units are removed, or with `keeps_top` added, in the order of their scores."""
 
-    alone: ClassVar[bool] = False
+    keeps_top: ClassVar[bool] = False
 
     @abstractmethod
-    def sizes(self, counts: Tensor) -> Tensor:
+    def removal_sizes(self, counts: Tensor) -> Tensor:
         """[N, B] RemovalMethod many units have gone or come, at every answer; there are `counts` [B]."""
 
     @abstractmethod
-    def total(self, answers: Tensor, sizes: Tensor, counts: Tensor) -> Tensor:
+    def aggregate(self, answers: Tensor, removal_sizes: Tensor, counts: Tensor) -> Tensor:
         """[B] The number, from answers [N, B]."""
 
-    def asked(self, model: ExplainedModel) -> ExplainedModel:
+    def select_output(self, model: ExplainedModel) -> ExplainedModel:
         """The model whose value is asked for."""
         return model
 
-    def per_example(
-        self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor
-    ) -> dict[str, Tensor]:
+    def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
         """See `Metric`."""
-        ordered = self.ordered(batch, attribution)
-        sizes = self.sizes(ordered.counts)
-        first = ordered.first(sizes)
-        answers = self.probability(self.asked(model), batch, target, first if self.alone else ~first)
-        return {self.name: self.total(answers, sizes, ordered.counts).float()}
+        order_units = self.order_units(batch, attribution)
+        removal_sizes = self.removal_sizes(order_units.counts)
+        first = order_units.first(removal_sizes)
+        answers = self.probability(self.select_output(model), batch, target, first if self.keeps_top else ~first)
+        return {self.name: self.aggregate(answers, removal_sizes, order_units.counts).float()}
 
 
-def at_least_one(name: str, **values: int) -> None:
+def check_positive(name: str, **values: int) -> None:
     """Raises ExegeteError for a value below 1."""
     for parameter, value in values.items():
         if value < 1:

@@ -223,7 +223,7 @@ def _make_metrics(
     if metrics is None:
         marked = _has_rationales(rows)
         usual = [_make_metric(name, unit) for name in (USUAL_METRICS if unit is None else USUAL_FOR_GENERATION)]
-        return {m.name: m for m in usual if m.applies(model) and (marked or not m.card.needs_rationale)}
+        return {m.name: m for m in usual if m.supports(model) and (marked or not m.card.needs_rationale)}
     judged = [each for each in metrics if each not in (SECONDS.name, PEAK_MEMORY.name)]  # always measured
     made = [(each, each if isinstance(each, Metric) else _make_metric(each, unit)) for each in judged]
     count = Counter(each.name for _, each in made)

@@ -13,7 +13,7 @@ from torch import Tensor
 from exegete.explainers.attribute_examples import make_attributions
 from exegete.explainers.base import Explainer, Explanation, find_nonfinite, require_finite
 from exegete.metrics import Metric
-from exegete.metrics.cost import measured
+from exegete.metrics.cost import measure_cost
 from exegete.metrics.plausibility import Auc
 from exegete.models import Batch, ExplainedModel
 from exegete.models.outputs import require_finite_logits
@@ -74,7 +74,7 @@ def judge(
             for name, metric in metrics.items()
         }
         curves = [
-            _curve_rows(name, keys, metric.curve(model, batches[name], scores, targets), broken)
+            _curve_rows(name, keys, metric.evaluate_budgets(model, batches[name], scores, targets), broken)
             for name, metric in metrics.items()
         ]
     curves += [
@@ -103,9 +103,9 @@ def _judge_by_metric(
 ) -> Tensor:
     """A metric's values for all methods, in one call unless it compares the examples of a batch with each other."""
     if not metric.compares_examples:
-        return metric.judge(model, every, scores, targets)[metric.name]
+        return metric.evaluate(model, every, scores, targets)[metric.name]
     rows = torch.arange(len(every), device=every.device).split(size)
-    return torch.cat([metric.judge(model, every.select(r), scores[r], targets[r])[metric.name] for r in rows])
+    return torch.cat([metric.evaluate(model, every.select(r), scores[r], targets[r])[metric.name] for r in rows])
 
 
 def _explain_by_methods(
@@ -114,7 +114,7 @@ def _explain_by_methods(
     """Each method's explanation, and its cost: seconds an example, and the batch's peak memory in MiB."""
     explanations, costs = [], []
     for explainer in methods.values():
-        with measured(model.device) as cost:
+        with measure_cost(model.device) as cost:
             found = explainer.explain(model, batch, target, special_tokens=special_tokens)
         explanations.append(replace(found, scores=found.scores.masked_fill(~batch.attended, 0.0)))
         costs += [{"seconds": cost.seconds / len(batch), "peak_memory": cost.peak_memory}] * len(batch)
@@ -146,7 +146,7 @@ def _layer_curve_rows(
     layers = () if explanation.layers is None or batch.rationale_mask is None else explanation.layers.unbind(1)
     auc = Auc() if batch.exchanges is None else Auc(level="source", absolute=False)
     values = {
-        float(number): auc.judge(model, batch, scores, target)[auc.name] for number, scores in enumerate(layers, 1)
+        float(number): auc.evaluate(model, batch, scores, target)[auc.name] for number, scores in enumerate(layers, 1)
     }
     return _curve_rows(BY_LAYER, keys, values)
 

@@ -10,7 +10,7 @@ from datasets import Dataset
 from torch import Tensor
 
 from exegete.explainers.attribute_examples import make_batches
-from exegete.explainers.learned.learned_attention import mixable, over_positions
+from exegete.explainers.learned.learned_attention import mean_head_logits, softmax_over
 from exegete.metrics import Metric
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.encoding.labels import renumber_labels
@@ -27,8 +27,8 @@ def best_attention(model: ExplainedModel, data: Dataset, judge: Metric) -> tuple
     for indices in make_batches(model, rows):
         batch = model.encode([rows[index] for index in indices])
         outputs = model(batch, capture=Capture(heads=True))
-        logits, target = mixable(model, batch, outputs), model.resolve_target(batch, None, outputs.logits)
-        value = partial(judge.judge, model, batch, target=target)
+        logits, target = mean_head_logits(model, batch, outputs), model.resolve_target(batch, None, outputs.logits)
+        value = partial(judge.evaluate, model, batch, target=target)
         for found, each in ((layers, logits.mean(2)), (heads, logits.flatten(1, 2))):
             found.append(torch.stack([value(scores)[judge.name] for scores in _maps(batch, each)]))
     best_layer, best_head = (torch.cat(each, 1).nanmean(1).max().item() for each in (layers, heads))
@@ -38,4 +38,4 @@ def best_attention(model: ExplainedModel, data: Dataset, judge: Metric) -> tuple
 def _maps(batch: Batch, logits: Tensor) -> Iterator[Tensor]:
     """The distribution over positions that each of K logits [B, K, L] makes, without special tokens' share."""
     for each in logits.unbind(1):
-        yield over_positions(each, batch.attended).masked_fill(~batch.content, 0)
+        yield softmax_over(each, batch.attended).masked_fill(~batch.content, 0)

@@ -46,7 +46,7 @@ def by_layer(
             for layer, scores in enumerate(() if layers is None else layers.unbind(1), 1):
                 for name, judge in judges.items():
                     seen = include_special_tokens(batch, judge) if special_tokens else batch
-                    values = judge.judge(model, seen, scores, explained)[judge.name].cpu().numpy()
+                    values = judge.evaluate(model, seen, scores, explained)[judge.name].cpu().numpy()
                     found.append(pd.DataFrame({"method": spec, "metric": name, "layer": layer, "value": values}))
     columns = ["method", "metric", "layer"]
     every = pd.concat(found) if found else pd.DataFrame(columns=[*columns, "value"])

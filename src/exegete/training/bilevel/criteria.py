@@ -75,7 +75,7 @@ class CriterionTrainer(ObjectiveTrainer):
             answers = [criterion.student.network.explained, self.explained]
             return torch.stack([_answer(model, batch) for model in answers], 1)
         scores, judge = criterion.explainer.attribute(self.explained, batch), JUDGES[criterion.name]
-        return judge.judge(self.explained, batch, scores)[judge.name]
+        return judge.evaluate(self.explained, batch, scores)[judge.name]
 
     def _batches(self, data: Dataset) -> Iterator[Batch]:
         order, size = longest_first(lengths(data)), self.args.eval_batch_size

@@ -51,7 +51,7 @@ class Search:
         """The folder of a setting: 0 is untrained, others are drawn by their number."""
         folder = self.folder / f"setting-{number}"
         if not folder.exists():
-            single = InterpretableAttention.untrained(self.teaching.teacher, **(self.attention or {}))
+            single = InterpretableAttention.for_model(self.teaching.teacher, **(self.attention or {}))
             generator = torch.Generator().manual_seed(number)
             with torch.no_grad():
                 for value in (single.head_coefficients, single.layer_coefficients):

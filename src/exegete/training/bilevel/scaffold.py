@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer, explainer
-from exegete.explainers.learned.learned_attention import LearnedAttention, over_positions
+from exegete.explainers.learned.learned_attention import LearnedAttention, softmax_over
 from exegete.explainers.learned.parameterised_attention import Layers, Normaliser, ParameterisedAttention
-from exegete.explainers.learned.untrained import Untrained
+from exegete.explainers.learned.untrained import UntrainedExplainer
 from exegete.models import Capture, ExplainedModel
 from exegete.objectives import Objective, Step
 from exegete.training.bilevel.lookahead import clipping
@@ -145,7 +145,7 @@ class Scaffolding(Objective):
             )
         kind: Any = EXPLAINERS[self.own]
         settings = {"layers": self.layers} if kind is ParameterisedAttention else {}
-        own = kind.untrained(student, normaliser=self.normaliser, special_tokens=self.special_tokens, **settings)
+        own = kind.for_model(student, normaliser=self.normaliser, special_tokens=self.special_tokens, **settings)
         return replace(self, scaffold=Scaffold(own, deepcopy(self.teacher)))
 
     @property
@@ -181,7 +181,7 @@ class Scaffolding(Objective):
         if teacher is None:
             return said[:, 0]
         by_layer: Tensor = said.unflatten(1, teacher.explainer.coefficients.shape)
-        return teacher.explainer.mixed(by_layer, attended)
+        return teacher.explainer.mix_heads(by_layer, attended)
 
 
 def static(name: str, teacher: ExplainedModel, normaliser: Normaliser = "sparsemax") -> Explainer:
@@ -192,11 +192,11 @@ def static(name: str, teacher: ExplainedModel, normaliser: Normaliser = "sparsem
     gradients have 10 points and start at zero embeddings unless the id says more.
     """
     if name in STATIC:
-        return ParameterisedAttention.untrained(teacher, STATIC[name], normaliser)
+        return ParameterisedAttention.for_model(teacher, STATIC[name], normaliser)
     if name.partition("?")[0] == "integrated_gradients":
         return explainer(name, **{key: value for key, value in INTEGRATED.items() if f"{key}=" not in name})
     found = explainer(name)
-    return found.made_for(teacher) if isinstance(found, Untrained) else found
+    return found.for_model(teacher) if isinstance(found, UntrainedExplainer) else found
 
 
 def projected(method: Explainer, scores: Tensor, attended: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ def projected(method: Explainer, scores: Tensor, attended: Tensor) -> Tensor:
     if isinstance(method, LearnedAttention):
         return scores
     if method.signed:
-        return over_positions(scores / TEMPERATURES.get(method.name, 0.5), attended)
+        return softmax_over(scores / TEMPERATURES.get(method.name, 0.5), attended)
     total = scores.sum(1, keepdim=True)
     even = attended / attended.sum(1, keepdim=True)
     return torch.where(total > 0, scores / total.clamp(min=torch.finfo(scores.dtype).tiny), even)

@@ -43,7 +43,7 @@ class SimulatingStudent(nn.Module):
             raise unknown("student's optimizer", optimizer, get_args(Inner))
         if weight <= 0:
             raise ExegeteError(f"a student that learns from explanations weighs them by more than 0, got {weight}")
-        own = InterpretableAttention.untrained(model, normaliser="softmax", special_tokens=special_tokens).to(
+        own = InterpretableAttention.for_model(model, normaliser="softmax", special_tokens=special_tokens).to(
             model.device
         )
         self.network = Student(model, own, weight).requires_grad_(False)

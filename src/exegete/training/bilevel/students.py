@@ -20,7 +20,7 @@ from exegete.data.provenance import digest, write_json
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.explainers.base import describe_explainer
-from exegete.explainers.learned.learned_attention import mixable
+from exegete.explainers.learned.learned_attention import mean_head_logits
 from exegete.explainers.learned.parameterised_attention import Normaliser, ParameterisedAttention
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, Capture, ExplainedModel
@@ -220,7 +220,7 @@ def _head_logits(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Te
     """[B, N·H, L], which the coefficients are applied to."""
     with teacher.evaluation_mode():
         outputs = teacher(batch, capture=Capture(heads=True, heads_only=True))
-    return mixable(teacher, batch, outputs).flatten(1, 2)
+    return mean_head_logits(teacher, batch, outputs).flatten(1, 2)
 
 
 def _explanations(teacher: ExplainedModel, method: Explainer, batch: Batch) -> Tensor:

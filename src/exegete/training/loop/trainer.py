@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from exegete.errors import ExegeteError
-from exegete.explainers.learned.learned import Learned
+from exegete.explainers.learned.base import LearnedExplainer
 from exegete.models import Batch, ExplainedModel
 from exegete.objectives import Adaptive, CrossEntropy, Objective, StepContext
 from exegete.training.loop import evaluation
@@ -344,7 +344,7 @@ class ObjectiveTrainer(Trainer):
         if learned and self.args.should_save:
             save_file({name: value.contiguous() for name, value in learned.items()}, folder / LEARNED)
             for module in self.module.learned.modules():
-                if isinstance(module, Learned):
+                if isinstance(module, LearnedExplainer):
                     module.save_pretrained(folder / module.name)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:

@@ -14,7 +14,7 @@ from exegete.data.provenance import data_digest, plain
 from exegete.data.selection import without
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking
-from exegete.explainers.attributive_masking.losses import Weights
+from exegete.explainers.attributive_masking.losses import MaskWeights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models.loading.digest import digest_processor, digest_weights
@@ -47,7 +47,7 @@ def train_masking(
     *,
     selection: str | Metric = "aopc_comprehensiveness",
     also: tuple[str | Metric, ...] = (),
-    weights: Weights | None = None,
+    weights: MaskWeights | None = None,
     backbone: str | PreTrainedModel | None = None,
     tokenizer: Any = None,
     choices: Mapping[str, Any] | None = None,
@@ -70,7 +70,7 @@ def train_masking(
         weights: λ of the three terms; default: ½ each.
         backbone: see `AttributiveMasking.for_model`.
         tokenizer: of a backbone that is a model.
-        choices: further settings, see `Settings`.
+        choices: further settings, see `MaskingSettings`.
         options: see `RunOptions`; its arguments come on top of the paper's (10 epochs, batches of 20, learning rate
             4e-5, for decoders 8e-5, no clipping).
         given: single options by name, on top of these.
@@ -129,7 +129,7 @@ def masking_arguments(options: RunOptions, judges: Sequence[Metric], rows: int, 
     chosen = {**USUAL, **options.arguments}
     together = chosen["per_device_train_batch_size"] * chosen.get("gradient_accumulation_steps", 1)
     steps = max(1, round(EVALUATIONS * -(-rows // together)))
-    lower = dict.fromkeys(("loss", *(term.name for term in masking_objectives(Weights()))), False)
+    lower = dict.fromkeys(("loss", *(term.name for term in masking_objectives(MaskWeights()))), False)
     directions = lower | {judge.name: judge.card.higher_is_better for judge in judges}
     defaults = {**DEFAULTS, **USUAL, "eval_steps": steps, "metric_for_best_model": judges[0].name}
     return training_arguments(options, defaults, folder, directions)

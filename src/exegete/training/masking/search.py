@@ -22,7 +22,7 @@ from exegete.data.provenance import data_digest, digest, plain
 from exegete.data.selection import without
 from exegete.errors import ExegeteError
 from exegete.explainers.attribute_examples import measure_pass
-from exegete.explainers.attributive_masking.losses import Weights
+from exegete.explainers.attributive_masking.losses import MaskWeights
 from exegete.metrics import Metric, metric
 from exegete.models import ExplainedModel
 from exegete.models.encoding import encode as encoding
@@ -67,7 +67,7 @@ class WeightSearch:
     dev_rows: int | None = 200
     storage: str | None = None
     seed: int = 42
-    weights: Weights = field(default_factory=Weights)
+    weights: MaskWeights = field(default_factory=MaskWeights)
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class WeightSearch:
         tokenizer: Any = None,
         choices: Mapping[str, Any] | None = None,
         options: RunOptions | None = None,
-    ) -> Weights:
+    ) -> MaskWeights:
         """The weights of the best trial by the metric; arguments as in `train_masking`.
 
         Raises:
@@ -130,7 +130,7 @@ class WeightSearch:
         study.pruner = optuna.pruners.MedianPruner()
         return study
 
-    def _best(self, url: str, case: _Case) -> Weights:
+    def _best(self, url: str, case: _Case) -> MaskWeights:
         study = opened(url, case.name, case.judge.card.higher_is_better)
         if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             raise ExegeteError(

@@ -14,7 +14,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking
-from exegete.explainers.learned.learned import WEIGHTS
+from exegete.explainers.learned.base import WEIGHTS
 from exegete.metrics import Metric
 from exegete.models import Batch, ExplainedModel
 from exegete.models.outputs import require_finite_logits
@@ -54,9 +54,9 @@ class MaskingModule(TrainingModule):
         with torch.no_grad():
             outputs = model(batch)
             answer = model.task.probabilities(require_finite_logits(outputs.logits))
-        reading = masking.read(model, batch)
+        reading = masking.retokenize(model, batch)
         own = masking(reading, answer)
-        scores = masking.onto(reading, own)
+        scores = masking.map_scores(reading, own)
         drawn = torch.rand(
             batch.content.shape, generator=context.generator("masking", batch.device), device=batch.device
         )
@@ -136,7 +136,7 @@ class MaskingTrainer(ObjectiveTrainer):
         target = self.explained.task.predict(outputs["logits"], batch)
         with self.explained.cache_perturbed():
             return {
-                metric.name: metric.judge(self.explained, batch, outputs["scores"], target)[metric.name]
+                metric.name: metric.evaluate(self.explained, batch, outputs["scores"], target)[metric.name]
                 for metric in self.metrics
             }
 

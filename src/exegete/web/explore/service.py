@@ -177,9 +177,9 @@ class Explorer:
         scores = torch.tensor(item.scores, device=batch.device)[None]
         target = model.resolve_target(batch, [item.target] if model.task.name != "span" else item.target)
         return {
-            judge.card.title: float(judge.judge(model, batch, scores, target)[judge.name][0])
+            judge.card.title: float(judge.evaluate(model, batch, scores, target)[judge.name][0])
             for judge in self.judges
-            if judge.applies(model)
+            if judge.supports(model)
         }
 
 

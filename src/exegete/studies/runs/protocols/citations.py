@@ -29,8 +29,8 @@ def drift(model: ExplainedModel, data: Dataset, *, original: str, n_masks: int =
     before, found = load(original, task="generation", device=model.device), []
     for row in data:
         batch = model.encode([row])
-        target, there = model.resolve_target(batch), judge.present(judge.units(batch).amax(1) + 1)
-        answers = [judge.answers(each, batch, target, there).T for each in (model, before)]
+        target, there = model.resolve_target(batch), judge.draw_sets(judge.units(batch).amax(1) + 1)
+        answers = [judge.evaluate_sets(each, batch, target, there).T for each in (model, before)]
         found.append(float(compute_pearson(*answers)))
     return {"ablation_agreement": float(np.mean(found))}
 
@@ -38,7 +38,7 @@ def drift(model: ExplainedModel, data: Dataset, *, original: str, n_masks: int =
 def promises(
     model: ExplainedModel, data: Dataset, *, citation: str, calibration: Dataset, alpha: float = 0.1
 ) -> dict[str, float]:
-    """How often the falls that citations promise are real (see `exegete.explainers.learned.promise`).
+    """How often the falls that citations promise are real (see `exegete.explainers.learned.conformal`).
 
     Args:
         model: trained by the recipe `cite`.
@@ -47,11 +47,11 @@ def promises(
         calibration: other prompts, which bounds are calibrated on.
         alpha: the share of promises that may be wrong.
     """
-    from exegete.explainers.learned.citation import Citation
+    from exegete.explainers.learned.trained_citation import TrainedCitation
     from exegete.training.citations import held, measured, promise
 
-    cited = Citation.from_pretrained(citation)
+    cited = TrainedCitation.from_pretrained(citation)
     known, asked = ([measured(model, cited, row, "remove") for row in rows] for rows in (calibration, data))
     made = promise(known, alpha)
-    found = held([(each, made.bounds(each.scores)) for each in asked])
+    found = held([(each, made.lower_bounds(each.scores)) for each in asked])
     return {"promise_held": found["held"], "promise_share": found["promised"], "promise_prompts": found["bounded"]}

@@ -55,16 +55,16 @@ def sanity(
     import numpy as np
 
     from exegete.explainers import attribute
-    from exegete.metrics.sanity import cascade, similarities
+    from exegete.metrics.sanity import randomise_cascade, rank_correlations
     from exegete.models import load
 
     rows = list(data)
-    _, *stages = cascade(model, rows, explainer, absolute=absolute, seed=seed).means
+    _, *stages = randomise_cascade(model, rows, explainer, absolute=absolute, seed=seed).means
     found = {"sanity_head": stages[0], "sanity_half": stages[len(stages) // 2], "sanity_all": stages[-1]}
     if random_labels:
         known = list(attribute(model, rows, explainer))
         others = attribute(load(random_labels, device=model.device), rows, explainer, [item.target for item in known])
-        found["sanity_labels"] = np.nanmean(similarities(known, list(others), absolute=absolute))
+        found["sanity_labels"] = np.nanmean(rank_correlations(known, list(others), absolute=absolute))
     return {name: float(value) for name, value in found.items()}
 
 
@@ -113,7 +113,7 @@ def micro_f1(
         gold = torch.zeros_like(batch.content) if batch.rationale_mask is None else batch.rationale_mask
         for spec, (hits, size) in counts.items():
             scores = make_seeded(spec, seed).attribute(model, batch).detach()
-            right, all_of_both = metric.counts(metric.ranked(batch, gold, scores))
+            right, all_of_both = metric.count_hits(metric.rank_units(batch, gold, scores))
             counts[spec] = (hits + right.sum().item(), size + all_of_both.sum().item())
     found = [{"example": 0, "method": spec, "micro_f1": 2 * hits / size} for spec, (hits, size) in counts.items()]
     return pd.DataFrame(found)

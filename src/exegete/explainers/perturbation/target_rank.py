@@ -11,7 +11,7 @@ from exegete.models import Batch
 from exegete.models.tasks import Generation, Task
 
 
-class Likelier(Task):
+class TargetRank(Task):
     """A task whose score is how many outputs come before the target's own: the most over a span's tokens or ends.
 
     Args:

@@ -21,12 +21,12 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 
 
-class Learned(nn.Module, SinglePass):
+class LearnedExplainer(nn.Module, SinglePass):
     """An explainer with coefficients for the parts of a model; a module, trained like any other."""
 
     @classmethod
     @abstractmethod
-    def untrained(cls, model: ExplainedModel, **options: Any) -> Self:
+    def for_model(cls, model: ExplainedModel, **options: Any) -> Self:
         """The explainer for a model with all coefficients alike; `options` as in the class."""
 
     @property
@@ -51,7 +51,7 @@ class Learned(nn.Module, SinglePass):
         root = local_folder(path)
         beside = root / cls.card.name
         folder = beside if (beside / CONFIG).is_file() else root
-        params = saved_config(cls.card.name, folder)
+        params = load_config(cls.card.name, folder)
         try:
             explainer = cls(**params)
             explainer.load_state_dict(load_file(folder / WEIGHTS), assign=True)
@@ -61,7 +61,7 @@ class Learned(nn.Module, SinglePass):
         return explainer
 
 
-class Fitted(Learned):
+class FittedExplainer(LearnedExplainer):
     """One whose scores are linear in its `coefficients`: `exegete train at2` fits them to the effects of ablations."""
 
     coefficients: Tensor
@@ -73,12 +73,12 @@ class Fitted(Learned):
         Coefficients are in the order of `coefficients.flatten()`; `outputs` hold what `capture` asks for.
         """
 
-    def take(self, found: Tensor) -> None:
+    def set_coefficients(self, found: Tensor) -> None:
         """Replaces the coefficients by `found` [F]."""
         self.coefficients.data = found.view_as(self.coefficients).to(self.coefficients)
 
 
-def saved_config(name: str, folder: Path) -> dict[str, Any]:
+def load_config(name: str, folder: Path) -> dict[str, Any]:
     """The configuration of a learned method in a folder. Raises ExegeteError where there is none of that method."""
     try:
         config = json.loads((folder / CONFIG).read_text())

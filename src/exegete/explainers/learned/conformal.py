@@ -14,10 +14,10 @@ SMALLEST = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class ConformalLowerBound:
     """By how much a log-probability falls at least when one source goes, wrong with a chance of `alpha` at most.
 
-    A source's share is its score among the positive scores of all sources; `least` [K] has a bound for each of K equal
+    A source's share is its score among the positive scores of all sources; `bounds` [K] has a bound for each of K equal
     stretches of shares from 0 to 1. It is NaN where no more than 0.01 nats can be promised: then, and of sources whose
     score is not positive, nothing is said.
 
@@ -27,24 +27,24 @@ class Promise:
     """
 
     alpha: float
-    least: tuple[float, ...]
+    bounds: tuple[float, ...]
 
     @classmethod
-    def calibrated(
-        cls, scores: Sequence[Array], falls: Sequence[Array], alpha: float = 0.1, stretches: int = 5
-    ) -> Promise:
+    def calibrate(
+        cls, scores: Sequence[Array], falls: Sequence[Array], alpha: float = 0.1, bins: int = 5
+    ) -> ConformalLowerBound:
         """From N prompts' scores [.., U] and falls [.., U], the leading rows being parts of an answer."""
-        places = [_stretch(each, stretches) for each in scores]
-        least = []
-        for number in range(stretches):
+        places = [_share_bin(each, bins) for each in scores]
+        bounds = []
+        for number in range(bins):
             inside = [own[place == number] for own, place in zip(falls, places, strict=True)]
-            least.append(_quantile([own for own in inside if len(own)], alpha))
-        return cls(alpha, tuple(value if value > SMALLEST else float("nan") for value in least))
+            bounds.append(_conformal_quantile([own for own in inside if len(own)], alpha))
+        return cls(alpha, tuple(value if value > SMALLEST else float("nan") for value in bounds))
 
-    def bounds(self, scores: Array) -> Array:
+    def lower_bounds(self, scores: Array) -> Array:
         """[.., U] The bound of each source of scores [.., U]; NaN where nothing is promised."""
-        place = _stretch(scores, len(self.least))
-        found: Array = np.append(np.array(self.least, np.float64), np.nan)[place]
+        place = _share_bin(scores, len(self.bounds))
+        found: Array = np.append(np.array(self.bounds, np.float64), np.nan)[place]
         return found
 
 
@@ -56,14 +56,14 @@ def shares(scores: Array) -> Array:
     return found
 
 
-def _stretch(scores: Array, count: int) -> NDArray[np.int64]:
+def _share_bin(scores: Array, count: int) -> NDArray[np.int64]:
     """[.., U] The number of each share's stretch; `count` for shares of 0."""
     share = shares(np.asarray(scores, np.float64))
     number = np.minimum((share * count).astype(np.int64), count - 1)
     return np.where(share > 0, number, count)
 
 
-def _quantile(falls: Sequence[Array], alpha: float) -> float:
+def _conformal_quantile(falls: Sequence[Array], alpha: float) -> float:
     """The largest bound that the falls of a new prompt are below with a chance of at most alpha; −∞ without one."""
     if not falls:
         return -np.inf

@@ -18,26 +18,26 @@ from exegete.data.hub import local_folder
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, Explanation, TargetSelector
-from exegete.explainers.learned.learned import CONFIG, saved_config
-from exegete.explainers.learned.promise import Promise
+from exegete.explainers.learned.base import CONFIG, load_config
+from exegete.explainers.learned.conformal import ConformalLowerBound
 from exegete.explainers.registry import explainer
 from exegete.explainers.units import number_units, sum_by_unit
 from exegete.models import Batch, ExplainedModel
 
 
 @dataclass(frozen=True)
-class Citation(Explainer):
+class TrainedCitation(Explainer):
     """Scores of the method that `exegete train cite` trained a model on, as sparse as that run found best.
 
     `method`: the method that was trained. `unit`: the units that it cites: sources, sentences or words. `threshold`:
-    units below this share of the largest score get 0; None: all keep their scores. `promise`: bounds on what an answer
-    loses without a unit, from held-out examples; None: nothing is promised.
+    units below this share of the largest score get 0; None: all keep their scores. `lower_bound`: bounds on what an
+    answer loses without a unit, calibrated on held-out examples; None: not calibrated.
     """
 
     method: Explainer
     unit: Granularity = "source"
     threshold: float | None = None
-    promise: Promise | None = field(default=None, compare=False)
+    lower_bound: ConformalLowerBound | None = field(default=None, compare=False)
     card: ClassVar = MethodCard(
         name="citation", label="Trained citation", family="learned", signed=True, cost="its method's", learned=True,
     )  # fmt: skip
@@ -46,7 +46,7 @@ class Citation(Explainer):
     def params(self) -> dict[str, Any]:
         """The method with its parameters, and what was chosen."""
         chosen: dict[str, Any] = {"unit": self.unit, "threshold": self.threshold}
-        chosen |= {} if self.promise is None else {"alpha": self.promise.alpha}
+        chosen |= {} if self.lower_bound is None else {"alpha": self.lower_bound.alpha}
         return {"of": self.method.name, **self.method.params, **chosen}
 
     def passes(self, length: int) -> tuple[float, float]:
@@ -56,32 +56,32 @@ class Citation(Explainer):
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
         """The method's, without small scores."""
         found = self.method.compute(model.with_output(self.method.output), batch, select_target)
-        return replace(found, scores=self._sparse(batch, found.scores))
+        return replace(found, scores=self._zero_small_units(batch, found.scores))
 
     def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
         """Scores for each target; passes that targets share are run once."""
         found = self.method.compute_each(model.with_output(self.method.output), batch, targets)
-        return [self._sparse(batch, scores) for scores in found]
+        return [self._zero_small_units(batch, scores) for scores in found]
 
-    def _sparse(self, batch: Batch, scores: Tensor) -> Tensor:
+    def _zero_small_units(self, batch: Batch, scores: Tensor) -> Tensor:
         if self.threshold is None:
             return scores
         unit = number_units(batch, self.unit)
-        small = sparsified(sum_by_unit(scores, unit), self.threshold) == 0
+        small = sparsify(sum_by_unit(scores, unit), self.threshold) == 0
         return scores.masked_fill(small.gather(1, unit.clamp(min=0)) & (unit >= 0), 0.0)
 
-    def bounds(self, scores: NDArray[Any], unit: str) -> NDArray[np.float32] | None:
+    def lower_bounds(self, scores: NDArray[Any], unit: str) -> NDArray[np.float32] | None:
         """[T, U] What is promised of the units' scores [T, U]; None of other units, or where nothing was calibrated."""
-        if self.promise is None or unit != self.unit:
+        if self.lower_bound is None or unit != self.unit:
             return None
-        return self.promise.bounds(scores.astype(np.float64)).astype(np.float32)
+        return self.lower_bound.lower_bounds(scores.astype(np.float64)).astype(np.float32)
 
     def save_pretrained(self, path: str | Path, spec: str, **more: Any) -> None:
         """Writes the citation into a folder of its own in `path`, with the spec of its method and more facts."""
         folder = Path(path) / self.card.name
         folder.mkdir(parents=True, exist_ok=True)
-        promise = None if self.promise is None else asdict(self.promise)
-        facts = {"method": spec, "unit": self.unit, "threshold": self.threshold, "promise": promise} | more
+        lower_bound = None if self.lower_bound is None else asdict(self.lower_bound)
+        facts = {"method": spec, "unit": self.unit, "threshold": self.threshold, "lower_bound": lower_bound} | more
         write_json(folder / CONFIG, {"explainer": self.card.name} | facts)
 
     @classmethod
@@ -92,20 +92,20 @@ class Citation(Explainer):
             ExegeteError: a folder without one.
         """
         root = local_folder(path)
-        facts = saved_config(cls.card.name, root / cls.card.name)
+        facts = load_config(cls.card.name, root / cls.card.name)
         try:
-            spec, promise = str(facts["method"]), facts["promise"]
+            spec, lower_bound = str(facts["method"]), facts["lower_bound"]
             learned = "?" not in spec and (root / spec / CONFIG).is_file()
-            kept = promise and Promise(
-                float(promise["alpha"]),
-                tuple(float("nan") if value is None else float(value) for value in promise["least"]),
+            kept = lower_bound and ConformalLowerBound(
+                float(lower_bound["alpha"]),
+                tuple(float("nan") if value is None else float(value) for value in lower_bound["bounds"]),
             )
             return cls(explainer(f"{spec}:{root}" if learned else spec), facts["unit"], facts["threshold"], kept)
         except (KeyError, TypeError, ValueError) as error:
             raise ExegeteError(f"{root} holds no {cls.card.name} that can be read: {error}") from error
 
 
-def sparsified(scores: Tensor, threshold: float) -> Tensor:
+def sparsify(scores: Tensor, threshold: float) -> Tensor:
     """Scores [.., U] of units, 0 for those below `threshold` times the largest and below 0."""
     least = threshold * scores.amax(-1, keepdim=True).clamp(min=0)
     return torch.where((scores < least) | (scores <= 0), 0.0, scores)
