@@ -30,8 +30,7 @@ package = Path("plugin")
 from dataclasses import dataclass
 from typing import ClassVar
 
-from exegete.data.cards import MethodCard
-from exegete.explainers.gradients.embedding_gradient import EmbeddingGradient
+from exegete.explainers import EmbeddingGradient, MethodCard
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,7 @@ gradient_length = "my_methods.gradient_length:GradientLength"
 from dataclasses import dataclass
 from typing import ClassVar
 
-from exegete.data.cards import MethodCard
-from exegete.explainers import SinglePass
-from exegete.explainers.base import OutputExplainer, gradients
+from exegete.explainers import MethodCard, OutputExplainer, SinglePass, compute_gradients
 from exegete.models import Capture
 
 
@@ -113,7 +110,7 @@ class AttentionSlope(OutputExplainer, SinglePass):
     def scores_from_outputs(self, model, batch, outputs, target, *, keep_graph):
         """Σ_q readout(q) · mean_h (A ⊙ ∂f_c/∂A)[q, i], [B, L]."""
         last = outputs.blocks[-2:] or outputs.attentions[-1:]  # a decoder's own and cross-attention are one layer
-        slopes = gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
+        slopes = compute_gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
         maps = [(block * slope).mean(1) for block, slope in zip(last, slopes, strict=True)]
         rows = sum(model.scatter_attention(batch, maps))  # [B, L, L]
         readout = model.readout_weights(batch, target).to(rows.dtype)[:, None]  # [B, 1, L], 0 at padding

@@ -4,7 +4,7 @@ import torch
 import decomposable
 from decomposable import FAMILIES
 from exegete.errors import ExegeteError
-from exegete.explainers.decomposition import Alti, GlobEnc
+from exegete.explainers import Alti, GlobEnc
 from exegete.explainers.decomposition.alti import compute_shares
 from exegete.explainers.decomposition.trace import trace_examples
 from exegete.models import Batch

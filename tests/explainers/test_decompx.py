@@ -5,8 +5,7 @@ import decomposable
 import families
 from decomposable import FAMILIES
 from exegete.errors import ExegeteError
-from exegete.explainers import EXPLAINERS
-from exegete.explainers.decomposition import DecompX, DecompXClassifier, GlobEnc
+from exegete.explainers import EXPLAINERS, DecompX, DecompXClassifier, GlobEnc
 from exegete.explainers.decomposition import feed_forward as block
 from exegete.explainers.decomposition.components import DecompositionRules, decompose_layers
 from exegete.explainers.decomposition.decompx import make_readout_weights

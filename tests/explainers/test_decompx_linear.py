@@ -5,9 +5,9 @@ import decomposable
 from decomposable import FAMILIES
 from exegete import Batch
 from exegete.errors import ExegeteError
+from exegete.explainers import DecompXClassifier
 from exegete.explainers.backward_rules.decompx_linear import DecompXLinear
 from exegete.explainers.backward_rules.rules import CAPTURE
-from exegete.explainers.decomposition import DecompXClassifier
 from exegete.models.layers.architecture import get_layers
 from exegete.models.layers.backward_rules import HeldFactors, apply_backward_rules
 from exegete.models.passes.module_inputs import intercept_inputs

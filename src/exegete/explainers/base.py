@@ -303,7 +303,7 @@ class SinglePass(Explainer):
     """Base of methods that need one forward pass and the quantities captured in it.
 
     A training step can hand its own pass to `scores_from_outputs`, so that guidance costs no further pass. Methods that
-    take gradients use `gradient`, which lets several targets go back through one pass.
+    take gradients use `compute_gradient`, which lets several targets go back through one pass.
     """
 
     returns_logits: ClassVar[bool] = True
@@ -371,13 +371,13 @@ def embed_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool
     return embeddings if keep_graph and embeddings.requires_grad else embeddings.detach().requires_grad_()
 
 
-def gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:
+def compute_gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:
     """Return ∂ Σ_b of_b / ∂ at, which is every example's own gradient, since examples do not see each other."""
-    return gradients(of, (at,), keep_graph=keep_graph)[0]
+    return compute_gradients(of, (at,), keep_graph=keep_graph)[0]
 
 
-def gradients(of: Tensor, at: Sequence[Tensor], *, keep_graph: bool) -> tuple[Tensor, ...]:
-    """Return the gradient of `of` [B] at each of several tensors, see `gradient`."""
+def compute_gradients(of: Tensor, at: Sequence[Tensor], *, keep_graph: bool) -> tuple[Tensor, ...]:
+    """Return the gradient of `of` [B] at each of several tensors, see `compute_gradient`."""
     retain_graph = keep_graph or _RETAIN_GRAPH.get()
     return torch.autograd.grad(of.sum(), at, create_graph=keep_graph, retain_graph=retain_graph)
 

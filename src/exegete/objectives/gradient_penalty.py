@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.explainers.base import embed_with_gradient, gradient
+from exegete.explainers.base import compute_gradient, embed_with_gradient
 from exegete.models import Capture
 from exegete.objectives.base import OverLabelled, Step
 from exegete.objectives.cross_entropy import task_losses
@@ -53,7 +53,7 @@ def _slope(step: Step) -> Tensor:
     """∂ℓ_b/∂E_b [B, L, d] with its graph."""
     if step.embeddings is None:
         raise ExegeteError("the gradient penalty needs a pass that ran on input embeddings")
-    return gradient(step.task_losses, step.embeddings, keep_graph=True)
+    return compute_gradient(step.task_losses, step.embeddings, keep_graph=True)
 
 
 def _slope_alone(step: Step) -> Tensor:
@@ -61,4 +61,4 @@ def _slope_alone(step: Step) -> Tensor:
     with torch.enable_grad():
         embeddings = embed_with_gradient(step.model, step.batch, keep_graph=False)
         losses, _ = task_losses(step.model, step.batch, step.model(step.batch, embeddings).logits)
-        return gradient(losses, embeddings, keep_graph=False)
+        return compute_gradient(losses, embeddings, keep_graph=False)

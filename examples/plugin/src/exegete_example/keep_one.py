@@ -1,40 +1,51 @@
-"""Keep one: how much of the answer each word gives by itself."""
+"""Keep one: the target's probability with a single word left."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from exegete.data.cards import MethodCard
-from exegete.explainers import Explainer
-from exegete.explainers.units import number_units, spread
+from exegete.explainers import Explainer, MethodCard, number_units, spread
 from exegete.models import Batch, ExplainedModel
+<<<<<<< HEAD
 from exegete.models.perturbation.run import RemovalMethod
+=======
+>>>>>>> 698cd1c (explainers: every method's class and what a new method needs are exported)
 
 
 @dataclass(frozen=True)
 class KeepOne(Explainer):
-    """The target's probability when a word is all that is left, above that when nothing is. Signed.
+    """The target's probability with one word left, minus the probability with no word left. Signed.
 
-    `perturbation`: what happens to the others: `mask`, `remove`, `pad` or `zero`.
+    `perturbation`: what happens to the other words: `mask`, `remove`, `pad` or `zero`.
     """
 
+<<<<<<< HEAD
     perturbation: RemovalMethod = "mask"
+=======
+    perturbation: Literal["remove", "mask", "pad", "zero"] = "mask"
+>>>>>>> 698cd1c (explainers: every method's class and what a new method needs are exported)
     card: ClassVar = MethodCard(name="keep_one", family="perturbation", signed=True, cost="(words + 1) F")
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One a word and one without any, at most: equal inputs are run once."""
+        """Return at most one forward pass per word, plus one without words; identical inputs are run once."""
         return length + 1.0, 0.0
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """p_c(the word alone) − p_c(no word), [B, L]; a word's is shared equally by its tokens."""
+        """Compute p_c(the word alone) − p_c(no word), [B, L], shared equally by the word's tokens."""
         word = number_units(batch, "word")
         number = torch.arange(-1, max(int(word.max()), 0) + 1, device=batch.device)
+<<<<<<< HEAD
         keep = (word == number[:, None, None]) & batch.content  # [words + 1, B, L]; of -1, none
         probability = model.task.score_probabilities(
             model.predict_perturbed(batch, keep | ~batch.content, self.perturbation), target
         )
+=======
+        # [words + 1, B, L]; content has no word -1, so the first mask keeps none.
+        keep = (word == number[:, None, None]) & batch.content
+        probability = model.task.value(model.perturbed(batch, keep | ~batch.content, self.perturbation), target)
+>>>>>>> 698cd1c (explainers: every method's class and what a new method needs are exported)
         return spread((probability[1:] - probability[0]).T, word)

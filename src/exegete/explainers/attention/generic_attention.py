@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from exegete.data.cards import MethodCard
-from exegete.explainers.base import OutputExplainer, SinglePass, gradients
+from exegete.explainers.base import OutputExplainer, SinglePass, compute_gradients
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 
 
@@ -59,7 +59,7 @@ class GenericAttention(OutputExplainer, SinglePass):
 
 def compute_relevance_maps(score: Tensor, attentions: tuple[Tensor, ...], *, keep_graph: bool) -> list[Tensor]:
     """Ā [B, L, L] of every layer: mean_h max(0, ∂ score_b/∂A ⊙ A)."""
-    slopes = gradients(score, attentions, keep_graph=keep_graph)
+    slopes = compute_gradients(score, attentions, keep_graph=keep_graph)
     return [(slope * layer).clamp(min=0).mean(1) for slope, layer in zip(slopes, attentions, strict=True)]
 
 

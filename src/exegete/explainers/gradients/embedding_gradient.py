@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from exegete.explainers.base import OutputExplainer, SinglePass, embed_with_gradient, gradient
+from exegete.explainers.base import OutputExplainer, SinglePass, compute_gradient, embed_with_gradient
 from exegete.models import Batch, ExplainedModel, Outputs
 from exegete.models.passes.last_layer import skip_unread_positions
 
@@ -45,7 +45,7 @@ class EmbeddingGradient(OutputExplainer, SinglePass):
     ) -> Tensor:
         """The method's scores at this pass."""
         assert outputs.embeddings is not None
-        slope = gradient(self.score(model, outputs, target), outputs.embeddings, keep_graph=keep_graph)
+        slope = compute_gradient(self.score(model, outputs, target), outputs.embeddings, keep_graph=keep_graph)
         return self.scores_from_gradient(slope, outputs.embeddings)
 
     def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:

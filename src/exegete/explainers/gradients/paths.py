@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from exegete.explainers.base import gradient
+from exegete.explainers.base import compute_gradient
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.perturbation.run import TOKENS_PER_PASS
@@ -20,7 +20,7 @@ Rule = Literal["gausslegendre", "riemann_middle", "riemann_trapezoid"]
 
 
 class GradientsAt(NamedTuple):
-    """m of the points: their numbers `points` [m], the target's `score` [m] and its `gradient` [m, L, d] there."""
+    """Results at m of the points: their numbers `points` [m], the target's `score` [m], its `gradient` [m, L, d]."""
 
     points: Tensor
     score: Tensor
@@ -57,7 +57,7 @@ def gradients_at(
             score = model.task.score(
                 model(part, inputs, capture).logits, shift_spans(model, columns, target[rows[index]])
             )
-            slope = gradient(score, inputs, keep_graph=keep_graph)
+            slope = compute_gradient(score, inputs, keep_graph=keep_graph)
         outside = (0, 0, columns.start, batch.length - columns.stop)
         yield GradientsAt(index, score if keep_graph else score.detach(), torch.nn.functional.pad(slope, outside))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from exegete.data.cards import MethodCard
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Aggregate, DimensionwiseExplainer
 from exegete.explainers.gradients.paths import gradients_at, repeat_rows
-from exegete.explainers.seeding import example_seeds
+from exegete.explainers.seeding import example_seeds, gaussian_noise
 from exegete.models import Batch, ExplainedModel
 
 
@@ -46,25 +45,17 @@ class SmoothGrad(DimensionwiseExplainer):
         return float(self.n_samples), float(self.n_samples)
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """‖1/n Σ_s ∇f_c(E + ε_s)‖."""
+        """Compute ‖1/n Σ_s ∇f_c(E + ε_s)‖, [B, L]."""
         embeddings = model.embed(batch)
-        own = list(example_seeds(batch, self.seed))
+        seeds = list(example_seeds(batch, self.seed))
         rows, numbers = repeat_rows(batch, self.n_samples)
 
-        def noisy(points: Tensor) -> Tensor:
-            copies = zip(rows[points].tolist(), numbers[points].tolist(), strict=True)
-            noise = [self._noise(batch, embeddings, row, own[row] + number) for row, number in copies]
-            return embeddings[rows[points]] + torch.stack(noise)
+        def add_noise(points: Tensor) -> Tensor:
+            copies = rows[points]
+            own = [seeds[row] + number for row, number in zip(copies.tolist(), numbers[points].tolist(), strict=True)]
+            return embeddings[copies] + gaussian_noise(batch.select(copies), embeddings[copies], self.noise, own)
 
         total = torch.zeros_like(embeddings)
-        for part in gradients_at(model, batch, target, rows, noisy):
+        for part in gradients_at(model, batch, target, rows, add_noise):
             total = total.index_add(0, rows[part.points], part.gradient / self.n_samples)
         return self.aggregate_dimensions(total)
-
-    def _noise(self, batch: Batch, embeddings: Tensor, row: int, seed: int) -> Tensor:
-        """[L, d], drawn for real positions in their order, wherever padding stands."""
-        real = embeddings[row, batch.attended[row]]
-        drawn = np.random.default_rng(seed).standard_normal(tuple(real.shape), np.float32)
-        noise = torch.zeros_like(embeddings[row])
-        noise[batch.attended[row]] = torch.from_numpy(drawn).to(noise) * self.noise * (real.max() - real.min())
-        return noise
