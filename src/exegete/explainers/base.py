@@ -372,7 +372,7 @@ def embed_with_gradient(model: ExplainedModel, batch: Batch, *, keep_graph: bool
 
 
 def compute_gradient(of: Tensor, at: Tensor, *, keep_graph: bool) -> Tensor:
-    """Return ∂ Σ_b of_b / ∂ at, which is every example's own gradient, since examples do not see each other."""
+    """Return the gradient of `of` [B] at a tensor [B, ...]: examples do not see each other, so each gets its own."""
     return compute_gradients(of, (at,), keep_graph=keep_graph)[0]
 
 

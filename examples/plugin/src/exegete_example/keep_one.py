@@ -10,10 +10,6 @@ from torch import Tensor
 
 from exegete.explainers import Explainer, MethodCard, number_units, spread
 from exegete.models import Batch, ExplainedModel
-<<<<<<< HEAD
-from exegete.models.perturbation.run import RemovalMethod
-=======
->>>>>>> 698cd1c (explainers: every method's class and what a new method needs are exported)
 
 
 @dataclass(frozen=True)
@@ -23,11 +19,7 @@ class KeepOne(Explainer):
     `perturbation`: what happens to the other words: `mask`, `remove`, `pad` or `zero`.
     """
 
-<<<<<<< HEAD
-    perturbation: RemovalMethod = "mask"
-=======
     perturbation: Literal["remove", "mask", "pad", "zero"] = "mask"
->>>>>>> 698cd1c (explainers: every method's class and what a new method needs are exported)
     card: ClassVar = MethodCard(name="keep_one", family="perturbation", signed=True, cost="(words + 1) F")
 
     def passes(self, length: int) -> tuple[float, float]:
@@ -38,14 +30,8 @@ class KeepOne(Explainer):
         """Compute p_c(the word alone) − p_c(no word), [B, L], shared equally by the word's tokens."""
         word = number_units(batch, "word")
         number = torch.arange(-1, max(int(word.max()), 0) + 1, device=batch.device)
-<<<<<<< HEAD
-        keep = (word == number[:, None, None]) & batch.content  # [words + 1, B, L]; of -1, none
-        probability = model.task.score_probabilities(
-            model.predict_perturbed(batch, keep | ~batch.content, self.perturbation), target
-        )
-=======
         # [words + 1, B, L]; content has no word -1, so the first mask keeps none.
         keep = (word == number[:, None, None]) & batch.content
-        probability = model.task.value(model.perturbed(batch, keep | ~batch.content, self.perturbation), target)
->>>>>>> 698cd1c (explainers: every method's class and what a new method needs are exported)
+        perturbed = model.predict_perturbed(batch, keep | ~batch.content, self.perturbation)
+        probability = model.task.score_probabilities(perturbed, target)
         return spread((probability[1:] - probability[0]).T, word)

@@ -131,13 +131,8 @@ class ScaledAttention(OutputExplainer, SinglePass):
     ) -> Tensor:
         """mean_h A^N[q, :] ⊙ mean_h ∂f_c/∂A^N[q, :]."""
         last = outputs.blocks[-2:] or outputs.attentions[-1:]
-<<<<<<< HEAD
-        slopes = gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
-        means, steeps = (model.scatter_attention(batch, [each.mean(1) for each in maps]) for maps in (last, slopes))
-=======
         slopes = compute_gradients(self.score(model, outputs, target), last, keep_graph=keep_graph)
-        means, steeps = (model.mixtures(batch, [each.mean(1) for each in maps]) for maps in (last, slopes))
->>>>>>> 698cd1c (explainers: every method's class and what a new method needs are exported)
+        means, steeps = (model.scatter_attention(batch, [each.mean(1) for each in maps]) for maps in (last, slopes))
         read = partial(select_readout_row, model, batch, target=target)
         return torch.stack([read(a) * read(slope) for a, slope in zip(means, steeps, strict=True)]).sum(0)
 

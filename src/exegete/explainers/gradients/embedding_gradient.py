@@ -1,4 +1,4 @@
-"""Base of the methods that look at the gradient of one pass at the input embeddings."""
+"""The base of methods that use the gradient of one pass at the input embeddings."""
 
 from __future__ import annotations
 
@@ -14,51 +14,52 @@ from exegete.models import Batch, ExplainedModel, Outputs
 from exegete.models.passes.last_layer import skip_unread_positions
 
 TOKENS_PER_BACKWARD_PASS, FEWEST_TARGETS = 768, 4
-"""Tokens that a backward pass for several targets goes through, and the fewest targets that are worth one.
+"""Token budget of a backward pass for several targets, and the fewest targets for which such a pass is worth it.
 
-Measured on a Llama of 6 layers and 384 dimensions, one thread of a CPU, 32 targets, against one at a time: rows of 64
-tokens .71, 96 .79, 160 .88, 288 1.06, 1,056 1.09.
+Measured on a Llama of 6 layers and 384 dimensions, one thread of a CPU, 32 targets, relative to one target at a time:
+rows of 64 tokens .71, 96 .79, 160 .88, 288 1.06, 1,056 1.09.
 """
 
 
 def count_targets_per_pass(tokens: int) -> int:
-    """For how many targets one backward pass through a batch of so many tokens is taken."""
-    together = TOKENS_PER_BACKWARD_PASS // tokens
-    return together if together >= FEWEST_TARGETS else 1
+    """Return how many targets one backward pass through a batch of `tokens` tokens serves."""
+    count = TOKENS_PER_BACKWARD_PASS // tokens
+    return count if count >= FEWEST_TARGETS else 1
 
 
 class EmbeddingGradient(OutputExplainer, SinglePass):
-    """Scores made of the input embeddings and the gradient of what is explained at them."""
+    """Base of methods that make scores of the input embeddings and the gradient of the target's score at them."""
 
     needs_embeddings: ClassVar[bool] = True
 
     @abstractmethod
     def scores_from_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
-        """[..., L] from the gradient and the embeddings, both [..., L, d]."""
+        """Compute scores [..., L] from the gradient and the embeddings, both [..., L, d]."""
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One forward and one backward pass."""
+        """Return one forward and one backward pass."""
         return 1.0, 1.0
 
     def scores_from_outputs(
         self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor, *, keep_graph: bool
     ) -> Tensor:
-        """The method's scores at this pass."""
+        """Compute the scores [B, L] from this pass."""
         assert outputs.embeddings is not None
         slope = compute_gradient(self.score(model, outputs, target), outputs.embeddings, keep_graph=keep_graph)
         return self.scores_from_gradient(slope, outputs.embeddings)
 
     def compute_each(self, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor]) -> list[Tensor]:
-        """One pass for all targets; back from one at a time, or in short rows from several in one batched pass."""
-        together = count_targets_per_pass(batch.attended.numel())
-        if min(together, len(targets)) == 1:
+        """Compute scores [B, L] for each target from one forward pass; short inputs share backward passes too."""
+        count = count_targets_per_pass(batch.attended.numel())
+        if min(count, len(targets)) == 1:
             return super().compute_each(model, batch, targets)
         with torch.enable_grad(), skip_unread_positions(model):
             outputs = model(batch, embed_with_gradient(model, batch, keep_graph=False), self.capture)
             scores = torch.stack([self.score(model, outputs, target).sum() for target in targets])
-        embeddings, found = outputs.embeddings, list[Tensor]()
+        embeddings, results = outputs.embeddings, list[Tensor]()
         assert embeddings is not None
-        for chosen in torch.eye(len(targets), dtype=scores.dtype, device=scores.device).split(together):
-            (slopes,) = torch.autograd.grad(scores, embeddings, chosen, retain_graph=True, is_grads_batched=True)
-            found += self.scores_from_gradient(slopes, embeddings.detach()).unbind()
-        return found
+        # With `is_grads_batched` (vmap), rows of the identity select the targets of one backward pass.
+        for selection in torch.eye(len(targets), dtype=scores.dtype, device=scores.device).split(count):
+            (slopes,) = torch.autograd.grad(scores, embeddings, selection, retain_graph=True, is_grads_batched=True)
+            results += self.scores_from_gradient(slopes, embeddings.detach()).unbind()
+        return results
