@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from exegete.explainers.gradients.sequential_integrated_gradients import SequentialIntegratedGradients
     from exegete.explainers.gradients.smooth_grad import SmoothGrad
     from exegete.explainers.learned.attention_to_source import AttentionToSource
-    from exegete.explainers.learned.citation import Citation
     from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
     from exegete.explainers.learned.interpretable_attention import InterpretableAttention
     from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
+    from exegete.explainers.learned.trained_citation import TrainedCitation
     from exegete.explainers.llm_ranking import LlmRanking
     from exegete.explainers.perturbation.context_cite import ContextCite
     from exegete.explainers.perturbation.kernel_shap import KernelShap
@@ -66,7 +66,6 @@ __all__ = [
     "AttentionToSource",
     "AttnLrp",
     "AttributiveMasking",
-    "Citation",
     "ContextCite",
     "CpLrp",
     "DecompX",
@@ -104,6 +103,7 @@ __all__ = [
     "SmoothGrad",
     "Solvex",
     "Spex",
+    "TrainedCitation",
     "ValueZeroing",
     "attribute",
     "compute_gradient",
