@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import families
-from exegete.studies.runs.speed import Speed, keep
-from exegete.studies.runs.store import Store
 
 STUDY = Path(__file__).with_name("attacked_study.yaml")
 TRAIN = ["--data", "generated?size=32", "--epochs", "2", "--batch-size", "8", "--device", "cpu", "--quiet"]
@@ -20,14 +18,6 @@ def saved(folder):
     """A tiny classifier's folder."""
     families.tiny("bert", num_labels=2, id2label={0: "negative", 1: "positive"}).save_pretrained(folder)
     families.tokenizer("bert").save_pretrained(folder)
-    return folder
-
-
-def begun(name, folder):
-    """What a command's folder has before it: of a study, the machine's speed, so that none is timed."""
-    if name == "study":
-        folder.mkdir(parents=True)
-        keep(Store(folder), Speed())
     return folder
 
 

@@ -13,7 +13,7 @@ TIMES = re.compile(
     r"seconds|runtime|per_second|memory|created|timestamp|date|finished|since|started|_dir$|^folder$|path"
 )
 """Fields that tell how long something took, when, or where."""
-LOGS = ("training_args.bin", "events.out", "speed.json")
+LOGS = ("training_args.bin", "events.out")
 
 
 def of(folder):

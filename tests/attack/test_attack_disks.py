@@ -15,7 +15,7 @@ import pytest
 
 import stored
 from attacked import LONG, noted, times
-from commands import SEARCH, STUDY, begun, saved, words
+from commands import SEARCH, STUDY, saved, words
 from exegete.studies.runs.grid import grid
 from exegete.studies.runs.run_cell import run_cell
 from exegete.studies.spec.study_file import load_study
@@ -48,7 +48,7 @@ def runs(tmp_path_factory):
     """A finished study."""
     folder = tmp_path_factory.mktemp("finished") / "runs"
     for cell in grid(load_study(STUDY)).cells:
-        assert run_cell(cell, begun("study", folder) if not folder.exists() else folder)
+        assert run_cell(cell, folder)
     return folder
 
 
@@ -134,7 +134,6 @@ def prepare(name, runs, folder):
         shutil.copytree(runs, folder, dirs_exist_ok=True)
     if name == "study export":
         shutil.copy(STUDY, folder)
-    begun(name, folder / "run")
 
 
 def require_one_line(code, output):

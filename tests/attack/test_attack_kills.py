@@ -11,7 +11,7 @@ import pytest
 
 import stored
 from attacked import LONG, noted, times
-from commands import SEARCH, STUDY, begun, saved, words
+from commands import SEARCH, STUDY, saved, words
 from exegete.recipes import RECIPES
 from exegete.studies.runs.grid import grid
 from exegete.studies.runs.run_cell import run_cell, sweep
@@ -52,7 +52,7 @@ def killed(again, found, begin, kills, whole, same, chance):
 def test_a_killed_command_ends_as_an_undisturbed_one(name, model, tmp_path):
     said, whole, run = tmp_path / "said", tmp_path / "whole" / "run", tmp_path / "killed" / "run"
     with noted("SIGKILL", name) as seen, forge() as found:
-        took, (code, output) = seconds_of(lambda: finished(found, words(name, model, begun(name, whole)), said))
+        took, (code, output) = seconds_of(lambda: finished(found, words(name, model, whole), said))
         assert code == 0, output
         expected = stored.of(whole.parent)
 
@@ -61,9 +61,7 @@ def test_a_killed_command_ends_as_an_undisturbed_one(name, model, tmp_path):
 
         def again():
             shutil.rmtree(run.parent)
-            begun(name, run)
 
-        begun(name, run)
         kills = times(KILLS[name])
         ended = killed(
             again,

@@ -11,7 +11,7 @@ import pytest
 
 import stored
 from attacked import LONG, noted, times
-from commands import SEARCH, begun, saved, words
+from commands import SEARCH, saved, words
 from forks import command, finished, forge, seconds_of
 from test_attack_kills import all_cells
 
@@ -30,10 +30,9 @@ def test_a_stopped_command_says_so_and_ends_as_an_undisturbed_one(name, model, t
     said, chance, group = tmp_path / "said", random.Random(name), name == "study"
     with noted("SIGTERM, Ctrl-C", name) as seen, forge() as found:
         whole, run = tmp_path / "whole" / "run", tmp_path / "stopped" / "run"
-        took, (code, output) = seconds_of(lambda: finished(found, words(name, model, begun(name, whole)), said))
+        took, (code, output) = seconds_of(lambda: finished(found, words(name, model, whole), said))
         assert code == 0, output
         expected = stored.of(whole.parent)
-        begun(name, run)
         for signals in list(STOPS.values()) * times(2):
             found.start(command, words(name, model, run), said)
             for number in signals:

@@ -125,20 +125,16 @@ def run(
     grids = [opened(file, scale, output_dir, only) for file in files]  # what is wrong is refused at once
     store = grids[0][1]
     if not dry_run:
-        from exegete.studies.runs.timed_steps import measured
-
         hush()
         _require_startable([grid for grid, _ in grids], store, resume)
         options.writable(output_dir)
-        measured(store)
     for grid, _ in grids:
         show_status(grid, store)
         if dry_run:
             show_runs(grid, store, quiet)
     if len(grids) > 1:
-        cells = {cell.key: cell for grid, _ in grids for cell in grid.cells}
-        missing = {line for grid, _ in grids for line in grid.missing}
-        show_left(cells.values(), store, missing, f"all {len(grids)}: {len(cells)} runs, shared ones once; ")
+        cells = {cell.key for grid, _ in grids for cell in grid.cells}
+        show_left([grid for grid, _ in grids], store, f"all {len(grids)}: {len(cells)} runs, shared ones once; ")
     if dry_run:
         return
     from exegete.studies.workers.engine import drive

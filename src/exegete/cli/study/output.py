@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,30 +34,31 @@ class Progress:
 
 def show_status(grid: Grid, store: Store) -> dict[str, str]:
     """Says what is done, what it took and what is left; gives the failed runs' reasons by title."""
-    from exegete.studies.runs.estimate import in_words
+    from exegete.studies.runs.estimate import format_duration
     from exegete.studies.tables.status import get_status
 
     now = get_status(grid, store)
     words = {"train": "training runs", "judge": "judgements"}
     counts = [f"{now.total[kind]} {word} ({now.done[kind]} done)" for kind, word in words.items() if now.total[kind]]
     console().print(f"{grid.study.name}: {now.total.total()} runs: {', '.join(counts)}", markup=False)
-    if now.spent.seconds:
-        took, estimated = in_words(now.spent.seconds), in_words(now.spent.estimated)
-        console().print(f"done: took {took} of one core, estimated {estimated}", markup=False)
-    show_left(grid.cells, store, grid.missing)
+    if now.seconds:
+        console().print(f"done: took {format_duration(now.seconds)} of one core", markup=False)
+    show_left([grid], store)
     return now.failed
 
 
-def show_left(cells: Iterable[Cell], store: Store, missing: Collection[str] = (), before: str = "") -> None:
-    """Says how long the runs that are left may take, and whether sizes are assumed because something is missing."""
-    from exegete.studies.runs import estimate
+def show_left(grids: Sequence[Grid], store: Store, prefix: str = "") -> None:
+    """Say how long the unfinished runs may take, and of how many that is unknown yet."""
+    from exegete.studies.runs.estimate import estimate_time_left, format_duration
 
-    left = estimate.left(cells, store)
-    if left.seconds:
-        speed = "timed steps of this machine" if left.speed else "the speed of a usual core"
-        basis = f"{speed}, measured on {left.measured} runs" if left.measured else speed
-        basis += f"; assumed sizes: {len(missing)}" if missing else ""
-        console().print(f"{before}left: about {estimate.in_words(left.seconds)} of one core ({basis})", markup=False)
+    left = estimate_time_left(grids, store)
+    parts = []
+    if left.known:
+        parts.append(f"about {format_duration(left.seconds)} of one core for {left.known} runs")
+    if left.unknown:
+        parts.append(f"unknown yet for {left.unknown} runs (no run of their kind is finished)")
+    if parts:
+        console().print(f"{prefix}left: {', '.join(parts)}", markup=False)
 
 
 def show_runs(grid: Grid, store: Store, quiet: bool) -> None:

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 from exegete.errors import ExegeteError
 from exegete.metrics import metric
-from exegete.studies.runs import estimate
 from exegete.studies.runs import explainers as explaining
 from exegete.studies.runs import recipes as methods
 from exegete.studies.runs.explainers import Chosen
@@ -29,7 +28,6 @@ from exegete.studies.runs.run_ref import (
 )
 from exegete.studies.runs.store import Cell
 from exegete.studies.runs.study_sources import StudySources
-from exegete.studies.spec import sources
 from exegete.studies.spec.schema import JudgementPart, RunPart
 from exegete.studies.spec.study_file import Study
 from exegete.studies.spec.yaml_lines import Place as Line
@@ -103,9 +101,6 @@ class CellBuilder:
             titled(*place_of(place)),
             _keys([*needs, other]),
             found | {"model": start.at(place.seed), "arguments": others, "parts": parts},
-            estimate.training(
-                self.sources.datasets[data.train], self.sources.datasets[data.dev], self.sources.start(place), config
-            ),
         )
         self.found.append(Run(cell, *place))
         return cell
@@ -172,7 +167,7 @@ class CellBuilder:
         metrics, copies = self._metrics(judgement, place)
         for dataset in judgement.datasets:
             part, data = self.study.dataset(dataset, judged=True), self.sources.judged[dataset]
-            for limit, few in _by_limit(judgement, chosen, len(data.lengths)).items():
+            for limit, few in _by_limit(judgement, chosen, data.rows).items():
                 config = self._judged_by(judgement, place, few, options) | {
                     "metrics": metrics,
                     "model": self.sources.start(place).address if judged is None else _inside(judged, judgement.model),
@@ -192,7 +187,6 @@ class CellBuilder:
                     titled(*place_of(place), name, title, dataset),
                     _keys([judged, *learned, *needed, *copies]),
                     {"model": self.file.models[place.model].at(place.seed), "dataset": part, "parts": parts},
-                    self._judging(data, place, config, judgement.options),
                 )
                 specs = {key: each.spec for key, each in few.items()}
                 self.found.append(Run(cell, *place, dataset, name, specs, partly=limit > 0))
@@ -246,18 +240,6 @@ class CellBuilder:
             found[name] = explaining.chosen(part, None if cell is None else cell.key)
             needs.append(cell)
         return found, needs
-
-    def _judging(
-        self, data: sources.Source, place: RunRef, config: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> float:
-        """The operations of a judgement, roughly."""
-        length, source = self.file.models[place.model].max_length, self.sources.start(place)
-        if "protocol" in config:
-            parts = {name: self.sources.datasets[dataset] for name, dataset in parts_named(options, DATASET).items()}
-            return estimate.following(data, source, config, parts, length)
-        judges = [self.metrics[spec] for spec in config["metrics"]]
-        whole = estimate.judging(data, source, config["explainers"], judges)
-        return whole * float(config.get("limit", len(data.lengths)) / len(data.lengths))
 
 
 def _asked(judgement: JudgementPart, place: RunRef) -> bool:

@@ -12,7 +12,7 @@ from exegete.metrics import metric
 from exegete.studies.runs.run_ref import OWN
 from exegete.studies.spec.schema import ExplainerPart
 
-NOISY, BUDGETS = "noisy", 5
+NOISY = "noisy"
 NONE = "none"
 """No explainer, for students that learn from answers alone."""
 
@@ -54,17 +54,6 @@ def chosen(part: ExplainerPart, run: str | None) -> Chosen:
     noisy = part.noisy.model_dump()
     title = "best of {maps} by {best_by}, noise {spread:g}".format(**noisy)
     return Chosen(f"{stored} ({title})", facts | {"spec": part.spec, NOISY: noisy})
-
-
-def passes(explainers: Mapping[str, Mapping[str, Any]], length: int) -> float:
-    """Passes of all explainers for an example, a backward one counted as two; a learned one's as one."""
-    total = 0.0
-    for stored, facts in explainers.items():
-        spec, maps = facts.get("spec", stored), facts.get(NOISY, {}).get("maps", 0)
-        learned = spec == NONE or spec.partition("?")[0].partition(":")[0] in _learned()
-        forward, backward = (1.0, 0.0) if learned else explainer(spec).passes(length)
-        total += forward + 2 * backward + BUDGETS * maps
-    return total
 
 
 def _learned() -> list[str]:

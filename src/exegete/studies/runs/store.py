@@ -37,7 +37,7 @@ class Cell:
     """A run: what it is made of, and the function that does it.
 
     `config` is all that the outcome depends on, as JSON values; its digest is the run's address. `sources` say where
-    that is found on this machine. `needs` are the addresses of runs that come first. `flops` is a rough estimate.
+    that is found on this machine. `needs` are the addresses of runs that come first.
     """
 
     config: Mapping[str, Any]
@@ -45,7 +45,6 @@ class Cell:
     title: str
     needs: tuple[str, ...] = ()
     sources: Mapping[str, Any] = field(default_factory=dict)
-    flops: float = 0.0
 
     @cached_property
     def key(self) -> str:
@@ -179,7 +178,7 @@ class Store:
 def describe(folder: Path, cell: Cell, threads: int, *, seconds: float, cpu_seconds: float) -> None:
     """Writes the record of a finished run beside its files."""
     made = {"versions": versions(), "date": datetime.now(UTC).date().isoformat(), "machine": machine()}
-    cost = {"seconds": round(seconds, 3), "cpu_seconds": round(cpu_seconds, 3), "threads": threads, "flops": cell.flops}
+    cost = {"seconds": round(seconds, 3), "cpu_seconds": round(cpu_seconds, 3), "threads": threads}
     facts = {"key": cell.key, "title": cell.title, "config": cell.config}
     write_json(folder / RECORD, facts | {"files": sizes(folder)} | made | cost)
 

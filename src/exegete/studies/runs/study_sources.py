@@ -67,4 +67,7 @@ class StudySources:
 def _known(source: sources.Source, recorded: Mapping[str, Any] | None) -> sources.Source:
     """The source, by its recorded address where its content is not on this machine."""
     here = {"digest", "files", "size"}.intersection(source.address)
-    return source if here or recorded is None else source._replace(address=recorded)
+    if here or recorded is None:
+        return source
+    # Limits of explainers depend on the number of rows, and with them the addresses of runs.
+    return source._replace(address=recorded, rows=recorded.get("rows", source.rows))

@@ -14,7 +14,6 @@ import numpy as np
 from exegete.data import load_data, selection
 from exegete.data.load import open_spec
 from exegete.data.provenance import data_digest
-from exegete.data.readers.exchanges import EXCHANGE
 from exegete.errors import ExegeteError
 from exegete.studies.spec.remembered import remembered
 from exegete.studies.spec.schema import StudyFile
@@ -23,43 +22,22 @@ from exegete.training.loop.sizes import SIZES
 if TYPE_CHECKING:
     from datasets import Dataset
 
-CHARACTERS_A_TOKEN = 4.5
-ASSUMED_ROWS, ASSUMED_TOKENS, ASSUMED_PARAMETERS = 5000, 128.0, 86_000_000.0
-PATCHES = 17.0
-"""Positions of a small picture: four patches a side, and the first one."""
-TYPICAL = {"sst": 25.0, "snli": 27.0, "labelled": 24.0, "mlqe": 44.0, "squad": 150.0, "eraser": 890.0}
-"""Tokens of a row of data that is not on this machine, by its format."""
+ASSUMED_ROWS = 5000
+"""Rows of a whole dataset that is not on this machine: more than any limit of a judgement."""
 UNITS = {"characters": selection.characters, "words": selection.words}
 Names = tuple[str, ...]
-SIZE_NAMES = (
-    ("hidden_size", "n_embd", "d_model", "dim"),
-    ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    ("intermediate_size", "n_inner", "d_ff", "hidden_dim"),
-)
-"""Of width, layers and the feed-forward's width, as models' configurations call them."""
 WEIGHTS = (".safetensors", ".bin", ".json", ".txt", ".model")
 
 
 class Source(NamedTuple):
-    """A dataset or model: its `address` (the content's digest, or a hub name), and how large it is.
+    """A dataset or model: its `address` (the content's digest, or a hub name), and a dataset's number of `rows`.
 
-    `problem` says what is missing. `lengths` are a dataset's rows in tokens, roughly; `parameters` are those that a
-    token passes in a model. Where these are not known they are assumed.
+    `problem` says why it cannot be read on this machine; the number of rows is an assumption then.
     """
 
     address: Mapping[str, Any]
-    lengths: tuple[float, ...] = ()
-    parameters: float = 0.0
+    rows: int = 0
     problem: str = ""
-
-    def tokens(self, max_length: int | None) -> float:
-        """Tokens of all rows, cut at a length."""
-        return _cut(self.lengths, max_length)
-
-
-@cache
-def _cut(lengths: tuple[float, ...], most: int | None) -> float:
-    return float(sum(min(length, most or length) for length in lengths))
 
 
 def resolved(file: StudyFile, name: str, aside: Sequence[Mapping[str, Any]] = (), above: Names = ()) -> dict[str, Any]:
@@ -130,30 +108,20 @@ def _dataset(resolved_part: str) -> Source:
     part = json.loads(resolved_part)
     start, end = part.get("rows") or (0, part["limit"] or ASSUMED_ROWS)
     kind = open_spec(part["spec"], **part["options"]).card.name
-    assumed = (TYPICAL.get(kind, ASSUMED_TOKENS),) * (end - start)
     if kind == "hub":
-        return Source({"dataset": part}, assumed)
+        return Source({"dataset": part}, end - start)
     try:
+        # A `study` reader reads a database, whose answers may change without the file's time.
         found = _measured(part) if kind == "study" else remembered(part, _paths(part), lambda: _measured(part))
     except ExegeteError as error:
-        return Source({"dataset": part, "missing": True}, assumed, problem=str(error))
-    lengths = [2 + count / CHARACTERS_A_TOKEN for count in found["characters"]] or [PATCHES] * found["rows"]
-    return Source({"rows": found["rows"], "digest": found["digest"]}, tuple(lengths))
+        return Source({"dataset": part, "missing": True}, end - start, problem=str(error))
+    return Source(found, found["rows"])
 
 
 def _measured(part: Mapping[str, Any]) -> dict[str, Any]:
-    """The number of a resolved dataset's rows, their digest, and the characters of each one's texts."""
+    """Return the number of a resolved dataset's rows and their digest."""
     rows = load(part)
-    texts = [rows[name][:] for name in ("text", "text_pair", *EXCHANGE[:4]) if name in rows.column_names]
-    characters = [sum(_characters(part) for part in row) for row in zip(*texts, strict=True)]
-    return {"rows": len(rows), "digest": data_digest(rows), "characters": characters}
-
-
-def _characters(value: Any) -> int:
-    """Of a text, or of all texts in messages or sources."""
-    if isinstance(value, dict):
-        return sum(map(_characters, value.values()))
-    return sum(map(_characters, value)) if isinstance(value, list) else len(value or "")
+    return {"rows": len(rows), "digest": data_digest(rows)}
 
 
 def _paths(part: Mapping[str, Any]) -> list[Path]:
@@ -164,31 +132,21 @@ def _paths(part: Mapping[str, Any]) -> list[Path]:
 
 @cache
 def model(source: str) -> Source:
-    """A model folder or configuration by the digest of its files, a hub model by its name."""
+    """Return a model folder or configuration by the digest of its files, a hub model by its name."""
     if source in SIZES:
-        return Source({"size": source, **SIZES[source]}, parameters=_from_config(SIZES[source]))
+        return Source({"size": source, **SIZES[source]})
     path = Path(source)
     if source.endswith(".json"):
         if not path.is_file():
             return Source({"model": source, "missing": True}, problem=f"there is no configuration at {source}")
-        return Source({"files": _files([path])}, parameters=_from_config(json.loads(path.read_text(encoding="utf-8"))))
+        return Source({"files": _files([path])})
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in WEIGHTS and not file.name.startswith("."))
-        config = path / "config.json"
-        known = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-        size = _from_config(known)
-        return Source({"files": _files(files)}, parameters=size or ASSUMED_PARAMETERS)
+        return Source({"files": _files(files)})
+    # A hub name is OWNER/NAME at most; everything else that looks like a path was meant as one.
     if source.startswith((".", "/", "~")) or source.count("/") > 1:
-        return Source(
-            {"model": source, "missing": True}, parameters=ASSUMED_PARAMETERS, problem=f"no model at {source}"
-        )
-    return Source({"model": source}, parameters=ASSUMED_PARAMETERS)
-
-
-def _from_config(config: Mapping[str, Any]) -> float:
-    """Parameters of the layers, which every token passes: 4·d² of attention and 2·d·f of the feed-forward a layer."""
-    width, layers, inner = (next(filter(None, map(config.get, names)), 0) for names in SIZE_NAMES)
-    return float(layers * (4 * width**2 + 2 * width * (inner or 4 * width)))
+        return Source({"model": source, "missing": True}, problem=f"no model at {source}")
+    return Source({"model": source})
 
 
 def _files(paths: list[Path]) -> str:

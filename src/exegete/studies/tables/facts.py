@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from exegete.studies.runs.estimate import in_words
+from exegete.studies.runs.estimate import format_duration
 from exegete.studies.runs.run import Run
 from exegete.studies.tables.results import Results
 
@@ -22,7 +22,7 @@ def format_run_facts(results: Mapping[str, Results]) -> str:
     judged = dict.fromkeys(text for _, run in ran if run.dataset for text in _judged_data(run))
     trained = dict.fromkeys(text for found, run in ran if not run.dataset for text in _training_data(found, run))
     cost = sum(record.get("cpu_seconds", record["seconds"]) for record in done.values())
-    finished = f"{len(done)} of {len(records)} runs; {in_words(cost)} of one core" if done else "nothing"
+    finished = f"{len(done)} of {len(records)} runs; {format_duration(cost)} of one core" if done else "nothing"
     rows = {
         "date": " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "",
         "versions": _format_versions(record["versions"] for record in done.values()),

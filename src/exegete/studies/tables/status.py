@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from exegete.studies.runs import estimate
-from exegete.studies.runs.estimate import Estimate, Spent
+from exegete.studies.runs.estimate import sum_time_spent
 from exegete.studies.runs.grid import Grid
 from exegete.studies.runs.store import Store
 
 
 class StudyStatus(NamedTuple):
-    """How many runs there are and are done, by kind (`train`, `judge`); what failed, what the rest will
-    take, and what the finished ones took.
-    """
+    """The numbers of all and of finished runs by kind (`train`, `judge`), reasons of failures by title, CPU seconds."""
 
     total: Counter[str]
     done: Counter[str]
     failed: dict[str, str]
-    left: Estimate
-    spent: Spent
+    seconds: float
 
 
 def get_status(grid: Grid, store: Store) -> StudyStatus:
@@ -33,4 +29,4 @@ def get_status(grid: Grid, store: Store) -> StudyStatus:
             done[kind] += 1
         elif store.failure(cell.key).exists():
             failed[cell.title] = store.reason(cell.key)
-    return StudyStatus(total, done, failed, estimate.left(grid.cells, store), estimate.spent(grid.cells, store))
+    return StudyStatus(total, done, failed, sum_time_spent(grid.cells, store))
