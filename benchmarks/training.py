@@ -32,14 +32,14 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.generation.model import GeneratingModel
 from exegete.objectives import (
     AblationFidelity,
-    Comprehensiveness,
-    Consistency,
+    ComprehensivenessLoss,
+    ConsistencyLoss,
     CrossEntropy,
     ExplanationLoss,
     KlToOriginal,
     Objective,
     StepContext,
-    Sufficiency,
+    SufficiencyLoss,
 )
 from exegete.recipes import RECIPES
 from exegete.training.answering import untrained
@@ -116,9 +116,9 @@ def ivra(steps: int) -> dict[str, dict[str, Any]]:
         found[f"explanation of 16 texts of {length} tokens"] = own | {"bar": IVRA_BARS["explanation"]}
     single = InterpretableAttention.for_model(model, normaliser="softmax")
     criteria: dict[str, Objective] = {
-        "comprehensiveness": Comprehensiveness(single),
-        "sufficiency": Sufficiency(single),
-        "consistency": Consistency(single),
+        "comprehensiveness": ComprehensivenessLoss(single),
+        "sufficiency": SufficiencyLoss(single),
+        "consistency": ConsistencyLoss(single),
         "simulatability": Simulatability(single, student=SimulatingStudent(minilm())),
     }
     steps_of = {"plain": [CrossEntropy()]} | {name: [CrossEntropy(), each] for name, each in criteria.items()}

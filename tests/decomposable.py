@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification
 
 import families
 from exegete.models import Batch, ExplainedModel
-from exegete.testing.families import exact_norms
+from exegete.testing.families import replace_rms_norms
 
 FAMILIES = tuple(families.FAMILIES)
 LENGTHS = (9, 6, 2)
@@ -22,7 +22,7 @@ def model(family: str, head: str = "SequenceClassification", seed: int = 0, **ch
     if family == "big_bird":
         changes |= {"attention_type": "original_full"}
     made = families.tiny(family, head, seed=seed, dtype=torch.float64, **changes)
-    exact_norms(made)
+    replace_rms_norms(made)
     return ExplainedModel(made)
 
 

@@ -77,4 +77,4 @@ def test_what_is_missing_is_told(blocks, tmp_path):
     assert "exegete.explainers.list_methods is public and on no page" in found
     assert "exegete.explainers.old is on a page and not public" in found
     assert "exegete.web.create_app is public and on no page" in found
-    assert "exegete.testing.PreservingContract has no example" in found
+    assert "exegete.testing.NoSideEffectsContract has no example" in found

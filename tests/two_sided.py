@@ -17,7 +17,7 @@ import families
 from equations import Rule, activated, gated, heads, norm, scaled
 from exegete.models.families import FAMILIES
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
-from exegete.testing.families import exact_norms
+from exegete.testing.families import replace_rms_norms
 
 NAMES = [name for name, family in FAMILIES.items() if family.decoder is not None]
 GATED = {"feed_forward_proj": "gated-gelu"}
@@ -31,7 +31,7 @@ def two_sided(family: str, dtype: torch.dtype = torch.float64, seed: int = 0, **
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
-    exact_norms(model.to(dtype).eval())
+    replace_rms_norms(model.to(dtype).eval())
     return EncoderDecoderModel(model, families.tokenizer("roberta"))
 
 

@@ -20,7 +20,7 @@ from attacked import cases, noted
 from corpora import CORPORA
 from exegete import ExegeteError
 from exegete.data.readers import READERS
-from exegete.testing.readers import COLUMNS, require_canonical
+from exegete.testing.readers import COLUMNS, check_canonical_row
 from samples import READER, SAMPLES, TEXTS, written
 from strange import TEXTS as STRANGE
 from strange import VALUES, edited, places, replaced
@@ -59,7 +59,7 @@ def load(name, path, split):
     assert set(data.features) <= COLUMNS
     features = data.features
     for row in data:
-        require_canonical(row, features)
+        check_canonical_row(row, features)
     return data
 
 

@@ -20,7 +20,7 @@ from exegete.explainers.attributive_masking.losses import MaskWeights
 from exegete.explainers.attributive_masking.modes import SoftMasking
 from exegete.explainers.attributive_masking.refinement import evaluate_maps, group_by_length, select_best, trajectory
 from exegete.models.passes.replace_inputs import replace_embeddings
-from exegete.testing.preserving import in_use, state_of
+from exegete.testing.no_side_effects import simulate_use, snapshot
 from small import alone, shared, small, uneven
 
 ENCODERS = ["bert", "roberta", "distilbert", "electra"]
@@ -419,13 +419,13 @@ def test_the_better_map_is_kept_and_no_number_never_wins():
 @pytest.mark.parametrize(("steps", "upper"), [(0, None), (2, None), (2, 1)])
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_the_model_and_the_process_are_left_as_they_were(kind, steps, upper):
-    model = in_use(small(kind))
+    model = simulate_use(small(kind))
     made = masking(model, backbone=families.tiny("bert").base_model, tokenizer=families.tokenizer("bert"))
     made.with_params(refine_steps=steps, refine_rate=0.01, refine_layers=upper)
     own = {name: value.clone() for name, value in made.state_dict().items()}
-    before, modes = state_of(model), [module.training for module in made.modules()]
+    before, modes = snapshot(model), [module.training for module in made.modules()]
     made.attribute(model, model.encode(uneven(kind, 2)))
-    assert state_of(model) == before
+    assert snapshot(model) == before
     assert [module.training for module in made.modules()] == modes
     assert all(torch.equal(value, own[name]) for name, value in made.state_dict().items())
     assert all(weight.grad is None for weight in made.parameters())

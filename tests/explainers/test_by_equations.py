@@ -13,7 +13,7 @@ from exegete import Batch, explainer
 from exegete.explainers.perturbation import reagent
 from exegete.models import ExplainedModel
 from exegete.models.generation.model import GeneratingModel
-from exegete.testing.families import exact_norms
+from exegete.testing.families import replace_rms_norms
 from models.test_generation import PROMPTS, RESPONSES, padded_right
 
 WINDOWED = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
@@ -30,7 +30,7 @@ def decoder(family, *, stock=False):
     made = families.tiny(family, "CausalLM", dtype=torch.float64, seed=3, **DECODERS[family])
     written = equations.Written(made)
     if not stock:
-        exact_norms(made)
+        replace_rms_norms(made)
     return GeneratingModel(made), written
 
 

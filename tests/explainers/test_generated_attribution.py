@@ -17,7 +17,7 @@ from exegete.explainers.generated import resolve_unit
 from exegete.explainers.plan import plan_work
 from exegete.reports.highlighted.generated_view import cut_text, highlight_generated, scores_to_levels
 from exegete.reports.terminal import render_attribution
-from exegete.testing.preserving import in_use, state_of
+from exegete.testing.no_side_effects import simulate_use, snapshot
 from small import NATIVE
 
 METHODS = [name for name in NATIVE if name not in ("decompx_classifier", "solvex")]
@@ -149,14 +149,14 @@ def test_plans_of_what_was_not_said_yet(model):
 
 def test_nothing_is_left_behind():
     model = chatting()
-    in_use(model)
-    before = state_of(model)
+    simulate_use(model)
+    before = snapshot(model)
     for method in ("input_x_gradient", "occlusion", "attention_all"):
         exegete.attribute(model, [CHAT], method, "words", unit="source")
-        assert state_of(model) == before
+        assert snapshot(model) == before
     with pytest.raises(ExegeteError):
         exegete.attribute(model, [CHAT], "decompx_classifier")
-    assert state_of(model) == before
+    assert snapshot(model) == before
 
 
 def test_what_is_not_answered_is_answered_first(model):

@@ -9,7 +9,7 @@ from causal import CAUSAL, causal
 from exegete import ExegeteError, explainer
 from exegete.explainers.gradients import embedding_gradient
 from exegete.models.generation.model import GeneratingModel
-from exegete.testing.preserving import in_use, state_of
+from exegete.testing.no_side_effects import simulate_use, snapshot
 from models.test_generation import PROMPTS, RESPONSES, generating, padded_right
 from small import NATIVE, made
 from two_sided import NAMES as TWO_SIDED
@@ -122,14 +122,14 @@ def test_units_given_with_the_ids_are_removed_as_one(granularity):
 @pytest.mark.parametrize("method", METHODS)
 def test_the_model_is_left_as_it_came(method):
     model = generating("gpt2", torch.float32)
-    in_use(model)
+    simulate_use(model)
     batch = model.batch(PROMPTS, RESPONSES)
-    before = state_of(model)
+    before = snapshot(model)
     made(method).attribute(model, batch, TARGET)
-    assert state_of(model) == before
+    assert snapshot(model) == before
     with pytest.raises(ExegeteError, match="start < end"):
         made(method).attribute(model, batch, (1, 1))
-    assert state_of(model) == before
+    assert snapshot(model) == before
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if made(name).differentiable])

@@ -8,7 +8,7 @@ import torch
 from exegete import Batch, ExegeteError, attribute
 from exegete.models import Capture
 from exegete.models.state.restore import use_full_attention
-from exegete.testing.preserving import in_use, state_of
+from exegete.testing.no_side_effects import simulate_use, snapshot
 from small import FAMILIES, NATIVE, PAIRS, made, small, uneven
 
 METHODS = NATIVE
@@ -33,44 +33,44 @@ KINDS = ["bert", "big_bird", "deberta-v2", "gpt2", "mistral", "vit"]
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
 def test_after_success(family, method, grad):
-    model = in_use(small(family))
-    before = state_of(model)
+    model = simulate_use(small(family))
+    before = snapshot(model)
     with torch.set_grad_enabled(grad):
         made(method).attribute(model, model.encode(uneven(family, 2)))
-    assert state_of(model) == before
+    assert snapshot(model) == before
 
 
 @pytest.mark.parametrize("family", KINDS)
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "random"])
 def test_after_a_model_that_raises(family, method):
-    model = in_use(small(family))
+    model = simulate_use(small(family))
     batch = model.encode(uneven(family, 2))
     for at in (1, 2, 3):
         hook = failing(model, at)
-        before = state_of(model)
+        before = snapshot(model)
         expected = pytest.raises(RuntimeError, match="the model broke") if at == 1 else suppress(RuntimeError)
         with expected:
             made(method).attribute(model, batch)
-        assert state_of(model) == before
+        assert snapshot(model) == before
         hook.remove()
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_after_a_wrong_target(method):
-    model = in_use(small("bert"))
-    before = state_of(model)
+    model = simulate_use(small("bert"))
+    before = snapshot(model)
     for target in (7, "nobody knows", torch.tensor([0, 9]), torch.tensor([0]), [0, 1, 2], "label"):
         with pytest.raises(ExegeteError):
             made(method).attribute(model, model.encode(uneven("bert", 2)), target)
         with pytest.raises(ExegeteError):
             attribute(model, uneven("bert", 2), method, target)
-    assert state_of(model) == before
+    assert snapshot(model) == before
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_after_attribute_and_everything_the_model_offers(family):
-    model = in_use(small(family))
-    before = state_of(model)
+    model = simulate_use(small(family))
+    before = snapshot(model)
     attribute(model, uneven(family), "input_x_gradient")
     batch = model.encode(uneven(family))
     keep = torch.rand((3, *batch.content.shape), generator=torch.Generator().manual_seed(0)) < 0.5
@@ -79,19 +79,19 @@ def test_after_attribute_and_everything_the_model_offers(family):
         model.predict_perturbed(batch, keep, how)
     with model.cache_perturbed():
         model.predict_perturbed(batch, keep)
-    assert state_of(model) == before
+    assert snapshot(model) == before
 
 
 @pytest.mark.parametrize("how", ["remove", "mask"])
 @pytest.mark.parametrize("family", ["bert", "gpt2", "vit"])
 def test_after_a_perturbed_pass_that_raises(family, how):
-    model = in_use(small(family))
+    model = simulate_use(small(family))
     batch = model.encode(uneven(family))
     hook = failing(model, 1)
-    before = state_of(model)
+    before = snapshot(model)
     with pytest.raises(RuntimeError, match="broke"), model.cache_perturbed():
         model.predict_perturbed(batch, torch.zeros((1, *batch.content.shape), dtype=torch.bool), how)
-    assert state_of(model) == before
+    assert snapshot(model) == before
     hook.remove()
 
 
@@ -103,14 +103,14 @@ def test_after_a_perturbed_pass_that_raises(family, how):
 def test_after_a_captured_pass(family, capture):
     model = small(family)
     batch = model.encode(uneven(family))
-    before = state_of(model)
+    before = snapshot(model)
     model(batch, model.embed(batch), capture)
-    assert state_of(model) == before
+    assert snapshot(model) == before
     hook = failing(model, 1)
-    before = state_of(model)
+    before = snapshot(model)
     with pytest.raises(RuntimeError, match="broke"):
         model(batch, model.embed(batch), capture)
-    assert state_of(model) == before
+    assert snapshot(model) == before
     hook.remove()
 
 
@@ -122,23 +122,23 @@ def test_block_sparse_attention_stays_itself(method, lengths):
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     ids = torch.randint(5, 200, mask.shape, generator=torch.Generator().manual_seed(0))
     batch = Batch.from_ids(ids, mask)
-    before = state_of(model)
+    before = snapshot(model)
     assert set(before["attention types"].values()) == {None, "block_sparse"}
     if method == "attention_last" and max(lengths) > 28:
         with pytest.raises(ExegeteError, match="block-sparse"):
             made(method).attribute(model, batch)
     else:
         made(method).attribute(model, batch)
-    assert state_of(model) == before
+    assert snapshot(model) == before
 
 
 def test_long_texts_are_explained_with_full_attention_and_block_sparse_attention_is_back():
     model, ids = small("big_bird"), torch.randint(5, 200, (1, 36), generator=torch.Generator().manual_seed(0))
-    batch, before = Batch.from_ids(ids), state_of(model)
+    batch, before = Batch.from_ids(ids), snapshot(model)
     with use_full_attention(model.model):
         found = made("attention_last").attribute(model, batch)
         inside = model(batch).logits
-    assert state_of(model) == before
+    assert snapshot(model) == before
     model.config.attention_type = "original_full"
     model.model.base_model.set_attention_type("original_full")
     assert torch.equal(model(batch).logits, inside)
@@ -148,25 +148,25 @@ def test_long_texts_are_explained_with_full_attention_and_block_sparse_attention
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_after_explaining_spans(family):
-    model = in_use(small(family, "QuestionAnswering"))
-    before = state_of(model)
+    model = simulate_use(small(family, "QuestionAnswering"))
+    before = snapshot(model)
     for method in METHODS:
         attribute(model, PAIRS, method)
-    assert state_of(model) == before
+    assert snapshot(model) == before
 
 
 def test_what_is_compared_does_see_changes():
     model = small("big_bird")
-    before = state_of(model)
+    before = snapshot(model)
     model.model(torch.tensor([[5, 6, 7]]))
-    after = state_of(model)
+    after = snapshot(model)
     assert {name for name in before if before[name] != after[name]} >= {"modules", "attention types"}
     model = small("bert")
-    before = state_of(model)
+    before = snapshot(model)
     model.model.train()
     model.config.pad_token_id = 9
     torch.rand(1)
-    assert {name for name, value in state_of(model).items() if value != before[name]} == {"training", "config", "torch"}
+    assert {name for name, value in snapshot(model).items() if value != before[name]} == {"training", "config", "torch"}
 
 
 @pytest.mark.parametrize("method", ["saliency", "integrated_gradients", "decompx_linear", "generic_attention"])

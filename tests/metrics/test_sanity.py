@@ -8,7 +8,7 @@ from scipy.stats import spearmanr
 import exegete
 import families
 from exegete.metrics.sanity import plot_cascades, randomise_cascade, randomise_stages
-from exegete.testing.preserving import state_of
+from exegete.testing.no_side_effects import snapshot
 from small import alone, small
 
 
@@ -31,9 +31,9 @@ def test_every_weight_becomes_random_once_from_the_answer_down(family, count):
 
 def test_the_model_stays_as_it_came():
     model = small("bert")
-    before = state_of(model)
+    before = snapshot(model)
     randomise_cascade(model, families.SENTENCES[:2], "saliency")
-    assert state_of(model) == before
+    assert snapshot(model) == before
 
 
 def test_similarity_is_that_of_explanations_of_the_same_class():

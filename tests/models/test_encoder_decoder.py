@@ -13,7 +13,7 @@ from exegete.models import Capture
 from exegete.models.families import FAMILIES
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from exegete.models.layers.architecture import get_architecture, get_layers, get_module
-from exegete.testing.preserving import in_use, raising, state_of
+from exegete.testing.no_side_effects import raise_in_hook, simulate_use, snapshot
 from models.test_generation import PROMPTS, RESPONSES
 from two_sided import GATED, NAMES, two_sided
 
@@ -160,18 +160,18 @@ def test_attention_of_both_sides_stands_in_the_row():
 @pytest.mark.parametrize("family", ["bart", "t5"])
 def test_the_model_is_left_as_it_came(family, method):
     model = two_sided(family, torch.float32)
-    in_use(model)
-    before = state_of(model)
+    simulate_use(model)
+    before = snapshot(model)
     batch = model.batch(PROMPTS, RESPONSES)
     explainer(method).attribute(model, batch)
     model.respond([{"prompt": "a film"}], 2)
-    assert state_of(model) == before
+    assert snapshot(model) == before
     for moment in (1, 4):
-        with raising(model, RuntimeError, moment):
-            before = state_of(model)
+        with raise_in_hook(model, RuntimeError, moment):
+            before = snapshot(model)
             with pytest.raises(RuntimeError):
                 explainer(method).attribute(model, batch)
-            assert state_of(model) == before
+            assert snapshot(model) == before
 
 
 def test_wrapping_changes_nothing():

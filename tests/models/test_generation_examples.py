@@ -10,7 +10,7 @@ import families
 from chats import CHAT, SOURCES, TEMPLATE, chatting, tokenizer
 from exegete import ExegeteError
 from exegete.models.generation.prompt import name_sources, parse_prompt
-from exegete.testing.preserving import state_of
+from exegete.testing.no_side_effects import snapshot
 
 WHOLE = (
     "<|system|>it is simply long\n<|user|>the plot\n<|assistant|>is dull\n<|user|>a moving film about a small town\n\n "
@@ -215,7 +215,7 @@ def test_too_long_a_prompt_is_cut_where_it_is_longest(caplog):
 @torch.no_grad()
 def test_greedy_answers_are_the_likeliest_tokens_and_draws_follow_their_seed():
     model = chatting()
-    left, drawn = state_of(model), torch.random.get_rng_state()
+    left, drawn = snapshot(model), torch.random.get_rng_state()
     row, given = model.respond([{"prompt": "a moving film"}, CHAT], max_new_tokens=6)
     ids = model.tokenizer("a moving film")["input_ids"]
     for token in row["response"]:
@@ -224,7 +224,7 @@ def test_greedy_answers_are_the_likeliest_tokens_and_draws_follow_their_seed():
     assert given["response"] == CHAT["response"]
     sampled = [model.respond(["a moving film"], 6, 1.5, seed)[0]["response"] for seed in (0, 0, 1)]
     assert sampled[0] == sampled[1] != sampled[2]
-    assert state_of(model) == left
+    assert snapshot(model) == left
     assert torch.equal(torch.random.get_rng_state(), drawn)
     for bad in ({"max_new_tokens": 0}, {"temperature": -1.0}):
         with pytest.raises(ExegeteError, match="at least"):

@@ -12,7 +12,7 @@ import torch
 from exegete.explainers import EXPLAINERS
 from exegete.models import Capture, ExplainedModel
 from exegete.models.state.locks import get_lock
-from exegete.testing.preserving import in_use, state_of
+from exegete.testing.no_side_effects import simulate_use, snapshot
 from small import PAIRS, made, small, uneven
 
 PAIRINGS = [
@@ -45,17 +45,17 @@ def repeated(method, model, batch, calls=CALLS):
 
 @pytest.mark.parametrize("pairing", PAIRINGS, ids="+".join)
 def test_two_methods_at_a_time_say_what_each_says_alone(pairing):
-    model = in_use(small("bert"))
+    model = simulate_use(small("bert"))
     other = ExplainedModel(model.model, model.processing_class)
     batch = model.encode(uneven("bert", 2))
     alone = [made(method).attribute(model, batch).detach() for method in pairing]
-    before = state_of(model)
+    before = snapshot(model)
     found = together(
         *(lambda m=m, on=on: repeated(m, on, batch) for m, on in zip(pairing, (model, other), strict=True))
     )
     for scores, expected in zip(found, alone, strict=True):
         assert all(torch.equal(each, expected) for each in scores)
-    assert state_of(model) == before
+    assert snapshot(model) == before
 
 
 def test_texts_are_encoded_while_a_decoder_is_read():
@@ -90,21 +90,21 @@ def test_two_models_that_seed_or_switch_for_the_process(family):
     methods = ("gradient_shap", "saliency")
     alone = [made(name).attribute(m, b).detach() for name, m, b in zip(methods, models, batches, strict=True)]
     flags = torch.backends.cuda.flash_sdp_enabled()
-    before = [state_of(model) for model in models]
+    before = [snapshot(model) for model in models]
     jobs = [
         lambda name=name, m=m, b=b: repeated(name, m, b, 15)
         for name, m, b in zip(methods, models, batches, strict=True)
     ]
     for scores, expected in zip(together(*jobs), alone, strict=True):
         assert all(torch.equal(each, expected) for each in scores)
-    assert [state_of(model) for model in models] == before
+    assert [snapshot(model) for model in models] == before
     assert torch.backends.cuda.flash_sdp_enabled() == flags
 
 
 def test_random_states_come_back_when_blocks_overlap():
     models = [small("bert"), small("bert")]
     torch.manual_seed(1), np.random.seed(1)  # noqa: NPY002
-    before = state_of(models[0])
+    before = snapshot(models[0])
     inside, leave = threading.Event(), threading.Event()
 
     def long():
@@ -122,7 +122,7 @@ def test_random_states_come_back_when_blocks_overlap():
             torch.rand(1)
 
     together(long, late)
-    after = state_of(models[0])
+    after = snapshot(models[0])
     assert (after["torch"], after["numpy"]) == (before["torch"], before["numpy"])
 
 

@@ -15,8 +15,8 @@ from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.units import number_units
 from exegete.models.generation.model import GeneratingModel
 from exegete.objectives import AblationFidelity, CrossEntropy, KlToOriginal, StepContext, objective, task_losses
-from exegete.objectives.teacher_memory import example_names
-from exegete.testing.models import plain_norms, random_model, texts
+from exegete.objectives.teacher_memory import hash_examples
+from exegete.testing.models import make_examples, random_model, replace_layer_norms
 from exegete.training.loop.lora import with_lora
 from exegete.training.loop.module import TrainingModule
 
@@ -26,7 +26,7 @@ SOURCES = [[-1] + [0] * 3 + [1] * 2 + [2] * 4, [-1] + [0] * 2 + [1] * 5 + [2]]
 def saying(family="llama"):
     """A language model and two prompts of three sources with responses of three tokens and two."""
     model = causal(family)
-    decomposable.exact_norms(model.model)
+    decomposable.replace_rms_norms(model.model)
     prompts = [[5 + (7 * i + j) % 40 for i in range(len(row))] for j, row in enumerate(SOURCES)]
     return model, model.batch(prompts, [[9, 4, 11], [8, 30]], unit_of=SOURCES)
 
@@ -44,7 +44,7 @@ def test_it_is_the_correlation_of_sums_and_answers(method):
     made, context = AblationFidelity(explainer(method), masks=6, granularity="source"), StepContext(seed=3, number=5)
     found, target = [], model.resolve_target(batch)
     scores = made.explainer.attribute(model, batch, target).detach()
-    for row, name in enumerate(example_names(batch, target)):
+    for row, name in enumerate(hash_examples(batch, target)):
         sets = torch.rand(6, 3, generator=context.generator(f"ablations of {name}")) < made.keep
         ids, of = batch.inputs["input_ids"][row], batch.unit_of[row]
         sums, answers = [], []
@@ -74,9 +74,9 @@ def test_the_gradient_of_generated_text_is_the_derivative_through_the_citation(m
 @pytest.mark.parametrize("method", ["input_x_gradient", "decompx_linear"])
 def test_the_gradient_of_a_classifiers_words_is_the_derivative(method):
     model = random_model()
-    plain_norms(model)
+    replace_layer_norms(model)
     made = AblationFidelity(explainer(method), lifetime=1, perturbation="mask")
-    assert_derivative(TrainingModule(model, [made]).eval(), model.encode(texts(2)))
+    assert_derivative(TrainingModule(model, [made]).eval(), model.encode(make_examples(2)))
 
 
 def assert_derivative(module, batch):
@@ -109,7 +109,7 @@ def test_answers_are_kept_for_their_lifetime_and_sets_are_new_after_it(monkeypat
 
 def test_every_fourth_step_counts_four_times_and_evaluation_once():
     model, batch = saying()
-    each, fourth = AblationFidelity(granularity="source"), AblationFidelity(granularity="source", every=4)
+    each, fourth = AblationFidelity(granularity="source"), AblationFidelity(granularity="source", interval=4)
     found = [float(term(model, fourth, batch, StepContext(number=number))) for number in range(5)]
     assert found[1:4] == [0.0] * 3
     assert found[4] == pytest.approx(4 * float(term(model, each, batch, StepContext(number=4))))
@@ -139,8 +139,8 @@ def test_what_cannot_be_trained_is_refused():
     for spec, said in (
         ("ablation_fidelity?explainer=occlusion", "occlusion cannot guide a model"),
         ("ablation_fidelity?masks=1", "n_samples of at least 2"),
-        ("ablation_fidelity?lifetime=-1", "at least 0 epochs"),
-        ("ablation_fidelity?every=0", "in every step or fewer"),
+        ("ablation_fidelity?lifetime=-1", "lifetime ≥ 0"),
+        ("ablation_fidelity?interval=0", "interval ≥ 1"),
         ("ablation_fidelity?weight=-1", "weight of ablation_fidelity is at least 0"),
     ):
         with pytest.raises(ExegeteError, match=said):

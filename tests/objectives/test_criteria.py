@@ -14,25 +14,25 @@ from exegete.explainers.learned.interpretable_attention import InterpretableAtte
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.models import Capture
 from exegete.objectives import (
-    ClusteringConsistency,
-    Comprehensiveness,
-    Consistency,
+    ClusteringConsistencyLoss,
+    ComprehensivenessLoss,
+    ConsistencyLoss,
     CrossEntropy,
-    ExplanationGuided,
+    ExplanationGuidedLoss,
     ExplanationLoss,
     GradientPenalty,
-    Step,
     StepContext,
-    Sufficiency,
+    SufficiencyLoss,
+    TrainingStep,
     task_losses,
 )
-from exegete.objectives.consistency import divergences, from_the_left, pooled
-from exegete.objectives.criterion import straight_through
+from exegete.objectives.consistency import align_left, pairwise_kl, pool_hidden_states
+from exegete.objectives.criterion import select_top
 from exegete.training.loop.module import TrainingModule
 from small import PAIRS, shared, small
 
-CRITERIA = [Comprehensiveness, Sufficiency, Consistency, ClusteringConsistency]
-ERASING = [Comprehensiveness, Sufficiency]
+CRITERIA = [ComprehensivenessLoss, SufficiencyLoss, ConsistencyLoss, ClusteringConsistencyLoss]
+ERASING = [ComprehensivenessLoss, SufficiencyLoss]
 COEFFICIENTS = ["query_features", "key_features", "head_coefficients", "layer_coefficients"]
 FAMILIES = ["bert", "gpt2", "llama"]
 EVALUATED = StepContext(training=False)
@@ -55,7 +55,7 @@ def labelled(model, texts=None):
 
 def step_of(model, batch, objective, context=EVALUATED):
     outputs = model(batch, capture=objective.capture)
-    return Step(model, batch, outputs, *task_losses(model, batch, outputs.logits), context)
+    return TrainingStep(model, batch, outputs, *task_losses(model, batch, outputs.logits), context)
 
 
 def rows(*values):
@@ -70,8 +70,8 @@ def test_the_top_by_hand():
         (0.5, [[1, 0, 1, 1, 0], [1, 1, 0, 0, 0]]),
         (1.0, [[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]]),
     ):
-        assert straight_through(scores, possible, [share, share]).tolist() == expected
-    each = straight_through(scores, possible, torch.tensor([0.2, 0.75]))
+        assert select_top(scores, possible, [share, share]).tolist() == expected
+    each = select_top(scores, possible, torch.tensor([0.2, 0.75]))
     assert each.tolist() == [[1, 0, 0, 0, 0], [1, 1, 1, 0, 0]]
 
 
@@ -79,7 +79,7 @@ def test_the_top_by_hand():
 def test_the_gradient_of_the_top_is_that_of_a_soft_choice(temperature):
     scores = rows([0.4, 0.1, 0.2, 0.3]).requires_grad_()
     weights = rows([1.0, -2.0, 3.0, 0.5])
-    top = straight_through(scores, torch.ones(1, 4, dtype=torch.bool), [0.5], temperature)
+    top = select_top(scores, torch.ones(1, 4, dtype=torch.bool), [0.5], temperature)
     (found,) = torch.autograd.grad((top * weights).sum(), scores)
     width = temperature * math.sqrt(0.0125)
     soft = torch.sigmoid((scores.detach() - 0.25) / width)
@@ -90,11 +90,11 @@ def test_the_gradient_of_the_top_is_that_of_a_soft_choice(temperature):
 def test_scores_that_do_not_differ_have_a_top_and_no_gradient():
     for values, chosen in (([0.25] * 4, [1, 1, 0, 0]), ([0.0] * 4, [0] * 4)):
         scores = rows(values).requires_grad_()
-        top = straight_through(scores, torch.ones(1, 4, dtype=torch.bool), [0.5])
+        top = select_top(scores, torch.ones(1, 4, dtype=torch.bool), [0.5])
         assert top.tolist() == [chosen]
         (slope,) = torch.autograd.grad(top.sum(), scores)
         assert not slope.any()
-    none = straight_through(rows([0.5, 0.5]), torch.zeros(1, 2, dtype=torch.bool), [0.5])
+    none = select_top(rows([0.5, 0.5]), torch.zeros(1, 2, dtype=torch.bool), [0.5])
     assert not none.any()
 
 
@@ -147,11 +147,11 @@ def reversed_divergent(clean, left, target):
 @pytest.mark.parametrize(
     ("objective", "kept", "loss"),
     [
-        (Comprehensiveness, False, comprehensive),
-        (Sufficiency, True, sufficient),
-        (lambda e: Sufficiency(e, form="mae"), True, unlike),
-        (lambda e: Sufficiency(e, form="kl"), True, divergent),
-        (lambda e: Sufficiency(e, form="reverse_kl"), True, reversed_divergent),
+        (ComprehensivenessLoss, False, comprehensive),
+        (SufficiencyLoss, True, sufficient),
+        (lambda e: SufficiencyLoss(e, form="mae"), True, unlike),
+        (lambda e: SufficiencyLoss(e, form="kl"), True, divergent),
+        (lambda e: SufficiencyLoss(e, form="reverse_kl"), True, reversed_divergent),
     ],
 )
 @pytest.mark.parametrize("head", ["SequenceClassification", "QuestionAnswering"])
@@ -188,7 +188,7 @@ def answering(log_probability):
     return torch.stack([log_probability, rest, rest], 1) + 5.0
 
 
-@pytest.mark.parametrize(("kind", "needed"), [(Comprehensiveness, -1.0), (Sufficiency, 0.1)])
+@pytest.mark.parametrize(("kind", "needed"), [(ComprehensivenessLoss, -1.0), (SufficiencyLoss, 0.1)])
 def test_the_margin_is_inactive_exactly_when_it_is_met(kind, needed):
     model = shared("bert")
     objective = kind(InterpretableAttention.for_model(model))
@@ -198,7 +198,7 @@ def test_the_margin_is_inactive_exactly_when_it_is_met(kind, needed):
     for further, expected in ((1e-6, 0.0), (0.5 if needed < 0 else 1e-3, 0.0), (-1e-6, 1e-6), (-0.3, 0.3)):
         change = needed - further if needed < 0 else needed + further
         logits = answering(whole + change).requires_grad_()
-        losses = objective.apart(step, logits, answering(whole))
+        losses = objective.compute_losses(step, logits, answering(whole))
         torch.testing.assert_close(losses, torch.full_like(losses, expected), rtol=1e-6, atol=1e-12)
         (slope,) = torch.autograd.grad(losses.sum(), logits)
         assert slope.any() == bool(expected)
@@ -229,7 +229,7 @@ def test_consistency_is_the_loop_over_pairs(family, symmetric, distance):
     model = shared(family)
     batch = labelled(model)
     single = drawn(model)
-    objective = Consistency(single, symmetric=symmetric, distance=distance)
+    objective = ConsistencyLoss(single, symmetric=symmetric, distance=distance)
     found = objective(step_of(model, batch, objective))
     scores = single.explain(model, batch, special_tokens=True).scores
     layers = model(batch, capture=Capture(hidden_states=True)).hidden_states
@@ -242,7 +242,7 @@ def test_consistency_is_the_loop_over_pairs(family, symmetric, distance):
 
 def test_consistency_by_hand():
     scores = rows([0.5, 0.5, 0.0], [1.0, 0.0, 0.0])
-    found = divergences(scores)
+    found = pairwise_kl(scores)
     assert found[0, 1].item() == pytest.approx(0.5 * math.log(0.5) + 0.5 * math.log(0.5 / 1e-7))
     assert found[1, 0].item() == pytest.approx(math.log(2))
     assert torch.diagonal(found).tolist() == [0.0, 0.0]
@@ -251,7 +251,7 @@ def test_consistency_by_hand():
 def test_rows_from_their_first_real_position():
     values = torch.arange(8.0).view(2, 4)
     attended = torch.tensor([[False, False, True, True], [True, True, True, False]])
-    assert from_the_left(values, attended).tolist() == [[2.0, 3.0, 0.0, 0.0], [4.0, 5.0, 6.0, 0.0]]
+    assert align_left(values, attended).tolist() == [[2.0, 3.0, 0.0, 0.0], [4.0, 5.0, 6.0, 0.0]]
 
 
 @torch.no_grad()
@@ -259,7 +259,7 @@ def test_clustering_is_the_loop_over_others():
     model = shared("bert")
     batch = replace(labelled(model), labels=torch.tensor([0, 1, 0, 2]))
     single = drawn(model)
-    objective = ClusteringConsistency(single)
+    objective = ClusteringConsistencyLoss(single)
     scores = single.explain(model, batch, special_tokens=True).scores
     total = 0.0
     for i in range(4):
@@ -294,7 +294,7 @@ def test_every_coefficient_and_the_model_get_a_gradient(family, kind, norm):
 def test_training_the_coefficients_alone_makes_each_criterion_smaller(kind):
     model = small("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     single = drawn(model)
-    options = {"margin": 9.0, "sampled": False} if kind in ERASING else {}
+    options = {"margin": 9.0, "sample_bins": False} if kind in ERASING else {}
     module = TrainingModule(model, [kind(single, **options)]).train()
     batch = labelled(model, families.SENTENCES[:4])
     optimizer = torch.optim.Adam(single.parameters(), lr=0.03)
@@ -330,7 +330,7 @@ def test_a_drawn_bin_is_one_of_the_bins_and_its_mean_is_theirs():
     model = small("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     single = drawn(model)
     batch = labelled(model, families.SENTENCES[:4])
-    sampled, every = Comprehensiveness(single), Comprehensiveness(single, sampled=False)
+    sampled, every = ComprehensivenessLoss(single), ComprehensivenessLoss(single, sample_bins=False)
     with torch.no_grad():
         values = [sampled(step_of(model, batch, sampled, StepContext(number=number))) for number in range(60)]
         again = sampled(step_of(model, batch, sampled, StepContext(number=0)))
@@ -356,9 +356,9 @@ def test_a_batch_of_one_word_and_equal_scores_are_defined(kind):
         assert all(weight.grad is None or weight.grad.isfinite().all() for weight in module.parameters())
     batch = labelled(model, ["a"])
     objective = kind(drawn(model))
-    if kind in (Consistency, ClusteringConsistency):
+    if kind in (ConsistencyLoss, ClusteringConsistencyLoss):
         assert objective(step_of(model, batch, objective)).item() == 0
-    if kind is Consistency:
+    if kind is ConsistencyLoss:
         assert objective.size(batch).item() == 0
         assert objective.size(labelled(model)).item() == 6
 
@@ -370,13 +370,15 @@ def test_the_distance_is_held_still_unless_asked():
     for param in single.parameters():
         param.requires_grad_(False)
     outputs = model(batch, capture=Capture(heads=True, hidden_states=True))
-    kept = pooled(outputs, batch)
+    kept = pool_hidden_states(outputs, batch)
     assert kept.requires_grad
     slopes = {}
     for held in (True, False):
-        objective = Consistency(single, held=held)
+        objective = ConsistencyLoss(single, detach_distances=held)
         frozen = tuple(layer.detach() for layer in outputs.queries), tuple(layer.detach() for layer in outputs.keys)
-        step = Step(model, batch, replace(outputs, queries=frozen[0], keys=frozen[1]), torch.zeros(4), torch.ones(4))
+        step = TrainingStep(
+            model, batch, replace(outputs, queries=frozen[0], keys=frozen[1]), torch.zeros(4), torch.ones(4)
+        )
         slopes[held] = objective(step).requires_grad
     assert slopes == {True: False, False: True}
 
@@ -385,15 +387,15 @@ def test_any_explainer_of_one_pass_can_be_trained():
     model = small("bert")
     batch = labelled(model)
     smat = ParameterisedAttention.for_model(model).double()
-    module = TrainingModule(model, [Comprehensiveness(smat, margin=9.0)])
+    module = TrainingModule(model, [ComprehensivenessLoss(smat, margin=9.0)])
     module(batch, StepContext())["terms"].sum().backward()
     assert smat.coefficients.grad.any()
-    plain = Comprehensiveness(explainer("attention_last"))
+    plain = ComprehensivenessLoss(explainer("attention_last"))
     assert plain.learned is None
     TrainingModule(model, [plain])(batch, StepContext())["terms"].sum().backward()
 
 
-@pytest.mark.parametrize("kind", [Comprehensiveness, ExplanationLoss, ExplanationGuided])
+@pytest.mark.parametrize("kind", [ComprehensivenessLoss, ExplanationLoss, ExplanationGuidedLoss])
 def test_a_record_tells_methods_with_other_coefficients_apart(kind):
     one, same, other = (ParameterisedAttention.for_model(small("bert")) for _ in range(3))
     torch.nn.init.normal_(other.coefficients)
@@ -405,25 +407,25 @@ def test_a_record_tells_methods_with_other_coefficients_apart(kind):
 def test_what_cannot_be_trained_says_why():
     single = InterpretableAttention(2, 4, 8)
     for make, message in (
-        (lambda: Comprehensiveness(explainer("lime")), "lime cannot be trained"),
-        (lambda: Comprehensiveness(single, bins=(0.0,)), "above 0 and up to 1"),
-        (lambda: Sufficiency(single, temperature=0.0), "temperature of a soft choice is above 0"),
-        (lambda: Comprehensiveness(single, margin=0.0), "the margin is above 0"),
-        (lambda: Sufficiency(single, form="mse"), "unknown form of sufficiency 'mse'"),
-        (lambda: Consistency(single, epsilon=0.0), "epsilon is above 0"),
-        (lambda: Consistency(single, weight=-1.0), "at least 0"),
-        (lambda: Consistency(single, distance="l3"), "unknown distance 'l3'"),
+        (lambda: ComprehensivenessLoss(explainer("lime")), "lime cannot be trained"),
+        (lambda: ComprehensivenessLoss(single, bins=(0.0,)), "above 0 and up to 1"),
+        (lambda: SufficiencyLoss(single, temperature=0.0), "temperature of a soft choice is above 0"),
+        (lambda: ComprehensivenessLoss(single, margin=0.0), "the margin is above 0"),
+        (lambda: SufficiencyLoss(single, form="mse"), "unknown form of sufficiency 'mse'"),
+        (lambda: ConsistencyLoss(single, epsilon=0.0), "epsilon is above 0"),
+        (lambda: ConsistencyLoss(single, weight=-1.0), "at least 0"),
+        (lambda: ConsistencyLoss(single, distance="l3"), "unknown distance 'l3'"),
     ):
         with pytest.raises(ExegeteError, match=message):
             make()
     model = small("bert", num_labels=1)
     batch = model.encode([{"text": "a film", "label": 0.5}])
-    for kind, message in ((Comprehensiveness, "no probability"), (ClusteringConsistency, "labels of classes")):
+    for kind, message in ((ComprehensivenessLoss, "no probability"), (ClusteringConsistencyLoss, "labels of classes")):
         objective = kind(InterpretableAttention.for_model(model))
         with pytest.raises(ExegeteError, match=message):
             objective(step_of(model, batch, objective))
     pictures = shared("vit")
-    objective = Comprehensiveness(InterpretableAttention.for_model(pictures))
+    objective = ComprehensivenessLoss(InterpretableAttention.for_model(pictures))
     batch = replace(pictures.encode(families.examples("vit", 2)), labels=torch.tensor([0, 1]))
     with pytest.raises(ExegeteError, match="does not apply to images"):
         objective(step_of(pictures, batch, objective))

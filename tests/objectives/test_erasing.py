@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from exegete.objectives import Comprehensiveness, Sufficiency
-from exegete.objectives.criterion import straight_through
+from exegete.objectives import ComprehensivenessLoss, SufficiencyLoss
+from exegete.objectives.criterion import select_top
 from small import shared
 from test_criteria import ERASING, drawn, labelled, step_of
 
@@ -17,13 +17,13 @@ from test_criteria import ERASING, drawn, labelled, step_of
 def test_what_is_away_can_be_zero_vectors():
     model = shared("bert")
     batch = labelled(model)
-    term = Comprehensiveness(drawn(model), reference="zero")
+    term = ComprehensivenessLoss(drawn(model), reference="zero")
     step = step_of(model, batch, term)
-    scores, clean = term.scores(step), step.outputs.logits.log_softmax(-1)
+    scores, clean = term.explain_prediction(step), step.outputs.logits.log_softmax(-1)
     target = clean.argmax(-1, keepdim=True)
     losses = []
     for share in (0.01, 0.05, 0.1, 0.2, 0.5):
-        away = straight_through(scores, batch.erasable, [share] * len(batch)).bool() & batch.erasable
+        away = select_top(scores, batch.erasable, [share] * len(batch)).bool() & batch.erasable
         left = model(batch, model.embed(batch).masked_fill(away[..., None], 0.0)).logits.log_softmax(-1)
         losses.append((1 + left.gather(1, target) - clean.gather(1, target)).clamp(min=0))
     torch.testing.assert_close(term(step), torch.stack(losses).mean(), rtol=1e-8, atol=1e-10)
@@ -33,7 +33,7 @@ def test_what_is_away_can_be_zero_vectors():
 @pytest.mark.parametrize("held", [True, False])
 def test_the_clean_answer_gets_a_gradient_unless_it_is_held_still(kind, held):
     model = shared("bert")
-    term = kind(drawn(model), held=held, margin=9.0)
+    term = kind(drawn(model), detach_clean=held, margin=9.0)
     step = step_of(model, labelled(model), term)
     logits = step.outputs.logits.detach().requires_grad_()
     term(replace(step, outputs=replace(step.outputs, logits=logits))).backward()
@@ -43,12 +43,12 @@ def test_the_clean_answer_gets_a_gradient_unless_it_is_held_still(kind, held):
 def test_the_temperature_is_that_of_the_choice():
     model = shared("bert")
     batch, single = labelled(model), drawn(model)
-    term = Sufficiency(single, bins=(0.2,), sampled=False, margin=9.0, temperature=1.0)
+    term = SufficiencyLoss(single, bins=(0.2,), sample_bins=False, margin=9.0, temperature=1.0)
     step = step_of(model, batch, term)
     (found,) = torch.autograd.grad(term(step), single.head_coefficients, retain_graph=True)
-    top = straight_through(term.scores(step), batch.erasable, [0.2] * len(batch), 1.0)
+    top = select_top(term.explain_prediction(step), batch.erasable, [0.2] * len(batch), 1.0)
     left = model(batch, model.blend(batch, torch.where(batch.erasable, top, 1.0))).logits
-    expected = term.apart(step, left, step.outputs.logits.detach()).mean()
+    expected = term.compute_losses(step, left, step.outputs.logits.detach()).mean()
     (slope,) = torch.autograd.grad(expected, single.head_coefficients)
     assert slope.any()
     torch.testing.assert_close(found, slope, rtol=1e-8, atol=1e-12)

@@ -13,8 +13,8 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
-from exegete.objectives import ExplanationLoss, Step, StepContext
-from exegete.testing.models import plain_norms
+from exegete.objectives import ExplanationLoss, StepContext, TrainingStep
+from exegete.testing.models import replace_layer_norms
 from exegete.training.loop.module import TrainingModule
 from smooth import along_directions
 
@@ -42,7 +42,7 @@ def model(**changes):
 
 def loss(guide, outputs, batch=None, **params):
     batch = two_tokens() if batch is None else batch
-    step = Step(model(), batch, outputs, torch.zeros(len(batch)), torch.ones(len(batch), dtype=torch.bool))
+    step = TrainingStep(model(), batch, outputs, torch.zeros(len(batch)), torch.ones(len(batch), dtype=torch.bool))
     return float(ExplanationLoss(exegete.explainer(guide), **params)(step).detach())
 
 
@@ -97,10 +97,10 @@ def test_who_counts_where_nothing_is_marked_or_nobody_looked():
     """Shared goals: only who has a mark. Plain goals: everybody who was looked at, with a goal of zeros."""
     batch = joined(two_tokens(), two_tokens((False, False)), two_tokens((False, False), looked=False))
     attention = ExplanationLoss(exegete.explainer("attention_last"))
-    assert attention.counting(batch).tolist() == [True, False, False]
+    assert attention.select_examples(batch).tolist() == [True, False, False]
     assert float(attention.size(batch)) == 4
     gradient = ExplanationLoss(exegete.explainer("input_x_gradient"))
-    assert gradient.counting(batch).tolist() == [True, True, False]
+    assert gradient.select_examples(batch).tolist() == [True, True, False]
     marked, unmarked = (1 / sqrt(33) + 1), 9 / sqrt(33)
     assert loss("input_x_gradient", gradient_outputs(3), batch) == pytest.approx((marked + unmarked) / 8)
 
@@ -174,7 +174,7 @@ def test_derivatives_of_first_and_second_order(guide):
     explained = model(dtype=torch.float64, **changes).train()
     batch = marked_batch(explained).select([0]).trim_padding()[0]
     if guide not in ("alti", *RULES):
-        plain_norms(explained)
+        replace_layer_norms(explained)
     module = TrainingModule(explained, [Twice(exegete.explainer(guide), score="mse")]).train()
     at = along_directions(module, batch)
     point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
@@ -198,7 +198,7 @@ def test_a_zero_attribution_has_a_finite_gradient():
     gold = (embeddings * 2).sum((1, 2))
     outputs = Outputs(torch.stack([gold, gold, gold], 1), embeddings)
     batch = two_tokens()
-    step = Step(model(), batch, outputs, torch.zeros(1), torch.ones(1, dtype=torch.bool))
+    step = TrainingStep(model(), batch, outputs, torch.zeros(1), torch.ones(1, dtype=torch.bool))
     value = ExplanationLoss(exegete.explainer("input_x_gradient"))(step)
     assert float(value.detach()) == pytest.approx(1 / 4)
     (slope,) = torch.autograd.grad(value, embeddings)
@@ -214,8 +214,8 @@ def test_a_rationale_that_truncation_cut_off_is_none():
     finally:
         explained.processing_class.model_max_length = before
     assert batch.has_rationale.tolist() == [True]
-    assert not ExplanationLoss(exegete.explainer("attention_rollout")).counting(batch).any()
-    assert ExplanationLoss(exegete.explainer("input_x_gradient")).counting(batch).all()
+    assert not ExplanationLoss(exegete.explainer("attention_rollout")).select_examples(batch).any()
+    assert ExplanationLoss(exegete.explainer("input_x_gradient")).select_examples(batch).all()
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.models import ExplainedModel
-from exegete.objectives import ExplanationGuided, StepContext
-from exegete.objectives.teacher import distribution, importance, least_important
-from exegete.testing.models import plain_norms
+from exegete.objectives import ExplanationGuidedLoss, StepContext
+from exegete.objectives.teacher import compute_importance, select_least_important, to_distribution
+from exegete.testing.models import replace_layer_norms
 from exegete.training.loop.module import TrainingModule
 from smooth import along_directions
 
@@ -74,7 +74,7 @@ def reference(explained, one, aggregation, direction, ratio):
 def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(aggregation, direction):
     explained = model()
     batch = labelled(explained)
-    objective = ExplanationGuided(exegete.explainer(INTEGRATED), 0.3, aggregation=aggregation, direction=direction)
+    objective = ExplanationGuidedLoss(exegete.explainer(INTEGRATED), 0.3, aggregation=aggregation, direction=direction)
     found = term(explained, batch, objective)
     ones = [batch.select([row]).trim_padding()[0] for row in range(len(batch))]
     expected = torch.stack([reference(explained, one, aggregation, direction, 0.3) for one in ones]).mean()
@@ -90,7 +90,7 @@ def test_value_and_gradient_are_those_of_examples_alone_with_a_constant_teacher(
 def test_deep_lift_teaches_by_its_dimensions_as_captum_alone_gives_them(aggregation):
     explained = model()
     one = labelled(explained, 1)
-    found = importance(exegete.explainer("deep_lift?baselines=zero"), explained, one, one.labels, aggregation)
+    found = compute_importance(exegete.explainer("deep_lift?baselines=zero"), explained, one, one.labels, aggregation)
     explained.eval()
 
     class Alone(torch.nn.Module):
@@ -114,19 +114,19 @@ def test_how_many_are_masked_and_which_by_enumeration():
             content = torch.zeros(1, 44, dtype=torch.bool)
             content[0, torch.randperm(44)[:length]] = True
             scores = torch.randint(4, (1, 44)).float()
-            lost = least_important(scores, content, ratio)
+            lost = select_least_important(scores, content, ratio)
             exact = max(1, -(-round(100 * ratio) * length // 100))
             ranked = sorted((float(scores[0, i]), i) for i in content[0].nonzero().flatten().tolist())
             assert lost[0].nonzero().flatten().tolist() == sorted(i for _, i in ranked[:exact])
 
 
 def test_nothing_but_content_is_masked_and_an_example_without_content_loses_nothing():
-    assert not least_important(torch.zeros(2, 5), torch.zeros(2, 5, dtype=torch.bool), 0.5).any()
+    assert not select_least_important(torch.zeros(2, 5), torch.zeros(2, 5, dtype=torch.bool), 0.5).any()
 
 
 def test_shares_add_up_to_one_over_content_and_are_even_without_a_teacher():
     content = torch.tensor([[False, True, True, True, False], [False, True, True, False, False]])
-    shares = distribution(torch.tensor([[9.0, 1.0, 3.0, 0.0, 9.0], [5.0, 0.0, 0.0, 0.0, 0.0]]), content)
+    shares = to_distribution(torch.tensor([[9.0, 1.0, 3.0, 0.0, 9.0], [5.0, 0.0, 0.0, 0.0, 0.0]]), content)
     expected = torch.tensor([[0.0, 0.25, 0.75, 0.0, 0.0], [0.0, 0.5, 0.5, 0.0, 0.0]])
     torch.testing.assert_close(shares, expected, atol=1e-7, rtol=0)
     assert (shares[content] > 0).all()
@@ -150,8 +150,11 @@ def test_shares_add_up_to_one_over_content_and_are_even_without_a_teacher():
 def test_any_method_teaches_without_dropout_and_without_a_graph(teacher):
     explained = model(hidden_dropout_prob=0.1).train()
     batch = labelled(explained)
-    objective = ExplanationGuided(exegete.explainer(teacher))
-    found = [importance(objective.explainer, explained, batch, batch.labels, objective.how) for _ in range(2)]
+    objective = ExplanationGuidedLoss(exegete.explainer(teacher))
+    found = [
+        compute_importance(objective.explainer, explained, batch, batch.labels, objective.aggregation_in_use)
+        for _ in range(2)
+    ]
     assert torch.equal(*found)
     assert not found[0].requires_grad
     assert (found[0] >= 0).all()
@@ -166,8 +169,8 @@ def test_any_method_teaches_without_dropout_and_without_a_graph(teacher):
 def test_derivatives_of_first_and_second_order(direction):
     """A teacher that ignores the model stays where it is when the weights move."""
     explained = model(num_hidden_layers=1)
-    plain_norms(explained)
-    objective = ExplanationGuided(exegete.explainer("random"), direction=direction)
+    replace_layer_norms(explained)
+    objective = ExplanationGuidedLoss(exegete.explainer("random"), direction=direction)
     module = TrainingModule(explained, [objective]).train()
     at = along_directions(module, labelled(explained, 1), layers=1, value="key")
     point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
@@ -178,14 +181,14 @@ def test_derivatives_of_first_and_second_order(direction):
 def test_a_regression_has_one_output_to_explain():
     explained = model(num_labels=1, problem_type="regression")
     batch = replace(explained.encode(families.examples("bert", 2)), labels=torch.tensor([0.5, -1.0]))
-    assert torch.isfinite(term(explained, batch, ExplanationGuided(exegete.explainer(INTEGRATED))))
+    assert torch.isfinite(term(explained, batch, ExplanationGuidedLoss(exegete.explainer(INTEGRATED))))
 
 
 def test_pictures_have_no_words():
     explained = exegete.load(families.tiny("vit"), families.processor("vit"))
     batch = replace(explained.encode(families.examples("vit", 2)), labels=torch.tensor([0, 1]))
     with pytest.raises(ExegeteError, match="images"):
-        term(explained, batch, ExplanationGuided(exegete.explainer("saliency")))
+        term(explained, batch, ExplanationGuidedLoss(exegete.explainer("saliency")))
 
 
 @pytest.mark.parametrize(
@@ -200,4 +203,4 @@ def test_pictures_have_no_words():
 def test_bad_choices_are_named(arguments, message):
     arguments = {"explainer": INTEGRATED} | arguments
     with pytest.raises(ExegeteError, match=message):
-        ExplanationGuided(exegete.explainer(arguments.pop("explainer")), **arguments)
+        ExplanationGuidedLoss(exegete.explainer(arguments.pop("explainer")), **arguments)

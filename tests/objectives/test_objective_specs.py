@@ -10,9 +10,9 @@ import torch
 import exegete
 from exegete import ExegeteError
 from exegete.cli import main
-from exegete.objectives import Step, StepContext, objective, objectives, task_losses
+from exegete.objectives import StepContext, TrainingStep, objective, parse_objectives, task_losses
 from exegete.recipes import RECIPES
-from exegete.testing.models import random_model, texts
+from exegete.testing.models import make_examples, random_model
 
 
 def test_parameters_and_those_of_an_explainer_stand_in_the_spec():
@@ -21,7 +21,7 @@ def test_parameters_and_those_of_an_explainer_stand_in_the_spec():
     found = objective("explanation?explainer=integrated_gradients?n_steps=3;baselines=zero&score=kl")
     assert (found.explainer.n_steps, found.explainer.baselines, found.score) == (3, "zero", "kl")
     assert objective("comprehensiveness?bins=0.1,0.2", weight=2.0).bins == (0.1, 0.2)
-    both = objectives("sufficiency?bins=0.1,0.5,cross_entropy")
+    both = parse_objectives("sufficiency?bins=0.1,0.5,cross_entropy")
     assert [(each.name, each.weight) for each in both] == [("sufficiency", 1.0), ("cross_entropy", 1.0)]
 
 
@@ -39,18 +39,18 @@ def test_parameters_and_those_of_an_explainer_stand_in_the_spec():
 )
 def test_what_is_wrong_is_named(spec, message):
     with pytest.raises(ExegeteError, match=message.replace("?", r"\?")):
-        objectives(spec)
+        parse_objectives(spec)
 
 
 @pytest.mark.parametrize("method", ["attention_rollout", "input_x_gradient", "integrated_gradients?n_steps=2"])
 def test_the_entropy_is_that_of_the_shares_of_each_example(method):
     model = random_model()
-    batch = model.encode(texts())
+    batch = model.encode(make_examples())
     found = objective(f"attribution_entropy?explainer={method}")
     outputs = model(batch, None, found.capture)
     if found.needs_embeddings:
         outputs = model(batch, model.embed(batch).requires_grad_(), found.capture)
-    step = Step(model, batch, outputs, *task_losses(model, batch, outputs.logits), StepContext())
+    step = TrainingStep(model, batch, outputs, *task_losses(model, batch, outputs.logits), StepContext())
     scores = found.explainer.attribute(model, batch).detach().abs()
     rows = zip(scores, batch.content, strict=True)
     expected = [torch.distributions.Categorical(row[inside]).entropy() for row, inside in rows]

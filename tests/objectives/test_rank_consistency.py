@@ -11,8 +11,8 @@ import families
 from exegete import ExegeteError, metric
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.models.rank_correlation import compute_mean_ranks, compute_spearman
-from exegete.objectives import RankConsistency, Step, StepContext, task_losses
-from exegete.objectives.rank_consistency import soft_ranks, soft_spearman_loss
+from exegete.objectives import RankConsistencyLoss, StepContext, TrainingStep, task_losses
+from exegete.objectives.rank_consistency import compute_soft_ranks, soft_spearman_loss
 from small import small
 
 
@@ -27,24 +27,26 @@ def drawn(model):
 def step_of(model, objective, training=False, texts=5):
     batch = model.encode([{"text": text, "label": 0} for text in families.examples("bert", texts)])
     outputs = model(batch, capture=objective.capture)
-    return Step(model, batch, outputs, *task_losses(model, batch, outputs.logits), StepContext(training=training))
+    return TrainingStep(
+        model, batch, outputs, *task_losses(model, batch, outputs.logits), StepContext(training=training)
+    )
 
 
 def test_soft_ranks_become_ranks_that_equal_values_share():
     values = torch.tensor([[3.0, 1.0, 1.0, 2.0, 9.0], [0.0, 5.0, 4.0, 4.0, 4.0]], dtype=torch.float64)
     counted = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)
-    found = soft_ranks(values, counted, 1e-9)
+    found = compute_soft_ranks(values, counted, 1e-9)
     assert found[0, :4].tolist() == [4.0, 1.5, 1.5, 3.0]
     torch.testing.assert_close(found[counted], compute_mean_ranks(values, counted)[counted])
-    assert soft_ranks(values, counted, 1e9)[1].tolist() == pytest.approx([3.0] * 5)
+    assert compute_soft_ranks(values, counted, 1e9)[1].tolist() == pytest.approx([3.0] * 5)
 
 
 def test_its_limit_is_the_metric_over_all_pairs():
     model = small("bert").double()
-    objective = RankConsistency(drawn(model), temperature=1e-7)
+    objective = RankConsistencyLoss(drawn(model), temperature=1e-7)
     step = step_of(model, objective)
-    scores = objective.scores(step) * step.batch.attended
-    found = metric("consistency").evaluate(model, step.batch, scores, objective.target(step))["consistency"]
+    scores = objective.explain_prediction(step) * step.batch.attended
+    found = metric("consistency").evaluate(model, step.batch, scores, objective.predicted_target(step))["consistency"]
     assert found.isfinite().all()
     assert objective(step).item() == pytest.approx(1 - found.double().mean().item(), abs=1e-6)
     assert objective.size(step.batch) == 10
@@ -73,7 +75,7 @@ def test_rows_that_do_not_vary_count_nothing_and_spoil_no_gradient():
 def test_following_it_makes_explanations_more_consistent():
     model = small("bert").double()
     single = drawn(model)
-    objective = RankConsistency(single, temperature=0.3)
+    objective = RankConsistencyLoss(single, temperature=0.3)
     optimizer = torch.optim.Adam([single.coefficients], lr=0.1)
     losses = []
     for _ in range(15):
@@ -88,10 +90,10 @@ def test_following_it_makes_explanations_more_consistent():
 
 def test_pairs_are_drawn_in_training_and_a_batch_of_one_has_none():
     model = small("bert").double()
-    every = RankConsistency(drawn(model))
+    every = RankConsistencyLoss(drawn(model))
     some = replace(every, pairs=2)
     assert some(step_of(model, some)).item() == every(step_of(model, every)).item()
     assert some(step_of(model, some, training=True)).item() != every(step_of(model, every)).item()
     assert every(step_of(model, every, texts=1)).item() == 0
     with pytest.raises(ExegeteError, match="temperature"):
-        RankConsistency(drawn(model), temperature=0)
+        RankConsistencyLoss(drawn(model), temperature=0)

@@ -17,13 +17,13 @@ from exegete.objectives import (
     CrossEntropy,
     ExplanationLoss,
     GradientPenalty,
-    Step,
     StepContext,
-    VirtualAdversarial,
+    TrainingStep,
+    VirtualAdversarialLoss,
     task_losses,
 )
 from exegete.objectives.virtual_adversarial import answer_divergence
-from exegete.testing.models import plain_norms
+from exegete.testing.models import replace_layer_norms
 from exegete.training.loop.module import TrainingModule
 from smooth import along_directions
 
@@ -44,7 +44,7 @@ def labelled(explained, count=3):
 
 def step_of(explained, batch, context=FIRST):
     outputs = explained(batch)
-    return Step(explained, batch, outputs, *task_losses(explained, batch, outputs.logits), context)
+    return TrainingStep(explained, batch, outputs, *task_losses(explained, batch, outputs.logits), context)
 
 
 def test_the_penalty_is_the_norm_of_finite_differences():
@@ -71,7 +71,7 @@ def test_the_penalty_is_the_norm_of_finite_differences():
 
 def test_derivatives_of_the_penalty_of_first_and_second_order():
     explained = model(num_hidden_layers=2, **QUIET)
-    plain_norms(explained)
+    replace_layer_norms(explained)
     batch = labelled(explained, 1)
     at = along_directions(TrainingModule(explained, [GradientPenalty()]).train(), batch)
     point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
@@ -84,7 +84,12 @@ def test_derivatives_of_the_penalty_of_first_and_second_order():
 def test_the_terms_share_a_pass_with_other_terms_in_any_order(guide, turned):
     explained = model()
     batch = explained.encode([{"text": families.SENTENCES[0], "label": 1, "rationale": [[2, 8]]}])
-    objectives = [CrossEntropy(), ExplanationLoss(exegete.explainer(guide)), GradientPenalty(), VirtualAdversarial()]
+    objectives = [
+        CrossEntropy(),
+        ExplanationLoss(exegete.explainer(guide)),
+        GradientPenalty(),
+        VirtualAdversarialLoss(),
+    ]
     module = TrainingModule(explained, objectives[::-1] if turned else objectives)
     terms = module.train()(batch, StepContext())["terms"]
     terms.sum().backward()
@@ -99,7 +104,7 @@ def test_no_perturbation_is_zero_even_under_dropout(form):
     step = step_of(explained, labelled(explained))
     other = explained(step.batch).logits
     assert answer_divergence(step, other, step.outputs.logits).min() > 0
-    assert float(VirtualAdversarial(form=form, steps=0, deviation=0.0)(step).detach()) == 0.0
+    assert float(VirtualAdversarialLoss(form=form, steps=0, deviation=0.0)(step).detach()) == 0.0
 
 
 @pytest.mark.parametrize("form", ["literal", "smart"])
@@ -107,14 +112,16 @@ def test_every_step_of_ascent_raises_it(form):
     explained = model().train()
     step = step_of(explained, labelled(explained))
     scale = {} if form == "literal" else {"step_size": 100.0}
-    climbed = [float(VirtualAdversarial(form=form, steps=steps, **WIDE | scale)(step).detach()) for steps in range(3)]
+    climbed = [
+        float(VirtualAdversarialLoss(form=form, steps=steps, **WIDE | scale)(step).detach()) for steps in range(3)
+    ]
     assert 0 < climbed[0] < climbed[1] < climbed[2]
 
 
 def test_the_same_moment_gives_the_same_loss_whatever_the_global_generator_did():
     explained = model().train()
     batch = labelled(explained)
-    objective = VirtualAdversarial(**WIDE)
+    objective = VirtualAdversarialLoss(**WIDE)
     found = []
     for seed, number in ((1, 3), (2, 3), (1, 4)):
         torch.manual_seed(seed)
@@ -134,7 +141,9 @@ def test_the_perturbation_stays_in_its_radius_and_off_padding(form):
     step = step_of(explained, batch)
     embeddings = explained.embed(batch).detach()
     clean = explained(batch).logits.detach()
-    delta = VirtualAdversarial(form=form).perturbation(step, embeddings, clean, lambda e: explained(batch, e).logits)
+    delta = VirtualAdversarialLoss(form=form).find_perturbation(
+        step, embeddings, clean, lambda e: explained(batch, e).logits
+    )
     assert not delta.requires_grad
     assert not delta[~batch.attended].any()
     assert delta[batch.attended].any()
@@ -144,9 +153,9 @@ def test_the_perturbation_stays_in_its_radius_and_off_padding(form):
 def test_one_step_by_hand():
     """Two positions of two dimensions; the second one has no slope."""
     delta, slope = torch.tensor([[[1.0, -2.0], [3.0, 0.5]]]), torch.tensor([[[-4.0, 2.0], [0.0, 0.0]]])
-    literal = VirtualAdversarial(step_size=2.0, radius=2.5).moved(delta, slope)
+    literal = VirtualAdversarialLoss(step_size=2.0, radius=2.5).update_perturbation(delta, slope)
     torch.testing.assert_close(literal, torch.tensor([[[-1.0, -1.0], [2.5, 0.5]]]))
-    smart = VirtualAdversarial(form="smart", step_size=2.0, radius=1.0).moved(delta, slope)
+    smart = VirtualAdversarialLoss(form="smart", step_size=2.0, radius=1.0).update_perturbation(delta, slope)
     torch.testing.assert_close(smart, torch.tensor([[[-7 / 8, 2 / 8], [3 / 4, 0.5 / 4]]]))
 
 
@@ -187,7 +196,7 @@ def test_spans_with_padding_are_finite():
     explained = model("QuestionAnswering", num_labels=2)
     batch = explained.encode([("who laughs", "nobody laughs at the jokes"), ("where", "in the rain")])
     batch = replace(batch, labels=torch.tensor([[3, 3], [-1, -1]]))
-    module = TrainingModule(explained, [GradientPenalty(), VirtualAdversarial(**WIDE)]).train()
+    module = TrainingModule(explained, [GradientPenalty(), VirtualAdversarialLoss(**WIDE)]).train()
     terms = module(batch, StepContext())["terms"]
     assert (terms > 0).all()
     terms.sum().backward()
@@ -197,7 +206,7 @@ def test_spans_with_padding_are_finite():
 def test_the_gradient_of_the_adversarial_term_goes_through_both_answers():
     """With noise alone the perturbation does not depend on the weights."""
     explained = model(num_hidden_layers=2)
-    objective = VirtualAdversarial(steps=0, deviation=0.3)
+    objective = VirtualAdversarialLoss(steps=0, deviation=0.3)
     at = along_directions(TrainingModule(explained, [objective]).train(), labelled(explained, 2))
     point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(at(point).sum(), point)
@@ -211,4 +220,4 @@ def test_the_gradient_of_the_adversarial_term_goes_through_both_answers():
 )
 def test_bad_choices_are_named(arguments, message):
     with pytest.raises(ExegeteError, match=message):
-        VirtualAdversarial(**arguments)
+        VirtualAdversarialLoss(**arguments)

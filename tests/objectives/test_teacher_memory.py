@@ -11,7 +11,7 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.models import ExplainedModel
-from exegete.objectives import ExplanationGuided, StepContext
+from exegete.objectives import ExplanationGuidedLoss, StepContext
 from exegete.objectives.teacher_memory import TeacherMemory
 from exegete.training.loop.module import TrainingModule
 
@@ -46,7 +46,7 @@ def test_a_teacher_is_asked_once_a_lifetime_about_each_example(model, lifetime, 
         teacher.texts, teacher.epoch = [], epoch
         for part in (TEXTS[:2], TEXTS[2:], TEXTS[:1]):
             batch = labelled(model, part)
-            found = memory.scores(batch, batch.labels, epoch, lifetime, teacher)
+            found = memory.get_scores(batch, batch.labels, epoch, lifetime, teacher)
             said = max(number for number in asked_in if number <= epoch)
             ids = batch.inputs["input_ids"].float() + 1000 * said + 0.5 * batch.labels[:, None]
             torch.testing.assert_close(found, ids * batch.content)
@@ -56,13 +56,13 @@ def test_a_teacher_is_asked_once_a_lifetime_about_each_example(model, lifetime, 
 def test_padding_order_and_neighbours_do_not_matter_and_targets_do(model):
     memory, teacher = TeacherMemory(), Asked()
     batch = labelled(model)
-    first = memory.scores(batch, batch.labels, 0, 1, teacher)
+    first = memory.get_scores(batch, batch.labels, 0, 1, teacher)
     rows = [3, 0]
     turned, columns = batch.select(rows).trim_padding()
-    again = memory.scores(turned, turned.labels, 0, 1, teacher)
+    again = memory.get_scores(turned, turned.labels, 0, 1, teacher)
     assert torch.equal(again, first[rows][:, columns])
     assert len(teacher.texts) == len(TEXTS)
-    memory.scores(turned, 2 - turned.labels, 0, 1, teacher)
+    memory.get_scores(turned, 2 - turned.labels, 0, 1, teacher)
     assert len(teacher.texts) > len(TEXTS)
 
 
@@ -71,47 +71,47 @@ def test_the_same_words_cut_into_another_pair_are_another_example(model):
     rows = [{"text": "a b", "text_pair": "c d e", "label": 0}, {"text": "a b c", "text_pair": "d e", "label": 0}]
     for row in rows:
         batch = model.encode([row])
-        memory.scores(batch, batch.labels, 0, 1, teacher)
+        memory.get_scores(batch, batch.labels, 0, 1, teacher)
     assert teacher.texts == ["a b", "a b c"]
 
 
 def test_a_checkpoint_holds_it_whatever_its_size(model):
     memory, teacher = TeacherMemory(), Asked()
     batch = labelled(model)
-    expected = memory.scores(batch, batch.labels, 3, 2, teacher)
+    expected = memory.get_scores(batch, batch.labels, 3, 2, teacher)
     state = memory.state_dict()
     assert all(isinstance(value, torch.Tensor) for value in state.values())
     other = TeacherMemory()
     other.load_state_dict(state)
     teacher.texts = []
-    assert torch.equal(other.scores(batch, batch.labels, 4, 2, teacher), expected)
+    assert torch.equal(other.get_scores(batch, batch.labels, 4, 2, teacher), expected)
     assert teacher.texts == []
     assert other.size == memory.size
     empty = TeacherMemory()
     other.load_state_dict(empty.state_dict())
-    assert (other.size, other.kept) == (0, {})
+    assert (other.size, other.entries) == (0, {})
 
 
 def test_it_never_holds_more_than_its_bound_and_forgets_the_oldest(model):
     batch = labelled(model)
     counts = batch.content.sum(1).tolist()
-    memory, teacher = TeacherMemory(most=sum(counts[2:])), Asked()
-    memory.scores(batch, batch.labels, 0, 9, teacher)
+    memory, teacher = TeacherMemory(max_size=sum(counts[2:])), Asked()
+    memory.get_scores(batch, batch.labels, 0, 9, teacher)
     assert memory.size == sum(counts[2:])
-    assert sum(len(scores) for _, scores in memory.kept.values()) == memory.size
+    assert sum(len(scores) for _, scores in memory.entries.values()) == memory.size
     teacher.texts = []
-    memory.scores(batch, batch.labels, 1, 9, teacher)
+    memory.get_scores(batch, batch.labels, 1, 9, teacher)
     assert teacher.texts == TEXTS[:2]
-    small = TeacherMemory(most=1)
+    small = TeacherMemory(max_size=1)
     assert torch.equal(
-        small.scores(batch, batch.labels, 0, 9, teacher), small.scores(batch, batch.labels, 0, 9, teacher)
+        small.get_scores(batch, batch.labels, 0, 9, teacher), small.get_scores(batch, batch.labels, 0, 9, teacher)
     )
     assert small.size <= 1
 
 
 def test_what_was_said_guides_later_steps_and_evaluation_asks_anew(model):
     batch = labelled(model)
-    fresh = ExplanationGuided(exegete.explainer("input_x_gradient"))
+    fresh = ExplanationGuidedLoss(exegete.explainer("input_x_gradient"))
     kept = replace(fresh, lifetime=2)
     assert fresh.learned is None
     assert kept.learned is kept.memory
@@ -134,4 +134,4 @@ def test_what_was_said_guides_later_steps_and_evaluation_asks_anew(model):
 
 def test_a_lifetime_below_nothing_is_refused():
     with pytest.raises(ExegeteError, match="at least 0 epochs"):
-        ExplanationGuided(exegete.explainer("saliency"), lifetime=-1)
+        ExplanationGuidedLoss(exegete.explainer("saliency"), lifetime=-1)

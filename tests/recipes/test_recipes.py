@@ -16,9 +16,15 @@ from exegete import ExegeteError
 from exegete.cli import main
 from exegete.data import words_of
 from exegete.models.loading.digest import digest_weights
-from exegete.objectives import CrossEntropy, ExplanationGuided, ExplanationLoss, GradientPenalty, VirtualAdversarial
-from exegete.recipes import RECIPES, Recipe, rationales
-from exegete.recipes.fresh import choose
+from exegete.objectives import (
+    CrossEntropy,
+    ExplanationGuidedLoss,
+    ExplanationLoss,
+    GradientPenalty,
+    VirtualAdversarialLoss,
+)
+from exegete.recipes import RECIPES, Recipe, extract_rationales
+from exegete.recipes.fresh import select_words
 from exegete.training import Constrained, ConstrainedTrainer, RunOptions
 
 QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True}
@@ -77,7 +83,12 @@ def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
     cross_entropy, guided = recipe.objectives
     assert isinstance(cross_entropy, CrossEntropy)
     assert isinstance(guided, ExplanationLoss)
-    assert (guided.how, guided.shared, guided.score, guided.weight) == (how, shared, "mae", 1.0)
+    assert (guided.normalisation_in_use, guided.compares_distributions, guided.score, guided.weight) == (
+        how,
+        shared,
+        "mae",
+        1.0,
+    )
     arguments = recipe.arguments
     assert (arguments["learning_rate"], arguments["num_train_epochs"]) == (rate, epochs)
     assert (arguments["adam_beta2"], arguments["warmup_steps"], arguments["max_grad_norm"]) == (0.98, 0.1, 0.0)
@@ -140,7 +151,7 @@ def test_runs_that_start_from_one_model_object_start_from_the_same_weights(train
 
 def test_robust_and_guided_training_has_the_papers_values():
     recipe = RECIPES["regex"]()
-    kinds = [CrossEntropy, GradientPenalty, VirtualAdversarial, ExplanationGuided]
+    kinds = [CrossEntropy, GradientPenalty, VirtualAdversarialLoss, ExplanationGuidedLoss]
     assert [type(objective) for objective in recipe.objectives] == kinds
     assert [objective.weight for objective in recipe.objectives] == [1.0, 0.01, 0.5, 0.01]
     _, _, adversarial, guided = recipe.objectives
@@ -150,7 +161,7 @@ def test_robust_and_guided_training_has_the_papers_values():
         1e-5,
         1e-5,
     )
-    assert (guided.mask_ratio, guided.how, guided.direction) == (0.15, "l2", "attention")
+    assert (guided.mask_ratio, guided.aggregation_in_use, guided.direction) == (0.15, "l2", "attention")
     assert (guided.explainer.baselines, guided.explainer.n_steps) == ("zero", 8)
     arguments = recipe.arguments
     assert (arguments["learning_rate"], arguments["num_train_epochs"], arguments["max_grad_norm"]) == (1e-5, 10, 1.0)
@@ -237,14 +248,14 @@ def test_data_without_any_rationale_is_refused(tmp_path):
     ],
 )
 def test_which_words_are_kept_by_hand(scores, ratio, contiguous, expected):
-    assert list(choose(scores, ratio, contiguous)) == expected
+    assert list(select_words(scores, ratio, contiguous)) == expected
 
 
 def test_a_stretch_has_the_highest_sum_of_all_by_enumeration():
     generator = np.random.default_rng(0)
     for _ in range(50):
         scores = generator.normal(size=generator.integers(1, 20))
-        chosen = list(choose(scores, 0.3, True))
+        chosen = list(select_words(scores, 0.3, True))
         size = math.ceil(0.3 * len(scores))
         assert chosen == list(range(chosen[0], chosen[0] + size))
         assert scores[chosen].sum() == pytest.approx(
@@ -261,7 +272,7 @@ def support(tmp_path_factory):
 @pytest.mark.parametrize("contiguous", [False, True])
 def test_rationales_are_words_of_the_text_in_its_order(support, contiguous):
     _, dev = data()
-    cut = rationales(support, dev, "random?seed=3", 0.2, contiguous)
+    cut = extract_rationales(support, dev, "random?seed=3", 0.2, contiguous)
     assert cut.column_names == ["label", "text"] or set(cut.column_names) == {"text", "label"}
     assert cut["label"][:] == dev["label"][:]
     assert cut.features["label"] == dev.features["label"]
@@ -278,7 +289,9 @@ def test_rationales_are_words_of_the_text_in_its_order(support, contiguous):
 
 def test_the_whole_text_is_kept_at_a_ratio_of_one(support):
     _, dev = data()
-    assert rationales(support, dev, "random", 1.0)["text"][:] == [" ".join(text.split()) for text in dev["text"][:]]
+    assert extract_rationales(support, dev, "random", 1.0)["text"][:] == [
+        " ".join(text.split()) for text in dev["text"][:]
+    ]
 
 
 def test_the_predictor_sees_rationales_only_and_a_given_support_is_used(support, tmp_path):
@@ -287,7 +300,7 @@ def test_the_predictor_sees_rationales_only_and_a_given_support_is_used(support,
     train, dev = data()
     result = recipe.train("tiny", train, dev, tmp_path / "run", arguments=QUICK)
     assert not (tmp_path / "run-support").exists()
-    short = rationales(support, dev, "occlusion", 0.2)
+    short = extract_rationales(support, dev, "occlusion", 0.2)
     right = [result.model.predict(result.model.encode([row])).item() == row["label"] for row in short]
     assert np.mean(right) == pytest.approx(result.metrics["accuracy"])
 
@@ -295,16 +308,18 @@ def test_the_predictor_sees_rationales_only_and_a_given_support_is_used(support,
 @pytest.mark.parametrize("ratio", [0.0, 1.5, -0.1])
 def test_a_ratio_out_of_range_is_refused(support, ratio):
     with pytest.raises(ExegeteError, match="ratio above 0 and up to 1"):
-        rationales(support, data()[1], "random", ratio)
+        extract_rationales(support, data()[1], "random", ratio)
 
 
 def test_what_is_left_of_a_text_is_all_that_its_rationale_is_not(support):
     _, dev = data()
-    kept, left = (rationales(support, dev, "random?seed=3", 0.3, rest=rest)["text"][:] for rest in (False, True))
+    kept, left = (
+        extract_rationales(support, dev, "random?seed=3", 0.3, rest=rest)["text"][:] for rest in (False, True)
+    )
     for one, other, text in zip(kept, left, dev["text"][:], strict=True):
         assert sorted(one.split() + other.split()) == sorted(text.split())
     item = exegete.attribute(support, dev[0]["text"], "random")[0]
-    (lowest,) = rationales(support, dev.select([0]), "random", 1.0, rest=True)["text"][:]
+    (lowest,) = extract_rationales(support, dev.select([0]), "random", 1.0, rest=True)["text"][:]
     assert lowest == item.words[int(item.word_scores.argmin())]
 
 
@@ -312,7 +327,7 @@ def test_a_model_is_retrained_without_what_was_chosen(support, tmp_path):
     recipe = replace(RECIPES["roar"]("occlusion", 0.4), support=support)
     train, dev = data()
     result = recipe.train("tiny", train, dev, tmp_path / "run", arguments=QUICK)
-    short = rationales(support, dev, "occlusion", 0.4, rest=True)
+    short = extract_rationales(support, dev, "occlusion", 0.4, rest=True)
     right = [result.model.predict(result.model.encode([row])).item() == row["label"] for row in short]
     assert np.mean(right) == pytest.approx(result.metrics["accuracy"])
 

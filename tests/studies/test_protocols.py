@@ -9,7 +9,7 @@ import exegete
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.metrics.sanity import randomise_cascade
 from exegete.metrics.simulatability import simulatability_gain
-from exegete.recipes import rationales
+from exegete.recipes import extract_rationales
 from exegete.studies.runs.performance import performance
 from exegete.studies.runs.protocols.registry import PROTOCOLS, check_protocol, follow
 from exegete.testing.models import random_model
@@ -41,7 +41,7 @@ def test_removal_is_judged_on_texts_without_the_chosen_words(folders, data):
     options = {"support": str(folders[1]), "explainer": "occlusion", "ratio": 0.3}
     check_protocol("roar", options)
     found = follow("roar", model, data, options, seed=0)
-    expected, _ = performance(model, rationales(support, data, "occlusion", 0.3, rest=True))
+    expected, _ = performance(model, extract_rationales(support, data, "occlusion", 0.3, rest=True))
     assert found == {f"roar_{name}": value for name, value in expected.items()}
 
 

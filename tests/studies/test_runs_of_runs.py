@@ -16,7 +16,7 @@ import torch
 import exegete
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
-from exegete.recipes import RECIPES, Recipe, rationales
+from exegete.recipes import RECIPES, Recipe, extract_rationales
 from exegete.reports.attributions import Attributions
 from exegete.reports.tables.paper_table import render_markdown
 from exegete.studies.runs.grid import grid
@@ -162,7 +162,7 @@ def test_parts_of_another_version_of_the_library_are_begun_anew(results, tmp_pat
 def test_a_protocols_figures_are_those_of_its_function(results):
     models = [exegete.load(folder(results, name)) for name in ("FRESH", "Teacher")]
     data = exegete.load_data("generated?size=48", "test", limit=12)
-    figures, _ = performance(models[0], rationales(models[1], data, "occlusion", 0.4))
+    figures, _ = performance(models[0], extract_rationales(models[1], data, "occlusion", 0.4))
     told = results.figures.query("judgement == 'rationales'").set_index("metric")["value"]
     assert told["rationale_accuracy"] == pytest.approx(figures["accuracy"])
     assert told["rationale_f1_macro"] == pytest.approx(figures["f1_macro"])

@@ -20,7 +20,7 @@ from exegete.explainers.learned.parameterised_attention import ParameterisedAtte
 from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.metrics import METRICS
 from exegete.metrics.faithfulness.naopc import Naopc
-from exegete.testing import ExplainerContract, MetricContract, PreservingContract, random_model, texts
+from exegete.testing import ExplainerContract, MetricContract, NoSideEffectsContract, make_examples, random_model
 from small import made
 
 QUICK = [
@@ -74,7 +74,7 @@ def ranker(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [name for name in EXPLAINERS if name not in QUICK])
-class TestOtherNativeExplainers(PreservingContract):
+class TestOtherNativeExplainers(NoSideEffectsContract):
     """Methods that search, learn or ask another model: what they leave."""
 
     @pytest.fixture
@@ -98,6 +98,6 @@ class Careless(Explainer):
 def test_a_careless_method_is_caught():
     contract = ExplainerContract()
     with pytest.raises(AssertionError):
-        contract.test_the_model_leaves_as_it_came(Careless(), random_model(), texts(2))
+        contract.test_the_model_leaves_as_it_came(Careless(), random_model(), make_examples(2))
     with pytest.raises(AssertionError):
         contract.test_an_example_is_explained_alike_alone_and_in_a_batch(Careless(), random_model())

@@ -25,7 +25,7 @@ class TestNativeReaders(ReaderContract):
 
 
 class TestHub(ReaderContract):
-    damages = 8
+    n_damaged_versions = 8
 
     @pytest.fixture
     def reader(self, tmp_path, monkeypatch):

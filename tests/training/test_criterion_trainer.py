@@ -13,7 +13,7 @@ import exegete
 from exegete import explainer
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.metrics import metric
-from exegete.objectives import CrossEntropy, Sufficiency
+from exegete.objectives import CrossEntropy, SufficiencyLoss
 from exegete.recipes import RECIPES
 from exegete.training import CriterionTrainer, fine_tune
 from exegete.training.bilevel.criteria import overall
@@ -251,7 +251,7 @@ def test_stopped_and_resumed_it_is_unbroken(student, tmp_path):
 
 def test_without_a_factor_the_rate_falls_as_in_any_training(tmp_path):
     def terms(start):
-        return [CrossEntropy(), Sufficiency(InterpretableAttention.for_model(start))]
+        return [CrossEntropy(), SufficiencyLoss(InterpretableAttention.for_model(start))]
 
     arguments = ARGUMENTS | {"num_train_epochs": 1, "warmup_steps": 0}
     data = generated(size=32), generated(split="dev", size=16)

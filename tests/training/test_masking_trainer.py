@@ -28,7 +28,7 @@ from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, StepContext
 from exegete.objectives.masking import PredictionPreservation
 from exegete.recipes import RECIPES
-from exegete.testing.preserving import changed, in_use, state_of
+from exegete.testing.no_side_effects import find_changes, simulate_use, snapshot
 from exegete.training import RunOptions
 from exegete.training.bilevel.students import Teaching
 from exegete.training.loop.batches import Collator
@@ -74,8 +74,8 @@ def train(folder, model=None, trainer=None, **options):
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken")
-    model = in_use(bert(hidden_dropout_prob=0.2))
-    before = state_of(model)
+    model = simulate_use(bert(hidden_dropout_prob=0.2))
+    before = snapshot(model)
     bits = {name: value.clone() for name, value in model.state_dict().items()}
     result = train(folder, model)
     return folder, model, before, bits, result
@@ -85,7 +85,7 @@ def test_the_explained_model_is_bit_identical_and_as_it_was(unbroken):
     _, model, before, bits, result = unbroken
     assert result.model is model
     assert all(torch.equal(value, bits[name]) for name, value in model.state_dict().items())
-    assert not {*changed(before, model)} - {"torch", "numpy", "python"}, "training draws"
+    assert not {*find_changes(before, model)} - {"torch", "numpy", "python"}, "training draws"
 
 
 def test_all_of_the_masking_model_moved_but_its_input_embeddings(unbroken):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from exegete.objectives import ExplanationGuided
+from exegete.objectives import ExplanationGuidedLoss
 from exegete.recipes import RECIPES
 from runs import ARGUMENTS, difference, generated, weights
 from test_resume import interrupted
@@ -30,7 +30,7 @@ def test_stopped_and_resumed_is_unbroken_also_with_answers_that_are_kept(lifetim
     resumed = train(tmp_path / "run", recipe)
     assert resumed.finished
     assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
-    guided = next(term for term in recipe.objectives if isinstance(term, ExplanationGuided))
+    guided = next(term for term in recipe.objectives if isinstance(term, ExplanationGuidedLoss))
     assert guided.memory.size == 0
     entries = [entry for entry in resumed.history if "loss" in entry]
     assert all(entry["explanation_guided"] > 0 for entry in entries)

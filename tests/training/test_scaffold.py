@@ -22,7 +22,7 @@ from exegete.explainers.learned.parameterised_attention import ParameterisedAtte
 from exegete.metrics.simulatability import simulatability
 from exegete.models import Capture, ExplainedModel
 from exegete.models.loading.digest import digest_weights
-from exegete.objectives import Step, task_losses
+from exegete.objectives import TrainingStep, task_losses
 from exegete.training import RunOptions
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
 from exegete.training.bilevel.lookahead import LookaheadStep, Student
@@ -409,11 +409,13 @@ def test_a_student_that_is_its_teacher_learns_nothing_from_explanations(special_
     explained = scaffolding.explanation(torch.arange(4), batch.attended)
     assert bool(explained[batch.attended & ~batch.content].any()) == special_tokens
     outputs = teacher(batch, capture=scaffolding.capture)
-    step = Step(teacher, TaughtBatch.of(batch, explained), outputs, *task_losses(teacher, batch, outputs.logits))
+    step = TrainingStep(
+        teacher, TaughtBatch.of(batch, explained), outputs, *task_losses(teacher, batch, outputs.logits)
+    )
     assert scaffolding(step).abs() < 1e-6
     other = teacher_of(seed=5)
     outputs = other(batch, capture=scaffolding.capture)
-    step = Step(other, step.batch, outputs, *task_losses(other, batch, outputs.logits))
+    step = TrainingStep(other, step.batch, outputs, *task_losses(other, batch, outputs.logits))
     assert scaffolding(step) > 1e-3
 
 

@@ -13,11 +13,11 @@ import families
 from exegete import ExegeteError
 from exegete.objectives import (
     CrossEntropy,
-    ExplanationGuided,
+    ExplanationGuidedLoss,
     GradientPenalty,
     Objective,
     StepContext,
-    VirtualAdversarial,
+    VirtualAdversarialLoss,
 )
 from exegete.training.loop.module import TrainingModule, drawn
 from runs import bert
@@ -93,13 +93,13 @@ def test_terms_with_one_share_see_the_same_examples_and_the_main_pass_stays_plai
     model = bert()
     batch = batch_of(model)
     plain = TrainingModule(model, [CrossEntropy()])(batch, StepContext())
-    terms = [CrossEntropy(), GradientPenalty(share=0.5), VirtualAdversarial(share=0.5)]
-    terms += [ExplanationGuided(exegete.explainer("decompx_linear"), share=0.5)]
+    terms = [CrossEntropy(), GradientPenalty(share=0.5), VirtualAdversarialLoss(share=0.5)]
+    terms += [ExplanationGuidedLoss(exegete.explainer("decompx_linear"), share=0.5)]
     module = TrainingModule(model, terms)
     found = module(batch, StepContext())
     assert torch.equal(found["logits"], plain["logits"])
     part = drawn(batch, 0.5, StepContext())
-    alone = [CrossEntropy(), GradientPenalty(), VirtualAdversarial(), ExplanationGuided(terms[3].explainer)]
+    alone = [CrossEntropy(), GradientPenalty(), VirtualAdversarialLoss(), ExplanationGuidedLoss(terms[3].explainer)]
     expected = TrainingModule(model, alone)(part, StepContext())["terms"][[1, 3]]
     torch.testing.assert_close(found["terms"][[1, 3]], expected, rtol=1e-4, atol=1e-6)
     found["terms"].sum().backward()

@@ -13,7 +13,15 @@ import families
 from exegete import ExegeteError
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.models import Batch
-from exegete.objectives import Comprehensiveness, Consistency, CrossEntropy, Step, StepContext, Sufficiency, task_losses
+from exegete.objectives import (
+    ComprehensivenessLoss,
+    ConsistencyLoss,
+    CrossEntropy,
+    StepContext,
+    SufficiencyLoss,
+    TrainingStep,
+    task_losses,
+)
 from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent, held_out_examples
 from exegete.training.loop.module import TrainingModule
 from small import PAIRS, small
@@ -50,7 +58,7 @@ def labelled(model, texts=None):
 
 def step_of(model, batch, objective, context=TRAINED):
     outputs = model(batch, capture=objective.capture)
-    return Step(model, batch, outputs, *task_losses(model, batch, outputs.logits), context)
+    return TrainingStep(model, batch, outputs, *task_losses(model, batch, outputs.logits), context)
 
 
 def taught_by_hand(objective, lesson, explained):
@@ -89,7 +97,7 @@ def classroom(model, objective):
     step = step_of(model, batch, objective)
     said = replace(batch, labels=step.outputs.logits.argmax(-1))
     taught, judged = sides(batch)
-    return step, objective.scores(step).detach()[taught], said.select(taught), said.select(judged)
+    return step, objective.explain_prediction(step).detach()[taught], said.select(taught), said.select(judged)
 
 
 def sides(batch):
@@ -186,12 +194,12 @@ def test_its_gradient_is_that_of_differences_of_the_outer_loss(divergent):
     model, objective = scene(normaliser="softmax", max_norm=1e6, outer_divergence=divergent)
     batch = labelled(model)
     step = step_of(model, batch, objective)
-    explained = objective.scores(step).detach().requires_grad_()
+    explained = objective.explain_prediction(step).detach().requires_grad_()
     said = replace(batch, labels=step.outputs.logits.argmax(-1))
     taught, judges = sides(batch)
     lesson, exam = said.select(taught), said.select(judges)
     fixed = replace(objective)
-    object.__setattr__(fixed, "scores", lambda _: explained)
+    object.__setattr__(fixed, "explain_prediction", lambda _: explained)
     (slope,) = torch.autograd.grad(fixed(step), explained)
     assert slope[taught].abs().max() > 1e-8
     assert bool(slope[judges].any()) is divergent
@@ -251,7 +259,7 @@ def test_in_evaluation_it_is_the_students_loss_at_the_models_answers():
 def test_all_four_criteria_train_one_explainer_together():
     model, simulated = scene()
     single = simulated.explainer
-    every = [CrossEntropy(), simulated, Comprehensiveness(single), Sufficiency(single), Consistency(single)]
+    every = [CrossEntropy(), simulated, ComprehensivenessLoss(single), SufficiencyLoss(single), ConsistencyLoss(single)]
     module = TrainingModule(model, every).train()
     assert list(module.learned) == ["simulatability", "simulatability_companion"]
     module(labelled(model), StepContext())["terms"].sum().backward()

@@ -31,7 +31,7 @@ def example(model, numbers, number):
 @torch.no_grad()
 def test_published_features_and_scores(golden_generation, numbers):
     model = exegete.load(golden_generation / "llama-tiny", task="generation", device="cpu", dtype="float64")
-    decomposable.exact_norms(model.model)
+    decomposable.replace_rms_norms(model.model)
     made = AttentionToSource(model.config.num_hidden_layers, model.config.num_attention_heads).double()
     made.coefficients.data = numbers["weights_300"].view_as(made.coefficients)
     row = 0

@@ -18,13 +18,13 @@ from exegete.models import Batch, Capture, ExplainedModel
 from exegete.objectives import (
     OBJECTIVES,
     CrossEntropy,
-    ExplanationGuided,
+    ExplanationGuidedLoss,
     ExplanationLoss,
     GradientPenalty,
     Objective,
     StepContext,
-    Sufficiency,
-    VirtualAdversarial,
+    SufficiencyLoss,
+    VirtualAdversarialLoss,
     task_losses,
 )
 from exegete.training.loop.batches import lengths, longest_first, shuffled
@@ -105,7 +105,7 @@ def test_accumulated_parts_and_small_batches_of_dev_are_the_whole_also_where_ans
         loop = trainer(
             tmp_path / str(size), model, data, per_device_train_batch_size=size, gradient_accumulation_steps=parts,
             per_device_eval_batch_size=size, num_train_epochs=2, optim="sgd", learning_rate=0.1, max_grad_norm=0.0,
-            objectives=[CrossEntropy(), GradientPenalty(0.5), ExplanationGuided(teacher, weight=0.5)],
+            objectives=[CrossEntropy(), GradientPenalty(0.5), ExplanationGuidedLoss(teacher, weight=0.5)],
         )  # fmt: skip
         loop.train()
         entries = [*loop.state.log_history[:-1], loop.evaluate()]
@@ -243,12 +243,12 @@ def test_label_smoothing_is_refused_rather_than_ignored(tmp_path):
     ("kind", "works"),
     [
         (GradientPenalty, False),
-        (lambda: ExplanationGuided(explainer("input_x_gradient")), False),
+        (lambda: ExplanationGuidedLoss(explainer("input_x_gradient")), False),
         (lambda: ExplanationLoss(explainer("attention_rollout")), False),
         (lambda: ExplanationLoss(explainer("input_x_gradient")), False),
         (lambda: ExplanationLoss(explainer("alti")), True),
-        (VirtualAdversarial, True),
-        (lambda: Sufficiency(InterpretableAttention.for_model(bert())), True),
+        (VirtualAdversarialLoss, True),
+        (lambda: SufficiencyLoss(InterpretableAttention.for_model(bert())), True),
     ],
 )
 def test_with_gradient_checkpointing_a_step_is_the_same_or_refused(kind, works, tmp_path):

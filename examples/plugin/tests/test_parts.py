@@ -4,7 +4,14 @@ import pytest
 
 import exegete
 from exegete.objectives import OBJECTIVES
-from exegete.testing import ExplainerContract, MetricContract, ObjectiveContract, ReaderContract, random_model, texts
+from exegete.testing import (
+    ExplainerContract,
+    MetricContract,
+    ObjectiveContract,
+    ReaderContract,
+    make_examples,
+    random_model,
+)
 from exegete_example.keep_one import KeepOne
 from exegete_example.starred import Starred
 
@@ -19,7 +26,7 @@ class TestKeepOne(ExplainerContract):
 
     def test_a_word_alone_by_hand(self):
         model = random_model()
-        batch = model.encode(texts(1))
+        batch = model.encode(make_examples(1))
         scores = KeepOne().attribute(model, batch, 1)[0]
         keep = ~batch.content
         nothing = model.predict_perturbed(batch, keep[None], "mask")[0, 0, 1]

@@ -7,44 +7,44 @@ from exegete.lazy import lazy
 if TYPE_CHECKING:
     from exegete.objectives.ablation_fidelity import AblationFidelity
     from exegete.objectives.attribution_entropy import AttributionEntropy
-    from exegete.objectives.base import Adaptive, Objective, Step, StepContext
-    from exegete.objectives.clustering_consistency import ClusteringConsistency
-    from exegete.objectives.comprehensiveness import Comprehensiveness
-    from exegete.objectives.consistency import Consistency
+    from exegete.objectives.base import AdaptiveObjective, Objective, StepContext, TrainingStep
+    from exegete.objectives.clustering_consistency import ClusteringConsistencyLoss
+    from exegete.objectives.comprehensiveness import ComprehensivenessLoss
+    from exegete.objectives.consistency import ConsistencyLoss
     from exegete.objectives.criterion import Criterion
     from exegete.objectives.cross_entropy import CrossEntropy, task_losses
     from exegete.objectives.explanation import ExplanationLoss
-    from exegete.objectives.explanation_guided import ExplanationGuided
+    from exegete.objectives.explanation_guided import ExplanationGuidedLoss
     from exegete.objectives.gradient_penalty import GradientPenalty
     from exegete.objectives.kl_to_original import KlToOriginal
-    from exegete.objectives.rank_consistency import RankConsistency
-    from exegete.objectives.registry import OBJECTIVES, objective, objectives
-    from exegete.objectives.sufficiency import Sufficiency
-    from exegete.objectives.virtual_adversarial import VirtualAdversarial
+    from exegete.objectives.rank_consistency import RankConsistencyLoss
+    from exegete.objectives.registry import OBJECTIVES, objective, parse_objectives
+    from exegete.objectives.sufficiency import SufficiencyLoss
+    from exegete.objectives.virtual_adversarial import VirtualAdversarialLoss
 else:
     __getattr__, __dir__ = lazy(__name__)
 
 __all__ = [
     "OBJECTIVES",
     "AblationFidelity",
-    "Adaptive",
+    "AdaptiveObjective",
     "AttributionEntropy",
-    "ClusteringConsistency",
-    "Comprehensiveness",
-    "Consistency",
+    "ClusteringConsistencyLoss",
+    "ComprehensivenessLoss",
+    "ConsistencyLoss",
     "Criterion",
     "CrossEntropy",
-    "ExplanationGuided",
+    "ExplanationGuidedLoss",
     "ExplanationLoss",
     "GradientPenalty",
     "KlToOriginal",
     "Objective",
-    "RankConsistency",
-    "Step",
+    "RankConsistencyLoss",
     "StepContext",
-    "Sufficiency",
-    "VirtualAdversarial",
+    "SufficiencyLoss",
+    "TrainingStep",
+    "VirtualAdversarialLoss",
     "objective",
-    "objectives",
+    "parse_objectives",
     "task_losses",
 ]

@@ -19,17 +19,17 @@ from exegete.models import Batch
 from exegete.models.perturbation.run import RemovalMethod
 from exegete.models.rank_correlation import compute_pearson
 from exegete.models.tasks import OutputKind
-from exegete.objectives.base import Step, StepContext
-from exegete.objectives.explained import Explained
-from exegete.objectives.teacher_memory import TeacherMemory, example_names
+from exegete.objectives.attribution_objective import AttributionObjective
+from exegete.objectives.base import StepContext, TrainingStep
+from exegete.objectives.teacher_memory import TeacherMemory, hash_examples
 
-METHOD = InputXGradient()
-LOWEST = -104.0
+DEFAULT_EXPLAINER = InputXGradient()
+MIN_LOG_PROBABILITY = -104.0
 """The logarithm of the smallest number in single precision: an answer cannot become less likely than that."""
 
 
 @dataclass(frozen=True)
-class AblationFidelity(Explained):
+class AblationFidelity(AttributionObjective):
     """−Pearson_m(Σ_{u in m} score_u, f_m) over random sets m of units u, mean over examples; from −1 to 1.
 
     f_m is the log-odds of the prediction (a generated response: of the whole of it) where only the units of m are there
@@ -45,13 +45,13 @@ class AblationFidelity(Explained):
         perturbation: what happens to the others: `remove`, `mask`, `pad` or `zero`.
         output: another number of the prediction than its log-odds, `log_prob` or `prob`.
         lifetime: epochs for which an example's sets and answers are kept; 0: they are new in every step.
-        every: in training the term is there in every so-manieth step, so many times as heavy.
+        interval: in training the term is there in every so-manieth step, so many times as heavy.
 
     Raises:
         ExegeteError: a method that is not differentiable, a number out of its range.
     """
 
-    explainer: Explainer = METHOD
+    explainer: Explainer = DEFAULT_EXPLAINER
     weight: float = 1.0
     masks: int = 8
     keep: float = 0.5
@@ -59,18 +59,16 @@ class AblationFidelity(Explained):
     perturbation: RemovalMethod = "remove"
     output: OutputKind | None = None
     lifetime: int = 0
-    every: int = 1
+    interval: int = 1
     memory: TeacherMemory = field(default_factory=TeacherMemory, init=False, repr=False, compare=False)
     name: ClassVar[str] = "ablation_fidelity"
     exact_gradient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self._ablated
-        if self.lifetime < 0 or self.every < 1:
-            raise ExegeteError(
-                f"answers are kept for at least 0 epochs, in every step or fewer, got {self.lifetime} and {self.every}"
-            )
+        _ = self._ablation_method
+        if self.lifetime < 0 or self.interval < 1:
+            raise ExegeteError(f"expected lifetime ≥ 0 and interval ≥ 1, got {self.lifetime} and {self.interval}")
 
     @property
     def params(self) -> dict[str, Any]:
@@ -85,52 +83,54 @@ class AblationFidelity(Explained):
         return nn.ModuleList(own) if len(own) > 1 else next(iter(own), None)
 
     @property
-    def _ablated(self) -> ContextCite:
+    def _ablation_method(self) -> ContextCite:
         return ContextCite(self.masks, self.granularity, self.perturbation, self.keep, output=self.output)
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """The negative correlation, a scalar: a mean over the batch."""
         if step.model.modality != "text":
             raise ExegeteError(f"{self.name} takes words away: it does not apply to images")
-        model, batch, often = step.model, step.batch, self.every if step.context.training else 1
+        model, batch, often = step.model, step.batch, self.interval if step.context.training else 1
         if step.context.number % often:
             return 0.0 * step.task_losses.sum()
         target = model.resolve_target(batch, "predicted", step.outputs.logits)
-        unit = self._units(batch)
-        present, answers = self._measured(step, target, unit)
-        scores = self.attribution(step, target)
+        unit = self._find_units(batch)
+        present, answers = self._measure_ablations(step, target, unit)
+        scores = self.compute_attribution(step, target)
         foretold = torch.einsum("bmu,bu->bm", present.to(scores), sum_by_unit(scores, unit))
         return -often * compute_pearson(foretold, answers.to(scores)).mean()
 
-    def _units(self, batch: Batch) -> Tensor:
+    def _find_units(self, batch: Batch) -> Tensor:
         removable = replace(batch, content=batch.erasable)
         return number_units(removable, self.granularity or default_granularity(removable))
 
-    def _measured(self, step: Step, target: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
+    def _measure_ablations(self, step: TrainingStep, target: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
         """Sets [B, M, U] of units [B, L] and the answers [B, M] to them, new or some epochs old."""
 
         def ask(batch: Batch, target: Tensor) -> list[Tensor]:
-            asked = self._units(batch)
-            sets = self._drawn(step.context, batch, target, (asked.amax(1) + 1).tolist())
+            asked = self._find_units(batch)
+            sets = self._draw_sets(step.context, batch, target, (asked.amax(1) + 1).tolist())
             there = pad_sequence([own.T for own in sets], batch_first=True).permute(2, 0, 1).to(batch.device)
             with torch.no_grad(), step.model.evaluation_mode():
-                found = self._ablated.evaluate_masks(step.model, batch, target, there, asked).clamp(min=LOWEST)
+                found = self._ablation_method.evaluate_masks(step.model, batch, target, there, asked).clamp(
+                    min=MIN_LOG_PROBABILITY
+                )
             rows = zip(sets, found.T.cpu(), strict=True)
             return [torch.cat([own.to(each), each[:, None]], 1).flatten() for own, each in rows]
 
         if self.lifetime and step.context.training:
-            known = self.memory.recalled(step.batch, target, step.context.epoch, self.lifetime, ask)
+            known = self.memory.get_or_compute(step.batch, target, step.context.epoch, self.lifetime, ask)
         else:
             known = ask(step.batch, target)
         tables = [each.view(self.masks, -1).T for each in known]
         present = pad_sequence([table[:-1] for table in tables], batch_first=True).transpose(1, 2)
         return present.to(unit.device), torch.stack([table[-1] for table in tables]).to(unit.device)
 
-    def _drawn(self, context: StepContext, batch: Batch, target: Tensor, counts: list[int]) -> list[Tensor]:
+    def _draw_sets(self, context: StepContext, batch: Batch, target: Tensor, counts: list[int]) -> list[Tensor]:
         """Each example's sets [M, U] of its units; in evaluation the same ones each time."""
         place = context if context.training else StepContext(context.seed, training=False)
         found = []
-        for name, count in zip(example_names(batch, target), counts, strict=True):
+        for name, count in zip(hash_examples(batch, target), counts, strict=True):
             random = place.generator(f"ablations of {name}")
             found.append(torch.rand(self.masks, count, generator=random) < self.keep)
         return found

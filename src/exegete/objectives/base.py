@@ -37,10 +37,10 @@ class StepContext:
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """One batch on its way through the model; `outputs` is the pass that all objectives share.
 
-    `task_losses` [B]: each example's loss against its label, with its graph; `counted` [B] bool: the examples that
+    `task_losses` [B]: each example's loss against its label, with its graph; `has_label` [B] bool: the examples that
     have a usable label (an answer that was cut off has none).
     """
 
@@ -48,7 +48,7 @@ class Step:
     batch: Batch
     outputs: Outputs
     task_losses: Tensor
-    counted: Tensor
+    has_label: Tensor
     context: StepContext = StepContext()
 
     @property
@@ -112,7 +112,7 @@ class Objective(ABC):
         """Whether the shared pass has to run on input embeddings that a gradient can be taken at."""
         return False
 
-    def started(self, model: ExplainedModel) -> Self:
+    def prepare(self, model: ExplainedModel) -> Self:
         """The objective for a training that begins with this model; for those that look back at how it was."""
         return self
 
@@ -137,7 +137,7 @@ class Objective(ABC):
         return {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
 
     @abstractmethod
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """The term, a scalar: a mean over the batch."""
 
     def size(self, batch: Batch) -> Tensor:
@@ -149,27 +149,27 @@ class Objective(ABC):
         return torch.tensor(float(len(batch)), device=batch.device)
 
 
-class OverLabelled(Objective):
-    """An objective that is a mean over the examples with a usable label, see `usable`."""
+class LabelledObjective(Objective):
+    """An objective that is a mean over the examples with a usable label, see `has_usable_label`."""
 
     def size(self, batch: Batch) -> Tensor:
         """The number of examples with a usable label."""
-        return usable(batch).sum().float()
+        return has_usable_label(batch).sum().float()
 
     @staticmethod
-    def mean(step: Step, values: Tensor) -> Tensor:
+    def mean_over_labelled(step: TrainingStep, values: Tensor) -> Tensor:
         """Of values [B] over the examples that count; 0 where none does."""
-        return (values * step.counted).sum() / step.counted.sum().clamp(min=1)
+        return (values * step.has_label).sum() / step.has_label.sum().clamp(min=1)
 
 
-def usable(batch: Batch) -> Tensor:
+def has_usable_label(batch: Batch) -> Tensor:
     """[B] bool: whose label can be learned from; an answer that was cut off can't."""
     if batch.labels is None or batch.labels.ndim == 1:
         return torch.ones(len(batch), dtype=torch.bool, device=batch.device)
     return (batch.labels >= 0).all(1)
 
 
-class Adaptive(Objective):
+class AdaptiveObjective(Objective):
     """An objective that changes after every optimizer step without a gradient of the loss.
 
     What changes lies in buffers of `learned`, so that checkpoints hold it.
@@ -184,5 +184,5 @@ class Adaptive(Objective):
 
     @property
     @abstractmethod
-    def figures(self) -> dict[str, float]:
+    def logged_values(self) -> dict[str, float]:
         """The figures that are worth logging, by name."""

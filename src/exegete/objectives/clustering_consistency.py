@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from exegete.errors import ExegeteError
-from exegete.objectives.base import Step
-from exegete.objectives.consistency import from_the_left
+from exegete.objectives.base import TrainingStep
+from exegete.objectives.consistency import align_left
 from exegete.objectives.criterion import Criterion
 
 
 @dataclass(frozen=True)
-class ClusteringConsistency(Criterion):
+class ClusteringConsistencyLoss(Criterion):
     """Mean ‖r_i − r_j‖² over others of the same label − the mean over those of other labels (IvRA, eq. 20).
 
     Mean over the examples i of a batch; one without others of a kind lacks that part. The equation prints min and max
@@ -28,11 +28,11 @@ class ClusteringConsistency(Criterion):
     name: ClassVar[str] = "clustering_consistency"
     separable: ClassVar[bool] = False
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """The mean over the batch, a scalar; needs labels of classes."""
         if step.model.task.name != "classification" or step.labels is None:
             raise ExegeteError("clustering consistency compares explanations by class: it needs labels of classes")
-        scores = from_the_left(self.scores(step), step.batch.attended)
+        scores = align_left(self.explain_prediction(step), step.batch.attended)
         squares = (scores[:, None] - scores[None]).square().sum(-1)
         same = step.labels[:, None] == step.labels[None]
         other, alike = ~same, same & ~torch.eye(len(same), dtype=torch.bool, device=same.device)

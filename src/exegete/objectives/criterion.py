@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, SinglePass
 from exegete.explainers.attention.weights import AttentionAll
-from exegete.objectives.base import Step
-from exegete.objectives.explained import Explained
+from exegete.objectives.attribution_objective import AttributionObjective
+from exegete.objectives.base import TrainingStep
 
 ATTENTION = AttentionAll()
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
 TEMPERATURE = 0.1
-EQUAL = 1e-6
+MIN_RELATIVE_DEVIATION = 1e-6
 
 
 @dataclass(frozen=True)
-class Criterion(Explained):
+class Criterion(AttributionObjective):
     """A demand on the explanations of the step's own pass (Xie et al. 2024, IvRA, §2.2).
 
     `explainer`: a differentiable method that needs one pass, such as `interpretable_attention`. If it has parameters
@@ -49,38 +49,38 @@ class Criterion(Explained):
         """The explainer, where it has parameters."""
         return self.explainer if isinstance(self.explainer, nn.Module) else None
 
-    def target(self, step: Step) -> Tensor:
+    def predicted_target(self, step: TrainingStep) -> Tensor:
         """The target that is explained: the prediction of the step's pass, [B] (spans: [B, 2])."""
         return step.model.resolve_target(step.batch, "predicted", step.outputs.logits)
 
-    def scores(self, step: Step) -> Tensor:
+    def explain_prediction(self, step: TrainingStep) -> Tensor:
         """R [B, L], special tokens included, in float32 at least; anything at padding."""
-        return self.attribution(step, self.target(step))
+        return self.compute_attribution(step, self.predicted_target(step))
 
 
 @dataclass(frozen=True)
-class Erasing(Criterion):
+class ErasureCriterion(Criterion):
     """A criterion that asks the model again with some of the input taken away (IvRA, eq. 8 to 11).
 
     The top of an explanation are its highest scores at positions that may be taken away (`Batch.erasable`: no special
     tokens, no question), max(1, ⌈k · n⌉) of n but none that is 0. What is away is replaced in the embeddings, so that a
-    gradient can pass (`straight_through`); metrics delete. With `sampled`, a step draws one k of `bins` for each
+    gradient can pass (`select_top`); metrics delete. With `sample_bins`, a step draws one k of `bins` for each
     example, and the term is an unbiased estimate of its mean over them at one more pass instead of one for each; in
     evaluation all are taken.
 
     Args:
         explainer: see `Criterion`, as `weight` and `lr_multiplier`.
         bins: each k, a share of the positions that may be taken away.
-        sampled: whether a training step draws one of them for each example.
+        sample_bins: whether a training step draws one of them for each example.
         reference: what takes the place: the `mask` token's embedding, `pad`, or a `zero` vector (IvRA's baseline).
-        held: whether the clean answer is held still, so that a criterion cannot be met by spoiling it.
-        temperature: how far from the border scores still have a gradient, see `straight_through`.
+        detach_clean: whether the clean answer is held still, so that a criterion cannot be met by spoiling it.
+        temperature: how far from the border scores still have a gradient, see `select_top`.
     """
 
     bins: tuple[float, ...] = BINS
-    sampled: bool = True
+    sample_bins: bool = True
     reference: Literal["mask", "pad", "zero"] = "mask"
-    held: bool = True
+    detach_clean: bool = True
     temperature: float = TEMPERATURE
     exact_gradient: ClassVar[bool] = False
 
@@ -92,41 +92,41 @@ class Erasing(Criterion):
             raise ExegeteError(f"expected bins above 0 and up to 1, as 0.2 for 20 %, got {self.bins}")
 
     @abstractmethod
-    def kept(self, top: Tensor) -> Tensor:
+    def keep_positions(self, top: Tensor) -> Tensor:
         """The positions that stay in the input, from the explanation's top positions, both [B, L]."""
 
     @abstractmethod
-    def apart(self, step: Step, left: Tensor, clean: Tensor) -> Tensor:
+    def compute_losses(self, step: TrainingStep, left: Tensor, clean: Tensor) -> Tensor:
         """[B] The loss of each example, from the logits of what stays and of the whole input."""
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """A scalar; examples with nothing that may be taken away count as 0."""
         if step.model.modality != "text":
             raise ExegeteError(f"{self.name} takes words away: it does not apply to images")
-        scores, clean = self.scores(step), step.outputs.logits
-        clean = clean.detach() if self.held else clean
+        scores, clean = self.explain_prediction(step), step.outputs.logits
+        clean = clean.detach() if self.detach_clean else clean
         possible = step.batch.erasable
         losses = []
-        for shares in self._shares(step):
-            top = straight_through(scores, possible, shares, self.temperature)
+        for shares in self._iterate_fractions(step):
+            top = select_top(scores, possible, shares, self.temperature)
             embeddings = step.model.blend(step.batch, self._staying(top, possible), self.reference)
-            losses.append(self.apart(step, step.model(step.batch, embeddings).logits, clean))
+            losses.append(self.compute_losses(step, step.model(step.batch, embeddings).logits, clean))
         return (torch.stack(losses).mean(0) * possible.any(1)).mean()
 
     def _staying(self, top: Tensor, possible: Tensor) -> Tensor:
-        return torch.where(possible, self.kept(top), 1.0)
+        return torch.where(possible, self.keep_positions(top), 1.0)
 
-    def _shares(self, step: Step) -> Iterator[Tensor]:
+    def _iterate_fractions(self, step: TrainingStep) -> Iterator[Tensor]:
         """[B] Each example's k, one pass after the other."""
         bins = torch.tensor(self.bins, device=step.batch.device, dtype=torch.float64)
-        if self.sampled and step.context.training:
+        if self.sample_bins and step.context.training:
             drawn = step.generator(f"bins of {self.name}")
             yield bins[torch.randint(len(bins), (len(step.batch),), generator=drawn, device=bins.device)]
         else:
             yield from bins[:, None].expand(-1, len(step.batch))
 
 
-def straight_through(
+def select_top(
     scores: Tensor, possible: Tensor, shares: Tensor | Sequence[float], temperature: float = TEMPERATURE
 ) -> Tensor:
     """Which positions have the highest scores: 0 or 1 [B, L], with the gradient of a soft choice.
@@ -154,15 +154,15 @@ def straight_through(
         padded = torch.nn.functional.pad(ranked, (0, 1), value=-torch.inf)
         last_in, first_out = (padded.gather(1, (size + shift).clamp(max=scores.shape[1])) for shift in (-1, 0))
         middle = (last_in.clamp(min=0) + first_out.clamp(min=0)) / 2
-        spread = _spread(scores, possible, count)
+        spread = _standard_deviation(scores, possible, count)
     soft = torch.where(possible, ((scores - middle) / (temperature * spread)).sigmoid(), 0.0)
     return hard.to(scores) + (soft - soft.detach())
 
 
-def _spread(scores: Tensor, possible: Tensor, count: Tensor) -> Tensor:
+def _standard_deviation(scores: Tensor, possible: Tensor, count: Tensor) -> Tensor:
     """[B, 1] The standard deviation of possible scores; infinite where they are all alike."""
     count = count.clamp(min=1)
     inside = scores.masked_fill(~possible, 0.0)
     mean = inside.sum(1, keepdim=True) / count
     deviation = ((inside - mean).masked_fill(~possible, 0.0).square().sum(1, keepdim=True) / count).sqrt()
-    return deviation.masked_fill(deviation <= EQUAL * mean, torch.inf)
+    return deviation.masked_fill(deviation <= MIN_RELATIVE_DEVIATION * mean, torch.inf)

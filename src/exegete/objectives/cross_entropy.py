@@ -11,19 +11,19 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
-from exegete.objectives.base import OverLabelled, Step, usable
+from exegete.objectives.base import LabelledObjective, TrainingStep, has_usable_label
 
 
 @dataclass(frozen=True)
-class CrossEntropy(OverLabelled):
+class CrossEntropy(LabelledObjective):
     """Mean over the examples of the task's loss (see `task_losses`); 0 when no example has a usable label."""
 
     weight: float = 1.0
     name: ClassVar[str] = "cross_entropy"
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """The task's loss, a scalar: a mean over the examples with a usable label."""
-        return self.mean(step, step.task_losses)
+        return self.mean_over_labelled(step, step.task_losses)
 
 
 def task_losses(model: ExplainedModel, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,10 +38,10 @@ def task_losses(model: ExplainedModel, batch: Batch, logits: Tensor) -> tuple[Te
     """
     if model.task.name == "generation":
         whole = model.task.predict(logits, batch)
-        return -model.task.log_probability(logits, whole) / (whole[:, 1] - whole[:, 0]), usable(batch)
+        return -model.task.log_probability(logits, whole) / (whole[:, 1] - whole[:, 0]), has_usable_label(batch)
     if batch.labels is None:
         raise ExegeteError("training and its evaluation need labelled examples: the rows have no label (or no answer)")
-    labels, counted = batch.labels, usable(batch)
+    labels, counted = batch.labels, has_usable_label(batch)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if model.task.name == "span":
         ends = F.cross_entropy(logits.transpose(1, 2), labels.clamp(min=0), reduction="none")

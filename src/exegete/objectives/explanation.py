@@ -13,19 +13,19 @@ from exegete.errors import ExegeteError, unknown
 from exegete.explainers import Explainer
 from exegete.explainers.attention.weights import AttentionRollout
 from exegete.models import Batch
-from exegete.objectives.base import Step, usable
-from exegete.objectives.explained import Explained
+from exegete.objectives.attribution_objective import AttributionObjective
+from exegete.objectives.base import TrainingStep, has_usable_label
 
 Score = Literal["mae", "mse", "bce", "kl"]
 Normalisation = Literal["softmax", "none", "l2", "sum"]
 ROLLOUT = AttentionRollout()
-USUAL: dict[str, Normalisation] = {"attention_last": "softmax", "attention_rollout": "none"}
-SCALE = 100.0
-SMALLEST = 1e-7
+PAPER_NORMALISATIONS: dict[str, Normalisation] = {"attention_last": "softmax", "attention_rollout": "none"}
+SOFTMAX_SCALE = 100.0
+MIN_PROBABILITY = 1e-7
 
 
 @dataclass(frozen=True)
-class ExplanationLoss(Explained):
+class ExplanationLoss(AttributionObjective):
     """Distance of the guided attributions from rationales (Ferreira et al. 2024, §3; Joshi et al. 2022).
 
     Over all positions but padding: special tokens are unmarked ones. A method that needs one forward pass takes the
@@ -63,7 +63,7 @@ class ExplanationLoss(Explained):
         super().__post_init__()
         for what, value, valid in (
             ("score", self.score, DISTANCES),
-            ("normalisation", self.how, NORMALISATIONS),
+            ("normalisation", self.normalisation_in_use, NORMALISATIONS),
             ("target of guidance", self.target, ("label", "predicted")),
         ):
             if value not in valid:
@@ -75,101 +75,101 @@ class ExplanationLoss(Explained):
         return True
 
     @property
-    def how(self) -> Normalisation:
+    def normalisation_in_use(self) -> Normalisation:
         """The normalisation in use: the one given, or else the usual one of the explainer."""
-        usual = USUAL.get(self.explainer.name, "l2" if self.explainer.signed else "sum")
+        usual = PAPER_NORMALISATIONS.get(self.explainer.name, "l2" if self.explainer.signed else "sum")
         return self.normalisation or usual
 
     @property
-    def shared(self) -> bool:
+    def compares_distributions(self) -> bool:
         """Whether the goal is a distribution over the marked positions."""
-        return self.how != "l2" or self.score == "kl"
+        return self.normalisation_in_use != "l2" or self.score == "kl"
 
     @property
     def params(self) -> dict[str, Any]:
         """Its parameters and the method's."""
-        return super().params | {"normalisation": self.how}
+        return super().params | {"normalisation": self.normalisation_in_use}
 
     def size(self, batch: Batch) -> Tensor:
         """The number [] of positions of the examples that count; with `kl` of those examples."""
-        counting = self.counting(batch)
+        counting = self.select_examples(batch)
         if self.score == "kl":
             return counting.sum().float()
         return (batch.attended & counting[:, None]).sum().float()
 
-    def counting(self, batch: Batch) -> Tensor:
+    def select_examples(self, batch: Batch) -> Tensor:
         """Which examples count, [B] bool: those with a rationale and, if labels are explained, a usable label."""
-        if self.shared:
-            counting = marked(batch).any(1)
+        if self.compares_distributions:
+            counting = get_rationale_mask(batch).any(1)
         else:
             counting = torch.zeros_like(batch.attended[:, 0]) if batch.has_rationale is None else batch.has_rationale
         if self.target == "label":
-            counting = counting & usable(batch)
+            counting = counting & has_usable_label(batch)
         return counting
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """The distance between explanations and rationales, a scalar: a mean over what counts, see `size`."""
         batch = step.batch
-        counted = batch.attended & self.counting(batch)[:, None]
-        scores = NORMALISATIONS[self.how](self._scores(step), batch.attended)
-        goal = marked(batch).to(scores.dtype)
-        if self.shared:
+        counted = batch.attended & self.select_examples(batch)[:, None]
+        scores = NORMALISATIONS[self.normalisation_in_use](self._explain(step), batch.attended)
+        goal = get_rationale_mask(batch).to(scores.dtype)
+        if self.compares_distributions:
             goal = goal / goal.sum(1, keepdim=True).clamp(min=1)
         if self.score == "kl":
-            scores = _sum(scores, batch.attended)
+            scores = _normalise_sum(scores, batch.attended)
         distances = DISTANCES[self.score](scores, goal).masked_fill(~counted, 0.0)
         return distances.sum() / self.size(batch).clamp(min=1)
 
-    def _scores(self, step: Step) -> Tensor:
+    def _explain(self, step: TrainingStep) -> Tensor:
         """[B, L] in float32 at least, anything at padding."""
         model, batch = step.model, step.batch
         if self.target == "label" and model.task.name == "multi_label":
             raise ExegeteError("with several labels at once there is no gold target to guide: use target='predicted'")
         target = model.resolve_target(batch, self.target, step.outputs.logits).clamp(min=0)
-        return self.attribution(step, target)
+        return self.compute_attribution(step, target)
 
 
-def marked(batch: Batch) -> Tensor:
+def get_rationale_mask(batch: Batch) -> Tensor:
     """[B, L] What people marked, as far as it can carry attribution; nothing where nobody looked."""
     return torch.zeros_like(batch.content) if batch.rationale_mask is None else batch.rationale_mask & batch.content
 
 
-def _softmax(scores: Tensor, attended: Tensor) -> Tensor:
-    return (SCALE * scores).masked_fill(~attended, -torch.inf).softmax(1)
+def _normalise_softmax(scores: Tensor, attended: Tensor) -> Tensor:
+    return (SOFTMAX_SCALE * scores).masked_fill(~attended, -torch.inf).softmax(1)
 
 
-def _none(scores: Tensor, attended: Tensor) -> Tensor:
+def _keep_scores(scores: Tensor, attended: Tensor) -> Tensor:
     return scores
 
 
-def _l2(scores: Tensor, attended: Tensor) -> Tensor:
+def _normalise_l2(scores: Tensor, attended: Tensor) -> Tensor:
     scores = scores.masked_fill(~attended, 0.0)
     return (scores / (scores.square().sum(1, keepdim=True) + 1e-24).sqrt()).abs()
 
 
-def _sum(scores: Tensor, attended: Tensor) -> Tensor:
+def _normalise_sum(scores: Tensor, attended: Tensor) -> Tensor:
     sizes = scores.masked_fill(~attended, 0.0).abs()
     return sizes / sizes.sum(1, keepdim=True).clamp(min=1e-12)
 
 
 def _binary_cross_entropy(scores: Tensor, goal: Tensor) -> Tensor:
-    likely = scores.clamp(SMALLEST, 1 - SMALLEST)
+    likely = scores.clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     return -goal * likely.log() - (1 - goal) * (1 - likely).log()
 
 
-def _divergence(scores: Tensor, goal: Tensor) -> Tensor:
-    return torch.xlogy(goal, goal.clamp(min=SMALLEST)) - goal * scores.clamp(min=SMALLEST).log()
+def _pointwise_kl(scores: Tensor, goal: Tensor) -> Tensor:
+    return torch.xlogy(goal, goal.clamp(min=MIN_PROBABILITY)) - goal * scores.clamp(min=MIN_PROBABILITY).log()
 
 
 NORMALISATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "softmax": _softmax,
-    "none": _none,
-    "l2": _l2,
-    "sum": _sum,
+    "softmax": _normalise_softmax,
+    "none": _keep_scores,
+    "l2": _normalise_l2,
+    "sum": _normalise_sum,
 }
 DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mae": lambda scores, goal: (scores - goal).abs(),
     "mse": lambda scores, goal: (scores - goal).square(),
     "bce": _binary_cross_entropy,
-    "kl": _divergence,
+    "kl": _pointwise_kl,
 }

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel
-from exegete.objectives.base import Objective, Step
+from exegete.objectives.base import Objective, TrainingStep
 
-ASKED = Capture(distribution=True)
+CAPTURE = Capture(distribution=True)
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class KlToOriginal(Objective):
     @property
     def capture(self) -> Capture:
         """The scores of all choices."""
-        return ASKED
+        return CAPTURE
 
-    def started(self, model: ExplainedModel) -> Self:
+    def prepare(self, model: ExplainedModel) -> Self:
         """The objective with a copy of the model, or with itself where it has adapters."""
         made = replace(self)
         kept = model if hasattr(model.model, "disable_adapter") else deepcopy(model).requires_grad_(False)
         object.__setattr__(made, "original", kept)
         return made
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """The divergence, a scalar: a mean over the batch."""
         original, choices = self.original, step.outputs.distribution
         if original is None or choices is None or step.model.task.name in ("regression", "multi_label"):
@@ -61,17 +61,17 @@ class KlToOriginal(Objective):
         adapted: Any = getattr(original.model, "disable_adapter", nullcontext)
         without: AbstractContextManager[None] = adapted()
         with torch.no_grad(), original.to(step.batch.device).evaluation_mode(), without:
-            before = _log_probabilities(cast(Tensor, original(step.batch, capture=ASKED).distribution))
+            before = _log_probabilities(cast(Tensor, original(step.batch, capture=CAPTURE).distribution))
         after = _log_probabilities(choices)
         each = F.kl_div(after, before, log_target=True, reduction="none").sum(-1)
-        return _of_examples(each, step.batch).mean()
+        return _mean_per_example(each, step.batch).mean()
 
 
 def _log_probabilities(scores: Tensor) -> Tensor:
     return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
 
 
-def _of_examples(each: Tensor, batch: Batch) -> Tensor:
+def _mean_per_example(each: Tensor, batch: Batch) -> Tensor:
     """[B] Means over the tokens of each response, [B, R]; over start and end, [B, 2]; or as it is."""
     if batch.response is None:
         return each if each.ndim == 1 else each.mean(1)

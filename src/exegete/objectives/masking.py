@@ -12,11 +12,11 @@ from exegete.errors import ExegeteError, unknown
 from exegete.explainers.attributive_masking import losses
 from exegete.explainers.attributive_masking.losses import Inverse, Sparsity
 from exegete.models import Batch
-from exegete.objectives.base import Objective, Step
+from exegete.objectives.base import Objective, TrainingStep
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskingStep(Step):
+class MaskingStep(TrainingStep):
     """A step of a masking model. `model` is the one that is explained; its `outputs` are those without a mask.
 
     `answer` [B, C]: what it answers, without a graph. `scores` [B, L']: how much of each token is kept, in the masking
@@ -38,9 +38,9 @@ class PredictionPreservation(Objective):
     weight: float = 0.5
     name: ClassVar[str] = "prediction_preservation"
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """The unweighted term of this step, a scalar: a mean over the examples."""
-        step = masked(step, self.name)
+        step = require_masking_step(step, self.name)
         return losses.preservation(step.kept, step.answer).mean()
 
 
@@ -61,9 +61,9 @@ class InverseMasking(Objective):
         if self.form not in get_args(Inverse):
             raise unknown("form of inverse masking", self.form, get_args(Inverse))
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """The unweighted term of this step, a scalar: a mean over the examples."""
-        step = masked(step, self.name)
+        step = require_masking_step(step, self.name)
         return losses.inverse(step.without, step.answer, self.form).mean()
 
 
@@ -84,9 +84,9 @@ class MaskSparsity(Objective):
         if self.form not in get_args(Sparsity):
             raise unknown("form of sparsity", self.form, get_args(Sparsity))
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """The unweighted term of this step, a scalar: a mean over the examples."""
-        step = masked(step, self.name)
+        step = require_masking_step(step, self.name)
         return losses.sparsity(step.scores, step.own_content, self.form).mean()
 
 
@@ -99,18 +99,18 @@ def masking_objectives(weights: losses.MaskWeights) -> tuple[Objective, ...]:
     )
 
 
-def masked(step: Step, name: str) -> MaskingStep:
+def require_masking_step(step: TrainingStep, name: str) -> MaskingStep:
     """The step, which has to be one of a masking model."""
     if not isinstance(step, MaskingStep):
         raise ExegeteError(f"{name} trains a model that masks another one's input: use it with a MaskingTrainer")
     return step
 
 
-def twice(batch: Batch) -> Batch:
+def repeat_batch(batch: Batch) -> Batch:
     """The batch for both masks in one pass."""
     return batch.select([*range(len(batch))] * 2)
 
 
-def both(scores: Tensor) -> Tensor:
+def concat_inverse(scores: Tensor) -> Tensor:
     """A mask and its inverse, [2B, L]."""
     return torch.cat([scores, 1 - scores])

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError
 from exegete.models.rank_correlation import centre_ranks, compute_mean_ranks, order_content_first
-from exegete.objectives.base import Step
-from exegete.objectives.consistency import OfPairs
+from exegete.objectives.base import TrainingStep
+from exegete.objectives.consistency import PairCriterion
 
-SMALLEST = 1e-9
+MIN_VARIATION = 1e-9
 
 
 @dataclass(frozen=True)
-class RankConsistency(OfPairs):
+class RankConsistencyLoss(PairCriterion):
     """1 − ρ of IvRA's metric of consistency (eq. 12 and 18), mean over pairs of a batch, with soft ranks.
 
     The printed loss (eq. 13) is least where all explanations are equal, on one special token say; a rank correlation is
@@ -43,14 +43,14 @@ class RankConsistency(OfPairs):
                 f"the temperature of soft ranks is above 0 and there is a pair, got {self.temperature}, {self.pairs}"
             )
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """The mean over the pairs, a scalar; of a batch of one 0."""
-        scores, order = self.scores(step), order_content_first(step.batch.content)
+        scores, order = self.explain_prediction(step), order_content_first(step.batch.content)
         there = step.batch.content.gather(1, order)
         precise = torch.promote_types(scores.dtype, torch.float32)
         states = torch.stack([layer.detach().to(precise) for layer in step.outputs.hidden_states]).mean(0)
         states = states.gather(1, order[..., None].expand_as(states))
-        one, other = self._pairs(step, len(scores))
+        one, other = self._draw_pairs(step, len(scores))
         if not len(one):
             return scores.sum() * 0
         scores = scores.gather(1, order)
@@ -58,7 +58,7 @@ class RankConsistency(OfPairs):
         inside = (states[one] - states[other]).norm(dim=-1)
         return soft_spearman_loss(inside, outside, there[one] & there[other], self.temperature)
 
-    def _pairs(self, step: Step, count: int) -> tuple[Tensor, Tensor]:
+    def _draw_pairs(self, step: TrainingStep, count: int) -> tuple[Tensor, Tensor]:
         one, other = torch.triu_indices(count, count, 1, device=step.batch.device)
         if not step.context.training or len(one) <= self.pairs:
             return one, other
@@ -69,14 +69,14 @@ class RankConsistency(OfPairs):
 def soft_spearman_loss(fixed: Tensor, moved: Tensor, counted: Tensor, temperature: float) -> Tensor:
     """Mean of 1 − ρ over rows [N, L], a scalar; with a gradient to `moved` alone. A row that does not vary counts 0."""
     known = centre_ranks(compute_mean_ranks(fixed, counted), counted).to(moved)
-    ranks = centre_ranks(soft_ranks(moved, counted, temperature), counted)
+    ranks = centre_ranks(compute_soft_ranks(moved, counted, temperature), counted)
     squares = known.square().sum(-1) * ranks.square().sum(-1)
-    varied = squares.detach() > SMALLEST
+    varied = squares.detach() > MIN_VARIATION
     rho = (known * ranks).sum(-1) / squares.masked_fill(~varied, 1.0).sqrt()
     return ((1 - rho) * varied).sum() / len(moved)
 
 
-def soft_ranks(values: Tensor, counted: Tensor, temperature: float) -> Tensor:
+def compute_soft_ranks(values: Tensor, counted: Tensor, temperature: float) -> Tensor:
     """[N, L] ½ + Σ_m σ((v_l − v_m) / T) over the counted m; T: `temperature` standard deviations of the row's own."""
     variance = centre_ranks(values, counted).square().sum(-1) / counted.sum(-1).clamp(min=1)
     scale = temperature * variance.masked_fill(variance == 0, 1.0).sqrt()[:, None, None]

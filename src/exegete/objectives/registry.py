@@ -19,13 +19,13 @@ OBJECTIVES: Registry[type[Objective]] = Registry(
         "cross_entropy": "cross_entropy:CrossEntropy",
         "explanation": "explanation:ExplanationLoss",
         "gradient_penalty": "gradient_penalty:GradientPenalty",
-        "virtual_adversarial": "virtual_adversarial:VirtualAdversarial",
-        "explanation_guided": "explanation_guided:ExplanationGuided",
-        "comprehensiveness": "comprehensiveness:Comprehensiveness",
-        "sufficiency": "sufficiency:Sufficiency",
-        "consistency": "consistency:Consistency",
-        "rank_consistency": "rank_consistency:RankConsistency",
-        "clustering_consistency": "clustering_consistency:ClusteringConsistency",
+        "virtual_adversarial": "virtual_adversarial:VirtualAdversarialLoss",
+        "explanation_guided": "explanation_guided:ExplanationGuidedLoss",
+        "comprehensiveness": "comprehensiveness:ComprehensivenessLoss",
+        "sufficiency": "sufficiency:SufficiencyLoss",
+        "consistency": "consistency:ConsistencyLoss",
+        "rank_consistency": "rank_consistency:RankConsistencyLoss",
+        "clustering_consistency": "clustering_consistency:ClusteringConsistencyLoss",
         "attribution_entropy": "attribution_entropy:AttributionEntropy",
         "ablation_fidelity": "ablation_fidelity:AblationFidelity",
         "kl_to_original": "kl_to_original:KlToOriginal",
@@ -49,7 +49,7 @@ def objective(spec: str, **params: Any) -> Objective:
     return made
 
 
-def objectives(specs: str) -> tuple[Objective, ...]:
+def parse_objectives(specs: str) -> tuple[Objective, ...]:
     """The objectives between commas, each once.
 
     Raises:

@@ -10,17 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from exegete.errors import ExegeteError, unknown
-from exegete.objectives.base import Step
-from exegete.objectives.criterion import Erasing
+from exegete.objectives.base import TrainingStep
+from exegete.objectives.criterion import ErasureCriterion
 
 Form = Literal["margin", "mae", "kl", "reverse_kl"]
 
 
 @dataclass(frozen=True)
-class Sufficiency(Erasing):
+class SufficiencyLoss(ErasureCriterion):
     """How much less the top alone says than the whole input, mean over examples and bins (IvRA, eq. 11, 16, 17).
 
-    Args: see `Erasing`, and
+    Args: see `ErasureCriterion`, and
         margin: μ of `margin`.
         form: `margin`: μ + max(−μ, CE(top) − CE(x)), 0 exactly where the top alone makes the prediction likelier by a
             factor of e^μ; `mae`: |CE(top) − CE(x)|; `kl`: KL(M(x) ‖ M(top)), the order in which the whole input's
@@ -39,21 +39,21 @@ class Sufficiency(Erasing):
         if self.margin <= 0:
             raise ExegeteError(f"the margin is above 0, got {self.margin}")
 
-    def kept(self, top: Tensor) -> Tensor:
+    def keep_positions(self, top: Tensor) -> Tensor:
         """The top positions [B, L] themselves; all others are taken away."""
         return top
 
-    def apart(self, step: Step, left: Tensor, clean: Tensor) -> Tensor:
+    def compute_losses(self, step: TrainingStep, left: Tensor, clean: Tensor) -> Tensor:
         """The loss [B] of the answer to the top alone against the clean answer, see `form`."""
         if self.form in ("kl", "reverse_kl"):
             pair = (clean, left) if self.form == "kl" else (left, clean)
-            return answers_apart(step, *pair)
-        target, log = self.target(step), step.model.task.log_probability
+            return answer_kl(step, *pair)
+        target, log = self.predicted_target(step), step.model.task.log_probability
         more = log(clean, target) - log(left, target)
         return more.abs() if self.form == "mae" else (self.margin + more).clamp(min=0)
 
 
-def answers_apart(step: Step, one: Tensor, other: Tensor) -> Tensor:
+def answer_kl(step: TrainingStep, one: Tensor, other: Tensor) -> Tensor:
     """[B] KL(P ‖ Q) of two answers, from logits: over classes; of start and end, added up; of labels on or off."""
     task = step.model.task.name
     if task == "regression":

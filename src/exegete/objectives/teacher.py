@@ -17,10 +17,10 @@ from exegete.explainers.gradients.integrated_gradients import IntegratedGradient
 from exegete.models import Batch, ExplainedModel
 
 Aggregation = Literal["l2", "mean"]
-SMALLEST = 1e-8
+MIN_PROBABILITY = 1e-8
 
 
-def usual(explainer: Explainer) -> Aggregation:
+def default_aggregation(explainer: Explainer) -> Aggregation:
     """`l2` for the paper's teachers: integrated gradients of a number of points, input × gradient and DeepLift."""
     paths = type(explainer) is IntegratedGradients and explainer.n_steps != "auto"
     if (paths or type(explainer) in (InputXGradient, DeepLift)) and explainer.signed:
@@ -28,7 +28,7 @@ def usual(explainer: Explainer) -> Aggregation:
     return "mean"
 
 
-def teaching(explainer: Explainer, aggregation: Aggregation) -> Explainer:
+def set_aggregation(explainer: Explainer, aggregation: Aggregation) -> Explainer:
     """The teacher as it is asked; raises ExegeteError for `l2` of a method that has one score a position."""
     if aggregation == "mean":
         return explainer
@@ -37,7 +37,7 @@ def teaching(explainer: Explainer, aggregation: Aggregation) -> Explainer:
     return replace(explainer, aggregate="l2")
 
 
-def importance(
+def compute_importance(
     explainer: Explainer, model: ExplainedModel, batch: Batch, target: Tensor, aggregation: Aggregation
 ) -> Tensor:
     """[B, L] at least 0, without a graph and without dropout; 0 outside content.
@@ -48,14 +48,14 @@ def importance(
     Raises:
         ExegeteError: `l2` of a method that has one score a position.
     """
-    teacher = teaching(explainer, aggregation)
+    teacher = set_aggregation(explainer, aggregation)
     with torch.no_grad(), model.evaluation_mode():
         target = model.resolve_target(batch, target)
         scores = teacher.scores(model.with_output(teacher.output), batch, target).abs()
     return scores.masked_fill(~batch.content, 0.0)
 
 
-def least_important(scores: Tensor, content: Tensor, ratio: float) -> Tensor:
+def select_least_important(scores: Tensor, content: Tensor, ratio: float) -> Tensor:
     """[B, L] bool: the max(1, ⌈ratio · l⌉) lowest of each example's l content positions; equal ones: the first."""
     count = content.sum(1, keepdim=True)
     size = (ratio * count.double() - 1e-9).ceil().clamp(min=1)
@@ -63,9 +63,9 @@ def least_important(scores: Tensor, content: Tensor, ratio: float) -> Tensor:
     return (order.argsort(dim=1) < size) & content
 
 
-def distribution(scores: Tensor, content: Tensor) -> Tensor:
+def to_distribution(scores: Tensor, content: Tensor) -> Tensor:
     """[B, L] Scores of at least 0 as shares of 1 over content, none of them 0; evenly spread where all are 0."""
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).masked_fill(~content, 0.0)
     shares = scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
-    shares = (shares + SMALLEST).masked_fill(~content, 0.0)
-    return shares / shares.sum(1, keepdim=True).clamp(min=SMALLEST)
+    shares = (shares + MIN_PROBABILITY).masked_fill(~content, 0.0)
+    return shares / shares.sum(1, keepdim=True).clamp(min=MIN_PROBABILITY)

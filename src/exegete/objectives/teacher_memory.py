@@ -11,23 +11,23 @@ from torch import Tensor, nn
 
 from exegete.models import Batch
 
-MOST = 1 << 25
+MAX_NUMBERS = 1 << 25
 
 
 class TeacherMemory(nn.Module):
     """Numbers by example and target; part of a checkpoint, so that a resumed run is the unbroken one.
 
     An example is known by its tokens and which text each is of: padding, batch and order do not matter. It holds at
-    most `most` numbers (128 MiB of float32); when it is full, the oldest go. With several processes each keeps
+    most `max_size` numbers (128 MiB of float32); when it is full, the oldest go. With several processes each keeps
     its own, and a checkpoint holds that of the first.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, max_size: int = MAX_NUMBERS) -> None:
         super().__init__()
-        self.most, self.size = most, 0
-        self.kept: dict[int, tuple[int, Tensor]] = {}
+        self.max_size, self.size = max_size, 0
+        self.entries: dict[int, tuple[int, Tensor]] = {}
 
-    def scores(
+    def get_scores(
         self, batch: Batch, target: Tensor, epoch: int, lifetime: int, ask: Callable[[Batch, Tensor], Tensor]
     ) -> Tensor:
         """[B, L] What is known since at most `lifetime` epochs; of the other examples `ask` (their batch, target)."""
@@ -36,10 +36,10 @@ class TeacherMemory(nn.Module):
             return [own[there] for own, there in zip(ask(batch, target).cpu(), batch.content.cpu(), strict=True)]
 
         laid = torch.zeros(batch.content.shape, device=batch.device)
-        laid[batch.content] = torch.cat(self.recalled(batch, target, epoch, lifetime, inside)).to(batch.device)
+        laid[batch.content] = torch.cat(self.get_or_compute(batch, target, epoch, lifetime, inside)).to(batch.device)
         return laid
 
-    def recalled(
+    def get_or_compute(
         self,
         batch: Batch,
         target: Tensor,
@@ -48,28 +48,32 @@ class TeacherMemory(nn.Module):
         ask: Callable[[Batch, Tensor], Sequence[Tensor]],
     ) -> list[Tensor]:
         """B rows of numbers [n], on the CPU in float32; `ask` gives those of its batch that are not known."""
-        names = list(example_names(batch, target))
-        new = [row for row, name in enumerate(names) if name not in self.kept or epoch - self.kept[name][0] >= lifetime]
+        names = list(hash_examples(batch, target))
+        new = [
+            row
+            for row, name in enumerate(names)
+            if name not in self.entries or epoch - self.entries[name][0] >= lifetime
+        ]
         if new:
             rows = torch.tensor(new, device=batch.device)
             part, columns = batch.select(rows).trim_padding()
             counted = target.ndim > 1 and batch.response is None
             for row, found in zip(new, ask(part, target[rows] - columns.start * counted), strict=True):
-                self._keep(names[row], epoch, found.cpu().float())
-        known = [self.kept[name][1] for name in names]
-        while self.size > self.most:
-            oldest = next(iter(self.kept))
-            self.size -= len(self.kept.pop(oldest)[1])
+                self._store(names[row], epoch, found.cpu().float())
+        known = [self.entries[name][1] for name in names]
+        while self.size > self.max_size:
+            oldest = next(iter(self.entries))
+            self.size -= len(self.entries.pop(oldest)[1])
         return known
 
-    def _keep(self, name: int, epoch: int, scores: Tensor) -> None:
-        _, before = self.kept.pop(name, (0, scores[:0]))
-        self.kept[name] = (epoch, scores)
+    def _store(self, name: int, epoch: int, scores: Tensor) -> None:
+        _, before = self.entries.pop(name, (0, scores[:0]))
+        self.entries[name] = (epoch, scores)
         self.size += len(scores) - len(before)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        epochs, scores = zip(*self.kept.values(), strict=True) if self.kept else ((), ())
-        destination[f"{prefix}names"] = torch.tensor(list(self.kept), dtype=torch.int64)
+        epochs, scores = zip(*self.entries.values(), strict=True) if self.entries else ((), ())
+        destination[f"{prefix}names"] = torch.tensor(list(self.entries), dtype=torch.int64)
         destination[f"{prefix}epochs"] = torch.tensor(epochs, dtype=torch.int64)
         destination[f"{prefix}lengths"] = torch.tensor([len(each) for each in scores], dtype=torch.int64)
         destination[f"{prefix}scores"] = torch.cat(scores) if scores else torch.zeros(0)
@@ -79,11 +83,11 @@ class TeacherMemory(nn.Module):
             state_dict[f"{prefix}{name}"].cpu() for name in ("names", "epochs", "lengths", "scores")
         )
         parts = zip(epochs.tolist(), scores.split(lengths.tolist()), strict=True)
-        self.kept = dict(zip(names.tolist(), parts, strict=True))
+        self.entries = dict(zip(names.tolist(), parts, strict=True))
         self.size = len(scores)
 
 
-def example_names(batch: Batch, target: Tensor) -> Iterator[int]:
+def hash_examples(batch: Batch, target: Tensor) -> Iterator[int]:
     """63 bits for each example, by all of its tokens, and a target."""
     known = torch.stack([batch.inputs[name].cpu() for name in ("input_ids", "token_type_ids") if name in batch.inputs])
     for row, (attended, goal) in enumerate(zip(batch.attended.cpu(), target.tolist(), strict=True)):

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from exegete.errors import ExegeteError, unknown
 from exegete.models.state.restore import isolate_random_state
-from exegete.objectives.base import Objective, Step
+from exegete.objectives.base import Objective, TrainingStep
 
 Form = Literal["literal", "smart"]
-SMALLEST = 1e-30
+MIN_NORM = 1e-30
 
 
 @dataclass(frozen=True)
-class VirtualAdversarial(Objective):
+class VirtualAdversarialLoss(Objective):
     """max_δ ℓ(f(E + δ), f(E)), mean over examples (Li et al. 2023, REGEX, eq. 3; Jiang et al. 2020, SMART).
 
     δ starts as N(0, `deviation`²) and climbs `steps` times along g = ∇_δ ℓ(f(E + δ), f(E)), where f(E) is held still.
@@ -66,15 +66,17 @@ class VirtualAdversarial(Objective):
         if low is not None:
             raise ExegeteError(f"{low} is at least 0, got {least[low]}")
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """Divergence between the answers at clean and perturbed embeddings, a scalar: a mean over the batch."""
         embeddings = step.model.embed(step.batch)
-        answer = _answering(step)
+        answer = _make_answer_function(step)
         clean = answer(embeddings)
-        delta = self.perturbation(step, embeddings.detach(), clean.detach(), answer)
+        delta = self.find_perturbation(step, embeddings.detach(), clean.detach(), answer)
         return answer_divergence(step, answer(embeddings + delta), clean).mean()
 
-    def perturbation(self, step: Step, embeddings: Tensor, clean: Tensor, answer: Callable[[Tensor], Tensor]) -> Tensor:
+    def find_perturbation(
+        self, step: TrainingStep, embeddings: Tensor, clean: Tensor, answer: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """δ [B, L, d], without a graph."""
         real = step.batch.attended[..., None]
         noise = torch.randn(
@@ -88,19 +90,19 @@ class VirtualAdversarial(Objective):
             with torch.enable_grad():
                 at = delta.requires_grad_()
                 (slope,) = torch.autograd.grad(answer_divergence(step, answer(embeddings + at), clean).sum(), at)
-            delta = self.moved(delta.detach(), slope) * real
+            delta = self.update_perturbation(delta.detach(), slope) * real
         return delta
 
-    def moved(self, delta: Tensor, slope: Tensor) -> Tensor:
+    def update_perturbation(self, delta: Tensor, slope: Tensor) -> Tensor:
         """δ after one step along the slope; both [B, L, d]."""
         if self.form == "smart":
             aim = delta + self.step_size * slope
-            return aim / (_largest(aim) + self.radius).clamp(min=SMALLEST)
-        aim = delta + self.step_size * slope / _largest(slope).clamp(min=SMALLEST)
+            return aim / (_max_norm(aim) + self.radius).clamp(min=MIN_NORM)
+        aim = delta + self.step_size * slope / _max_norm(slope).clamp(min=MIN_NORM)
         return aim.clamp(-self.radius, self.radius)
 
 
-def answer_divergence(step: Step, one: Tensor, other: Tensor) -> Tensor:
+def answer_divergence(step: TrainingStep, one: Tensor, other: Tensor) -> Tensor:
     """[B] How different two answers (logits) to one batch are; at least 0, 0 for the same answer.
 
     KL(P ‖ Q) + KL(Q ‖ P) = Σ (p − q)(log p − log q): over classes; of start and end, mean of both; of each label being
@@ -118,7 +120,7 @@ def answer_divergence(step: Step, one: Tensor, other: Tensor) -> Tensor:
     return each.mean(-1) if task == "span" else each
 
 
-def _answering(step: Step) -> Callable[[Tensor], Tensor]:
+def _make_answer_function(step: TrainingStep) -> Callable[[Tensor], Tensor]:
     """Logits at input embeddings, with the same dropout in every call."""
     generator = step.generator("virtual adversarial dropout")
     seed = int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device))
@@ -132,7 +134,7 @@ def _answering(step: Step) -> Callable[[Tensor], Tensor]:
     return answer
 
 
-def _largest(values: Tensor) -> Tensor:
+def _max_norm(values: Tensor) -> Tensor:
     """Each position's largest magnitude [B, L, 1]."""
     largest: Tensor = values.abs().amax(-1, keepdim=True)
     return largest

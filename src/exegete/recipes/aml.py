@@ -17,7 +17,7 @@ from exegete.metrics import METRICS, PRESETS
 from exegete.metrics import metric as metric_of
 from exegete.metrics.presets import FLOORED
 from exegete.recipes.base import Recipe
-from exegete.recipes.explained import explained_model
+from exegete.recipes.explained_model import load_explained_model
 from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.starting_model import Source
 from exegete.training.masking.data import stratified
@@ -37,7 +37,7 @@ DEPARTURES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aml(Recipe):
+class AmlRecipe(Recipe):
     """Attributive masking (Barkan et al. 2024): trains G for a fine-tuned F, which stays as it is.
 
     `selection`: the metric that chooses the weights, the epoch and, at inference, the refined map. `weights`: None
@@ -59,9 +59,9 @@ class Aml(Recipe):
         Raises:
             ExegeteError: a model from scratch, or options that are about training the model itself.
         """
-        settled = self.settled(options, model, train)
-        explained = explained_model(self.name, model, settled)
-        shared: dict[str, Any] = {"backbone": self.backbone, "choices": self.choices, "options": settled}
+        resolve_options = self.resolve_options(options, model, train)
+        explained = load_explained_model(self.name, model, resolve_options)
+        shared: dict[str, Any] = {"backbone": self.backbone, "choices": self.choices, "options": resolve_options}
         weights = self.weights
         if weights is None:
             beside = folder.with_name(f"{folder.name}-{SEARCH}")
@@ -108,10 +108,10 @@ def aml(
     if storage is not None and trials is None:
         raise ExegeteError("storage is for the search of the weights: say how many trials, for instance --trials 30")
     weights = replace(forms, **known) if trials is None or len(known) == len(given) else None
-    return Aml(
+    return AmlRecipe(
         name="aml",
         paper="Barkan et al. 2024",
-        selection=judged_by(metric),
+        selection=add_paper_rounding(metric),
         weights=weights,
         forms=forms,
         search=WeightSearch(trials=trials or TRIALS, storage=storage, weights=forms, fixed=known),
@@ -123,7 +123,7 @@ def aml(
     )
 
 
-def judged_by(spec: str) -> str:
+def add_paper_rounding(spec: str) -> str:
     """The metric's spec, with the paper's rounding and divisor where a bare id says nothing of them."""
     if "?" not in spec and spec in METRICS:
         params = PRESETS["aml"].get(spec, FLOORED.get(spec, {}))

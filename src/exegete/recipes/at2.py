@@ -17,7 +17,7 @@ from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.models.perturbation.run import RemovalMethod
 from exegete.recipes.base import Recipe
-from exegete.recipes.explained import explained_model
+from exegete.recipes.explained_model import load_explained_model
 from exegete.training import RunOptions, TrainResult
 from exegete.training.ablation_effects import Fit, train_source_attention
 from exegete.training.loop.starting_model import Source
@@ -36,13 +36,13 @@ PROBED = "Products of hidden states take the place of attention."
 
 
 @dataclass(frozen=True, kw_only=True)
-class At2(Recipe):
+class At2Recipe(Recipe):
     """Fits `attention_to_source` (Cohen-Wang et al. 2025) or a probe to a model, which stays as it is."""
 
     ablated: ContextCite
     learner: Learner = "attention_to_source"
     task: Literal["generation"] | None = None
-    by_trainer: ClassVar[bool] = False
+    uses_trainer_defaults: ClassVar[bool] = False
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Measures ablations and fits coefficients; see `train_source_attention`.
@@ -58,7 +58,7 @@ class At2(Recipe):
         if options.early_stopping_patience:
             raise ExegeteError("at2 fits in so many steps as it is told: early stopping does not apply")
         fit = Fit(given["max_steps"], given["learning_rate"], given["per_device_train_batch_size"])
-        explained = explained_model(self.name, model, options, self.task)
+        explained = load_explained_model(self.name, model, options, self.task)
         learner = LEARNERS[self.learner].for_model(explained)
         return train_source_attention(explained, train, dev, folder, self.ablated, fit, options, learner)
 
@@ -85,9 +85,9 @@ def at2(
     """
     if learner not in LEARNERS:
         raise unknown("learner", learner, LEARNERS)
-    return At2(
+    return At2Recipe(
         name="at2",
-        answers=True,
+        trains_language_models=True,
         paper="Cohen-Wang et al. 2025",
         arguments={"max_steps": 1000, "learning_rate": 1e-3, "per_device_train_batch_size": 512},
         departures=DEPARTURES if learner == "attention_to_source" else (*DEPARTURES, PROBED),

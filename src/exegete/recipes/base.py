@@ -30,9 +30,9 @@ class Recipe:
     `threshold`: of early stopping; `max_length`: tokens a text may have (None: what the model takes); `head_rate`: the
     head's learning rate as a multiple of the encoder's, for a pretrained one; `head_dropout`: before the output (None:
     the model's own); `head_activation`: of a head that would have its encoder's; `departures`: what is done in another
-    way than in the paper, a sentence each; `answers`: whether it also trains what language models say; `by_trainer`:
-    whether the Trainer's own defaults count. Where the data has no classes, a figure of classes chooses nothing: the
-    task's usual one does.
+    way than in the paper, a sentence each; `trains_language_models`: whether it also trains what language models say;
+    `uses_trainer_defaults`: whether the Trainer's own defaults count.
+    Where the data has no classes, a figure of classes chooses nothing: the task's usual one does.
     """
 
     name: str
@@ -47,9 +47,9 @@ class Recipe:
     head_rate: float = 1.0
     head_dropout: float | None = None
     head_activation: str | None = None
-    answers: bool = False
+    trains_language_models: bool = False
     departures: tuple[str, ...] = ()
-    by_trainer: ClassVar[bool] = True
+    uses_trainer_defaults: ClassVar[bool] = True
 
     def train(
         self,
@@ -69,7 +69,7 @@ class Recipe:
             ExegeteError: there is no rationale in the data of a method that needs some, or there are responses where
                 none are trained; else as `fine_tune`.
         """
-        if are_exchanges(train) and not self.answers:
+        if are_exchanges(train) and not self.trains_language_models:
             raise ExegeteError(f"{self.name} trains no language model: give data with labels, or train baseline")
         if any(objective.needs_rationale for objective in self.objectives):
             for name, data in (("train", train), ("dev", dev)):
@@ -86,12 +86,12 @@ class Recipe:
             train,
             dev,
             folder,
-            objectives=lambda start: self.terms(start, train, options.seed),
+            objectives=lambda start: self.build_objectives(start, train, options.seed),
             trainer=self.trainer,
-            options=self.settled(options, model, train),
+            options=self.resolve_options(options, model, train),
         )
 
-    def settled(self, options: RunOptions, model: Source, train: Dataset) -> RunOptions:
+    def resolve_options(self, options: RunOptions, model: Source, train: Dataset) -> RunOptions:
         """The options with the recipe's own values where nothing else was asked for."""
         new, own = self.from_scratch if is_new(model) else {}, dict(self.arguments)
         if label_names(train) is None and own.get("metric_for_best_model") in HIGHER_IS_BETTER["classification"]:
@@ -106,12 +106,12 @@ class Recipe:
             head_activation=self.head_activation,
         )
 
-    def terms(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
+    def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
         """The terms of one run's loss, for the model that it starts from; nothing in them is shared with other runs."""
         return deepcopy(self.objectives)
 
 
-Factory: TypeAlias = Callable[..., Recipe]
+RecipeFactory: TypeAlias = Callable[..., Recipe]
 """Makes a recipe of its parameters; registries hold these."""
 
 

@@ -21,10 +21,10 @@ def baseline() -> Recipe:
     Example: exegete train baseline --model bert-base-uncased --data sst:data/sst --epochs 2 --max-length 64
     --output-dir runs/sst
     """
-    return Recipe(name="baseline", paper="", answers=True)
+    return Recipe(name="baseline", paper="", trains_language_models=True)
 
 
-def trained_beside(
+def train_companion(
     folder: Path, role: str, model: Source, train: Dataset, dev: Dataset, options: RunOptions
 ) -> ExplainedModel:
     """A baseline from the same start, in a folder beside a recipe's own whose name ends with its role.

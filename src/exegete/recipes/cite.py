@@ -19,18 +19,18 @@ from exegete.models import ExplainedModel
 from exegete.models.perturbation.run import RemovalMethod
 from exegete.objectives import AblationFidelity, CrossEntropy, KlToOriginal, Objective
 from exegete.recipes.base import Recipe
-from exegete.recipes.lora import Lora
+from exegete.recipes.lora import LoraRecipe
 from exegete.training import RunOptions, TrainResult
 from exegete.training.citations import CHOSEN_ON, coverage, measured, promise, threshold
 from exegete.training.loop.exchanges import are_exchanges
 from exegete.training.loop.lora import with_lora
 from exegete.training.loop.starting_model import Source
 
-LEARNED = AttentionToSource.card.name
+LEARNED_METHOD = AttentionToSource.card.name
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cite(Lora):
+class CiteRecipe(LoraRecipe):
     """The task's loss, λ times the disagreement of citations and ablations, and how far answers went from the original.
 
     `rank` 0: all weights are trained.
@@ -42,8 +42,8 @@ class Cite(Lora):
     alpha: float
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
-        """Trains, with adapters as `Lora`; then chooses how sparse citations are, and calibrates what they promise."""
-        run = super().run if self.rank else super(Lora, self).run
+        """Train the model, then choose the sparsity of citations and calibrate their lower bounds."""
+        run = super().run if self.rank else super(LoraRecipe, self).run
         result = run(model, train, dev, folder, options)
         if result.finished and not (result.reused and (folder / TrainedCitation.card.name).is_dir()):
             self._calibrate(result, train, dev)
@@ -51,7 +51,7 @@ class Cite(Lora):
 
     def _calibrate(self, result: TrainResult, train: Dataset, dev: Dataset) -> None:
         model, how = result.model, self.fidelity.perturbation
-        method = explainer(f"{LEARNED}:{result.folder}" if self.citation == LEARNED else self.citation)
+        method = explainer(f"{LEARNED_METHOD}:{result.folder}" if self.citation == LEARNED_METHOD else self.citation)
         method = method.to(model.device) if isinstance(method, nn.Module) else method
         unit = self._unit(train) or default_granularity(model.encode([train[0]]))
         found = TrainedCitation(
@@ -67,11 +67,11 @@ class Cite(Lora):
     def _unit(self, data: Dataset) -> Granularity | None:
         return self.fidelity.granularity or ("source" if "sources" in data.column_names else None)
 
-    def terms(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
+    def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
         """Made for the model that training starts from."""
         if self.rank:
             with_lora(model, self.rank, 2 * self.rank)
-        learned = self.citation == LEARNED
+        learned = self.citation == LEARNED_METHOD
         made: Explainer = AttentionToSource.for_model(model) if learned else explainer(self.citation)
         fidelity = replace(self.fidelity, explainer=made, granularity=self._unit(train))
         return [CrossEntropy(), fidelity, *([KlToOriginal(self.drift)] if self.drift else [])]
@@ -102,10 +102,10 @@ def cite(
 
     Example: exegete train cite --model runs/answering/model --data generated?task=retrieval --output-dir runs/cite
     """
-    return Cite(
+    return CiteRecipe(
         name="cite",
         paper="",
-        answers=True,
+        trains_language_models=True,
         arguments={"learning_rate": 3e-4, "per_device_train_batch_size": 16, "metric_for_best_model": "loss"},
         citation=citation,
         fidelity=AblationFidelity(
@@ -115,7 +115,7 @@ def cite(
             granularity=granularity,
             perturbation=perturbation,
             lifetime=lifetime,
-            every=every,
+            interval=every,
         ),
         drift=drift_weight,
         alpha=alpha,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from exegete.objectives import objectives as made
+from exegete.objectives import parse_objectives
 from exegete.recipes.base import Recipe
 
 
@@ -22,4 +22,4 @@ def custom(
     Example: exegete train custom --objectives "cross_entropy,attribution_entropy?weight=0.1" --model bert-base-uncased
     --data sst:data/sst --output-dir runs/concise
     """
-    return Recipe(name="custom", paper="", objectives=made(objectives), answers=True)
+    return Recipe(name="custom", paper="", objectives=parse_objectives(objectives), trains_language_models=True)

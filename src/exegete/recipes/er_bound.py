@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from exegete.recipes.base import Recipe
-from exegete.recipes.guidance import DEPARTURES, FACTS, arguments, explanation_loss
+from exegete.recipes.guidance import DEPARTURES, SHARED_FIELDS, arguments, make_explanation_loss
 
 
 def er_bound(
@@ -20,10 +20,10 @@ def er_bound(
 
     Example: exegete train er_bound --guide alti --model bert-base-uncased --data sst:data/sst --output-dir runs/bound
     """
-    loss, _ = explanation_loss(guide, 1.0)
+    loss, _ = make_explanation_loss(guide, 1.0)
     return Recipe(
         name="er_bound",
-        **FACTS,
+        **SHARED_FIELDS,
         objectives=(loss,),
         arguments=arguments(3e-5, 25),
         patience=10 if loss.explainer.name == "input_x_gradient" else 5,

@@ -8,7 +8,7 @@ from exegete.errors import ExegeteError
 from exegete.objectives import CrossEntropy
 from exegete.recipes.base import Recipe
 from exegete.recipes.guidance import DEPARTURES as SHARED
-from exegete.recipes.guidance import FACTS, arguments, explanation_loss
+from exegete.recipes.guidance import SHARED_FIELDS, arguments, make_explanation_loss
 from exegete.training import Constrained, ConstrainedTrainer
 
 DEPARTURES = (*SHARED, "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.")
@@ -35,7 +35,7 @@ def er_constrained(
     Example: exegete train er_constrained --guide attention_last --bound 0.03 --model bert-base-uncased
     --data sst:data/sst --output-dir runs/er
     """
-    loss, values = explanation_loss(guide, 1.0)
+    loss, values = make_explanation_loss(guide, 1.0)
     limit = values.train_bound if bound is None else bound
     if limit is None:
         raise ExegeteError(f"the paper has no bound for {loss.explainer.name}: give one, or find it first")
@@ -48,7 +48,7 @@ def er_constrained(
     )
     return Recipe(
         name="er_constrained",
-        **FACTS,
+        **SHARED_FIELDS,
         objectives=(CrossEntropy(), constrained),
         trainer=ConstrainedTrainer,
         arguments=arguments(values.constrained_rate, 25, metric_for_best_model="feasible_cross_entropy"),

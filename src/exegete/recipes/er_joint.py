@@ -6,7 +6,7 @@ from typing import Annotated
 
 from exegete.objectives import CrossEntropy
 from exegete.recipes.base import Recipe
-from exegete.recipes.guidance import DEPARTURES, FACTS, arguments, explanation_loss
+from exegete.recipes.guidance import DEPARTURES, SHARED_FIELDS, arguments, make_explanation_loss
 
 
 def er_joint(
@@ -25,10 +25,10 @@ def er_joint(
     Example: exegete train er_joint --guide attention_last --weight 10 --model bert-base-uncased --data sst:data/sst
     --output-dir runs/er
     """
-    loss, values = explanation_loss(guide, weight)
+    loss, values = make_explanation_loss(guide, weight)
     return Recipe(
         name="er_joint",
-        **FACTS,
+        **SHARED_FIELDS,
         objectives=(CrossEntropy(), loss),
         arguments=arguments(values.joint_rate, values.joint_epochs, eval_on_start=True),
         patience=5,

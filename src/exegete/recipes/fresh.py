@@ -16,7 +16,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, attribute, explainer
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
-from exegete.recipes.baseline import trained_beside
+from exegete.recipes.baseline import train_companion
 from exegete.reports.attributions import Attribution
 from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.starting_model import Source
@@ -26,7 +26,7 @@ DEPARTURES = ("No tagger is trained on the extracted rationales.", "Words are se
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fresh(Recipe):
+class FreshRecipe(Recipe):
     """Select, then predict (Jain et al. 2020).
 
     `explainer` ranks the words of every text by what the support model bases its prediction on; the best `ratio` of
@@ -43,9 +43,10 @@ class Fresh(Recipe):
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
         """Trains the predictor on rationales; its dev figures are on rationales too."""
-        support = self.support or trained_beside(folder, "support", model, train, dev, options)
+        support = self.support or train_companion(folder, "support", model, train, dev, options)
         cut = [
-            rationales(support, data, self.explainer, self.ratio, self.contiguous, self.rest) for data in (train, dev)
+            extract_rationales(support, data, self.explainer, self.ratio, self.contiguous, self.rest)
+            for data in (train, dev)
         ]
         return super().run(model, cut[0], cut[1], folder, options)
 
@@ -67,7 +68,7 @@ def fresh(
     Example: exegete train fresh --explainer attention_last --ratio 0.2 --contiguous --model bert-base-uncased
     --data sst:data/sst --output-dir runs/fresh
     """
-    return Fresh(
+    return FreshRecipe(
         name="fresh",
         paper="Jain et al. 2020",
         explainer=explainer(explainer_id),
@@ -85,7 +86,7 @@ def fresh(
     )
 
 
-def rationales(
+def extract_rationales(
     model: ExplainedModel,
     data: Dataset,
     method: str | Explainer = "attention_last",
@@ -113,15 +114,15 @@ def rationales(
     if "text" not in data.column_names:
         raise ExegeteError("only texts can be cut down to rationales: the data has no column 'text'")
     kept = data.select_columns([name for name in COLUMNS if name in data.column_names])
-    texts = [_cut(item, ratio, contiguous, rest) for item in attribute(model, list(kept), method, **options)]
+    texts = [_select_texts(item, ratio, contiguous, rest) for item in attribute(model, list(kept), method, **options)]
     for side, name in enumerate(name for name in ("text", "text_pair") if name in kept.column_names):
         column = [pair[side] for pair in texts]
         kept = kept.remove_columns(name).add_column(name, column, feature=data.features[name])
     return kept
 
 
-def _cut(item: Attribution, ratio: float, contiguous: bool, rest: bool) -> list[str]:
-    chosen = choose(item.word_scores, ratio, contiguous)
+def _select_texts(item: Attribution, ratio: float, contiguous: bool, rest: bool) -> list[str]:
+    chosen = select_words(item.word_scores, ratio, contiguous)
     if rest:
         gone = set(chosen)
         chosen = [index for index in range(len(item.words)) if index not in gone] or [int(item.word_scores.argmin())]
@@ -131,7 +132,7 @@ def _cut(item: Attribution, ratio: float, contiguous: bool, rest: bool) -> list[
     return [" ".join(words) for words in sides]
 
 
-def choose(scores: ArrayLike, ratio: float, contiguous: bool = False) -> Sequence[int]:
+def select_words(scores: ArrayLike, ratio: float, contiguous: bool = False) -> Sequence[int]:
     """Indices, rising, of the ⌈ratio · n⌉ highest scores, or of the stretch of that length with the highest sum.
 
     Equal scores and sums: the first in the text.

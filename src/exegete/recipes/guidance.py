@@ -19,7 +19,7 @@ ARGUMENTS: Mapping[str, Any] = {
     "logging_strategy": "epoch",
     "metric_for_best_model": "loss",
 }
-FACTS: Mapping[str, Any] = {
+SHARED_FIELDS: Mapping[str, Any] = {
     "paper": "Ferreira et al. 2024",
     "max_length": 1024,
     "head_dropout": 0.0,
@@ -35,7 +35,7 @@ DEPARTURES = (
 )
 
 
-class Values(NamedTuple):
+class GuideValues(NamedTuple):
     """The paper's choices for a guide: learning rates, epochs and bounds (None: it has none)."""
 
     joint_rate: float
@@ -46,15 +46,15 @@ class Values(NamedTuple):
     dev_bound: float | None
 
 
-USUAL = Values(3e-5, 25, 3e-5, 1e-1, None, None)
-VALUES = {
-    "attention_last": Values(2e-5, 25, 2e-5, 5e-2, 0.035, 0.031),
-    "attention_rollout": Values(3e-5, 15, 3e-5, 1e-1, 0.030, 0.031),
-    "input_x_gradient": Values(2e-5, 25, 2e-5, 1e-1, 0.35, 0.35),
+DEFAULT_VALUES = GuideValues(3e-5, 25, 3e-5, 1e-1, None, None)
+GUIDE_VALUES = {
+    "attention_last": GuideValues(2e-5, 25, 2e-5, 5e-2, 0.035, 0.031),
+    "attention_rollout": GuideValues(3e-5, 15, 3e-5, 1e-1, 0.030, 0.031),
+    "input_x_gradient": GuideValues(2e-5, 25, 2e-5, 1e-1, 0.35, 0.35),
 }
 
 
-def guided(guide: str | Explainer) -> Explainer:
+def make_guide(guide: str | Explainer) -> Explainer:
     """The method that guides: any differentiable method's id, or `attention`, `rollout` or `ixg` for three of them."""
     if not isinstance(guide, str):
         return guide
@@ -62,10 +62,10 @@ def guided(guide: str | Explainer) -> Explainer:
     return explainer(f"{ALIASES.get(name, name)}{mark}{query}")
 
 
-def explanation_loss(guide: str | Explainer, weight: float) -> tuple[ExplanationLoss, Values]:
+def make_explanation_loss(guide: str | Explainer, weight: float) -> tuple[ExplanationLoss, GuideValues]:
     """The loss of a guide, and the paper's values for it."""
-    method = guided(guide)
-    return ExplanationLoss(method, weight=weight), VALUES.get(method.name, USUAL)
+    method = make_guide(guide)
+    return ExplanationLoss(method, weight=weight), GUIDE_VALUES.get(method.name, DEFAULT_VALUES)
 
 
 def arguments(rate: float, epochs: int, **more: Any) -> dict[str, Any]:

@@ -15,14 +15,14 @@ from exegete.explainers.learned.interpretable_attention import InterpretableAtte
 from exegete.explainers.learned.learned_attention import Norm
 from exegete.models import ExplainedModel
 from exegete.objectives import (
-    ClusteringConsistency,
-    Comprehensiveness,
-    Consistency,
+    ClusteringConsistencyLoss,
+    ComprehensivenessLoss,
+    ConsistencyLoss,
     Criterion,
     CrossEntropy,
     Objective,
-    RankConsistency,
-    Sufficiency,
+    RankConsistencyLoss,
+    SufficiencyLoss,
 )
 from exegete.objectives.consistency import Distance
 from exegete.objectives.criterion import TEMPERATURE
@@ -36,30 +36,30 @@ from exegete.training.loop.starting_model import Source, starting_model
 CALIBRATION_ROWS = 64
 
 
-class Values(NamedTuple):
+class CriterionValues(NamedTuple):
     """The paper's best learning rate and its factor every two epochs (Table 7)."""
 
     rate: float
     gamma: float
 
 
-VALUES: Mapping[str, Values] = {
-    "simulatability": Values(3e-5, 0.75),
-    "comprehensiveness": Values(3e-4, 0.5),
-    "sufficiency": Values(3e-4, 0.5),
-    "consistency": Values(1e-4, 0.25),
-    "rank_consistency": Values(1e-4, 0.25),
-    "clustering_consistency": Values(1e-4, 0.25),
+CRITERION_VALUES: Mapping[str, CriterionValues] = {
+    "simulatability": CriterionValues(3e-5, 0.75),
+    "comprehensiveness": CriterionValues(3e-4, 0.5),
+    "sufficiency": CriterionValues(3e-4, 0.5),
+    "consistency": CriterionValues(1e-4, 0.25),
+    "rank_consistency": CriterionValues(1e-4, 0.25),
+    "clustering_consistency": CriterionValues(1e-4, 0.25),
 }
-KINDS: Mapping[str, type[Criterion]] = {
+CRITERIA: Mapping[str, type[Criterion]] = {
     kind.name: kind
     for kind in (
         Simulatability,
-        Comprehensiveness,
-        Sufficiency,
-        Consistency,
-        RankConsistency,
-        ClusteringConsistency,
+        ComprehensivenessLoss,
+        SufficiencyLoss,
+        ConsistencyLoss,
+        RankConsistencyLoss,
+        ClusteringConsistencyLoss,
     )
 }
 DEPARTURES = (
@@ -80,7 +80,7 @@ DEPARTURES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ivra(Recipe):
+class IvraRecipe(Recipe):
     """IvRA: criteria on one interpretable attention, made for the model when training starts.
 
     `criteria`: which and with what parameters; `attention`: parameters of `InterpretableAttention`; `lr_multiplier`:
@@ -109,7 +109,7 @@ class Ivra(Recipe):
         with adapters_inside(model if isinstance(model, nn.Module) else None):
             return super().run(model, train, dev, folder, options)
 
-    def terms(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
+    def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
         """Cross-entropy, where the model is trained, and the criteria, all on one explainer.
 
         Raises:
@@ -125,7 +125,7 @@ class Ivra(Recipe):
             with_lora(model)
         own: dict[str, dict[str, Any]] = {Simulatability.name: {"student": student}}
         made = [
-            KINDS[name](explainer, lr_multiplier=self.lr_multiplier, **params, **own.get(name, {}))
+            CRITERIA[name](explainer, lr_multiplier=self.lr_multiplier, **params, **own.get(name, {}))
             for name, params in self.criteria.items()
         ]
         return (*self.objectives, *made) if self.train_model else made
@@ -202,8 +202,8 @@ def ivra(
     Example: exegete train ivra --criteria comprehensiveness,consistency --model runs/baseline --data sst:data/sst
     --output-dir runs/ivra
     """
-    chosen = _chosen(criteria)
-    slowest = min((VALUES[name] for name in chosen), key=lambda values: values.rate)
+    chosen = _parse_criteria(criteria)
+    slowest = min((CRITERION_VALUES[name] for name in chosen), key=lambda values: values.rate)
     given: dict[str, dict[str, Any]] = {
         "comprehensiveness": {"margin": comprehensiveness_margin, "temperature": temperature},
         "sufficiency": {"margin": sufficiency_margin, "form": sufficiency_form, "temperature": temperature},
@@ -214,7 +214,7 @@ def ivra(
         raise ExegeteError("simulatability needs a student: give the pretrained model it starts from as --student")
     if lora and not train_model:
         raise ExegeteError("adapters are a way of training the model: leave lora out, or train_model on")
-    return Ivra(
+    return IvraRecipe(
         name="ivra",
         paper="Xie et al. 2024",
         objectives=(CrossEntropy(),),
@@ -246,12 +246,12 @@ def ivra(
     )
 
 
-def _chosen(criteria: str) -> list[str]:
+def _parse_criteria(criteria: str) -> list[str]:
     """The criteria of a list with commas, each once, in the registry's order."""
     names = [name.strip() for name in criteria.split(",") if name.strip()]
     if not names:
-        raise ExegeteError(f"expected at least one criterion. Valid choices: {', '.join(KINDS)}")
+        raise ExegeteError(f"expected at least one criterion. Valid choices: {', '.join(CRITERIA)}")
     for name in names:
-        if name not in KINDS:
-            raise unknown("criterion", name, KINDS)
-    return [name for name in KINDS if name in names]
+        if name not in CRITERIA:
+            raise unknown("criterion", name, CRITERIA)
+    return [name for name in CRITERIA if name in names]

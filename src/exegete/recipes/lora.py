@@ -20,7 +20,7 @@ from exegete.training.loop.starting_model import Source, is_new
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lora(Recipe):
+class LoraRecipe(Recipe):
     """Adapters of a `rank` and the head learn, the model's own weights are held."""
 
     rank: int = 8
@@ -36,10 +36,10 @@ class Lora(Recipe):
         with adapters_inside(model if isinstance(model, nn.Module) else None):
             return super().run(model, train, dev, folder, options)
 
-    def terms(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
+    def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
         """Cross-entropy, of a model that has adapters from here on."""
         with_lora(model, self.rank, 2 * self.rank)
-        return super().terms(model, train, seed)
+        return super().build_objectives(model, train, seed)
 
 
 def lora(rank: Annotated[int, "Of each matrix, their scale is 2."] = 8) -> Recipe:
@@ -49,4 +49,4 @@ def lora(rank: Annotated[int, "Of each matrix, their scale is 2."] = 8) -> Recip
 
     Example: exegete train lora --model openai-community/gpt2 --data sst:data/sst --epochs 2 --output-dir runs/adapter
     """
-    return Lora(name="lora", paper="Hu et al. 2022", rank=rank, answers=True)
+    return LoraRecipe(name="lora", paper="Hu et al. 2022", rank=rank, trains_language_models=True)

@@ -15,7 +15,7 @@ from exegete.training.loop.starting_model import Source
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomLabels(Recipe):
+class RandomLabelsRecipe(Recipe):
     """Ordinary fine-tuning after the training data's labels were shuffled by the seed; dev keeps its own."""
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
@@ -36,4 +36,4 @@ def random_labels() -> Recipe:
     Example: exegete train random_labels --model bert-base-uncased --data sst:data/sst --epochs 5
     --output-dir runs/random-labels
     """
-    return RandomLabels(name="random_labels", paper="Adebayo et al. 2018")
+    return RandomLabelsRecipe(name="random_labels", paper="Adebayo et al. 2018")

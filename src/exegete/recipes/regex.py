@@ -6,7 +6,7 @@ from typing import Annotated
 
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, explainer
-from exegete.objectives import CrossEntropy, ExplanationGuided, GradientPenalty, Objective, VirtualAdversarial
+from exegete.objectives import CrossEntropy, ExplanationGuidedLoss, GradientPenalty, Objective, VirtualAdversarialLoss
 from exegete.objectives.teacher import Aggregation
 from exegete.objectives.virtual_adversarial import Form
 from exegete.recipes.base import Recipe
@@ -57,9 +57,9 @@ def regex(
     """
     terms: tuple[Objective, ...] = (
         GradientPenalty(gradient_weight, share),
-        VirtualAdversarial(adversarial_weight, form, ascent_steps, step_size, radius, noise, share),
-        ExplanationGuided(
-            taught(teacher, points), mask_ratio, guidance_weight, aggregation, share=share, lifetime=lifetime
+        VirtualAdversarialLoss(adversarial_weight, form, ascent_steps, step_size, radius, noise, share),
+        ExplanationGuidedLoss(
+            make_teacher(teacher, points), mask_ratio, guidance_weight, aggregation, share=share, lifetime=lifetime
         ),
     )
     negative = next((term.name for term in terms if term.weight < 0), None)
@@ -86,7 +86,7 @@ def regex(
     )
 
 
-def taught(teacher: str | Explainer, points: int) -> Explainer:
+def make_teacher(teacher: str | Explainer, points: int) -> Explainer:
     """The teacher; integrated gradients start at zero embeddings and have so many points, unless its id says more."""
     if not isinstance(teacher, str) or teacher.partition("?")[0] != INTEGRATED:
         return explainer(teacher)

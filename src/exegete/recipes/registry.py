@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from exegete.data.registry import Registry
 
 if TYPE_CHECKING:
-    from exegete.recipes.base import Factory
+    from exegete.recipes.base import RecipeFactory
 
-RECIPES: Registry[Factory] = Registry(
+RECIPES: Registry[RecipeFactory] = Registry(
     "recipe",
     "exegete.recipes",
     {

@@ -9,7 +9,7 @@ from exegete.explainers import explainer
 from exegete.models import load
 from exegete.recipes.base import Recipe
 from exegete.recipes.baseline import baseline
-from exegete.recipes.fresh import Fresh
+from exegete.recipes.fresh import FreshRecipe
 
 
 def roar(
@@ -26,7 +26,7 @@ def roar(
     Example: exegete train roar --explainer occlusion --ratio 0.5 --support runs/baseline --model bert-base-uncased
     --data sst:data/sst --output-dir runs/roar
     """
-    return Fresh(
+    return FreshRecipe(
         **vars(replace(baseline(), name="roar", paper="Hooker et al. 2019")),
         explainer=explainer(explainer_id),
         ratio=ratio,

@@ -17,14 +17,14 @@ from exegete.explainers.learned.base import CONFIG
 from exegete.explainers.learned.parameterised_attention import Normaliser
 from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
-from exegete.recipes.baseline import trained_beside
+from exegete.recipes.baseline import train_companion
 from exegete.training import RunOptions, TrainResult
 from exegete.training.bilevel.scaffold import Own
 from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
 from exegete.training.bilevel.students import Teaching
 from exegete.training.loop.starting_model import Source
 
-STUDENTS: dict[str, Any] = {
+STUDENT_ARGUMENTS: dict[str, Any] = {
     "optim": "sgd",
     "learning_rate": 5e-3,
     "lr_scheduler_type": "constant",
@@ -46,7 +46,7 @@ DEPARTURES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Smat(Recipe):
+class SmatRecipe(Recipe):
     """A student learns to foretell a teacher (Fernandes et al. 2022); labels of the data are for figures only.
 
     `teacher`: without one, a baseline is trained first, in a folder beside the output folder, on the same data from the
@@ -67,15 +67,15 @@ class Smat(Recipe):
         Raises:
             ExegeteError: as `Teaching.student`; a teacher whose training was stopped.
         """
-        settled = self.settled(options, model, train)
+        resolve_options = self.resolve_options(options, model, train)
         teacher = self.teacher
         if teacher is None:
-            students = {*STUDENTS, "greater_is_better"}
+            students = {*STUDENT_ARGUMENTS, "greater_is_better"}
             own = {name: value for name, value in options.arguments.items() if name not in students}
-            asked = replace(options, arguments=own, early_stopping_patience=None, max_length=settled.max_length)
-            teacher = trained_beside(folder, "teacher", model, train, dev, asked)
+            asked = replace(options, arguments=own, early_stopping_patience=None, max_length=resolve_options.max_length)
+            teacher = train_companion(folder, "teacher", model, train, dev, asked)
         rows = train if self.size is None else train.select(range(min(self.size, len(train))))
-        return self.teaching(teacher).student(model, rows, dev, folder, settled)
+        return self.teaching(teacher).student(model, rows, dev, folder, resolve_options)
 
 
 def smat(
@@ -115,14 +115,14 @@ def smat(
     """
     if meta_interval < 1:
         raise ExegeteError(f"the student steps at least once for each step of the explainer, got {meta_interval}")
-    return Smat(
+    return SmatRecipe(
         name="smat",
         paper="Fernandes et al. 2022",
         trainer=ScaffoldTrainer,
         teacher=None if teacher is None else load(teacher),
         teaching=partial(
             Teaching,
-            explainer=_called(teacher, explainer_id),
+            explainer=_resolve_explainer(teacher, explainer_id),
             weight=weight,
             normaliser=normaliser,
             own=student_explainer,
@@ -132,7 +132,7 @@ def smat(
             retrain=retrain_student,
         ),
         size=student_size,
-        arguments=STUDENTS,
+        arguments=STUDENT_ARGUMENTS,
         from_scratch={},
         patience=10,
         max_length=256,
@@ -140,7 +140,7 @@ def smat(
     )
 
 
-def _called(teacher: str | None, name: str) -> str:
+def _resolve_explainer(teacher: str | None, name: str) -> str:
     """The spec of what teaches: a learned method without a folder is beside the teacher, a folder has its explainer."""
     saved = Path(name) / CONFIG
     if saved.is_file():

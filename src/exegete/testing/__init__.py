@@ -3,9 +3,9 @@
 from exegete.testing.explainers import ExplainerContract
 from exegete.testing.families import FamilyContract
 from exegete.testing.metrics import MetricContract
-from exegete.testing.models import random_model, texts
+from exegete.testing.models import make_examples, random_model
+from exegete.testing.no_side_effects import NoSideEffectsContract
 from exegete.testing.objectives import ObjectiveContract
-from exegete.testing.preserving import PreservingContract
 from exegete.testing.readers import ReaderContract
 from exegete.testing.recipes import RecipeContract
 
@@ -13,10 +13,10 @@ __all__ = [
     "ExplainerContract",
     "FamilyContract",
     "MetricContract",
+    "NoSideEffectsContract",
     "ObjectiveContract",
-    "PreservingContract",
     "ReaderContract",
     "RecipeContract",
+    "make_examples",
     "random_model",
-    "texts",
 ]

@@ -8,11 +8,11 @@ import torch
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer
 from exegete.models import ExplainedModel
-from exegete.testing.models import alone, random_speaker, texts
-from exegete.testing.preserving import PreservingContract
+from exegete.testing.models import make_examples, random_language_model, select_example
+from exegete.testing.no_side_effects import NoSideEffectsContract
 
 
-class ExplainerContract(PreservingContract):
+class ExplainerContract(NoSideEffectsContract):
     """Contract tests of an attribution method, on a small classifier and on what two language models say.
 
     A method that does not apply to a model raises an ExegeteError that says so: the contract takes that as an answer.
@@ -35,7 +35,7 @@ class ExplainerContract(PreservingContract):
 
     def test_scores_are_finite_and_zero_outside_content(self, explainer: Explainer, model: ExplainedModel) -> None:
         """One finite score a position; padding and special tokens have none."""
-        batch = model.encode(texts())
+        batch = model.encode(make_examples())
         scores = explainer.attribute(model, batch).detach()
         assert scores.shape == batch.content.shape
         assert scores.isfinite().all()
@@ -46,10 +46,10 @@ class ExplainerContract(PreservingContract):
         self, explainer: Explainer, model: ExplainedModel
     ) -> None:
         """Padding and neighbours change nothing."""
-        batch = model.encode(texts())
+        batch = model.encode(make_examples())
         together = explainer.attribute(model, batch).detach()
         for row in range(len(batch)):
-            single = alone(batch, row)
+            single = select_example(batch, row)
             scores = explainer.attribute(model, single).detach()[0]
             torch.testing.assert_close(together[row, : single.length], scores, rtol=1e-5, atol=self.tolerance)
 
@@ -57,7 +57,7 @@ class ExplainerContract(PreservingContract):
         self, explainer: Explainer, model: ExplainedModel
     ) -> None:
         """A differentiable method's scores have a gradient at some weight; under no_grad nothing has."""
-        batch = model.encode(texts(2))
+        batch = model.encode(make_examples(2))
         target = torch.tensor([0, 1])
         with torch.no_grad():
             assert not explainer.attribute(model, batch, target).requires_grad
@@ -69,7 +69,7 @@ class ExplainerContract(PreservingContract):
     @pytest.mark.parametrize("family", ["gpt2", "t5"])
     def test_generated_text_is_explained_or_refused(self, explainer: Explainer, family: str) -> None:
         """Of a decoder and of an encoder with one: finite scores, the same alone and padded, or an ExegeteError."""
-        speaker, batch = random_speaker(family)
+        speaker, batch = random_language_model(family)
         try:
             scores = explainer.attribute(speaker, batch).detach()
         except ExegeteError:
@@ -77,7 +77,7 @@ class ExplainerContract(PreservingContract):
         assert scores.shape == batch.content.shape
         assert not scores[~batch.content].any()
         for row in range(len(batch)):
-            single = alone(batch, row)
+            single = select_example(batch, row)
             expected = explainer.attribute(speaker, single).detach()[0][single.content[0]]
             torch.testing.assert_close(scores[row, batch.content[row]], expected, rtol=1e-5, atol=self.tolerance)
 
@@ -87,7 +87,7 @@ class ExplainerContract(PreservingContract):
     ) -> None:
         """Scores of a model in single or half precision are finite numbers, too."""
         model.model.to(dtype)
-        batch = model.encode(texts(2))
+        batch = model.encode(make_examples(2))
         scores = explainer.attribute(model, batch).detach()
         assert scores.isfinite().all()
         assert not scores[~batch.content].any()
@@ -95,4 +95,4 @@ class ExplainerContract(PreservingContract):
     def test_a_class_that_is_not_there_is_an_error(self, explainer: Explainer, model: ExplainedModel) -> None:
         """A target out of range is refused in a sentence."""
         with pytest.raises(ExegeteError):
-            explainer.attribute(model, model.encode(texts(1)), len(model.labels))
+            explainer.attribute(model, model.encode(make_examples(1)), len(model.labels))

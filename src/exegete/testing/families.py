@@ -50,7 +50,7 @@ class FamilyContract:
         with torch.no_grad():
             for weight in made.parameters():
                 weight.add_(0.1 * torch.randn_like(weight))
-        exact_norms(made.double().eval())
+        replace_rms_norms(made.double().eval())
         return ExplainedModel(made)
 
     def test_every_path_leads_somewhere(self, model: ExplainedModel) -> None:
@@ -72,7 +72,7 @@ class FamilyContract:
         for trace in trace_examples(model, inputs(model)):
             following = [state.x for state in trace.layers[1:]]
             for state, after in zip(trace.layers, [*following, None], strict=True):
-                middle, answer = _by_parts(state)
+                middle, answer = _compute_by_parts(state)
                 torch.testing.assert_close(middle, state.middle, **EXACT)
                 torch.testing.assert_close(answer, state.answer(torch.arange(len(middle))), **EXACT)
                 if after is not None:
@@ -119,7 +119,7 @@ def inputs(model: ExplainedModel) -> Batch:
     return model.add_position_ids(Batch.from_ids(ids.masked_fill(~attended, model.pad_id), attended))
 
 
-def exact_norms(model: nn.Module) -> None:
+def replace_rms_norms(model: nn.Module) -> None:
     """Puts torch's RMSNorm in the place of transformers' own, which computes in float32 whatever the model's type."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -130,7 +130,7 @@ def exact_norms(model: nn.Module) -> None:
                 setattr(parent, name, norm)
 
 
-def _by_parts(state: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _compute_by_parts(state: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """The states behind the attention's residual, and the layer's answer."""
     parts = state.parts
     before = parts.norms[0](state.x) if parts.norm_first else state.x

@@ -8,7 +8,7 @@ import torch
 from exegete.explainers import explainer
 from exegete.metrics import Metric
 from exegete.models import ExplainedModel
-from exegete.testing.models import alone, random_model, texts
+from exegete.testing.models import make_examples, random_model, select_example
 
 
 class MetricContract:
@@ -30,7 +30,7 @@ class MetricContract:
 
     def test_a_value_an_example_within_the_bounds(self, metric: Metric, model: ExplainedModel) -> None:
         """[B] values under the metric's id, inside what its card says."""
-        batch = model.encode(texts())
+        batch = model.encode(make_examples())
         found = metric.evaluate(model, batch, explainer("random").attribute(model, batch))
         assert metric.name in found
         low, high = metric.card.bounds
@@ -42,11 +42,11 @@ class MetricContract:
 
     def test_an_example_is_judged_alike_alone_and_in_a_batch(self, metric: Metric, model: ExplainedModel) -> None:
         """Padding changes nothing, and neighbours only where the metric compares examples with each other."""
-        batch = model.encode(texts())
+        batch = model.encode(make_examples())
         scores = explainer("random").attribute(model, batch)
         together = metric.evaluate(model, batch, scores)[metric.name]
         for row in range(0 if metric.compares_examples else len(batch)):
-            single = alone(batch, row)
+            single = select_example(batch, row)
             value = metric.evaluate(model, single, scores[row : row + 1, : single.length])[metric.name]
             torch.testing.assert_close(together[row : row + 1], value, rtol=1e-4, atol=self.tolerance, equal_nan=True)
         order = batch.attended.sum(1).argsort()[:2]
@@ -62,7 +62,7 @@ class MetricContract:
 
     def test_scores_that_are_no_numbers_have_no_value(self, metric: Metric, model: ExplainedModel) -> None:
         """NaN in, NaN out, for that example only; the others are judged as they are without it."""
-        batch = model.encode(texts(3))
+        batch = model.encode(make_examples(3))
         scores = explainer("random").attribute(model, batch)
         broken = scores.clone()
         broken[0, batch.content[0].long().argmax()] = torch.nan

@@ -33,7 +33,7 @@ def random_model(seed: int = 0) -> ExplainedModel:
     return ExplainedModel(model, tokenizer)
 
 
-def random_speaker(family: str, seed: int = 0) -> tuple[ExplainedModel, Batch]:
+def random_language_model(family: str, seed: int = 0) -> tuple[ExplainedModel, Batch]:
     """A small random language model in float64 (`gpt2`, a decoder, or `t5`, an encoder with one) and two responses."""
     torch.manual_seed(seed)
     tokenizer = generated_tokenizer()
@@ -44,17 +44,17 @@ def random_speaker(family: str, seed: int = 0) -> tuple[ExplainedModel, Batch]:
     return model, model.batch([[7, 8, 9, 10, 11], [12, 13, 14]], [[15, 16], [17, 18, 19]])
 
 
-def texts(count: int = 4) -> list[dict[str, object]]:
+def make_examples(count: int = 4) -> list[dict[str, object]]:
     """Generated reviews of uneven length, with rationales."""
     return [dict(row) for row in load_data("generated", "dev", limit=count)]
 
 
-def alone(batch: Batch, row: int) -> Batch:
+def select_example(batch: Batch, row: int) -> Batch:
     """One example without its padding."""
     return batch.select([row]).trim_padding()[0]
 
 
-class PlainNorm(nn.Module):
+class DifferentiableLayerNorm(nn.Module):
     """torch's own LayerNorm has a wrong third derivative, which the second one of a gradient's loss needs."""
 
     def __init__(self, norm: nn.LayerNorm) -> None:
@@ -67,9 +67,9 @@ class PlainNorm(nn.Module):
         return self.weight * centred / (centred.square().mean(-1, keepdim=True) + self.eps).sqrt() + self.bias
 
 
-def plain_norms(module: nn.Module) -> None:
+def replace_layer_norms(module: nn.Module) -> None:
     """Gives a model LayerNorms that can be differentiated as often as needed, with the weights of its own."""
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.LayerNorm):
-                setattr(parent, name, PlainNorm(child))
+                setattr(parent, name, DifferentiableLayerNorm(child))

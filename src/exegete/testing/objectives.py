@@ -13,9 +13,9 @@ from exegete.data.provenance import plain
 from exegete.errors import ExegeteError
 from exegete.explainers.base import embed_with_gradient
 from exegete.models import Batch, ExplainedModel
-from exegete.objectives import Objective, Step, StepContext, task_losses
-from exegete.testing.models import alone, plain_norms, random_model, texts
-from exegete.testing.preserving import changed, state_of
+from exegete.objectives import Objective, StepContext, TrainingStep, task_losses
+from exegete.testing.models import make_examples, random_model, replace_layer_norms, select_example
+from exegete.testing.no_side_effects import find_changes, snapshot
 from exegete.training.loop.module import TrainingModule
 
 TRAINING, EVALUATION = StepContext(), StepContext(training=False)
@@ -47,36 +47,38 @@ class ObjectiveContract:
 
     def test_its_gradient_is_its_derivative(self, objective: Objective, model: ExplainedModel) -> None:
         """By finite differences along weights; an estimated gradient only has to be there and finite."""
-        batch = model.encode(texts(2))
+        batch = model.encode(make_examples(2))
         if objective.exact_gradient:
             point = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-            assert torch.autograd.gradcheck(_along(model, objective, batch), (point,), atol=1e-6, rtol=1e-4)
+            assert torch.autograd.gradcheck(
+                _term_along_directions(model, objective, batch), (point,), atol=1e-6, rtol=1e-4
+            )
             return
-        term(model, objective, batch).backward()
+        compute_term(model, objective, batch).backward()
         slopes = [weight.grad for weight in model.parameters() if weight.grad is not None]
         assert all(slope.isfinite().all() for slope in slopes)
         assert any(slope.any() for slope in slopes)
 
     def test_a_batch_has_the_mean_of_its_examples(self, objective: Objective, model: ExplainedModel) -> None:
         """Each counts as much as `size` says; not where examples are compared, or noise is drawn for the batch."""
-        batch = model.encode(texts())
-        together = term(model, objective, batch, EVALUATION)
+        batch = model.encode(make_examples())
+        together = compute_term(model, objective, batch, EVALUATION)
         assert together.shape == ()
         if not objective.separable:
             return
-        rows = [alone(batch, row) for row in range(len(batch))]
+        rows = [select_example(batch, row) for row in range(len(batch))]
         sizes = torch.stack([objective.size(row) for row in rows]).double()
-        each = torch.stack([term(model, objective, row, EVALUATION) for row in rows])
+        each = torch.stack([compute_term(model, objective, row, EVALUATION) for row in rows])
         torch.testing.assert_close(objective.size(batch).double(), sizes.sum())
         expected = (each * sizes).sum() / sizes.sum()
         torch.testing.assert_close(together, expected, rtol=1e-5, atol=self.tolerance)
 
     def test_examples_that_it_cannot_learn_from_do_not_count(self, objective: Objective, model: ExplainedModel) -> None:
         """Without rationales a term is a finite number; where no example counts it is 0 and pulls nowhere."""
-        rows = [row | {"rationale": None} for row in texts(2)]
-        for batch in (model.encode(rows), model.encode([*rows, *texts(1)])):
+        rows = [row | {"rationale": None} for row in make_examples(2)]
+        for batch in (model.encode(rows), model.encode([*rows, *make_examples(1)])):
             model.zero_grad()
-            found = term(model, objective, batch)
+            found = compute_term(model, objective, batch)
             assert found.isfinite()
             if found.requires_grad:
                 found.backward()
@@ -90,36 +92,36 @@ class ObjectiveContract:
         with torch.no_grad():
             for weight in model.parameters():
                 weight.fill_(torch.nan)
-        batch = model.eval().encode(texts())
+        batch = model.eval().encode(make_examples())
         at = embed_with_gradient(model, batch, keep_graph=True)
         outputs = model(batch, at, objective.capture)
         try:
-            found = objective(Step(model, batch, outputs, *task_losses(model, batch, outputs.logits)))
+            found = objective(TrainingStep(model, batch, outputs, *task_losses(model, batch, outputs.logits)))
         except ExegeteError:
             return
         assert not found.isfinite()
 
     def test_all_that_it_draws_comes_from_the_step(self, objective: Objective, model: ExplainedModel) -> None:
         """The same step gives the same term, whatever the global generator; which is left alone, as the model is."""
-        batch, found = model.eval().encode(texts()), []
+        batch, found = model.eval().encode(make_examples()), []
         for seed in (1, 2):
             torch.manual_seed(seed)
-            before = state_of(model)
-            found.append(term(model, objective, batch).detach())
-            assert changed(before, model) == []
+            before = snapshot(model)
+            found.append(compute_term(model, objective, batch).detach())
+            assert find_changes(before, model) == []
         torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
-def term(model: ExplainedModel, objective: Objective, batch: Batch, context: StepContext = TRAINING) -> Tensor:
+def compute_term(model: ExplainedModel, objective: Objective, batch: Batch, context: StepContext = TRAINING) -> Tensor:
     """The unweighted term of a step, without dropout."""
     module = TrainingModule(model, [objective]).eval()
     found: Tensor = module(batch, context)["terms"][0]
     return found
 
 
-def _along(model: ExplainedModel, objective: Objective, batch: Batch) -> Callable[[Tensor], Tensor]:
+def _term_along_directions(model: ExplainedModel, objective: Objective, batch: Batch) -> Callable[[Tensor], Tensor]:
     """The term as a function of steps [3] along random directions, each in all of the model's weights."""
-    plain_norms(model)
+    replace_layer_norms(model)
     module = TrainingModule(model, [objective]).eval()
     weights = {name: weight.detach() for name, weight in module.named_parameters()}
     generator = torch.Generator().manual_seed(0)

@@ -14,7 +14,7 @@ from exegete.data.load import open_spec, resolved
 from exegete.data.readers import READERS, Reader
 from exegete.data.readers.exchanges import EXCHANGE
 from exegete.errors import ExegeteError
-from exegete.testing.damage import damages
+from exegete.testing.damage import make_damaged_versions
 
 TEXTS = {"rationale": "text", "rationale_pair": "text_pair", "answer": "text_pair"}
 """Columns of spans, and the text that they are spans of."""
@@ -33,7 +33,7 @@ class ReaderContract:
                 return MyReader(path=str(tmp_path / "data.txt"))
     """
 
-    damages: ClassVar[int] = 60
+    n_damaged_versions: ClassVar[int] = 60
     """How many damaged versions of its files a reader meets, shared out among them; at least four of each."""
 
     def test_its_facts_are_told(self, reader: Reader) -> None:
@@ -60,7 +60,7 @@ class ReaderContract:
             kept = list(rows)
             for row in kept:
                 assert set(row) == set(features)
-                require_canonical(row, features)
+                check_canonical_row(row, features)
             assert len(Dataset.from_list(kept, features=features)) == len(kept)
 
     def test_reading_again_gives_the_same(self, reader: Reader) -> None:
@@ -90,27 +90,27 @@ class ReaderContract:
         for path in files:
             content = path.read_bytes()
             try:
-                for damaged in damages(content, max(4, self.damages // len(files))):
+                for damaged in make_damaged_versions(content, max(4, self.n_damaged_versions // len(files))):
                     path.write_bytes(damaged)
-                    require_read_or_told(reader, path)
+                    check_damage_is_reported(reader, path)
             finally:
                 path.write_bytes(content)
 
 
-def require_read_or_told(reader: Reader, path: Path) -> None:
+def check_damage_is_reported(reader: Reader, path: Path) -> None:
     """Fails for an error of another kind than ExegeteError, or one that does not name the file or the reader's path."""
     told = None
     try:
         for split in reader.splits():
             features, rows = reader.table(split)
             for row in rows:
-                require_canonical(row, features)
+                check_canonical_row(row, features)
     except ExegeteError as error:
         told = str(error)
     assert told is None or reader.path in told or path.name in told
 
 
-def require_canonical(row: Mapping[str, Any], features: Mapping[str, Any]) -> None:
+def check_canonical_row(row: Mapping[str, Any], features: Mapping[str, Any]) -> None:
     """Fails for a row that is not in canonical form."""
     for name in {"text", "text_pair"} & set(row):
         assert isinstance(row[name], str)

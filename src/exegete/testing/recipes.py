@@ -14,7 +14,7 @@ from exegete.cli.train.commands import command
 from exegete.data import load_data
 from exegete.models import load
 from exegete.models.loading.digest import digest_weights
-from exegete.recipes import Factory, Recipe
+from exegete.recipes import Recipe, RecipeFactory
 from exegete.training.loop.run import METRICS, RECORD
 
 QUICK: dict[str, Any] = {
@@ -43,13 +43,13 @@ class RecipeContract:
         """Train and dev rows, generated, with rationales; override it for methods that need others."""
         return load_data("generated?size=32", "train"), load_data("generated?size=32", "dev")
 
-    def test_it_is_a_command(self, factory: Factory, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_it_is_a_command(self, factory: RecipeFactory, capsys: pytest.CaptureFixture[str]) -> None:
         """Every parameter has a default and a help text, and the docstring an example."""
         assert all(each.default is not each.empty for each in inspect.signature(factory).parameters.values())
         command(factory.__name__, factory).main(["--help"], standalone_mode=False)
         assert f"exegete train {factory.__name__} " in " ".join(capsys.readouterr().out.split())
 
-    def test_its_facts_are_told(self, factory: Factory) -> None:
+    def test_its_facts_are_told(self, factory: RecipeFactory) -> None:
         """Its id and terms; arguments are plain values, which records and addresses of runs are made of."""
         recipe = factory()
         assert recipe.name == factory.__name__
@@ -57,7 +57,7 @@ class RecipeContract:
         assert all(departure.endswith(".") for departure in recipe.departures)
 
     def test_runs_say_what_they_were_and_share_nothing(
-        self, factory: Factory, data: tuple[Dataset, Dataset], tmp_path: Path
+        self, factory: RecipeFactory, data: tuple[Dataset, Dataset], tmp_path: Path
     ) -> None:
         """Figures and a record; the same call leaves them as they are; two runs with one seed have the same weights."""
         recipe = factory()

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from exegete.objectives import Objective, Step
+from exegete.objectives import Objective, TrainingStep
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class ConfidencePenalty(Objective):
     weight: float = 0.1
     name: ClassVar[str] = "confidence_penalty"
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """Σ p log p, a scalar: a mean over the batch."""
         log_p = step.outputs.logits.log_softmax(-1)  # [B, C]
         negative_entropy: Tensor = (log_p.exp() * log_p).sum(-1).mean()

@@ -86,7 +86,7 @@ def resolved(name: str, parameters: Mapping[str, Any], arguments: Mapping[str, A
     made = recipe(name, parameters)
     defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
     new = made.from_scratch if from_scratch(source) else {}
-    usual = {**(DEFAULTS if made.by_trainer else {}), **made.arguments, **new, **arguments}
+    usual = {**(DEFAULTS if made.uses_trainer_defaults else {}), **made.arguments, **new, **arguments}
     return {
         "recipe": name,
         "parameters": {**defaults, **parameters},

@@ -18,7 +18,7 @@ from exegete.explainers.learned.learned_attention import LearnedAttention, softm
 from exegete.explainers.learned.parameterised_attention import Layers, Normaliser, ParameterisedAttention
 from exegete.explainers.learned.untrained import UntrainedExplainer
 from exegete.models import Capture, ExplainedModel
-from exegete.objectives import Objective, Step
+from exegete.objectives import Objective, TrainingStep
 from exegete.training.bilevel.lookahead import clipping
 from exegete.training.bilevel.meta_gradient import divergence
 from exegete.training.bilevel.teacher_outputs import TaughtBatch, TeacherOutputs
@@ -165,7 +165,7 @@ class Scaffolding(Objective):
         outer = ("lookahead", "interval", "rate", "max_norm") if self.teacher is not None else ()
         return {name: getattr(self, name) for name in (*names, *outer)}
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """The divergence KL(e_T ‖ e_S), a scalar; 0 for a batch without the teacher's explanations."""
         batch = step.batch
         if not isinstance(batch, TaughtBatch) or batch.taught is None or self.scaffold is None:

@@ -14,7 +14,7 @@ from exegete.errors import ExegeteError, unknown
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.models import Batch, ExplainedModel
 from exegete.models.loading.digest import digest_weights
-from exegete.objectives import Criterion, Step
+from exegete.objectives import Criterion, TrainingStep
 from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
 from exegete.training.bilevel.lookahead import LookaheadStep, Student, clipping, drawing
 
@@ -127,7 +127,7 @@ class Simulatability(Criterion):
         start = {"model": student.explained.config.model_type, "weights": digest_weights(student.explained.model)}
         return super().params | {"student": start | {"weight": student.weight} | own}
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """The student's loss, a scalar; in training on held-out examples, after its step on the others."""
         batch = answered(step.model, step.batch, step.outputs.logits)
         if not step.context.training:
@@ -135,7 +135,7 @@ class Simulatability(Criterion):
                 return self.student.network("simulation", batch)  # type: ignore[no-any-return]
         if step.context.rank:
             raise ExegeteError("a student learns in one process: start one")
-        explained = self.scores(step).masked_fill(~batch.attended, 0.0)
+        explained = self.explain_prediction(step).masked_fill(~batch.attended, 0.0)
         held_out = held_out_examples(batch, self.held_out)
         if held_out.all() or not held_out.any():
             return explained.sum() * 0
@@ -150,7 +150,7 @@ class Simulatability(Criterion):
         return loss + through - through.detach()
 
     def _taught(
-        self, step: Step, inner: Batch, taught: Tensor, outer: Batch, own: Tensor | None
+        self, step: TrainingStep, inner: Batch, taught: Tensor, outer: Batch, own: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The student's step, and the outer loss after one more with its gradient at the explanations [B, L].
 

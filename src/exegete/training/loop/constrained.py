@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from exegete.errors import ExegeteError
 from exegete.models import Batch, Capture
-from exegete.objectives import Adaptive, CrossEntropy, Objective, Step
+from exegete.objectives import AdaptiveObjective, CrossEntropy, Objective, TrainingStep
 from exegete.training.loop.trainer import ObjectiveTrainer
 
 TOLERANCE = 1.1
@@ -38,7 +38,7 @@ class Multiplier(nn.Module):
 
 
 @dataclass(frozen=True)
-class Constrained(Adaptive):
+class Constrained(AdaptiveObjective):
     """An objective L that shall stay at or below `bound` (Ferreira et al. 2024, eq. 2 and appendix H).
 
     min over the model, max over α ≥ 0 of the other objectives + α·(L − bound). Its weight is α; the constant −α·bound
@@ -65,7 +65,7 @@ class Constrained(Adaptive):
             raise ExegeteError(f"expected bounds above 0, got {self.bound} and {self.dev_bound}")
         if self.learning_rate <= 0:
             raise ExegeteError(f"the multiplier's learning rate is above 0, got {self.learning_rate}")
-        if isinstance(self.objective, Adaptive) or self.objective.learned is not None:
+        if isinstance(self.objective, AdaptiveObjective) or self.objective.learned is not None:
             raise ExegeteError(f"{self.objective.name} learns something itself: it cannot be bounded")
         if not 0 <= self.decay < 1:
             raise ExegeteError(f"the decay of the multiplier's RMSprop is from 0 to below 1, got {self.decay}")
@@ -104,7 +104,7 @@ class Constrained(Adaptive):
         return {"constrained": own, **self.objective.params}
 
     @property
-    def figures(self) -> dict[str, float]:
+    def logged_values(self) -> dict[str, float]:
         """The multiplier α by name, for logging."""
         return {f"{self.objective.name}_multiplier": self.weight}
 
@@ -112,7 +112,7 @@ class Constrained(Adaptive):
         """The number [] of equal parts in the bounded objective's mean over this batch."""
         return self.objective.size(batch)
 
-    def __call__(self, step: Step) -> Tensor:
+    def __call__(self, step: TrainingStep) -> Tensor:
         """The bounded objective's term, unweighted and without the bound."""
         return self.objective(step)
 

@@ -15,7 +15,7 @@ from exegete.errors import ExegeteError
 from exegete.explainers.base import embed_with_gradient
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.outputs import require_finite_logits
-from exegete.objectives import Objective, Step, StepContext, task_losses
+from exegete.objectives import Objective, StepContext, TrainingStep, task_losses
 from exegete.training.loop.masked_inputs import masked
 
 
@@ -41,7 +41,7 @@ class TrainingModule(nn.Module):
             raise ExegeteError(f"{teaching} knows its examples by their words: set masked_share to 0")
         self.explained = explained
         self.masked_share = masked_share
-        self.objectives = tuple(objective.started(explained) for objective in objectives)
+        self.objectives = tuple(objective.prepare(explained) for objective in objectives)
         learned: dict[str, nn.Module] = {}
         for objective in self.objectives:
             module = objective.learned
@@ -81,13 +81,15 @@ class TrainingModule(nn.Module):
             terms = [objective(steps[share]) for objective, share in zip(self.objectives, shares, strict=True)]
         return stacked(terms) | {"logits": steps[1.0].outputs.logits}
 
-    def _step(self, batch: Batch, context: StepContext, served: Sequence[Objective], *, keep_graph: bool) -> Step:
+    def _step(
+        self, batch: Batch, context: StepContext, served: Sequence[Objective], *, keep_graph: bool
+    ) -> TrainingStep:
         """The pass that these objectives have in common."""
         gradient_needed = any(objective.needs_embeddings for objective in served)
         at = embed_with_gradient(self.explained, batch, keep_graph=keep_graph) if gradient_needed else None
         outputs = self.explained(batch, at, reduce(or_, (objective.capture for objective in served), Capture()))
         losses, counted = task_losses(self.explained, batch, require_finite_logits(outputs.logits))
-        return Step(self.explained, batch, outputs, losses, counted, context)
+        return TrainingStep(self.explained, batch, outputs, losses, counted, context)
 
 
 def stacked(terms: Sequence[Tensor]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from transformers import (
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.base import LearnedExplainer
 from exegete.models import Batch, ExplainedModel
-from exegete.objectives import Adaptive, CrossEntropy, Objective, StepContext
+from exegete.objectives import AdaptiveObjective, CrossEntropy, Objective, StepContext
 from exegete.training.loop import evaluation
 from exegete.training.loop.batches import Collator, InOrder, lengths, longest_first, shuffled
 from exegete.training.loop.head import split_head
@@ -198,11 +198,11 @@ class ObjectiveTrainer(Trainer):
     def _adapt(self) -> None:
         """Tells the adaptive objectives what their terms were over the whole step."""
         objectives = self.module.objectives
-        if not any(isinstance(objective, Adaptive) for objective in objectives):
+        if not any(isinstance(objective, AdaptiveObjective) for objective in objectives):
             return
         values = self._drained("step")
         for objective in objectives:
-            if isinstance(objective, Adaptive):
+            if isinstance(objective, AdaptiveObjective):
                 objective.adapt(values[objective.name], self.state.global_step, self.state.max_steps)
 
     def prediction_step(
@@ -273,14 +273,14 @@ class ObjectiveTrainer(Trainer):
         """
         if LOSS in logs:
             loss, steps = self.accelerator.reduce(self._sums.pop(LOSS), "sum").tolist()
-            adaptive = [objective for objective in self.module.objectives if isinstance(objective, Adaptive)]
+            adaptive = [objective for objective in self.module.objectives if isinstance(objective, AdaptiveObjective)]
             norms = {f"{name}_gradient_norm": value for name, value in self._drained(NORMS).items()}
             logs = (
                 logs
                 | {LOSS: loss / steps}
                 | self._drained("log")
                 | norms
-                | {n: v for each in adaptive for n, v in each.figures.items()}
+                | {n: v for each in adaptive for n, v in each.logged_values.items()}
             )
         super().log(logs, start_time)
 

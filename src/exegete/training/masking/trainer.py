@@ -20,7 +20,7 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.outputs import require_finite_logits
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.objectives import Objective, StepContext
-from exegete.objectives.masking import MaskingStep, both, masking_objectives, twice
+from exegete.objectives.masking import MaskingStep, concat_inverse, masking_objectives, repeat_batch
 from exegete.training.loop.module import TrainingModule, stacked
 from exegete.training.loop.trainer import ObjectiveTrainer
 
@@ -63,7 +63,7 @@ class MaskingModule(TrainingModule):
         reference = masking.masking.reference(model, batch, drawn)
         doubled = None if reference is None else reference.repeat(2, 1, 1)
         with skip_unread_positions(model):
-            kept, without = masking.masking.logits(model, twice(batch), both(scores), doubled).chunk(2)
+            kept, without = masking.masking.logits(model, repeat_batch(batch), concat_inverse(scores), doubled).chunk(2)
         none, all_ = answer.new_zeros(len(batch)), torch.ones(len(batch), dtype=torch.bool, device=batch.device)
         step = MaskingStep(
             model, batch, outputs, none, all_, context,

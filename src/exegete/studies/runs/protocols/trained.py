@@ -30,10 +30,10 @@ def select_then_predict(
         contiguous: whether they are one stretch.
     """
     from exegete.models import load
-    from exegete.recipes.fresh import rationales
+    from exegete.recipes.fresh import extract_rationales
     from exegete.studies.runs.performance import performance
 
-    cut = rationales(load(support, device=model.device), data, explainer, ratio, contiguous)
+    cut = extract_rationales(load(support, device=model.device), data, explainer, ratio, contiguous)
     figures, _ = performance(model, cut)
     return {f"rationale_{name}": value for name, value in figures.items()}
 
@@ -51,9 +51,9 @@ def remove_and_retrain(
         ratio: share of the words that is taken away.
     """
     from exegete.models import load
-    from exegete.recipes.fresh import rationales
+    from exegete.recipes.fresh import extract_rationales
     from exegete.studies.runs.performance import performance
 
-    cut = rationales(load(support, device=model.device), data, explainer, ratio, rest=True)
+    cut = extract_rationales(load(support, device=model.device), data, explainer, ratio, rest=True)
     figures, _ = performance(model, cut)
     return {f"roar_{name}": value for name, value in figures.items()}

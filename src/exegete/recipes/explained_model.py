@@ -13,7 +13,7 @@ from exegete.training import RunOptions
 from exegete.training.loop.starting_model import Source, is_new
 
 
-def explained_model(
+def load_explained_model(
     name: str, model: Source | ExplainedModel, options: RunOptions, task: str | None = None
 ) -> ExplainedModel:
     """The model that a recipe explains, where training happens.

@@ -13,10 +13,10 @@ from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, SinglePass
 from exegete.explainers.base import describe_explainer
 from exegete.models import Capture
-from exegete.objectives.base import Objective, Step
+from exegete.objectives.base import Objective, TrainingStep
 
 
-class Explained(Objective):
+class AttributionObjective(Objective):
     """An objective on attributions.
 
     A method that needs one forward pass takes the step's own, with its dropout; the others make their own passes,
@@ -51,7 +51,7 @@ class Explained(Objective):
         """Its parameters and the explainer's."""
         return super().params | {"explainer": describe_explainer(self.explainer)}
 
-    def attribution(self, step: Step, target: Tensor) -> Tensor:
+    def compute_attribution(self, step: TrainingStep, target: Tensor) -> Tensor:
         """[B, L] Scores for a target, special tokens included, in float32 at least; anything at padding."""
         keep_graph = step.context.training and torch.is_grad_enabled()
         if isinstance(self.explainer, SinglePass):

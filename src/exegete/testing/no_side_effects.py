@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from exegete.explainers import Explainer
 from exegete.models import ExplainedModel
-from exegete.testing.models import random_model, texts
+from exegete.testing.models import make_examples, random_model
 
 HOOKS = [name for name in vars(nn.Module()) if name.endswith("_hooks")]
 MOMENTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-class PreservingContract:
+class NoSideEffectsContract:
     """The state that a call may not change: weights, gradients, hooks, modes, configuration, random states."""
 
     @pytest.fixture
@@ -33,51 +33,51 @@ class PreservingContract:
     @pytest.fixture
     def examples(self) -> list[Any]:
         """The examples that are explained; override it for models of another task."""
-        return texts(2)
+        return make_examples(2)
 
     def test_the_model_leaves_as_it_came(
         self, explainer: Explainer, model: ExplainedModel, examples: list[Any]
     ) -> None:
         """Also one with mixed modes, frozen weights, and gradients of its own."""
-        in_use(model)
+        simulate_use(model)
         batch = model.encode(examples)
-        before = state_of(model)
+        before = snapshot(model)
         for grad in (True, False):
             with torch.set_grad_enabled(grad):
                 explainer.attribute(model, batch)
-            assert changed(before, model) == []
+            assert find_changes(before, model) == []
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
     def test_what_is_raised_in_a_hook_leaves_nothing(
         self, explainer: Explainer, model: ExplainedModel, examples: list[Any], error: type[BaseException]
     ) -> None:
         """Raised by hooks of any part of the model, on the way forward and back, early and late."""
-        in_use(model)
+        simulate_use(model)
         batch = model.encode(examples)
-        with raising(model, error, None) as seen:
+        with raise_in_hook(model, error, None) as seen:
             explainer.attribute(model, batch)
         for moment in sorted({1 + int(share * (len(seen) - 1)) for share in MOMENTS} if seen else ()):
-            with raising(model, error, moment):
-                before = state_of(model)
+            with raise_in_hook(model, error, moment):
+                before = snapshot(model)
                 with pytest.raises(error):
                     explainer.attribute(model, batch)
-                assert changed(before, model) == []
+                assert find_changes(before, model) == []
 
     def test_threads_leave_nothing_and_say_what_one_says_alone(
         self, explainer: Explainer, model: ExplainedModel, examples: list[Any]
     ) -> None:
         """Two threads, each with an `ExplainedModel` of its own around one model."""
-        in_use(model)
+        simulate_use(model)
         batch, other = model.encode(examples), copy.copy(model)
-        before = state_of(model)
+        before = snapshot(model)
         alone = explainer.attribute(model, batch).detach()
         with ThreadPoolExecutor(2) as pool:
             calls = [pool.submit(explainer.attribute, each, batch) for each in (model, other) * 2]
             assert all(torch.equal(call.result().detach(), alone) for call in calls)
-        assert changed(before, model) == []
+        assert find_changes(before, model) == []
 
 
-def state_of(model: ExplainedModel) -> dict[str, Any]:
+def snapshot(model: ExplainedModel) -> dict[str, Any]:
     """All that a call must leave as it was, comparable with ==; weights and gradients by their bytes."""
     modules, weights = dict(model.model.named_modules()), model.model.state_dict(keep_vars=True)
     return {
@@ -86,8 +86,8 @@ def state_of(model: ExplainedModel) -> dict[str, Any]:
         "hooks": {name: [list(getattr(module, hook)) for hook in HOOKS] for name, module in modules.items()},
         "attention types": {name: getattr(module, "attention_type", None) for name, module in modules.items()},
         "requires grad": {name: weight.requires_grad for name, weight in weights.items()},
-        "gradients": {name: (id(weight.grad), _bytes(weight.grad)) for name, weight in weights.items()},
-        "weights": {name: (w.data_ptr(), w.dtype, w.shape, w._version, _bytes(w)) for name, w in weights.items()},
+        "gradients": {name: (id(weight.grad), _to_bytes(weight.grad)) for name, weight in weights.items()},
+        "weights": {name: (w.data_ptr(), w.dtype, w.shape, w._version, _to_bytes(w)) for name, w in weights.items()},
         "config": model.config.to_dict(),
         "implementations": [each.config._attn_implementation for each in modules.values() if hasattr(each, "config")],
         "vocabulary": len(model.processing_class) if hasattr(model.processing_class, "__len__") else None,
@@ -101,12 +101,12 @@ def state_of(model: ExplainedModel) -> dict[str, Any]:
     }
 
 
-def changed(before: dict[str, Any], model: ExplainedModel) -> list[str]:
+def find_changes(before: dict[str, Any], model: ExplainedModel) -> list[str]:
     """The parts of the state that differ from before."""
-    return [name for name, value in state_of(model).items() if value != before[name]]
+    return [name for name, value in snapshot(model).items() if value != before[name]]
 
 
-def in_use(model: ExplainedModel) -> ExplainedModel:
+def simulate_use(model: ExplainedModel) -> ExplainedModel:
     """The model as if in the middle of a user's work: modes mixed, some weights frozen, gradients in some."""
     for number, module in enumerate(model.model.modules()):
         module.training = number % 3 == 0
@@ -118,7 +118,7 @@ def in_use(model: ExplainedModel) -> ExplainedModel:
 
 
 @contextmanager
-def raising(model: ExplainedModel, error: type[BaseException], at: int | None) -> Iterator[list[None]]:
+def raise_in_hook(model: ExplainedModel, error: type[BaseException], at: int | None) -> Iterator[list[None]]:
     """Inside the block the hook that is called as the `at`-th raises; gives the list of calls until now."""
     calls: list[None] = []
 
@@ -140,7 +140,7 @@ def raising(model: ExplainedModel, error: type[BaseException], at: int | None) -
             hook.remove()
 
 
-def _bytes(tensor: Tensor | None) -> bytes | None:
+def _to_bytes(tensor: Tensor | None) -> bytes | None:
     if tensor is None:
         return None
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
