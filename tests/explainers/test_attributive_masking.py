@@ -51,7 +51,7 @@ def explained(kind):
 
 def masks(mode, model):
     made = SoftMasking(mode, width=model.embed(model.encode(["a"])).shape[-1]).double()
-    made.start(model)
+    made.set_learned_embedding(model)
     return made
 
 
@@ -185,7 +185,7 @@ def test_the_answer_stands_behind_the_last_token_and_its_position_gets_no_score(
     made = masking(model)
     batch = model.encode(uneven(family, 3))
     answer = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4]], dtype=torch.float64)
-    found = made(made.read(model, batch), answer)
+    found = made(made.retokenize(model, batch), answer)
     for row in range(len(batch)):
         own, columns = alone(model, batch, row)
         z = made.answers[0] + sum(answer[row, j] * made.answers[j + 1] for j in range(3))
@@ -222,7 +222,7 @@ def test_a_model_of_another_tokenizer_is_explained_along_the_characters(kind):
     scores = made.attribute(model, batch)
     assert (scores[batch.content] > 0).all()
     assert scores[~batch.content].abs().sum() == 0
-    reading = made.read(model, batch)
+    reading = made.retokenize(model, batch)
     own = made(reading, answer_distribution(model, model(batch).logits, model.predict(batch)))
     for row, (theirs, mine) in enumerate(zip(batch.alignments, reading.own.alignments, strict=True)):
         start = int(batch.attended[row].long().argmax())
@@ -241,10 +241,10 @@ def test_a_model_of_another_tokenizer_is_explained_along_the_characters(kind):
 def test_equal_tokenizers_need_no_map_and_give_what_the_map_gives():
     model = shared("bert")
     made, batch = masking(model), model.encode(uneven("bert", 4))
-    assert made.read(model, batch).sources is None
+    assert made.retokenize(model, batch).sources is None
     direct = made.attribute(model, batch)
-    made.read._compared = (model.processing_class, False)
-    assert made.read(model, batch).sources is not None
+    made.retokenize._compared = (model.processing_class, False)
+    assert made.retokenize(model, batch).sources is not None
     torch.testing.assert_close(made.attribute(model, batch), direct, rtol=0, atol=1e-12)
 
 
@@ -276,7 +276,7 @@ def one_at_a_time(made, model, batch, row, steps, rate, fixed=()):
     answer, maps = logits.softmax(-1), []
     m = model.embed_reference(own, "mask").detach()
     for step in range(steps + 1):
-        a = network(network.read(model, own), answer)
+        a = network(network.retokenize(model, own), answer)
         maps.append(a.detach()[0])
         if step == steps:
             return maps, columns

@@ -49,7 +49,7 @@ def test_published_masks_answers_and_weights(asked, numbers):
     method = explainer("context_cite")
     target = model.resolve_target(batch)
     present = torch.from_numpy(masks)[:, None]
-    answers = method.answers(model, batch, target, present, number_units(batch, "source"))
+    answers = method.evaluate_masks(model, batch, target, present, number_units(batch, "source"))
     expected = numbers["token_log_probs"].sum(1)
     expected = expected - np.log(-np.expm1(expected))
     np.testing.assert_allclose(answers[:, 0].numpy(), expected, rtol=1e-9)
@@ -61,7 +61,7 @@ def test_published_masks_answers_and_weights(asked, numbers):
     span = method.attribute(model, batch, tuple(numbers["span_tokens"].tolist()))
     np.testing.assert_allclose(of_units(batch, span), numbers["span_weights_exact"], rtol=1e-6, atol=1e-6)
     plain = explainer("context_cite?output=log_prob")
-    answers = plain.answers(model, batch, target, present, number_units(batch, "source"))
+    answers = plain.evaluate_masks(model, batch, target, present, number_units(batch, "source"))
     np.testing.assert_allclose(answers[:, 0].numpy(), numbers["token_log_probs"].sum(1), rtol=1e-9)
 
 

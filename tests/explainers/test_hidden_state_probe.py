@@ -19,7 +19,7 @@ TARGET = torch.tensor([[0, 2], [2, 5], [1, 2]])
 def drawn(model, kind=HiddenStateProbe):
     """An explainer in float64 whose coefficients all differ."""
     made = kind.for_model(model).double()
-    made.take(torch.randn(made.coefficients.numel(), generator=torch.Generator().manual_seed(0)))
+    made.set_coefficients(torch.randn(made.coefficients.numel(), generator=torch.Generator().manual_seed(0)))
     return made
 
 
@@ -112,7 +112,7 @@ def test_planted_coefficients_are_found_again():
     seen, unseen = (Effects(*(part[rows] for part in effects)) for rows in (slice(0, 72), slice(72, 96)))
     learned = HiddenStateProbe.for_model(model).double()
     untrained = disagreement(unseen.inputs @ learned.coefficients.flatten(), unseen.answers)
-    learned.take(coefficients(seen, 400, 0.01))
+    learned.set_coefficients(coefficients(seen, 400, 0.01))
     assert disagreement(unseen.inputs @ learned.coefficients.flatten(), unseen.answers) < -0.97
     assert untrained > -0.5
     similar = torch.corrcoef(torch.stack([learned.coefficients.flatten(), planted.coefficients.flatten()]))[0, 1]

@@ -40,7 +40,7 @@ def test_without_a_penalty_the_lasso_is_least_squares(alpha):
 
 def test_masks_do_not_depend_on_the_text():
     method = ContextCite(n_samples=5)
-    one = method.present(torch.tensor([[0, 0, 1, 2, -1], [0, 1, 1, 2, 2]]))
+    one = method.draw_masks(torch.tensor([[0, 0, 1, 2, -1], [0, 1, 1, 2, 2]]))
     assert torch.equal(one[:, 0], one[:, 1])
     assert np.array_equal(one[:, 0].numpy(), ablation_masks(5, 3))
 

@@ -18,9 +18,9 @@ from small import FAMILIES, alone, shared, small, uneven
 
 WITH_MATRICES = ["bert", "electra", "distilbert", "roberta", "albert", "vit", "gpt2", "llama", "big_bird"]
 VARIANTS = {
-    "smat": ParameterisedAttention.untrained,
+    "smat": ParameterisedAttention.for_model,
     "smat last": lambda model: ParameterisedAttention.for_model(model, "last"),
-    "ivra": InterpretableAttention.untrained,
+    "ivra": InterpretableAttention.for_model,
     "ivra softmax": lambda model: InterpretableAttention.for_model(model, normaliser="softmax", mix="literal"),
     "ivra entmax15": lambda model: InterpretableAttention.for_model(model, normaliser="entmax15"),
     "ivra coefs": lambda model: InterpretableAttention.for_model(model, mix="coefs"),
@@ -257,7 +257,7 @@ def test_coefficients_on_logits_by_hand():
     "made",
     [
         lambda model, **own: InterpretableAttention.for_model(model, normaliser="softmax", **own),
-        ParameterisedAttention.untrained,
+        ParameterisedAttention.for_model,
     ],
 )
 @torch.no_grad()

@@ -148,7 +148,7 @@ def test_it_stops_once_the_best_positions_suffice(family, monkeypatch):
         blocks.clear()
         found = explainer("reagent", steps="auto", seed=seed).attribute(model, batch, target)[0]
         start = torch.zeros(len(ids), dtype=torch.float64)
-        start[inside] = torch.from_numpy(reagent.generators(batch, seed)[0].random(int(inside.sum())))
+        start[inside] = torch.from_numpy(reagent.example_generators(batch, seed)[0].random(int(inside.sum())))
         pairs = [tuple((x[:, 0], y[:, 0]) for x, y in pair) for pair in zip(blocks[::2], blocks[1::2], strict=True)]
         expected, steps = step_by_step(ids, inside, (start, pairs), chance, suffices)
         torch.testing.assert_close(found[inside], expected, rtol=1e-8, atol=1e-10)

@@ -55,7 +55,7 @@ def test_no_more_goes_than_alpha_of_the_top_and_beta_of_all(copy):
     batch = model.encode(families.SENTENCES[:3])
     judge = metric("f_fidelity", copy=copy, budgets=(0.2, 0.4, 1.0), alpha=0.5, beta=0.25, draws=6)
     ordered = judge.order_units(batch, attribution_for(batch))
-    taken = judge.removed(batch, ordered).unflatten(0, (3, 6))
+    taken = judge.draw_removed(batch, ordered).unflatten(0, (3, 6))
     for row, count in enumerate(ordered.counts.tolist()):
         for budget, part in zip((0.2, 0.4, 1.0), taken[:, :, row], strict=True):
             top = -int(-count * budget // 1)
@@ -63,14 +63,14 @@ def test_no_more_goes_than_alpha_of_the_top_and_beta_of_all(copy):
             assert part.sum(1).tolist() == [expected] * 6
             assert (ordered.place[row][part.any(0)] < top).all()
     assert (taken[2, :, :, :].any(0).sum(-1) > taken[2, 0].sum(-1)).all()  # other parts in other draws
-    assert torch.equal(judge.removed(batch, ordered), taken.flatten(0, 1))
+    assert torch.equal(judge.draw_removed(batch, ordered), taken.flatten(0, 1))
 
 
 def test_all_methods_throw_the_same_dice(copy):
     model = model_of("bert")
     batch = model.encode([families.SENTENCES[0]])
     judge = metric("f_fidelity", copy=copy, budgets=(1.0,))
-    both = [judge.removed(batch, judge.order_units(batch, attribution_for(batch, seed))) for seed in (0, 1)]
+    both = [judge.draw_removed(batch, judge.order_units(batch, attribution_for(batch, seed))) for seed in (0, 1)]
     assert torch.equal(*both)
 
 

@@ -96,7 +96,7 @@ def test_micro_f1_is_sklearns_over_the_tokens_of_all_texts(folders, data):
         content = ~np.array(item.special)
         first = np.argsort(-np.abs(item.scores[content]), kind="stable")[:3]
         chosen.append(np.isin(np.arange(content.sum()), first))
-        gold.append(model.encode([row]).rationale[0].numpy()[content])
+        gold.append(model.encode([row]).rationale_mask[0].numpy()[content])
     options = {"k": 3}
     check_protocol("micro_f1", options)
     found = follow("micro_f1", model, data, options, seed=0, explainers=[method, "random"])

@@ -82,7 +82,7 @@ def test_the_command_trains_and_explain_shows_what_is_promised(start, tmp_path, 
     assert any(entry.get("ablation_fidelity_gradient_norm", 0) > 0 for entry in history)
     facts = json.loads((tmp_path / "cite" / "citation" / "config.json").read_text())
     assert facts["coverage"].keys() == {"all", "one hop", "redundant", "two hops"}
-    monkeypatch.setattr(TrainedCitation, "bounds", lambda self, scores, unit: np.full_like(scores, 2.5))
+    monkeypatch.setattr(TrainedCitation, "lower_bounds", lambda self, scores, unit: np.full_like(scores, 2.5))
     (tmp_path / "a.txt").write_text("Ada painted old doors.")
     (tmp_path / "b.txt").write_text("Leo sold green maps.")
     (tmp_path / "p.txt").write_text("{sources}\n\nWhat did Ada do?")

@@ -84,7 +84,7 @@ def test_fitting_classifiers_and_files(family, tmp_path):
     ablated = ContextCite(n_samples=16)
     made = AttentionToSource.for_model(model)
     effects = Effects.together(measured(made, model, batch.select(rows), ablated) for rows in ([0, 1], [2, 3]))
-    made.take(coefficients(effects, 60, 0.01))
+    made.set_coefficients(coefficients(effects, 60, 0.01))
     inputs, answers = measured(made, model, batch, ablated)
     before, after = (
         disagreement(inputs @ x.flatten().to(inputs), answers)

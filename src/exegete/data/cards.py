@@ -24,6 +24,20 @@ MetricFamily = Literal[
 ]
 
 
+METRIC_TERMS = {
+    "p": "p(·) is the model's probability of the explained class: the predicted class of the whole text x, unless "
+    "`--target` names another one (for a regression, the value itself).",
+    "tokens": "The top is a share of the text's tokens, those with the highest scores (signed scores by value). The "
+    "number is rounded up; special tokens are not counted and always stay.",
+    "removed": "Removed tokens are deleted, and the rest closes up (`how`).",
+    "units": "Units are words unless `level` names another unit; a unit's score is the sum of its tokens' scores, and "
+    "special tokens always stay.",
+    "masked": "Every token of a removed unit is replaced by the mask token (`how`).",
+    "control": "No threshold holds for every model: compare with `random` on the same texts.",
+}
+"""Sentences that several metrics share; their cards refer to them as {name}."""
+
+
 def spoken(name: str, label: str = "") -> str:
     """The label of a part, or its id as words."""
     words = name.replace("_", " ")
@@ -80,8 +94,10 @@ class MethodCard:
 class MetricCard:
     """A metric's facts. `bounds` are those of one example's value; None means unbounded on that side.
 
-    `label`: what people call it, where that is not the words of its id. `family`: one of `MetricFamily`; another one
-    raises ExegeteError.
+    `label`: what people call it, if that differs from the words of its id. `family`: one of `MetricFamily`; another
+    one raises ExegeteError. `equation`: the formula in LaTeX. `computed`: how a value is computed. `read`: how to
+    interpret a value. `use` and `avoid`: when to use the metric, and when not. The texts may contain the names of
+    `METRIC_TERMS` in braces; `text` returns them complete.
     """
 
     name: str
@@ -91,9 +107,21 @@ class MetricCard:
     bounds: tuple[float | None, float | None] = (None, None)
     needs_rationale: bool = False
     label: str = ""
+    equation: str = ""
+    computed: str = ""
+    read: str = ""
+    use: str = ""
+    avoid: str = ""
 
     def __post_init__(self) -> None:
         _check_family(self.name, self.family, get_args(MetricFamily))
+
+    def text(self, field: Literal["computed", "read", "use", "avoid"]) -> str:
+        """Return one of the card's texts with the shared sentences of `METRIC_TERMS` inserted."""
+        text: str = getattr(self, field)
+        for name, sentence in METRIC_TERMS.items():
+            text = text.replace(f"{{{name}}}", sentence)
+        return text
 
     @property
     def range(self) -> str:

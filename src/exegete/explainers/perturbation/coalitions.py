@@ -90,10 +90,15 @@ class CoalitionMethod(OutputExplainer):
 
 
 def all_coalitions(count: int) -> NDArray[np.bool_]:
-    """[2^count, count] Every set once: first nobody, then everybody, then the rest."""
-    numbers = np.arange(2**count, dtype=np.int64)
-    numbers[1:] = np.roll(numbers[1:], 1)
-    return (numbers[:, None] >> np.arange(count) & 1).astype(np.bool_)
+    """Return every set of units once [2^count, count]: first the empty set, then the full set, then the rest."""
+    subsets = all_subsets(count)
+    subsets[1:] = np.roll(subsets[1:], 1, axis=0)
+    return subsets
+
+
+def all_subsets(count: int) -> NDArray[np.bool_]:
+    """Return every set of units [2^count, count]; set s contains unit i if bit i of s is set."""
+    return (np.arange(1 << count)[:, None] >> np.arange(count) & 1).astype(np.bool_)
 
 
 def coalition_values(

@@ -1,4 +1,4 @@
-"""How much of a text has to go before the model decides otherwise?"""
+"""Decision flip: the share of a text that has to be removed until the model predicts another class."""
 
 from __future__ import annotations
 
@@ -10,47 +10,55 @@ from torch import Tensor
 
 from exegete.data.cards import MetricCard
 from exegete.errors import ExegeteError
-from exegete.explainers.perturbation.coalitions import POSITIONS_PER_CALL
+from exegete.explainers.perturbation.coalitions import coalition_values
 from exegete.metrics.faithfulness.unit_order import UnitMetric
 from exegete.models import Batch, ExplainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionFlip(UnitMetric):
-    """The smallest share of units, the highest first, without which the prediction is another one; 1 if none is.
+    """Smallest share of units, by decreasing score, whose removal changes the prediction; 1 if it never changes.
 
-    After Serrano and Smith 2019; the decision is the model's own, whatever was explained.
+    After Serrano and Smith 2019. The decision is always the model's own prediction, whichever target was explained.
     """
 
     card: ClassVar = MetricCard(
         name="decision_flip", family="faithfulness", higher_is_better=False, paper="Serrano and Smith 2019",
         bounds=(0, 1),
+        equation=r"\min \{ t : \arg\max p(x \setminus \text{top}_t) \ne \arg\max p(x) \}",
+        computed="Words are masked one by one by decreasing score; the value is the share of masked words when the "
+        "model first predicts another class, and 1 if it never does. {units} {masked}",
+        read="From 0 to 1, lower is better. 0.10: without a tenth of its words the text gets another prediction. "
+        "{control}",
+        use="Decisions matter to you, not probabilities.",
+        avoid="Do not use it when the model keeps its class whatever is masked: most values are then 1. Do not use it "
+        "for regressions and generated text.",
     )  # fmt: skip
 
     def supports(self, model: ExplainedModel) -> bool:
-        """Not to regressions and generated text."""
+        """Return whether the model makes decisions, which regressions and language models do not."""
         return model.task.name not in ("regression", "generation")
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """See `Metric`; where there are no decisions, an ExegeteError."""
+        """Return one value per example, see `Metric.compute`. Raises ExegeteError for an unsupported task."""
         if not self.supports(model):
             raise ExegeteError(f"decision_flip counts changed decisions, and a {model.task.name} makes none")
-        ordered = self.order_units(batch, attribution)
-        sizes = torch.arange(ordered.place.shape[1] + 1, device=batch.device)[:, None]
-        predict_subsets = self.predict_subsets(model, batch, ~ordered.first(sizes))
-        other = predict_subsets != predict_subsets[0]
-        flipped = (other if other.ndim == 2 else other.any(-1)) & (sizes <= ordered.counts)
-        first = flipped.long().argmax(0) / ordered.counts.clamp(min=1).double()
-        return {self.name: first.where(flipped.any(0), 1.0).float()}
+        order = self.order_units(batch, attribution)
+        sizes = torch.arange(order.place.shape[1] + 1, device=batch.device)[:, None]
+        decisions = self.predict_subsets(model, batch, ~order.first(sizes))
+        changed = decisions != decisions[0]
+        # A span's decision has two parts, start and end; it changes if either does.
+        flipped = (changed if changed.ndim == 2 else changed.any(-1)) & (sizes <= order.counts)
+        share = flipped.long().argmax(0) / order.counts.clamp(min=1).double()
+        return {self.name: share.where(flipped.any(0), 1.0).float()}
 
     def predict_subsets(self, model: ExplainedModel, batch: Batch, present: Tensor) -> Tensor:
-        """[N, B] (spans: [N, B, 2]) What the model predicts with the `present` [N, B, U] units."""
-        index = (self.units(batch) + 1)[None]
-        there = torch.nn.functional.pad(present, (1, 0), value=True)
+        """Return the prediction [N, B] (spans: [N, B, 2]) with only the `present` [N, B, U] units."""
+        # Tasks predict from logits; logarithms of probabilities have the same maximum once 0 is made finite.
         lowest = torch.finfo(torch.float32).tiny
-        found = [
-            model.task.predict(answers.clamp(min=lowest).log(), batch)
-            for part in there.split(max(1, POSITIONS_PER_CALL // index.numel()))
-            for answers in model.predict_perturbed(batch, part.gather(2, index.expand(len(part), -1, -1)), self.how)
-        ]
-        return torch.stack(found)
+
+        def predict(answers: Tensor, _: Tensor) -> Tensor:
+            return torch.stack([model.task.predict(answer.clamp(min=lowest).log(), batch) for answer in answers])
+
+        no_target = present.new_zeros(0)
+        return coalition_values(model, batch, no_target, present, self.units(batch), self.how, predict)

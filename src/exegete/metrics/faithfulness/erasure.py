@@ -1,8 +1,7 @@
-"""The effect of erasing positions on the model's answer, the common ground of the faithfulness metrics.
+"""Shared parts of the faithfulness metrics that erase positions and measure the change of the model's output.
 
-Positions are erased, and the model is asked again, with `ExplainedModel.predict_perturbed`: special tokens always stay.
-p(·) is the target's probability; regressions have none, so there it is the value itself, and the bounds on cards do
-not hold. A budget that rounds to no position at all scores 0 by definition.
+Special tokens are never erased. p(·) is the target's probability. Regressions have no probability: there p is the
+value itself, and the bounds on the metrics' cards do not hold.
 """
 
 from __future__ import annotations
@@ -23,16 +22,17 @@ from exegete.models.perturbation.run import RemovalMethod
 
 Divisor = Literal["bins", "bins_plus_one"]
 Probability = Callable[[Tensor], Tensor]
+"""A function from keep-masks [N, B, L] to the target's probability [N, B] on what they keep."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Erasure(Metric):
-    """The change of p when the top positions are erased, or, where the top is left `keeps_top`, all others.
+    """Change of p when the top positions are erased or, with `keeps_top`, when all other positions are erased.
 
-    `how`: `remove` deletes tokens; `mask`, `pad` and `zero` put the mask token, the padding token or a zero embedding
-    in their place. `rounding`: of a budget in tokens: `ceil` up, `floor` down (which may be none), `er` down but at
-    least one, of all tokens with the special ones. `keep_question`: of a question on a context, only the context's
-    tokens are ranked and erased.
+    `how`: `remove` deletes tokens; `mask`, `pad` and `zero` replace them by the mask token, the padding token or a zero
+    embedding. `rounding`: how a budget becomes a number of tokens: `ceil` rounds up; `floor` rounds down, possibly to
+    0; `er` rounds down to at least 1 and counts special tokens too. `keep_question`: for a question with a context,
+    rank and erase tokens of the context only.
     """
 
     how: RemovalMethod = "remove"
@@ -49,68 +49,73 @@ class Erasure(Metric):
 
     @abstractmethod
     def fractions(self) -> tuple[float, ...]:
-        """The K budgets: which fractions of the content count as the top."""
+        """Return the K budgets: the fractions of the content that count as the top."""
 
-    def compute_effect(self, p: Probability, chosen: Tensor) -> Tensor:
-        """[K, B] The value at each budget; `chosen` [K, B, L]: the top; `p` [N, B]: of what keep [N, B, L] leaves."""
-        return compute_drops(p, self.keep_masks(chosen))
+    def compute_effect(self, p: Probability, top: Tensor) -> Tensor:
+        """Return the value at each budget [K, B].
 
-    def keep_masks(self, chosen: Tensor) -> Tensor:
-        """[K, B, L] What stays at each budget."""
-        return chosen if self.keeps_top else ~chosen
+        Args:
+            p: the target's probability [N, B] for keep-masks [N, B, L].
+            top: [K, B, L] the top positions at each budget.
+        """
+        return compute_drops(p, self.keep_masks(top))
+
+    def keep_masks(self, top: Tensor) -> Tensor:
+        """Return the positions [K, B, L] that are kept at each budget."""
+        return top if self.keeps_top else ~top
 
     @abstractmethod
-    def aggregate(self, compute_points: Tensor) -> Tensor:
-        """[B] One number from the values at each budget [K, B]."""
+    def aggregate(self, points: Tensor) -> Tensor:
+        """Return one value per example [B] from the values at each budget [K, B]."""
 
     def compute_points(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> Tensor:
-        """[K, B] The value at each budget."""
+        """Return the value at each budget: [K, B]."""
         if self.keep_question:
             batch = replace(batch, content=batch.erasable)
-        chosen = top_fraction(attribution, batch, self.fractions(), self.rounding)
+        top = top_fraction(attribution, batch, self.fractions(), self.rounding)
 
         def p(keep: Tensor) -> Tensor:
+            # float64: drops are differences of probabilities that are nearly equal for confident models.
             return model.task.probability(model.predict_perturbed(batch, keep, self.how), target).double()
 
-        return self.compute_effect(p, chosen).masked_fill(~chosen.any(-1), 0.0)
+        # AML: floor rounding can select no token at all, and the metric is then 0 by definition, also log-odds.
+        return self.compute_effect(p, top).masked_fill(~top.any(-1), 0.0)
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """See `Metric`; defined for every example."""
+        """Return one value per example, see `Metric.compute`; defined for every example."""
         return {self.name: self.aggregate(self.compute_points(model, batch, attribution, target)).float()}
 
     def evaluate_budgets(
         self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Any = None
     ) -> dict[float, Tensor]:
-        """The value [B] at each budget; arguments and NaN as in `judge`."""
-        case = build_metric_input(model, batch, attribution, target)
+        """Return the value [B] at each budget; arguments and NaN as in `evaluate`."""
+        inputs = build_metric_input(model, batch, attribution, target)
         with torch.no_grad(), model.cache_perturbed():
-            compute_points = self.compute_points(model, batch, case.attribution, case.target)
-        return {
-            budget: case.mask_undefined(point) for budget, point in zip(self.fractions(), compute_points, strict=True)
-        }
+            points = self.compute_points(model, batch, inputs.attribution, inputs.target)
+        return {budget: inputs.mask_undefined(point) for budget, point in zip(self.fractions(), points, strict=True)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtBudget(Erasure):
-    """One budget. `k`: the share of the text's tokens (special tokens not counted) that are the top."""
+    """An erasure metric at one budget. `k`: the share of the text's tokens, without special tokens, that is the top."""
 
     k: float = 0.2
 
     def fractions(self) -> tuple[float, ...]:
-        """The only budget, as a fraction of the content."""
+        """Return the only budget, as a fraction of the content."""
         return (self.k,)
 
-    def aggregate(self, compute_points: Tensor) -> Tensor:
-        """The value at the only budget: [B]."""
-        return compute_points[0]
+    def aggregate(self, points: Tensor) -> Tensor:
+        """Return the value at the only budget: [B]."""
+        return points[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverBudgets(Erasure):
-    """The mean over several budgets (area over the perturbation curve).
+    """An erasure metric averaged over several budgets (area over the perturbation curve).
 
-    `budgets`: the shares of the text's tokens (special tokens not counted) that are the top, one after the other.
-    `divisor`: `bins` divides the sum by the number of budgets, `bins_plus_one` by one more, as AML's figures do.
+    `budgets`: the shares of the text's tokens, without special tokens, that are the top. `divisor`: `bins` divides the
+    sum by the number of budgets; `bins_plus_one` divides by one more, as AML's reference code does.
     """
 
     budgets: tuple[float, ...] = (0.01, 0.05, 0.1, 0.2, 0.5)
@@ -122,20 +127,21 @@ class OverBudgets(Erasure):
             raise unknown("divisor", self.divisor, get_args(Divisor))
 
     def fractions(self) -> tuple[float, ...]:
-        """The budgets that the mean is over."""
+        """Return the budgets that the mean is taken over."""
         return self.budgets
 
-    def aggregate(self, compute_points: Tensor) -> Tensor:
-        """The sum over the divisor."""
-        return compute_points.sum(0) / (len(compute_points) + (self.divisor == "bins_plus_one"))
+    def aggregate(self, points: Tensor) -> Tensor:
+        """Return the sum over budgets divided by the divisor: [B]."""
+        return points.sum(0) / (len(points) + (self.divisor == "bins_plus_one"))
 
 
 def evaluate_with_full_input(p: Probability, keep: Tensor) -> Tensor:
-    """[1 + N, B] p(x) first, then p of what each keep-mask leaves, all in one call."""
+    """Return p(x), followed by p for each keep-mask [N, B, L]: [1 + N, B]."""
+    # One call: the full input is then packed with the perturbed ones instead of taking a pass of its own.
     return p(torch.cat([torch.ones_like(keep[:1]), keep]))
 
 
 def compute_drops(p: Probability, keep: Tensor) -> Tensor:
-    """[N, B] p(x) − p(what keep leaves)."""
+    """Return p(x) − p(kept part) for each keep-mask [N, B, L]: [N, B]."""
     answers = evaluate_with_full_input(p, keep)
     return answers[0] - answers[1:]

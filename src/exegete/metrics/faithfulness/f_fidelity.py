@@ -1,4 +1,4 @@
-"""Erasure judged by a copy of the model that knows inputs with words missing."""
+"""F-fidelity: erasure measured on a copy of the model that was fine-tuned on inputs with random masks."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from exegete.models.windowed import WindowedModel
 
 @dataclass(frozen=True, kw_only=True)
 class FFidelity(UnitMetric):
-    """Mean drop of the copy's p when a random part of the top goes, over budgets and draws (Zheng et al. 2025, FFid+).
+    """Mean drop of the copy's p when a random part of the top is removed, over budgets and draws (Zheng et al. 2025).
 
-    The copy is the explained model fine-tuned on inputs with random masks, so that an input without some words is none
-    it has never seen; as only a part of the top goes, and never much of the input, where holes are tells it nothing.
+    This is FFid+ of the paper. The copy is the explained model fine-tuned on inputs with random masks, so that inputs
+    with missing words are not out of distribution. Only a part of the top, and never much of the input, is removed, so
+    that the positions of the gaps reveal nothing.
 
     Args:
         copy: the copy's folder, as `exegete train baseline --model MODEL --masked-share 1` writes it.
         budgets: shares of the units that count as the top.
-        alpha: share of the top that goes; see `beta`.
-        beta: at most this share of all units goes, and at least one unit.
+        alpha: share of the top that is removed; see `beta`.
+        beta: at most this share of all units is removed, and at least one unit.
         draws: random parts for each budget.
-        seed: with the example's own content it decides the draws, which are the same for all methods.
+        seed: with the example's content it determines the draws, which are the same for all methods.
     """
 
     copy: str = ""
@@ -43,59 +44,64 @@ class FFidelity(UnitMetric):
     seed: int = 0
     positive_params: ClassVar = ("draws",)
     card: ClassVar = MetricCard(
-        name="f_fidelity",
-        label="F-fidelity",
-        family="faithfulness",
-        higher_is_better=True,
-        paper="Zheng et al. 2025",
+        name="f_fidelity", label="F-fidelity", family="faithfulness", higher_is_better=True, paper="Zheng et al. 2025",
         bounds=(-1, 1),
-    )
+        equation=r"\mathbb{E} [ \tilde{p}(x) - \tilde{p}(x \setminus \text{part of top}_k) ]",
+        computed="A copy of the model that was fine-tuned on texts with random masks is asked (p̃), so that texts with "
+        "gaps are familiar to it. Of the top 10, 20, 30, 40 and 50 % of the words (`budgets`), a random half "
+        "(`alpha`), but no more than a tenth of the text (`beta`), is masked; the value is the mean drop of the probability over "
+        "budgets and 8 draws each. {units} {masked}",
+        read="0.05 means that the copy's probability fell by 5 points on average. It is smaller than "
+        "`aopc_comprehensiveness`, since less is masked. {control}",
+        use="You doubt `aopc_comprehensiveness` because texts with gaps are unusual for the model.",
+        avoid="Do not use it when you cannot fine-tune a copy of the model (`exegete train baseline --model MODEL "
+        "--masked-share 1`).",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fractions((*self.budgets, self.alpha, self.beta))
 
     def supports(self, model: ExplainedModel) -> bool:
-        """Where there is a copy."""
+        """Return whether a copy was given."""
         return bool(self.copy)
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """See `Metric`; no copy, or one with other outputs, is an ExegeteError."""
-        judge = self.load_copy(model)
-        ordered = self.order_units(batch, attribution)
-        removed = self.removed(batch, ordered)
-        with judge.cache_perturbed():
-            answers = self.probability(judge, batch, target, torch.cat([torch.ones_like(removed[:1]), ~removed]))
+        """Return one value per example, see `Metric.compute`. Raises ExegeteError without a matching copy."""
+        copy = self.load_copy(model)
+        removed = self.draw_removed(batch, self.order_units(batch, attribution))
+        with copy.cache_perturbed():
+            answers = self.probability(copy, batch, target, torch.cat([torch.ones_like(removed[:1]), ~removed]))
         return {self.name: (answers[0] - answers[1:]).mean(0).float()}
 
     def load_copy(self, model: ExplainedModel) -> ExplainedModel:
-        """The copy, on the model's device."""
+        """Return the copy on the model's device. Raises ExegeteError if it is missing or has other labels."""
         if not self.copy:
             raise ExegeteError(
                 "f_fidelity needs a copy fine-tuned on random masks: train one by `exegete train baseline --model "
                 "MODEL --masked-share 1 …`, and give its folder as copy="
             )
-        judge = _load_cached(str(Path(self.copy).expanduser().resolve()), str(model.device))
-        if judge.labels != model.labels:
-            raise ExegeteError(f"{self.copy} is no copy of the model: it answers {judge.labels}, not {model.labels}")
-        return WindowedModel(judge, model.stride) if isinstance(model, WindowedModel) else judge
+        copy = _load_cached(str(Path(self.copy).expanduser().resolve()), str(model.device))
+        if copy.labels != model.labels:
+            raise ExegeteError(f"{self.copy} is no copy of the model: its labels are {copy.labels}, not {model.labels}")
+        return WindowedModel(copy, model.stride) if isinstance(model, WindowedModel) else copy
 
-    def removed(self, batch: Batch, ordered: UnitOrder) -> Tensor:
-        """[K · draws, B, U] The units that go."""
-        top = fractions_to_counts(ordered.counts, self.budgets)
-        most = torch.minimum(
-            fractions_to_counts(top.flatten(), (self.alpha,)).view_as(top),
-            fractions_to_counts(ordered.counts, (self.beta,)),
-        )
-        dice = torch.full((self.draws, *ordered.place.shape), torch.inf, dtype=torch.float64)
-        for row, (count, random) in enumerate(
-            zip(ordered.counts.tolist(), example_generators(batch, self.seed), strict=True)
+    def draw_removed(self, batch: Batch, order: UnitOrder) -> Tensor:
+        """Return the removed units of each budget and draw: [K · draws, B, U]."""
+        top = fractions_to_counts(order.counts, self.budgets)
+        part_of_top = fractions_to_counts(top.flatten(), (self.alpha,)).view_as(top)
+        count = torch.minimum(part_of_top, fractions_to_counts(order.counts, (self.beta,)))
+        noise = torch.full((self.draws, *order.place.shape), torch.inf, dtype=torch.float64)
+        # One number per unit, not per top unit: every method removes by the same draws.
+        for row, (units, random) in enumerate(
+            zip(order.counts.tolist(), example_generators(batch, self.seed), strict=True)
         ):
-            dice[:, row, :count] = torch.from_numpy(random.random((self.draws, count)))
-        chosen = ordered.first(top)[:, None]
-        rolled = dice.to(batch.device).masked_fill(~chosen, torch.inf)
-        lowest = rolled.argsort(-1).argsort(-1) < most[:, None, :, None]
-        return (lowest & chosen).flatten(0, 1)
+            noise[:, row, :units] = torch.from_numpy(random.random((self.draws, units)))
+        in_top = order.first(top)[:, None]
+        candidates = noise.to(batch.device).masked_fill(~in_top, torch.inf)
+        # The `count` lowest numbers of the top are a uniform sample of it without replacement.
+        drawn = candidates.argsort(-1).argsort(-1) < count[:, None, :, None]
+        return (drawn & in_top).flatten(0, 1)
 
 
 @lru_cache(maxsize=2)
