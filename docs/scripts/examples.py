@@ -33,6 +33,18 @@ FOLDERS = {
 """Where the training of a learned method leaves it; here it is a folder's name of our choice."""
 UNTRAINED = ("attention_to_source", "hidden_state_probe", "interpretable_attention", "parameterised_attention")
 """Learned methods that also explain before they have learned anything: this is what is drawn."""
+NOT_SHOWN = {
+    "llm_ranking": "No result is shown here, because the method needs a chat model.",
+    "citation": (
+        "No result is shown here: `cited` is a folder that `exegete train cite` wrote, see "
+        "[citations that hold](../tutorials/11_citations_that_hold.md)."
+    ),
+    "attributive_masking": (
+        "No result is shown here: `masks` is a folder that `exegete train aml` wrote, see "
+        "[masks for any model](../tutorials/05_masks_for_any_model.md)."
+    ),
+}
+"""Methods whose pages show no result, and why."""
 
 
 def spec(name: str) -> str:

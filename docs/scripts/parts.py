@@ -116,10 +116,12 @@ def _model(kind: Kind, name: str, said: Mapping[str, str]) -> list[str]:
 
 
 def notes(kind: Kind) -> Mapping[str, Mapping[str, str]]:
-    """What the YAML file says of each part; which part it does not know is told.
+    """Each native part's texts: of methods from their cards, of others from the YAML file of their kind.
 
-    Raises ValueError for one that is not in the registry.
+    Parts without texts are named on stderr. Raises ValueError for a text of a part that is not in the registry.
     """
+    if kind.folder == "methods":
+        return {name: _method_notes(name) for name in kind.registry.native}
     file = Path(__file__).with_name(f"{kind.folder}.yaml")
     if not file.exists():
         return {}
@@ -135,6 +137,12 @@ def notes(kind: Kind) -> Mapping[str, Mapping[str, str]]:
     if known - said.keys():
         sys.stderr.write(f"{file.name} has no equation and use of: {', '.join(sorted(known - said.keys()))}\n")
     return said
+
+
+def _method_notes(name: str) -> Mapping[str, str]:
+    card = EXPLAINERS.card(name, MethodCard)
+    texts = {key: getattr(card, key) for key in ("equation", "use", "avoid")}
+    return texts | ({"example": examples.NOT_SHOWN[name]} if name in examples.NOT_SHOWN else {})
 
 
 def _filled(text: str, common: Mapping[str, str]) -> str:

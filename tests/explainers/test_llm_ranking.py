@@ -69,7 +69,7 @@ def test_many_words_stay_apart_in_half_precision(model, monkeypatch):
     half = exegete.load(tiny("bert", dtype=torch.bfloat16, max_position_embeddings=400), tokenizer)
     vocabulary = [word for word in tokenizer.get_vocab() if word.isalpha()]
     words = [word for word in vocabulary if tokenizer(word, add_special_tokens=False)["input_ids"][1:] == []]
-    monkeypatch.setattr(llm_ranking, "ask", lambda *arguments: ", ".join(words))
+    monkeypatch.setattr(llm_ranking, "generate_ranking", lambda *arguments: ", ".join(words))
     batch = half.encode([" ".join(words)])
     scores = exegete.explainer("llm_ranking", ranker="x").attribute(half, batch, torch.tensor([0]))
     torch.testing.assert_close(scores[batch.content], 1 - torch.arange(len(words)) / len(words), rtol=0, atol=1e-6)

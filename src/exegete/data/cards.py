@@ -53,12 +53,20 @@ def _check_family(name: str, family: str, valid: tuple[str, ...]) -> None:
 class MethodCard:
     """Properties of an explainer that hold for every input.
 
-    `label`: what people call it, where that is not the words of its id. `signed`: whether negative scores mean evidence
-    against the target. `differentiable`: whether its attributions keep a graph to the model's weights. `cost`: forward
-    (F) and backward (B) passes an example, as a formula for people. `learned`: it has parameters of its own and is
-    loaded from a path, as `id:PATH`. `family`: control, gradients, attention, decomposition, perturbation, search,
-    interactions, learned or prompted; another one raises ExegeteError. `unit`: what a score is, as "part of the
-    {output}" or "{output|log-odds}", where the number of the model stands that is explained, and its default.
+    Attributes:
+        name: the id in the registry.
+        label: the name that people use, if it differs from the words of the id.
+        family: one of `MethodFamily`; another one raises ExegeteError.
+        signed: whether negative scores mean evidence against the target.
+        differentiable: whether attributions keep a graph to the model's weights.
+        learned: whether the method has parameters of its own and is loaded from a path, as `id:PATH`.
+        cost: forward (F) and backward (B) passes per example, as a formula for people.
+        paper: authors and year of the source.
+        unit: what a score is, as "part of the {output}" or "{output|log-odds}": the braces are replaced by the name of
+            the explained number, with its default after the bar.
+        equation: the formula of a score, in LaTeX.
+        use: when to use the method.
+        avoid: when not to use it.
     """
 
     name: str
@@ -70,6 +78,9 @@ class MethodCard:
     cost: str
     paper: str = ""
     unit: str = ""
+    equation: str = ""
+    use: str = ""
+    avoid: str = ""
 
     def __post_init__(self) -> None:
         _check_family(self.name, self.family, get_args(MethodFamily))

@@ -24,7 +24,13 @@ class Random(Explainer):
     """
 
     seed: int = 0
-    card: ClassVar = MethodCard(name="random", family="control", cost="0", unit="drawn by chance")
+    card: ClassVar = MethodCard(
+        name="random", family="control", cost="0", unit="drawn by chance",
+        equation=r"s_i \sim \mathcal{N}(0, 1)",
+        use="Include it in every comparison: a method that is not better than random scores tells nothing about the "
+        "model.",
+        avoid="Do not use it as an explanation.",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 64:

@@ -44,12 +44,12 @@ class LlmRanking(Explainer):
 
     ranker: str = ""
     card: ClassVar = MethodCard(
-        name="llm_ranking",
-        label="Ranking by a chat model",
-        family="prompted",
-        cost="words + 80 passes of the ranker",
+        name="llm_ranking", label="Ranking by a chat model", family="prompted", cost="words + 80 passes of the ranker",
         unit="rank, the first 1",
-    )
+        equation=r"s_i = 1 - \text{rank}_i / n",
+        use="Use it to learn which words a chat model considers important.",
+        avoid="Do not use it to learn what the explained model used: that model is not asked.",
+    )  # fmt: skip
 
     def passes(self, length: int) -> tuple[float, float]:
         """None of the model that is explained."""

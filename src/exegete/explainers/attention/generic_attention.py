@@ -28,6 +28,10 @@ class GenericAttention(OutputExplainer, SinglePass):
     card: ClassVar = MethodCard(
         name="generic_attention", family="attention", signed=False, differentiable=True, cost="F + B",
         paper="Chefer et al. 2021b", unit="relevance, of no unit",
+        equation=r"R = (I + \bar{A}_N) \cdots (I + \bar{A}_1), \; \bar{A}_l = \mathbb{E}_h \max(0, \partial f_c / "
+        r"\partial A_l \odot A_l)",
+        use="Attention weights that depend on the explained class, for one backward pass.",
+        avoid="Do not use it when you need signs: negative relevance is set to zero.",
     )  # fmt: skip
 
     @property

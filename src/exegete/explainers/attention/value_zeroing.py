@@ -28,12 +28,12 @@ class ValueZeroing(Explainer):
     """
 
     card: ClassVar = MethodCard(
-        name="value_zeroing",
-        family="attention",
-        cost="(tokens + 1) F",
-        paper="Mohebbi et al. 2023",
+        name="value_zeroing", family="attention", cost="(tokens + 1) F", paper="Mohebbi et al. 2023",
         unit="share of the contributions",
-    )
+        equation=r"C_{ij} \propto 1 - \cos(y_i, y_i^{\setminus v_j}), \; s = (C^N \cdots C^1)[q, :]",
+        use="Use it to study how an encoder mixes context.",
+        avoid="Do not use it for the evidence of one class, or for long texts: it takes one pass per token.",
+    )  # fmt: skip
 
     def passes(self, length: int) -> tuple[float, float]:
         """Every layer once with each position's value zeroed."""

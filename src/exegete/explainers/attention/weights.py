@@ -59,14 +59,14 @@ class AttentionLast(LayerwiseAttention):
 
     query: Query = "readout"
     card: ClassVar = MethodCard(
-        name="attention_last",
-        label="Attention of the last layer",
-        family="attention",
-        differentiable=True,
-        cost="F",
-        paper="Jain and Wallace 2019",
-        unit="share of attention",
-    )
+        name="attention_last", label="Attention of the last layer", family="attention", differentiable=True, cost="F",
+        paper="Jain and Wallace 2019", unit="share of attention",
+        equation=r"s_i = \frac{1}{H} \sum_h A^N_h[q, i]",
+        use="A baseline that costs one forward pass, or the attributions that training pulls towards rationales "
+        "(`exegete train er_joint --guide attention_last`).",
+        avoid="Do not use it for faithful scores of a model that was not trained for it: attention often rests on "
+        "special tokens.",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.query not in get_args(Query):
@@ -93,14 +93,12 @@ class AttentionAll(AttentionLast):
     """Attention of all layers and heads, mean: mean_l mean_h A^l[q, :]. Unsigned; parameters as `attention_last`."""
 
     card: ClassVar = MethodCard(
-        name="attention_all",
-        label="Attention of all layers",
-        family="attention",
-        differentiable=True,
-        cost="F",
-        paper="Fernandes et al. 2022",
-        unit="share of attention",
-    )
+        name="attention_all", label="Attention of all layers", family="attention", differentiable=True, cost="F",
+        paper="Fernandes et al. 2022", unit="share of attention",
+        equation=r"s_i = \frac{1}{N H} \sum_l \sum_h A^l_h[q, i]",
+        use="The baseline that learned attention explainers have to beat.",
+        avoid="Do not use it when you need a sign, or scores of one class: it reads attention weights alone.",
+    )  # fmt: skip
     capture = LayerwiseAttention.capture
 
     def combine_layers(self, rows: Tensor) -> Tensor:
@@ -115,6 +113,9 @@ class ScaledAttention(OutputExplainer, SinglePass):
     card: ClassVar = MethodCard(
         name="scaled_attention", family="attention", signed=True, differentiable=True, cost="F + B",
         paper="Serrano and Smith 2019", unit="attention × slope of the {output}",
+        equation=r"s_i = \overline{A^N}[q, i] \cdot \overline{\partial f_c / \partial A^N}[q, i]",
+        use="Attention weights that depend on the explained class.",
+        avoid="Do not use it for models of many layers: the positions of the last layer hold mixtures of words.",
     )  # fmt: skip
 
     @property
@@ -147,8 +148,14 @@ class AttentionRollout(LayerwiseAttention):
     """
 
     card: ClassVar = MethodCard(
-        name="attention_rollout", family="attention", differentiable=True, cost="F",
-        paper="Abnar and Zuidema 2020", unit="share of attention",
+        name="attention_rollout", family="attention", differentiable=True, cost="F", paper="Abnar and Zuidema 2020",
+        unit="share of attention",
+        equation=r"s = \left( \tilde{A}_N \cdots \tilde{A}_1 \right)[q, :], \; \tilde{A}_l = \frac{1}{2} (\bar{A}_l + "
+        r"I)",
+        use="A cheap map of how positions mix over all layers. It is differentiable, so training can pull it towards "
+        "rationales (`--guide attention_rollout`).",
+        avoid="Do not use it to find evidence against the class, or for scores of one class: it reads attention "
+        "weights alone.",
     )  # fmt: skip
 
     def layer_scores(self, model: ExplainedModel, batch: Batch, outputs: Outputs, target: Tensor) -> Tensor:

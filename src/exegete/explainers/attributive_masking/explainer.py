@@ -79,13 +79,12 @@ class AttributiveMasking(nn.Module, SinglePass):
     """
 
     card: ClassVar = MethodCard(
-        name="attributive_masking",
-        family="learned",
-        cost="F + G",
-        paper="Barkan et al. 2024",
-        learned=True,
+        name="attributive_masking", family="learned", cost="F + G", paper="Barkan et al. 2024", learned=True,
         unit="weight of the mask, 0 to 1",
-    )
+        equation=r"a = G(x, y) \in [0, 1]^L",
+        use="Use it to explain many texts in one pass each, for any classifier, also a prompted one.",
+        avoid="Do not use it for a few texts: training its masking model costs more than explaining them.",
+    )  # fmt: skip
 
     def __init__(
         self, backbone: PreTrainedModel, tokenizer: Any, settings: MaskingSettings, refinement: Refinement | None = None

@@ -31,9 +31,11 @@ class Gim(BackwardRules):
     baseline_id: int | None = None
     temperature: float = 2.0
     card: ClassVar = MethodCard(
-        name="gim", label="GIM",
-        family="gradients", signed=True, differentiable=True, cost="F + B", paper="Edin et al. 2025",
-        unit="part of the {output}",
+        name="gim", label="GIM", family="gradients", signed=True, differentiable=True, cost="F + B",
+        paper="Edin et al. 2025", unit="part of the {output}",
+        equation=r"s_i = \langle E_i - b, \tilde{\nabla}_{E_i} f_c \rangle, \text{ softmax differentiated at } T = 2",
+        use="Use it when several words say the same and plain gradients miss them.",
+        avoid="Do not use it when you need scores that sum to the logit.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

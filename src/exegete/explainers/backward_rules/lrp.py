@@ -21,6 +21,9 @@ class AttnLrp(BackwardRules):
     card: ClassVar = MethodCard(
         name="attn_lrp", label="AttnLRP", family="gradients", signed=True, differentiable=True, cost="F + B",
         paper="Achtibat et al. 2024", unit="part of the {output}",
+        equation=r"s_i = \langle E_i, \tilde{\nabla}_{E_i} f_c \rangle, \text{ norms held, products shared evenly}",
+        use="Decoders and prompts, for one backward pass.",
+        avoid="Do not use it when you rely on scores that sum to the logit: every softmax loses some relevance.",
     )  # fmt: skip
 
     @property
@@ -38,7 +41,9 @@ class CpLrp(BackwardRules):
     """
 
     card: ClassVar = MethodCard(
-        name="cp_lrp", label="CP-LRP",
-        family="gradients", signed=True, differentiable=True, cost="F + B", paper="Ali et al. 2022",
-        unit="part of the {output}",
+        name="cp_lrp", label="CP-LRP", family="gradients", signed=True, differentiable=True, cost="F + B",
+        paper="Ali et al. 2022", unit="part of the {output}",
+        equation=r"s_i = \langle E_i, \tilde{\nabla}_{E_i} f_c \rangle, \text{ attention and gates held}",
+        use="Use it to compare with LRP in the literature; its scores sum to the logit except for biases.",
+        avoid="Do not use it to learn what decides where the model attends: attention weights are held constant.",
     )  # fmt: skip

@@ -30,14 +30,14 @@ class Alti(LayerMaps):
 
     distance: int = 1
     card: ClassVar = MethodCard(
-        name="alti",
-        label="ALTI",
-        family="decomposition",
-        differentiable=True,
-        cost="≈ 3 F",
-        paper="Ferrando et al. 2022",
-        unit="share of the contributions",
-    )
+        name="alti", label="ALTI", family="decomposition", differentiable=True, cost="≈ 3 F",
+        paper="Ferrando et al. 2022", unit="share of the contributions",
+        equation=r"c_{ij} = \max(0, \lVert y_i \rVert_1 - \lVert y_i - T_i(x_j) \rVert_1), \; s = (C_N \cdots C_1)[q, "
+        r":]",
+        use="Scores from the contributions of each layer, not from attention weights alone. They are differentiable, "
+        "so training can pull them towards rationales (`--guide alti`).",
+        avoid="Do not use it when you need signs, or scores of one class.",
+    )  # fmt: skip
 
     def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
         """The contribution matrix C of a layer at the rows: [R, L]."""

@@ -48,13 +48,13 @@ class DecompX(Explainer):
     feed_forward: bool = True
     max_memory: int = 1 << 25
     card: ClassVar = MethodCard(
-        name="decompx",
-        label="DecompX",
-        family="decomposition",
-        cost="≈ L F / 2",
-        paper="Modarressi et al. 2023",
+        name="decompx", label="DecompX", family="decomposition", cost="≈ L F / 2", paper="Modarressi et al. 2023",
         unit="length of a part of the last hidden state",
-    )
+        equation=r"x^{(N)}_q = \sum_k x^{(N)}_{q \Leftarrow k}, \; s_k = \lVert x^{(N)}_{q \Leftarrow k} \rVert_2",
+        use="Parts of the hidden states that sum to them exactly, layer by layer.",
+        avoid="Do not use it for long texts (it keeps L² · d numbers), or for scores of one class: see "
+        "`decompx_classifier`.",
+    )  # fmt: skip
 
     @property
     def rules(self) -> DecompositionRules:
@@ -95,14 +95,12 @@ class DecompXClassifier(DecompX):
     head_activation: Literal["zero_origin", "tangent"] = "zero_origin"
     supports_contrasts: ClassVar[bool] = True
     card: ClassVar = MethodCard(
-        name="decompx_classifier",
-        label="DecompX with classifier",
-        family="decomposition",
-        signed=True,
-        cost="≈ L F / 2",
-        paper="Modarressi et al. 2023",
-        unit="part of the {output}",
-    )
+        name="decompx_classifier", label="DecompX with classifier", family="decomposition", signed=True,
+        cost="≈ L F / 2", paper="Modarressi et al. 2023", unit="part of the {output}",
+        equation=r"f_c = \sum_k s_k, \; s_k = w_c \cdot \text{head}(x^{(N)}_{q \Leftarrow k})",
+        use="Signed contributions that sum to the logit, with the biases shared among positions.",
+        avoid="Do not use it for long texts: `decompx_linear` gives nearly the same in one backward pass.",
+    )  # fmt: skip
 
     @torch.no_grad()
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:

@@ -37,9 +37,12 @@ class FlashTrace(Explainer):
     hops: int = 0
     sinks: Literal["predicting", "own"] = "predicting"
     card: ClassVar = MethodCard(
-        name="flash_trace", label="FlashTrace",
-        family="decomposition", signed=False, differentiable=False, cost="≈ 2 F",
-        paper="FlashTrace 2026", unit="share of the contributions",
+        name="flash_trace", label="FlashTrace", family="decomposition", signed=False, differentiable=False,
+        cost="≈ 2 F", paper="FlashTrace 2026", unit="share of the contributions",
+        equation=r"s_j = \sum_{l, h} \frac{\max(0, \lVert X \rVert_1 - \lVert p_{jh} - X \rVert_1)}{\sum \ldots}, \; "
+        r"X = \sum_i \omega_i m_i",
+        use="Use it to explain a whole answer of a language model at once: the cost does not grow with the span.",
+        avoid="Do not use it for the classes of a classifier: its scores are the same for every class.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

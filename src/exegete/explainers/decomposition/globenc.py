@@ -27,13 +27,13 @@ class GlobEnc(LayerMaps):
     """
 
     card: ClassVar = MethodCard(
-        name="globenc",
-        label="GlobEnc",
-        family="decomposition",
-        cost="≈ F",
-        paper="Modarressi et al. 2022",
+        name="globenc", label="GlobEnc", family="decomposition", cost="≈ F", paper="Modarressi et al. 2022",
         unit="share of the contributions",
-    )
+        equation=r"\mathcal{N}_{ij} = \lVert \text{norm}(\text{share of } x_j \text{ in } y_i) \rVert, \; s = "
+        r"(\mathcal{N}_N \cdots \mathcal{N}_1)[q, :]",
+        use="A better attention rollout for encoders, at little more than the cost of a forward pass.",
+        avoid="Do not use it when you need a sign, or scores of one class. Feed-forward layers are left out.",
+    )  # fmt: skip
 
     def compute_map(self, state: LayerState, rows: Tensor) -> Tensor:
         """The matrix N of contribution lengths at the rows of a layer: [R, L]."""

@@ -42,6 +42,10 @@ class InformationFlow(LayerMaps):
     card: ClassVar = MethodCard(
         name="information_flow", family="decomposition", signed=False, differentiable=False, cost="≈ 3 F",
         paper="Ferrando and Voita 2024", unit="share of the contributions",
+        equation=r"\text{share}(p) = \frac{\max(\epsilon, \lVert m \rVert_1 - \lVert p - m \rVert_1)}{\sum_{p^\prime} "
+        r"\ldots}, \; s = (C_N \cdots C_1)[q, :]",
+        use="Use it to trace routes through a decoder, for a prompt of moderate length.",
+        avoid="Do not use it for long prompts: memory grows with the square of the length.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

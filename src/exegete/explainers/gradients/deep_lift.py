@@ -31,14 +31,13 @@ class DeepLift(DimensionwiseExplainer):
 
     baselines: Reference = "mask"
     card: ClassVar = MethodCard(
-        name="deep_lift",
-        label="DeepLIFT",
-        family="gradients",
-        signed=True,
-        cost="2 (F + B)",
-        paper="Shrikumar et al. 2017",
-        unit="part of the {output}",
-    )
+        name="deep_lift", label="DeepLIFT", family="gradients", signed=True, cost="2 (F + B)",
+        paper="Shrikumar et al. 2017", unit="part of the {output}",
+        equation=r"s_i = \langle m_i, E_i - b_i \rangle, \; m_i \text{ by the rescale rule}",
+        use="Use it to compare with Captum's DeepLift.",
+        avoid="Do not use it when you rely on scores that sum to the change of the output: in transformers, few "
+        "activations are rescaled.",
+    )  # fmt: skip
 
     def passes(self, length: int) -> tuple[float, float]:
         """Input and reference, forward and backward."""

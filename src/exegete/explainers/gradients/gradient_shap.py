@@ -40,14 +40,13 @@ class GradientShap(DimensionwiseExplainer):
     baselines: Reference = "mask"
     seed: int = 0
     card: ClassVar = MethodCard(
-        name="gradient_shap",
-        label="GradientSHAP",
-        family="gradients",
-        signed=True,
-        cost="n_samples (F + B)",
-        paper="Lundberg and Lee 2017",
-        unit="part of the {output}",
-    )
+        name="gradient_shap", label="GradientSHAP", family="gradients", signed=True, cost="n_samples (F + B)",
+        paper="Lundberg and Lee 2017", unit="part of the {output}",
+        equation=r"s_i = \mathbb{E}_{b, \alpha} \langle \partial f_c / \partial E_i \, (b + \alpha (E - b)), E_i - "
+        r"b_i \rangle",
+        use="Use it to compare with published figures of the method.",
+        avoid="Do not use it when you need stable scores: five draws leave much noise.",
+    )  # fmt: skip
 
     def passes(self, length: int) -> tuple[float, float]:
         """One forward and one backward pass for each draw."""

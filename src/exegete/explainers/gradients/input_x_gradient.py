@@ -19,9 +19,12 @@ class InputXGradient(DimensionwiseExplainer, EmbeddingGradient):
     """Input embedding times the gradient of the target's logit, taken together over d (Shrikumar et al. 2017)."""
 
     card: ClassVar = MethodCard(
-        name="input_x_gradient", label="Input × gradient",
-        family="gradients", signed=True, differentiable=True, cost="F + B",
-        paper="Shrikumar et al. 2017", unit="part of the {output}",
+        name="input_x_gradient", label="Input × gradient", family="gradients", signed=True, differentiable=True,
+        cost="F + B", paper="Shrikumar et al. 2017", unit="part of the {output}",
+        equation=r"s_i = \langle \partial f_c / \partial E_i, E_i \rangle",
+        use="A cheap signed score in a training loop, or the first baseline of a comparison.",
+        avoid="Do not use it without `random` beside it: in many comparisons it is no better than chance. Where the "
+        "answer is saturated in a word, that word's gradient is near zero.",
     )  # fmt: skip
 
     def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point]:

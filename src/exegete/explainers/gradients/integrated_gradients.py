@@ -49,8 +49,13 @@ class IntegratedGradients(DimensionwiseExplainer):
     tolerance: float = 0.01
     max_steps: int = 200
     card: ClassVar = MethodCard(
-        name="integrated_gradients", family="gradients", signed=True, differentiable=True,
-        cost="n_steps (F + B) + 2 F", paper="Sundararajan et al. 2017", unit="part of the {output}",
+        name="integrated_gradients", family="gradients", signed=True, differentiable=True, cost="n_steps (F + B) + 2 F",
+        paper="Sundararajan et al. 2017", unit="part of the {output}",
+        equation=r"s_i = \langle E_i - b_i, \int_0^1 \partial f_c / \partial E_i \, (b + \alpha (E - b)) \, d\alpha "
+        r"\rangle",
+        use="Signed scores whose sum is checked (`delta`), for any architecture.",
+        avoid="Do not use it when tens of passes are too many: `decompx_linear` and `attn_lrp` cost one backward "
+        "pass. If `delta` is large, take more points (`n_steps=auto` places them).",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -27,13 +27,12 @@ class Saliency(EmbeddingGradient):
     norm: Norm = "l2"
     aggregate: Aggregate | None = field(default=None, kw_only=True)
     card: ClassVar = MethodCard(
-        name="saliency",
-        family="gradients",
-        differentiable=True,
-        cost="F + B",
-        paper="Simonyan et al. 2014",
+        name="saliency", family="gradients", differentiable=True, cost="F + B", paper="Simonyan et al. 2014",
         unit="slope of the {output}",
-    )
+        equation=r"s_i = \lVert \partial f_c / \partial E_i \rVert_2",
+        use="A quick look at where the output is sensitive, for one backward pass.",
+        avoid="Do not use it to learn whether a word speaks for or against the class: its scores have no sign.",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):

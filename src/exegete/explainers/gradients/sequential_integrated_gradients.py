@@ -36,6 +36,11 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
     card: ClassVar = MethodCard(
         name="sequential_integrated_gradients", family="gradients", signed=True, differentiable=True,
         cost="(tokens + 1) F", paper="Enguehard 2023", unit="part of the {output}",
+        equation=r"s_i = \langle E_i - b_i, \int_0^1 \partial f_c / \partial E_i \, (E \text{ with } b_i + \alpha "
+        r"(E_i - b_i)) \, d\alpha \rangle",
+        use="Use it to judge each word in the true context of the others.",
+        avoid="Do not use it when several words say the same: replacing one of them alone then changes nothing, as "
+        "in occlusion.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

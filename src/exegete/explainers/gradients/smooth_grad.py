@@ -34,6 +34,11 @@ class SmoothGrad(DimensionwiseExplainer):
     card: ClassVar = MethodCard(
         name="smooth_grad", label="SmoothGrad", family="gradients", differentiable=True, cost="n_samples (F + B)",
         paper="Smilkov et al. 2017", unit="slope of the {output}",
+        equation=r"s_i = \lVert \frac{1}{n} \sum_k \partial f_c / \partial E_i (E + \varepsilon_k) \rVert, \; "
+        r"\varepsilon_k \sim \mathcal{N}(0, \sigma^2)",
+        use="Use it when plain gradients look noisy and tens of passes are affordable.",
+        avoid="Do not use it when you need a sign, or when cost matters: for the same number of passes, "
+        "`integrated_gradients` gives scores whose sum can be checked.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -30,6 +30,9 @@ class AttentionToSource(LearnedAttention, FittedExplainer):
     card: ClassVar = MethodCard(
         name="attention_to_source", family="learned", signed=True, differentiable=True, cost="F",
         paper="Cohen-Wang et al. 2025", learned=True, unit="weighted attention",
+        equation=r"s_k = \sum_h w_h A^h[q, k], \; w \text{ fitted to ablations}",
+        use="One model that answers many prompts: once fitted, an explanation takes one forward pass.",
+        avoid="Do not use it for a single prompt: fitting costs more than `context_cite` does.",
     )  # fmt: skip
 
     def __init__(self, n_layers: int, n_heads: int) -> None:

@@ -34,6 +34,11 @@ class HiddenStateProbe(FittedExplainer):
     card: ClassVar = MethodCard(
         name="hidden_state_probe", family="learned", signed=True, differentiable=True, cost="F", learned=True,
         unit="weighted product of states",
+        equation=r"s_k = \sum_l \sum_i w_{li} \, \hat{h}^l_q[i] \, \hat{h}^l_k[i], \; w \text{ fitted to ablations}",
+        use="A learned baseline for `attention_to_source`, fitted to the same ablations: `exegete train at2 "
+        "--learner hidden_state_probe`.",
+        avoid="Do not use it for a single prompt or after few ablations: it has a coefficient for every dimension of "
+        "every layer.",
     )  # fmt: skip
 
     def __init__(self, n_layers: int, width: int) -> None:

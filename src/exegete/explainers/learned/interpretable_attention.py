@@ -59,6 +59,10 @@ class InterpretableAttention(LearnedAttention):
     card: ClassVar = MethodCard(
         name="interpretable_attention", family="learned", differentiable=True, cost="F", paper="Xie et al. 2024",
         learned=True, unit="share of attention",
+        equation=r"r = \sum_l \text{NORM}(\tau_2 \eta_l \Psi_l), \; \Psi_l = \sum_h \text{NORM}(\tau_1 \lambda_h "
+        r"\psi^h)",
+        use="Trained with `exegete train ivra` for the criterion that you will judge it by.",
+        avoid="Do not use it when the model must not change, or when a method without training is enough.",
     )  # fmt: skip
 
     def __init__(

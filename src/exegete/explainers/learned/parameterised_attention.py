@@ -38,8 +38,11 @@ class ParameterisedAttention(LearnedAttention):
     """
 
     card: ClassVar = MethodCard(
-        name="parameterised_attention", family="learned", differentiable=True, cost="F",
-        paper="Fernandes et al. 2022", learned=True, unit="share of attention",
+        name="parameterised_attention", family="learned", differentiable=True, cost="F", paper="Fernandes et al. 2022",
+        learned=True, unit="share of attention",
+        equation=r"s_m = \text{softmax}_m \left( \sum_h \lambda_h \, s^h_m \right)",
+        use="Trained with `exegete train smat`, it shows which heads teach a student best.",
+        avoid="Do not use it before it is trained, other than as a baseline.",
     )  # fmt: skip
 
     def __init__(

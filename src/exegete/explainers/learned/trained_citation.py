@@ -40,6 +40,11 @@ class TrainedCitation(Explainer):
     lower_bound: ConformalLowerBound | None = field(default=None, compare=False)
     card: ClassVar = MethodCard(
         name="citation", label="Trained citation", family="learned", signed=True, cost="its method's", learned=True,
+        equation=r"s_u \text{ of the trained method, } 0 \text{ where } s_u < \tau \max_v s_v",
+        use="A model trained with `exegete train cite`: it bounds from below how much the log-probability of an "
+        "answer falls without a source.",
+        avoid="Do not use it for a model that was not trained with `exegete train cite`: its bounds hold only for "
+        "such a model.",
     )  # fmt: skip
 
     @property

@@ -29,6 +29,10 @@ class KernelShap(CoalitionMethod):
     card: ClassVar = MethodCard(
         name="kernel_shap", label="KernelSHAP", family="perturbation", signed=True, cost="min(n_samples, 2^words) F",
         paper="Lundberg and Lee 2017", unit="part of the {output}",
+        equation=r"\min_\phi \sum_z k(z) (v(z) - v(\emptyset) - z \cdot \phi)^2, \; \sum_i \phi_i = v(1) - "
+        r"v(\emptyset)",
+        use="Short texts (exact up to about ten words), when scores should be fair among words.",
+        avoid="Do not use it with few samples of a long text: the random draws then decide the order of the words.",
     )  # fmt: skip
 
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:

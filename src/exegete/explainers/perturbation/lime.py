@@ -32,14 +32,12 @@ class Lime(CoalitionMethod):
     kernel_width: float = 0.25
     alpha: float = 1.0
     card: ClassVar = MethodCard(
-        name="lime",
-        label="LIME",
-        family="perturbation",
-        signed=True,
-        cost="min(n_samples, 2^words) F",
-        paper="Ribeiro et al. 2016",
-        unit="weight in a linear model of the {output}",
-    )
+        name="lime", label="LIME", family="perturbation", signed=True, cost="min(n_samples, 2^words) F",
+        paper="Ribeiro et al. 2016", unit="weight in a linear model of the {output}",
+        equation=r"\min_w \sum_z \pi(z) (p_c(z) - w \cdot z)^2 + \alpha \lVert w \rVert_2^2",
+        use="Use it to compare with LIME, or if the model gives no gradients.",
+        avoid="Do not use it with few samples of a long text: the random draws then decide the order of the words.",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,13 +29,13 @@ class Occlusion(OutputExplainer):
     granularity: Granularity = "word"
     perturbation: RemovalMethod = "mask"
     card: ClassVar = MethodCard(
-        name="occlusion",
-        family="perturbation",
-        signed=True,
-        cost="(words + 1) F",
-        paper="Zeiler and Fergus 2014",
+        name="occlusion", family="perturbation", signed=True, cost="(words + 1) F", paper="Zeiler and Fergus 2014",
         unit="fall of the {output} without it",
-    )
+        equation=r"s_i = p_c(x) - p_c(x \setminus i)",
+        use="Use it beside any other method: it needs only the model's answers, and everybody understands it.",
+        avoid="Do not use it when several words say the same (removing one of them changes nothing), or for long "
+        "texts.",
+    )  # fmt: skip
 
     def passes(self, length: int) -> tuple[float, float]:
         """One a unit and one of the whole, at most: equal inputs are run once."""

@@ -50,13 +50,13 @@ class Reagent(Explainer):
     ratio: float = 0.3
     seed: int = 0
     card: ClassVar = MethodCard(
-        name="reagent",
-        label="ReAGent",
-        family="perturbation",
-        cost="(steps + 1) F",
-        paper="Zhao and Shan 2024",
+        name="reagent", label="ReAGent", family="perturbation", cost="(steps + 1) F", paper="Zhao and Shan 2024",
         unit="share of importance",
-    )
+        equation=r"\zeta_i \mathrel{+}= \text{logit}(\frac{1}{2} + \frac{1}{2} (\pm \delta)), \; s = "
+        r"\text{softmax}(\zeta)",
+        use="Use it to compare with ReAGent on generated text.",
+        avoid="Do not use it when you can afford only few passes: the default is a hundred.",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if (self.steps != "auto" and self.steps < 1) or not 0 < self.ratio < 1:

@@ -27,6 +27,10 @@ class ShapleySampling(CoalitionMethod):
     card: ClassVar = MethodCard(
         name="shapley_sampling", family="perturbation", signed=True, cost="min(n_samples, 2^words) F",
         paper="Castro et al. 2009", unit="part of the {output}",
+        equation=r"\phi_i = \mathbb{E}_\pi [ v(\pi_{<i} \cup i) - v(\pi_{<i}) ]",
+        use="An unbiased estimate of Shapley values when the linear system of `kernel_shap` is ill-conditioned.",
+        avoid="Do not use it when cost matters: one random order of the words takes as many passes as the text has "
+        "words.",
     )  # fmt: skip
 
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:

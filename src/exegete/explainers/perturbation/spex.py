@@ -56,13 +56,13 @@ class Spex(OutputExplainer):
     perturbation: RemovalMethod = "remove"
     seed: int = 0
     card: ClassVar = MethodCard(
-        name="spex",
-        family="interactions",
-        signed=True,
-        cost="min(n_samples, 2^words) F",
-        paper="Butler et al. 2025",
+        name="spex", family="interactions", signed=True, cost="min(n_samples, 2^words) F", paper="Butler et al. 2025",
         unit="part of the {output}",
-    )
+        equation=r"s_i = \sum_{S \ni i} m(S) / |S|, \; v(S) = \sum_{T \subseteq S} m(T)",
+        use="Use it when words or sources act together, to learn which pairs matter beyond the sum of both.",
+        avoid="Do not use it when you can afford only few passes: if the 2^n sets are more than `n_samples`, values "
+        "are estimated by fitted trees (extra `interactions`).",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.n_samples < FEWEST:
