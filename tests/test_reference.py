@@ -45,7 +45,7 @@ def test_public_functions_of_tensors_say_shapes_and_those_that_refuse_say_errors
     silent = set()
     for package in blocks._public():
         module = import_module(package)
-        for each in (each for name in {*module.__all__} - blocks.METHODS for each in _functions(getattr(module, name))):
+        for each in (each for name in {*module.__all__} - blocks.PARTS for each in _functions(getattr(module, name))):
             said, kinds = inspect.getdoc(each) or "", " ".join(map(str, inspect.get_annotations(each).values()))
             if re.search(r"\b(Tensor|NDArray)\b", kinds) and not SHAPE.search(said):
                 silent.add(f"{each.__qualname__} says no shape")

@@ -15,10 +15,11 @@ from types import FunctionType
 
 import exegete
 from exegete.explainers import EXPLAINERS
+from exegete.metrics import METRICS
 
 REFERENCE = Path(__file__).parents[1] / "reference"
-METHODS = {point.attr for point in EXPLAINERS.native.values()}
-"""Classes of methods, which have pages of their own, see `parts.py`."""
+PARTS = {point.attr for registry in (EXPLAINERS, METRICS) for point in registry.native.values()}
+"""Classes of methods and metrics, which have pages of their own, see `parts.py`."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -28,7 +29,7 @@ def missing(folder: Path = REFERENCE) -> Iterator[str]:
     for package in sorted(_public() | pages.keys()):
         parts = re.split(rf"^::: {re.escape(package)}\.(\w+)$", pages.get(package, ""), flags=re.MULTILINE)[1:]
         shown = dict(zip(parts[::2], parts[1::2], strict=True))
-        names = set(import_module(package).__all__) - METHODS
+        names = set(import_module(package).__all__) - PARTS
         yield from (f"{package}.{name} is public and on no page" for name in sorted(names - shown.keys()))
         yield from (f"{package}.{name} is on a page and not public" for name in sorted(shown.keys() - names))
         yield from (f"{package}.{name} has no example" for name, rest in shown.items() if not BLOCK.search(rest))

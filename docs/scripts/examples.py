@@ -22,6 +22,14 @@ PARAMETERS = {
     "f_fidelity": "copy=baseline-copy",
 }
 """What an example sets, by the part's id: methods so that they take a second, metrics what they need."""
+METRIC_NOTES = {
+    "f_fidelity": "The first command trains the copy, once for each model.",
+    "side_auc": "The reviews are single texts, for which it is the same as `auc`. On pairs, `side_auc?side=2` judges "
+    "the second text.",
+    "seconds": "Costs are measured beside every metric.",
+    "peak_memory": "Costs are measured beside every metric.",
+}
+"""A sentence about the example of a metric, by its id."""
 FOLDERS = {
     "attention_to_source": "fitted",
     "attributive_masking": "masks",

@@ -18,7 +18,7 @@ import yaml
 from latex2mathml.converter import convert
 
 from exegete.data import READERS
-from exegete.data.cards import DataCard, MethodCard
+from exegete.data.cards import DataCard, MethodCard, MetricCard
 from exegete.data.registry import Registry
 from exegete.explainers import EXPLAINERS
 from exegete.metrics.registry import METRICS, cards
@@ -116,22 +116,19 @@ def _model(kind: Kind, name: str, said: Mapping[str, str]) -> list[str]:
 
 
 def notes(kind: Kind) -> Mapping[str, Mapping[str, str]]:
-    """Each native part's texts: of methods from their cards, of others from the YAML file of their kind.
+    """Each native part's texts: of methods and metrics from their cards, of others from the YAML file of their kind.
 
     Parts without texts are named on stderr. Raises ValueError for a text of a part that is not in the registry.
     """
     if kind.folder == "methods":
         return {name: _method_notes(name) for name in kind.registry.native}
+    if kind.folder == "metrics":
+        return {name: _metric_notes(name, card) for name, card in cards().items()}
     file = Path(__file__).with_name(f"{kind.folder}.yaml")
     if not file.exists():
         return {}
-    read: dict[str, Mapping[str, str]] = yaml.safe_load(file.read_text(encoding="utf-8"))
-    common = read.pop("common", {})
-    said = {
-        name: {key: text if key == "equation" else _filled(text, common) for key, text in each.items()}
-        for name, each in read.items()
-    }
-    known = set(cards()) if kind.folder == "metrics" else set(kind.registry.native)
+    said: dict[str, Mapping[str, str]] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    known = set(kind.registry.native)
     if said.keys() - known:
         raise ValueError(f"{file.name}: not in the registry: {sorted(said.keys() - known)}")
     if known - said.keys():
@@ -145,9 +142,13 @@ def _method_notes(name: str) -> Mapping[str, str]:
     return texts | ({"example": examples.NOT_SHOWN[name]} if name in examples.NOT_SHOWN else {})
 
 
-def _filled(text: str, common: Mapping[str, str]) -> str:
-    """The text with the sentences that several parts share, each written as {name}."""
-    return re.sub(r"\{(\w+)\}", lambda found: common.get(found[1], found[0]), text)
+def _metric_notes(name: str, card: MetricCard) -> dict[str, str]:
+    """Return the texts of a metric's card, and its note on the example."""
+    texts = {"equation": card.equation}
+    texts |= {field: card.text(field) for field in ("computed", "read", "use", "avoid")}
+    if name in examples.METRIC_NOTES:
+        texts["example"] = examples.METRIC_NOTES[name]
+    return texts
 
 
 def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
@@ -206,8 +207,9 @@ def command(kind: Kind, name: str) -> str:
 
 
 def _scored(kind: Kind, name: str, said: Mapping[str, str]) -> str:
-    """What the part scored. Tables know it by its id, its title, or what its notes say that they call it (`called`)."""
-    names = {each.lower() for each in (name, _title(kind, name), said.get("called")) if each}
+    """What the part scored. Tables know it by its id, its title, or its short name in `scores.METRICS`."""
+    short = [label for label, metric in scores.METRICS.items() if metric == name]
+    names = {each.lower() for each in (name, _title(kind, name), *short) if each}
     measured = kind.folder in ("methods", "metrics", "recipes")
     return scores.told(names, said.get("page"), _long()) or "Not measured there yet." * measured
 
@@ -215,8 +217,7 @@ def _scored(kind: Kind, name: str, said: Mapping[str, str]) -> str:
 @cache
 def _long() -> dict[str, str]:
     """Metrics in people's words by what tables of results call them."""
-    said = notes(next(kind for kind in KINDS if kind.folder == "metrics"))
-    return {each["called"]: cards()[name].heading for name, each in said.items() if "called" in each}
+    return {short: cards()[name].heading for short, name in scores.METRICS.items()}
 
 
 def _title(kind: Kind, name: str) -> str:
@@ -239,7 +240,7 @@ def _idea(kind: Kind, name: str) -> list[str]:
 
 def _reference(kind: Kind, name: str) -> str:
     if name not in kind.registry.native:
-        return "See [`exegete.metrics.measured`](../reference/05_metrics.md)."
+        return "See [`exegete.metrics.measure_cost`](../reference/05_metrics.md)."
     point = kind.registry.native[name]
     options = "heading_level: 3, show_source: false, show_bases: false"
     return f"::: {point.module}.{point.attr}\n    options: {{{options}}}"

@@ -16,7 +16,16 @@ NAMED = 4
 TABLE = re.compile(r"(?:^\*\*(?P<caption>[^*\n]+)\*\*\n\n)?(?P<rows>(?:^\|.*\n)+)", re.MULTILINE)
 INTERVALS = "Means, with 95 % intervals where there are brackets; bold: best, or not told apart from the best."
 SHORT = {"Comp": "Comprehensiveness", "Suff": "Sufficiency", "LO": "Log-odds"}
-"""What a paper's tables call a metric beside what `metrics.yaml` tells."""
+"""What a paper's tables call a metric."""
+METRICS = {
+    "A-C": "aopc_comprehensiveness",
+    "A-S": "aopc_sufficiency",
+    "NAOPC-C": "naopc_comprehensiveness",
+    "NAOPC-S": "naopc_sufficiency",
+    "soft-C": "soft_comprehensiveness",
+    "soft-S": "soft_sufficiency",
+}
+"""Ids of metrics by their short names in the tables of results."""
 
 
 class Section(NamedTuple):

@@ -11,7 +11,7 @@ from exegete.models import Batch
 from judged import PAIRS, model_of
 
 ROWS = [
-    {"text": first, "text_pair": second, "rationale": marked, "rationale_pair": other}
+    {"text": first, "text_pair": second, "rationale_mask": marked, "rationale_pair": other}
     for (first, second), marked, other in zip(PAIRS, ([[0, 3]], []), ([[0, 5], [12, 20]], [[0, 1]]), strict=True)
 ]
 
@@ -50,12 +50,12 @@ def test_a_text_without_a_partner_has_no_second_side():
 
 
 def test_wrong_choices():
-    with pytest.raises(ExegeteError, match="side 1 and side 2, not 3"):
+    with pytest.raises(ExegeteError, match="side 1 or 2 of a pair, got 3"):
         metric("side_auc", side=3)
     with pytest.raises(ExegeteError, match="neither text"):
         metric("side_auc", level="token", specials=True)
     ids = Batch.from_ids(torch.tensor([[5, 6, 7]]))
     marked = torch.tensor([[True, False, False]])
-    batch = Batch(**{**vars(ids), "rationale": marked})
+    batch = Batch(**{**vars(ids), "rationale_mask": marked})
     with pytest.raises(ExegeteError, match="known of texts only"):
         metric("side_auc").evaluate(model_of("bert"), batch, torch.rand(1, 3))

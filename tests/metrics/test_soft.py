@@ -68,7 +68,7 @@ def test_agrees_with_one_pass_after_another(family, share, distance):
         one, columns = batch.select([row]).trim_padding()
         content = one.content[0]
         embeddings = model.embed(one).detach()
-        random = soft.generators(one, 3)[0]
+        random = soft.example_generators(one, 3)[0]
         drawn = [torch.from_numpy(random.random((int(content.sum()), embeddings.shape[2]))) for _ in range(2)]
         stay = scale_scores(attribution[row : row + 1, columns], one.content, share)[0, content]
 

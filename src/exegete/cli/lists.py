@@ -41,7 +41,7 @@ def metrics() -> None:
     from exegete.data.cards import MetricCard
 
     ranges = [card.range for card in metrics.cards().values()]
-    _show(metrics.metrics().assign(bounds=ranges), metrics.METRICS, MetricCard)
+    _show(metrics.list_metrics().assign(bounds=ranges), metrics.METRICS, MetricCard)
 
 
 def objectives() -> None:

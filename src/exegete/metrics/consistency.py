@@ -1,4 +1,4 @@
-"""Does the method explain alike what the model sees as alike?"""
+"""Consistency: are examples with similar hidden states explained similarly?"""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Across = Literal["tokens", "pairs"]
 
 @dataclass(frozen=True, kw_only=True)
 class Consistency(Metric):
-    """Spearman's ρ between how far apart examples are inside the model and in their explanations.
+    """Spearman's ρ between the distances of examples inside the model and the distances of their explanations.
 
-    Hidden states are means over layers. Every two examples of the batch are compared position by position, each from
-    its first content position on, where both have content: a batch is what is judged, and another one gives other
-    values. Pairs of which ρ is undefined (fewer than two positions, or no variation) are left out.
+    Hidden states are averaged over layers. All pairs of examples of the batch are compared position by position, from
+    each one's first content position on, as far as both have content. The value therefore depends on the batch. Pairs
+    with an undefined ρ (fewer than two positions, or no variation) are left out.
 
     Args:
         across: `tokens`: for each pair, ρ over positions l of ‖H_i[l] − H_j[l]‖₂ and |r_i[l] − r_j[l]| (IvRA, eq. 12
@@ -34,8 +34,17 @@ class Consistency(Metric):
 
     across: Across = "tokens"
     card: ClassVar = MetricCard(
-        name="consistency", family="consistency", higher_is_better=True, paper="IvRA, eq. 12", bounds=(-1, 1)
-    )
+        name="consistency", family="consistency", higher_is_better=True, paper="IvRA, eq. 12", bounds=(-1, 1),
+        equation=r"\rho_{\text{Spearman}} \left( \lVert H_i - H_j \rVert, |r_i - r_j| \right)",
+        computed="For all pairs of texts of a batch: the rank correlation, over positions, between the distance of the "
+        "model's hidden states (averaged over layers) and the difference of the two scores. A text's value is the mean "
+        "over its pairs.",
+        read="From −1 to 1. 1: texts that are similar to the model have similar explanations; 0: no relation, as "
+        "`random` has. Undefined (NaN) for a batch of one text.",
+        use="Are texts that are similar to the model explained similarly?",
+        avoid="Do not compare values from runs with different `--batch-size`: only texts of the same batch are "
+        "compared with each other.",
+    )  # fmt: skip
     compares_examples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -43,35 +52,39 @@ class Consistency(Metric):
             raise unknown("reading of consistency", self.across, get_args(Across))
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """See `Metric`; NaN for a batch of one."""
+        """Return one value per example [B], see `Metric.compute`; NaN for a batch of one."""
         with model.evaluation_mode():
             layers = model(batch, capture=Capture(hidden_states=True)).hidden_states
         states = torch.stack([layer.double() for layer in layers]).mean(0)
+        # Content is moved to the front, so that padding on the left does not shift the positions that are compared.
         order = order_content_first(batch.content)
-        there = batch.content.gather(1, order)
-        states = states.gather(1, order[..., None].expand_as(states)) * there[..., None]
-        scores = attribution.double().gather(1, order) * there
-        found = _correlate_tokens if self.across == "tokens" else _correlate_pairs
-        return {self.name: found(states, scores, there).float()}
+        content = batch.content.gather(1, order)
+        states = states.gather(1, order[..., None].expand_as(states)) * content[..., None]
+        scores = attribution.double().gather(1, order) * content
+        correlate = _correlate_tokens if self.across == "tokens" else _correlate_pairs
+        return {self.name: correlate(states, scores, content).float()}
 
 
-def _correlate_tokens(states: Tensor, scores: Tensor, there: Tensor) -> Tensor:
-    """[B] Mean over an example's pairs of ρ over shared positions."""
+def _correlate_tokens(states: Tensor, scores: Tensor, content: Tensor) -> Tensor:
+    """Return the mean over an example's pairs of ρ over the positions that both have: [B]."""
     count = len(scores)
     values = scores.new_full((count, count), torch.nan)
+    # One row at a time: all pairs at once would take B² · L · d numbers.
     for row in range(count - 1):
         others = slice(row + 1, None)
-        inside = (states[row] - states[others]).norm(dim=-1)
-        outside = (scores[row] - scores[others]).abs()
-        rho = compute_spearman(inside, outside, there[row] & there[others])
+        state_distances = (states[row] - states[others]).norm(dim=-1)
+        score_distances = (scores[row] - scores[others]).abs()
+        rho = compute_spearman(state_distances, score_distances, content[row] & content[others])
         values[row, others], values[others, row] = rho, rho
     return values.nanmean(1)
 
 
-def _correlate_pairs(states: Tensor, scores: Tensor, there: Tensor) -> Tensor:
-    """[B] The one ρ over all pairs."""
-    pooled = states.sum(1) / there.sum(1, keepdim=True).clamp(min=1)
+def _correlate_pairs(states: Tensor, scores: Tensor, content: Tensor) -> Tensor:
+    """Return the ρ over all pairs of the batch, the same for each example: [B]."""
+    pooled = states.sum(1) / content.sum(1, keepdim=True).clamp(min=1)
     one, other = torch.triu_indices(len(scores), len(scores), 1, device=scores.device)
-    inside, outside = ((x[one] - x[other]).norm(dim=-1)[None] for x in (pooled, scores))
-    there_too = there.any(1)[one] & there.any(1)[other]
-    return compute_spearman(inside, outside, there_too[None]).expand(len(scores))
+    state_distances = (pooled[one] - pooled[other]).norm(dim=-1)
+    score_distances = (scores[one] - scores[other]).norm(dim=-1)
+    has_content = content.any(1)
+    valid = has_content[one] & has_content[other]
+    return compute_spearman(state_distances[None], score_distances[None], valid[None]).expand(len(scores))

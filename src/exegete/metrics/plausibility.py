@@ -1,6 +1,6 @@
-"""Does the attribution put first what people marked?
+"""Plausibility: do the highest scores agree with what people marked as evidence?
 
-NaN for an example that nobody looked at, and where nothing or everything was marked: there is nothing to tell apart.
+Values are NaN for examples without annotation, and if nothing or everything is marked: no order can then be judged.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from exegete.models import Batch, ExplainedModel
 
 
 class RankedUnits(NamedTuple):
-    """Words or tokens by falling score, equal scores in the order of the text: what is no candidate comes last.
+    """Words or other units sorted by decreasing score; ties keep the order of the text, and padding comes last.
 
-    `scores` [B, U] float64, `gold` [B, U]: marked by people, `candidates` [B, U].
+    `scores` [B, U] float64. `gold` [B, U]: whether people marked the unit. `candidates` [B, U]: whether it exists.
     """
 
     scores: Tensor
@@ -34,12 +34,11 @@ class RankedUnits(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Plausibility(Metric):
-    """Scores of words or other units against those that people marked.
+    """Base of the metrics that compare the order of units with the units that people marked.
 
-    `level`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens', and it is
-    marked if one of them is.
-    `specials`: special tokens count as unmarked tokens, with the score 0 that attributions have there.
-    `absolute`: units are ordered by the size of their scores, without the sign.
+    `level`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is the sum of its tokens' scores, and
+    a unit is marked if one of its tokens is. `specials`: count special tokens as unmarked tokens with score 0.
+    `absolute`: order units by the size of their scores, without the sign.
     """
 
     level: Granularity = "word"
@@ -53,107 +52,147 @@ class Plausibility(Metric):
             raise ExegeteError(f"special tokens belong to no {self.level}: specials=True needs level='token'")
 
     @abstractmethod
-    def value(self, rank_units: RankedUnits) -> Tensor:
-        """[B] The metric's formula; anything where it is undefined."""
+    def value(self, ranked: RankedUnits) -> Tensor:
+        """Return the metric of each example [B]; values of examples without or with only marked units are ignored."""
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """See `Metric`; the target does not matter, and without any rationale in the batch all are NaN."""
+        """Return one value per example [B], see `Metric.compute`; the model and the target do not matter."""
         if batch.rationale_mask is None:
             return {self.name: torch.full((len(batch),), torch.nan, device=batch.device)}
-        rank_units = self.rank_units(batch, batch.rationale_mask, attribution)
-        marked, unmarked = rank_units.gold.any(1), (rank_units.candidates & ~rank_units.gold).any(1)
-        defined = marked & unmarked if batch.has_rationale is None else marked & unmarked & batch.has_rationale
-        return {self.name: self.value(rank_units).float().masked_fill(~defined, torch.nan)}
+        ranked = self.rank_units(batch, batch.rationale_mask, attribution)
+        defined = ranked.gold.any(1) & (ranked.candidates & ~ranked.gold).any(1)
+        if batch.has_rationale is not None:
+            defined &= batch.has_rationale
+        return {self.name: self.value(ranked).float().masked_fill(~defined, torch.nan)}
 
-    def rank_units(self, batch: Batch, rationale: Tensor, attribution: Tensor) -> RankedUnits:
-        """The units that are compared, in the attribution's order."""
-        gold, scores = rationale & batch.content, attribution.double()
+    def rank_units(self, batch: Batch, rationale_mask: Tensor, attribution: Tensor) -> RankedUnits:
+        """Return the units to compare [B, U], sorted by the attribution; `rationale_mask` [B, L]: marks of people."""
+        gold, scores = rationale_mask & batch.content, attribution.double()
         candidates = batch.attended if self.specials else batch.content
         if self.level != "token":
             scores, gold, candidates = _pool_units(number_units(batch, self.level), scores, gold)
+        # The size is taken of a word's sum: its tokens' scores of opposite signs cancel first.
         scores = scores.abs() if self.absolute else scores
         scores = scores.masked_fill(~candidates, -torch.inf)
         order = ranks(scores, candidates).argsort(dim=1)
-        return RankedUnits(*(each.gather(1, order) for each in (scores, gold, candidates)))
+        return RankedUnits(*(values.gather(1, order) for values in (scores, gold, candidates)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Auc(Plausibility):
-    """Area under the ROC curve: how often a marked unit is ahead of an unmarked one; ties count half."""
+    """Area under the ROC curve: chance that a marked unit has a higher score than an unmarked one; ties count ½."""
 
     card: ClassVar = MetricCard(
         name="auc", family="plausibility", higher_is_better=True, paper="Fawcett 2006", bounds=(0, 1),
         needs_rationale=True, label="AUC",
+        equation=r"P(s_{\text{marked}} > s_{\text{unmarked}})",
+        computed="The share of pairs of a marked and an unmarked word in which the marked word has the larger score; "
+        "ties count half. Scores are compared by size, without the sign (`absolute`). A word's score is the sum of its "
+        "tokens' scores, and a word is marked if one of its tokens is.",
+        read="0.5: as by chance; 1: every marked word is ahead of every other; below 0.5: marked words come last. "
+        "Undefined (NaN) if nothing, or everything, is marked.",
+        use="People marked rationales, and texts have different lengths.",
+        avoid="Do not use it as a measure of faithfulness: the model may rely on other words than people do.",
     )  # fmt: skip
 
-    def value(self, rank_units: RankedUnits) -> Tensor:
-        """Mann and Whitney's statistic, over groups of equal scores."""
-        first, last = _find_ties(rank_units.scores)
-        negatives = _count_before(rank_units.candidates & ~rank_units.gold)
-        ahead, level = negatives.gather(1, first), negatives.gather(1, last + 1)
-        behind = (negatives[:, -1:] - (ahead + level) / 2) * rank_units.gold
-        return behind.sum(1) / (rank_units.gold.sum(1) * negatives[:, -1])
+    def value(self, ranked: RankedUnits) -> Tensor:
+        """Return the Mann-Whitney statistic [B], computed over groups of equal scores."""
+        first, last = _find_ties(ranked.scores)
+        negatives = _count_before(ranked.candidates & ~ranked.gold)
+        # Negatives before the group count fully and those inside it half: the mean of both counts.
+        ahead, ahead_or_tied = negatives.gather(1, first), negatives.gather(1, last + 1)
+        behind = (negatives[:, -1:] - (ahead + ahead_or_tied) / 2) * ranked.gold
+        return behind.sum(1) / (ranked.gold.sum(1) * negatives[:, -1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class AveragePrecision(Plausibility):
-    """Precision at every marked unit, averaged; units of equal score come together (step-wise, not interpolated)."""
+    """Mean precision at the marked units; units of equal score enter together (step-wise, not interpolated)."""
 
     card: ClassVar = MetricCard(
         name="average_precision", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020",
         bounds=(0, 1), needs_rationale=True, label="Average precision",
+        equation=r"\frac{1}{G} \sum_{g} \text{precision at marked unit } g",
+        computed="Words are ordered by the size of their scores; at each of the G marked words, precision is the share "
+        "of marked words among all words down to it. The value is the mean of these. Words of equal score enter "
+        "together.",
+        read="1: all marked words come first. By chance it is near the share of marked words, so it is low if little "
+        "is marked. Undefined (NaN) if nothing, or everything, is marked.",
+        use="Few words are marked, and the top of the order matters.",
+        avoid="Do not use it to compare datasets with different shares of marked words; use `auc`.",
     )  # fmt: skip
 
-    def value(self, rank_units: RankedUnits) -> Tensor:
-        """Precision at the end of each marked unit's group."""
-        _, last = _find_ties(rank_units.scores)
-        precision = _count_before(rank_units.gold).gather(1, last + 1) / (last + 1)
-        return (precision * rank_units.gold).sum(1) / rank_units.gold.sum(1)
+    def value(self, ranked: RankedUnits) -> Tensor:
+        """Return the mean over marked units of the precision at the end of their group of equal scores: [B]."""
+        _, last = _find_ties(ranked.scores)
+        precision = _count_before(ranked.gold).gather(1, last + 1) / (last + 1)
+        return (precision * ranked.gold).sum(1) / ranked.gold.sum(1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecallAtK(Plausibility):
-    """Share of the G marked units among the first G; of equal scores the first in the text counts."""
+    """Share of the G marked units that are among the first G units; ties keep the order of the text."""
 
     card: ClassVar = MetricCard(
         name="recall_at_k", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(0, 1),
         needs_rationale=True, label="Recall@k",
+        equation=r"\frac{|\text{top}_G \cap \text{marked}|}{G}",
+        computed="If people marked G words, the share of them among the G words with the largest scores; of equal "
+        "scores the first in the text counts.",
+        read="0.6: of ten marked words, six are among the first ten. By chance it is the share of words that are "
+        "marked. Undefined (NaN) if nothing, or everything, is marked.",
+        use="You want a number that people understand at once.",
+        avoid="Do not use it when many scores are equal: the order of the text then decides.",
     )  # fmt: skip
 
-    def value(self, rank_units: RankedUnits) -> Tensor:
-        """The number of marked units among the first G, divided by G."""
-        size = rank_units.gold.sum(1)
-        return _count_hits(rank_units.gold, size) / size
+    def value(self, ranked: RankedUnits) -> Tensor:
+        """Return the number of marked units among the first G, divided by G: [B]."""
+        size = ranked.gold.sum(1)
+        return _count_hits(ranked.gold, size) / size
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeedleRank(Plausibility):
-    """The place of the first marked unit in the attribution's order, from 1; of equal scores their mean place."""
+    """Rank of the first marked unit in the attribution's order, from 1; tied units share their mean rank."""
 
     card: ClassVar = MetricCard(
         name="needle_rank", family="plausibility", higher_is_better=False, paper="Hsieh et al. 2024",
         bounds=(1, None), needs_rationale=True,
+        equation=r"r = 1 + |\{ i : s_i > s_{needle} \}|",
+        computed="The rank, from 1, of the first marked unit when units are ordered by the size of their scores; units "
+        "of equal score share their mean rank.",
+        read="Lower is better. 1: the unit with the highest score is marked; among n units, one of them marked, chance "
+        "gives (n + 1) / 2. Undefined (NaN) if nothing, or everything, is marked.",
+        use="One source or sentence among many holds the answer and should be found.",
+        avoid="Do not use it when several units are marked and all of them matter: only the first counts.",
     )  # fmt: skip
 
-    def value(self, rank_units: RankedUnits) -> Tensor:
-        """The middle of the group of equal scores that the first marked unit is in."""
-        first, last = _find_ties(rank_units.scores)
-        best = rank_units.gold.long().argmax(1, keepdim=True)
+    def value(self, ranked: RankedUnits) -> Tensor:
+        """Return the middle of the group of equal scores that contains the first marked unit: [B]."""
+        first, last = _find_ties(ranked.scores)
+        best = ranked.gold.long().argmax(1, keepdim=True)
         return 1 + (first.gather(1, best) + last.gather(1, best))[:, 0] / 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenF1(Plausibility):
-    """F1 of the first units as a set against the marked ones; of equal scores the first in the text counts.
+    """F1 score of the first units as a set against the marked ones; ties keep the order of the text.
 
-    `k`: None takes as many as were marked (then it equals `recall_at_k`), a number below 1 is that fraction of the
-    units, rounded up, and a number from 1 on is that many units, or all there are.
+    `k`: number of first units. None takes as many as were marked (the value then equals `recall_at_k`), a number below
+    1 is that fraction of the units, rounded up, and a number from 1 on is that many units, at most all.
     """
 
     k: float | None = None
     card: ClassVar = MetricCard(
         name="token_f1", family="plausibility", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(0, 1),
         needs_rationale=True, label="F1",
+        equation=r"\frac{2 |\text{top}_k \cap \text{marked}|}{k + G}",
+        computed="F1 of the k words with the largest scores, as a set, against the G marked words. k is G unless it is "
+        "given; the value is then that of `recall_at_k`.",
+        read="From 0 to 1. 1: the selected words are exactly the marked words. Undefined (NaN) if nothing, or "
+        "everything, is marked.",
+        use="You compare with results of ERASER.",
+        avoid="Do not use it with a `k` that was chosen after looking at the results.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -161,45 +200,50 @@ class TokenF1(Plausibility):
         if self.k is not None and self.k < 1:
             check_fractions((self.k,))
 
-    def value(self, rank_units: RankedUnits) -> Tensor:
-        """2 · hits / (chosen + marked)."""
-        hits, size = self.count_hits(rank_units)
+    def value(self, ranked: RankedUnits) -> Tensor:
+        """Return 2 · hits / (selected + marked): [B]."""
+        hits, size = self.count_hits(ranked)
         return 2 * hits / size
 
-    def count_hits(self, rank_units: RankedUnits) -> tuple[Tensor, Tensor]:
-        """Hits [B], and units that were chosen or marked [B], those that were both twice."""
-        marked, count = rank_units.gold.sum(1), rank_units.candidates.sum(1)
-        size = marked if self.k is None else self._size(count, self.k)
-        return _count_hits(rank_units.gold, size), size + marked
-
-    @staticmethod
-    def _size(count: Tensor, k: float) -> Tensor:
-        return fractions_to_counts(count, (k,))[0] if k < 1 else count.clamp(max=int(k))
+    def count_hits(self, ranked: RankedUnits) -> tuple[Tensor, Tensor]:
+        """Return the number [B] of selected units that are marked, and the sum [B] of selected and marked units."""
+        marked, count = ranked.gold.sum(1), ranked.candidates.sum(1)
+        if self.k is None:
+            size = marked
+        elif self.k < 1:
+            size = fractions_to_counts(count, (self.k,))[0]
+        else:
+            size = count.clamp(max=int(self.k))
+        return _count_hits(ranked.gold, size), size + marked
 
 
 def _pool_units(unit: Tensor, scores: Tensor, gold: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores, marks and existence [B, U] of units, from those of positions [B, L]."""
+    """Return scores, marks and existence [B, U] of units from those of positions [B, L]."""
     index, inside = unit.clamp(min=0), unit >= 0
     zeros = scores.new_zeros(len(unit), int(index.max()) + 1)
-    summed, marks, tokens = (zeros.scatter_add(1, index, (each * inside).to(zeros)) for each in (scores, gold, inside))
-    return summed, marks > 0, tokens > 0
+
+    def add_up(values: Tensor) -> Tensor:
+        return zeros.scatter_add(1, index, (values * inside).to(zeros))
+
+    return add_up(scores), add_up(gold) > 0, add_up(inside) > 0
 
 
 def _find_ties(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, U] Where the group of equal scores around each place of the sorted scores begins, and its last place."""
+    """Return the first and the last place of the group of equal scores around each place of sorted scores: [B, U]."""
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
     changes = scores[:, 1:] != scores[:, :-1]
-    edge = torch.ones_like(changes[:, :1]) if scores.shape[1] > 1 else torch.ones_like(scores, dtype=torch.bool)
+    edge = torch.ones_like(scores[:, :1], dtype=torch.bool)
     first = places.where(torch.cat([edge, changes], 1), 0).cummax(1).values
+    # The last place is the first one read from the right.
     last = places.where(torch.cat([changes, edge], 1), scores.shape[1] - 1).flip(1).cummin(1).values.flip(1)
     return first, last
 
 
-def _count_before(which: Tensor) -> Tensor:
-    """[B, U + 1] How many come before each place, in float64; the last entry counts all."""
-    return torch.nn.functional.pad(which.cumsum(1), (1, 0)).double()
+def _count_before(mask: Tensor) -> Tensor:
+    """Return how many entries of a mask [B, U] are set before each place, and in total last: [B, U + 1] float64."""
+    return torch.nn.functional.pad(mask.cumsum(1), (1, 0)).double()
 
 
 def _count_hits(gold: Tensor, size: Tensor) -> Tensor:
-    """[B] Marked units among the first `size` [B]."""
+    """Return the number of marked units among the first `size` [B]: [B]."""
     return _count_before(gold).gather(1, size[:, None]).squeeze(1)

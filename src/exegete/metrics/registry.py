@@ -50,12 +50,31 @@ METRICS: Registry[type[Metric]] = Registry(
         "consistency": "consistency:Consistency",
     },
 )
-SECONDS = MetricCard(name="seconds", family="cost", higher_is_better=False, bounds=(0, None), label="Seconds")
-PEAK_MEMORY = MetricCard(name="peak_memory", family="cost", higher_is_better=False, bounds=(0, None), label="MiB")
+SECONDS = MetricCard(
+    name="seconds", family="cost", higher_is_better=False, bounds=(0, None), label="Seconds",
+    equation=r"\text{seconds of a batch} / B",
+    computed="Wall time of explaining a batch, divided by its number of examples; loading is not included.",
+    read="Compare methods of one run on one machine.",
+    use="Together with every measure of quality: how long does an explanation take?",
+    avoid="Do not compare seconds of two machines, or of a machine that did other work meanwhile; compare ratios of "
+    "one run.",
+)  # fmt: skip
+PEAK_MEMORY = MetricCard(
+    name="peak_memory", family="cost", higher_is_better=False, bounds=(0, None), label="MiB",
+    equation=r"\text{peak during the call} - \text{before}",
+    computed="The most MiB that the process (on CUDA, the tensors on the device) held while a batch was explained, "
+    "beyond what it held before.",
+    read="Compare methods of one run on one machine. No value (–): the process reused memory that it had kept, or the "
+    "system does not report it.",
+    use="Long texts and large models: does a method fit?",
+    avoid="Do not use it for tiny models on a CPU: their memory is smaller than the error of the measurement.",
+)  # fmt: skip
 
 
 def metric(spec: str, **params: Any) -> Metric:
-    """The metric of a spec: its id, or its id with parameters, as `log_odds?k=0.1&how=pad`; `params` come on top.
+    """Return the metric of a spec: its id, or its id with parameters, as `log_odds?k=0.1&how=pad`.
+
+    `params` override those of the spec.
 
     Raises:
         ExegeteError: an unknown id or parameter, or a value out of its range.
@@ -65,12 +84,13 @@ def metric(spec: str, **params: Any) -> Metric:
 
 
 def cards() -> dict[str, MetricCard]:
-    """The card of every metric, and those of what an explanation costs."""
+    """Return the card of every metric by id, including the costs of an explanation."""
     return METRICS.cards(MetricCard) | {card.name: card for card in (SECONDS, PEAK_MEMORY)}
 
 
-def metrics() -> pd.DataFrame:
-    """Every metric: id, heading, family, which side is better, bounds, whether it needs rationales, paper."""
+def list_metrics() -> pd.DataFrame:
+    """Return a table of all metrics: id, heading, family, better direction, bounds, need of rationales, paper."""
+    # pandas takes a tenth of a second to import, which `exegete --help` need not pay.
     import pandas as pd
 
     columns = ("name", "heading", "family", "higher_is_better", "bounds", "needs_rationale", "paper")
@@ -78,7 +98,7 @@ def metrics() -> pd.DataFrame:
 
 
 def preset(name: str) -> list[Metric]:
-    """The metrics of a paper with its parameters, see `PRESETS`; ExegeteError for a name that is not there."""
+    """Return the metrics of a paper with its parameters, see `PRESETS`. Raises ExegeteError for an unknown name."""
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
-    return [metric(each, **params) for each, params in PRESETS[name].items()]
+    return [metric(metric_id, **params) for metric_id, params in PRESETS[name].items()]

@@ -8,9 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from exegete.data.cards import MetricCard
-from exegete.errors import ExegeteError
-from exegete.metrics import Metric
+from exegete import ExegeteError
+from exegete.metrics import Metric, MetricCard
 from exegete.models import Batch, ExplainedModel
 
 

@@ -35,7 +35,7 @@ class Lds(UnitMetric):
             unit.
         n_masks: number of random sets, the same for every method and text.
         keep: probability that a unit stays in a random set.
-        seed: seed of the random sets.
+        seed: determines the random sets.
     """
 
     sets: Sets = RANDOM
@@ -67,7 +67,7 @@ class Lds(UnitMetric):
             raise unknown("sets", self.sets, get_args(Sets))
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return one value per example, see `Metric.compute`; NaN if all answers or all sums are equal."""
+        """Return one value per example [B], see `Metric.compute`; NaN if all answers or all sums are equal."""
         order = self.order_units(batch, attribution)
         sets = self.draw_sets(order.counts)
         valid_sets = None

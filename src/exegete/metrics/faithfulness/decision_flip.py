@@ -40,7 +40,7 @@ class DecisionFlip(UnitMetric):
         return model.task.name not in ("regression", "generation")
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return one value per example, see `Metric.compute`. Raises ExegeteError for an unsupported task."""
+        """Return one value per example [B], see `Metric.compute`. Raises ExegeteError for an unsupported task."""
         if not self.supports(model):
             raise ExegeteError(f"decision_flip counts changed decisions, and a {model.task.name} makes none")
         order = self.order_units(batch, attribution)

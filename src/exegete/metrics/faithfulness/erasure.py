@@ -82,7 +82,7 @@ class Erasure(Metric):
         return self.compute_effect(p, top).masked_fill(~top.any(-1), 0.0)
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return one value per example, see `Metric.compute`; defined for every example."""
+        """Return one value per example [B], see `Metric.compute`; defined for every example."""
         return {self.name: self.aggregate(self.compute_points(model, batch, attribution, target)).float()}
 
     def evaluate_budgets(

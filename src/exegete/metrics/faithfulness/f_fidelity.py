@@ -49,8 +49,8 @@ class FFidelity(UnitMetric):
         equation=r"\mathbb{E} [ \tilde{p}(x) - \tilde{p}(x \setminus \text{part of top}_k) ]",
         computed="A copy of the model that was fine-tuned on texts with random masks is asked (p̃), so that texts with "
         "gaps are familiar to it. Of the top 10, 20, 30, 40 and 50 % of the words (`budgets`), a random half "
-        "(`alpha`), but no more than a tenth of the text (`beta`), is masked; the value is the mean drop of the probability over "
-        "budgets and 8 draws each. {units} {masked}",
+        "(`alpha`), but no more than a tenth of the text (`beta`), is masked; the value is the mean drop of the "
+        "probability over budgets and 8 draws each. {units} {masked}",
         read="0.05 means that the copy's probability fell by 5 points on average. It is smaller than "
         "`aopc_comprehensiveness`, since less is masked. {control}",
         use="You doubt `aopc_comprehensiveness` because texts with gaps are unusual for the model.",
@@ -67,7 +67,7 @@ class FFidelity(UnitMetric):
         return bool(self.copy)
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return one value per example, see `Metric.compute`. Raises ExegeteError without a matching copy."""
+        """Return one value per example [B], see `Metric.compute`. Raises ExegeteError without a matching copy."""
         copy = self.load_copy(model)
         removed = self.draw_removed(batch, self.order_units(batch, attribution))
         with copy.cache_perturbed():

@@ -41,7 +41,7 @@ class Infidelity(UnitMetric):
     )  # fmt: skip
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return one value per example, see `Metric.compute`; defined for every example."""
+        """Return one value per example [B], see `Metric.compute`; defined for every example."""
         order = self.order_units(batch, attribution)
         removed = draw_unit_sets(batch, order.counts, self.n_samples, self.seed)
         whole_first = torch.cat([torch.ones_like(removed[:1]), ~removed])

@@ -46,7 +46,7 @@ class Naopc(UnitMetric):
     lowest_first: ClassVar[bool] = False
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return one value per example, see `Metric.compute`; NaN if all orders score the same."""
+        """Return one value per example [B], see `Metric.compute`; NaN if all orders score the same."""
         order = self.order_units(batch, -attribution if self.lowest_first else attribution)
         sizes = torch.arange(order.place.shape[1] + 1, device=batch.device)[:, None]
         answers = self.probability(model, batch, target, ~order.first(sizes))

@@ -75,7 +75,7 @@ class SoftErasure(Metric):
         return model.task.name not in ("regression", "generation" if self.distance != "probability" else "")
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return one value per example, see `Metric.compute`; NaN if zeros are answered like the whole input.
+        """Return one value per example [B], see `Metric.compute`; NaN if zeros are answered like the whole input.
 
         Raises:
             ExegeteError: a task without a distribution.

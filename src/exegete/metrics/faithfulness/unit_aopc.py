@@ -27,8 +27,8 @@ class UnitComprehensiveness(UnitOrderMetric):
         family="faithfulness", higher_is_better=True, paper="DeYoung et al. 2020", bounds=(-1, 1),
         equation=r"\frac{1}{K} \sum_{k=1}^{K} [p(x) - p(x \setminus \text{first } k)]",
         computed="The mean drop of the probability without the first 1, 2, … K units by decreasing score; K is 5 "
-        "(`k`), or the number of units if there are fewer. {p} For generated text, p is the response's probability. {units} "
-        "{masked}",
+        "(`k`), or the number of units if there are fewer. {p} For generated text, p is the response's probability. "
+        "{units} {masked}",
         read="As `aopc_comprehensiveness`: 0.20 means that the probability fell by 20 points on average. {control}",
         use="Units should be counted and not taken as shares: the first sources, sentences or words.",
         avoid="Do not use it on texts of very different lengths: five words are all of one text and a small part of "

@@ -108,7 +108,7 @@ class UnitOrderMetric(UnitMetric):
         return model
 
     def compute(self, model: ExplainedModel, batch: Batch, attribution: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """Return one value per example, see `Metric.compute`."""
+        """Return one value per example [B], see `Metric.compute`."""
         order = self.order_units(batch, attribution)
         sizes = self.removal_sizes(order.counts)
         first = order.first(sizes)
