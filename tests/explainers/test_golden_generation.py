@@ -142,7 +142,8 @@ def test_inseq_contrasts_on_the_answers_own_prefix(model, numbers, name, output)
     expected = np.nan_to_num(theirs[f"input_x_gradient_contrast_{name}_diff"]).sum(-1).T
     ours = matrix("input_x_gradient", model, batch, range(len(foils)), output=output)
     close(ours, expected, 2e-6)
-    assert not ours[1:].any(), "equal tokens"
+    # Equal tokens have equal probabilities, up to the rounding of two sums.
+    assert np.abs(ours[1:]).max() < 1e-12
     absolute = np.nan_to_num(np.abs(theirs[f"saliency_contrast_{name}_diff"])).mean(-1).T
     close(matrix("saliency?norm=mean_absolute", model, batch, range(len(foils)), output=output), absolute, 2e-6)
 

@@ -1,5 +1,6 @@
 """A score that is no finite number is an error that names method, type and example, or on request is counted."""
 
+import re
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import ClassVar
@@ -91,7 +92,7 @@ def test_what_does_not_break_is_judged_as_if_nothing_had(model):
     pd.testing.assert_frame_equal(both.loc[fine, columns], one.loc[fine, columns])
 
 
-def test_on_the_command_line(model, tmp_path, monkeypatch, capsys):
+def test_the_command_line_refuses_scores_that_are_not_finite_unless_allowed(model, tmp_path, monkeypatch, capsys):
     point = EntryPoint("breaking", f"{__name__}:Breaking", EXPLAINERS.group)
     monkeypatch.setitem(EXPLAINERS.native, "breaking", point)
     model.model.save_pretrained(tmp_path / "model")
@@ -103,11 +104,15 @@ def test_on_the_command_line(model, tmp_path, monkeypatch, capsys):
     assert main([*command, "--allow-nan"]) == 0
 
 
-def test_half_precision_deep_lift(minilm_path):
+def test_scores_that_overflow_in_half_precision_are_an_error_that_names_the_type(minilm_path):
     model = exegete.load(minilm_path, device="cpu", dtype="float16")
-    texts = ["dull", "great !"]
-    with pytest.raises(ExegeteError, match=r"deep_lift .*example 1, in float16.*--dtype float32"):
-        exegete.attribute(model, texts, "deep_lift", baselines="zero")
+    # Whether this overflows depends on the processor: some accumulate products of float16 in float32.
+    try:
+        results = exegete.attribute(model, ["dull", "great !"], "deep_lift", baselines="zero")
+    except ExegeteError as error:
+        assert re.search(r"deep_lift .*example 1, in float16.*--dtype float32", str(error))
+    else:
+        assert all(np.isfinite(result.scores).all() for result in results)
 
 
 def test_infinite_logits_are_no_answer(model):

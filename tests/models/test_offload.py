@@ -31,7 +31,8 @@ def test_offloaded_models_have_the_same_scores_and_stay_offloaded(family, tmp_pa
     assert elsewhere.encode(families.SENTENCES[:2]).device.type == "cpu"
     for method in METHODS:
         expected, found = (made(method).attribute(model, batch) for model in (plain, elsewhere))
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        # Not bit for bit: kernels may differ with the alignment of the memory that weights are loaded into.
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
         assert all(parameter.is_meta for parameter in elsewhere.model.parameters())
 
 
