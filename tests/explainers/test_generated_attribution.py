@@ -260,7 +260,7 @@ def test_what_is_kept_comes_back(tmp_path):
     assert items.to_dataset()[0]["scores"] == [[3.0, -1.0, 0.5], [0.0, 2.0, 0.25]]
     assert json.loads(items.to_json())[1]["params"] == {"n": 3}
     assert "occlusion" in repr(items)
-    with pytest.raises(ExegeteError, match="do not go together"):
+    with pytest.raises(ExegeteError, match="expected attributions of one type"):
         Attributions([*items, exegete.Attribution(("a",), [0.0], (), (), (), (), 0, "x", 0, "x", 0.5, "random")])
     with pytest.raises(ExegeteError, match="2 spans × 3 units"):
         attribution(scores=[[1.0, 2.0]])

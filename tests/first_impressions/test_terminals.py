@@ -88,7 +88,7 @@ def test_the_last_lines_say_the_best_the_cost_and_where_the_report_is(width, sho
     last = " ".join(" ".join(ESCAPES.sub("", shown[width]).splitlines()[-15:]).split())
     assert str(result / "report.html") in last.replace(" ", "") or f"report: {result}/report.html" in last
     assert board.titles[0] in last or "no method is" in last
-    assert "s an example" in last or "no method is" in last
+    assert "s per example" in last or "no method is" in last
 
 
 def test_the_best_is_bold_and_intervals_are_dim(shown):

@@ -159,9 +159,9 @@ def test_words_say_their_scores_and_gold_is_marked():
 def test_prediction_and_label_are_compared():
     assert "✗ wrong" in _report()
     right = _report(examples=[ExampleView(0, ("a",), "x", "x", (None,), {})])
-    assert "✓ right" in right
+    assert "✓ correct" in right
     unknown = _report(examples=[ExampleView(0, ("a",), None, "x", (None,), {})])
-    assert "✓ right" not in unknown
+    assert "✓ correct" not in unknown
     assert "✗ wrong" not in unknown
 
 

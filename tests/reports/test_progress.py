@@ -14,7 +14,7 @@ from exegete.reports.progress import progress_bar
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(module, "DELAY", 0.05)
-    monkeypatch.setattr(module, "NOTICED", 0.0)
+    monkeypatch.setattr(module, "SLOW_SECONDS", 0.0)
 
 
 def test_nobody_who_does_not_watch_is_told_anything(capsys):

@@ -8,8 +8,9 @@ import numpy as np
 
 from exegete.data.cards import MetricCard
 from exegete.reports.tables.csv_table import render_board_csv
-from exegete.reports.tables.latex import escape_latex, render_board_latex
+from exegete.reports.tables.latex import render_board_latex
 from exegete.reports.tables.leaderboard import make_leaderboard
+from exegete.reports.text import escape_latex
 from reports.boards import CARDS, results
 
 HOSTILE = "50 % of_{a} & b # c $d$ ~ ^ \\input{x} <y> [z]\n\\end{table}"
@@ -36,7 +37,7 @@ def test_the_latex_table():
     assert r"Method & Comprehensiveness $\uparrow$ & Sufficiency $\downarrow$ & Seconds $\downarrow$ \\" in lines
     (caption,) = (line for line in lines if line.startswith(r"\caption"))
     assert caption.startswith(
-        r"\caption{5 \% of it. Means over 40 examples, in brackets 95 \% bootstrap intervals. Bold: "
+        r"\caption{5 \% of it. Means over 40 examples, with 95 \% bootstrap intervals in brackets. Bold numbers are "
     )
     interval = f"{{[}}{board.low[board.rows.index('a_b'), 1]:.3f}, {board.high[board.rows.index('a_b'), 1]:.3f}{{]}}"
     assert r"\label{tab:one}" in lines

@@ -141,8 +141,8 @@ def test_intervals_go_first_then_the_last_metrics_but_seconds():
 
 def test_the_legend_is_a_sentence():
     shown = " ".join(render_plain_table(make_leaderboard(results(), CARDS), 200).split())
-    assert "Numbers with * are the best of their column, or not told apart from it (" in shown
-    assert shown.endswith("and n where a metric is defined for some examples only.")
+    assert "Numbers with * are the best of their column, or not significantly worse (" in shown
+    assert shown.endswith("and n if a metric is defined for some examples only.")
 
 
 def test_a_method_at_chance_says_so():

@@ -31,29 +31,29 @@ def test_ties_and_what_they_cost():
     board = _board(_others(fast=NOISE + 0.4 - NOISE.mean(), slow=NOISE[::-1] + 0.39 - NOISE.mean()), COSTS)
     assert format_verdict(board) == (
         "On 50 examples, fast and slow are tied best by Comprehensiveness (0.400, 0.390); "
-        "fast costs a sixth of slow, 0.02 s an example. saliency is no better than random."
+        "fast costs a sixth of slow, 0.02 s per example. saliency is no better than random."
     )
 
 
 def test_one_is_best():
     board = _board(_others(slow=NOISE, fast=NOISE - 1), COSTS)
     assert format_verdict(board).startswith("On 50 examples, slow is best by Comprehensiveness (")
-    assert "it takes 0.12 s an example." in format_verdict(board)
+    assert "it takes 0.12 s per example." in format_verdict(board)
 
 
 def test_the_cheapest_is_set_beside_the_dearest():
     board = _board(_others(slow=NOISE, fast=NOISE[::-1]), COSTS | {"fast": 0.001})
-    assert "fast costs 1/120 of slow, 0.001 s an example" in format_verdict(board)
+    assert "fast costs 1/120 of slow, 0.001 s per example" in format_verdict(board)
     same = _board(_others(slow=NOISE, fast=NOISE[::-1]), COSTS | {"fast": 0.12})
-    assert "they cost about the same, 0.12 s an example" in format_verdict(same)
+    assert "they cost about the same, 0.12 s per example" in format_verdict(same)
     third = _others(fast=NOISE, quick=np.roll(NOISE, 1), slow=NOISE[::-1])
     three = _board(third, COSTS | {"quick": 0.019})
-    assert "quick costs a sixth of slow, 0.019 s an example" in format_verdict(three)
+    assert "quick costs a sixth of slow, 0.019 s per example" in format_verdict(three)
 
 
 def test_nothing_is_claimed_that_is_within_noise():
     alike = {name: np.roll(NOISE, at) for at, name in enumerate(("fast", "slow"))}
-    assert "no method is told apart from the best" in format_verdict(_board(alike, COSTS))
+    assert "no method is significantly worse than the best" in format_verdict(_board(alike, COSTS))
     worst = _board({"random": NOISE, "fast": NOISE[::-1], "slow": NOISE - 9}, COSTS)
     assert "no method is better than random" in format_verdict(worst)
 

@@ -92,7 +92,7 @@ def test_the_command_trains_and_explain_shows_what_is_promised(start, tmp_path, 
     assert main([*asked, "--html", str(tmp_path / "page.html")]) == 0
     shown = capsys.readouterr().out
     assert "[≥ 2.5]" in shown
-    assert "right in 90% of cases" in " ".join(shown.split())
+    assert "at least x in 90% of cases" in " ".join(shown.split())
     assert "[≥ 2.5]" in (tmp_path / "page.html").read_text().encode().decode("unicode_escape", "ignore") or (
         "2.5" in (tmp_path / "page.html").read_text()
     )

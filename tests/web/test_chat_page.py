@@ -159,7 +159,7 @@ def test_the_method_that_a_model_was_trained_for_comes_first_with_its_units_and_
     assert item.unit == "source"
     assert item == exegete.attribute(model(), [room.example(ASKED)], own, "sentences", unit="source")[0]
     page = admin(site(room)).get(f"/chat?{replace(ASKED, method=asked.method).query}&whole=1").text
-    assert "[≥ x]: without it the log-probability falls by x at least, right in 80% of cases" in page
+    assert "[≥ x]: without this unit the log-probability falls by at least x in 80% of cases" in page
     assert "doc 1 +0.109 [\\u2265 0.5]" in page
 
 

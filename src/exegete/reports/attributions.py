@@ -1,4 +1,4 @@
-"""Attributions as plain values: one `Attribution` an example, `Attributions` for many, stored as Parquet."""
+"""Attributions as plain values: `Attribution` of one example, `Attributions` of many, stored as Parquet."""
 
 from __future__ import annotations
 
@@ -30,18 +30,32 @@ Output = int | float | tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Attribution:
-    """One example explained by one method.
+    """One example of L positions and W words explained by one method.
 
-    `tokens`, `scores` and `special` have one entry a position, [T], without padding; special tokens score 0. `words`
-    and `word_scores` have one a word; `word_spans` says where it is: side (0 or 1), start and end, in characters of
-    `texts[side]`. An image has no texts: `image_shape` is its grid of patches (rows, columns), and its patches are the
-    positions that are not special. `probability` is that of the target, `delta` the convergence delta of methods that
-    have one, `pairs` the strongest (unit, unit, value) of what two words (positions where there are none) add together,
-    for methods that say so, `about` the (side, start, end) of what the target is about where that is a stretch of the
-    text, `layers` [layers, T] the scores of each layer, `index` the position in the input. `signed`
-    says whether negative scores mean evidence against the target. `params` hold JSON values only.
+    Attributes:
+        tokens: [L] without padding.
+        scores: [L]; special tokens score 0.
+        words: [W]; empty if the task has no words.
+        word_scores: [W].
+        word_spans: [W] (side, start, end): side 0 or 1, in characters of `texts[side]`.
+        texts: the one or two texts; an image has none.
+        target: the output that is explained, `target_label` its name.
+        prediction: what the model predicts, `prediction_label` its name.
+        probability: of the target.
+        method: the explainer's name; `params`: its parameters, JSON values only.
+        delta: the convergence delta, for methods that have one.
+        truncated: whether the input was cut to the model's length.
+        layers: [layers, L] the scores of each layer, for methods that have them.
+        index: the position in the input.
+        special: [L] whether a token is special.
+        image_shape: rows and columns of an image's patches, which are the positions that are not special.
+        signed: whether negative scores are evidence against the target.
+        pairs: the strongest interactions (unit, unit, value) of words (of positions if there are no words), for methods
+            that compute them.
+        about: (side, start, end) of the stretch of text that the target is about, for targets that name one.
 
-    Raises `ExegeteError` when lengths disagree or `params` are not JSON.
+    Raises:
+        ExegeteError: lengths that disagree, or `params` that JSON cannot hold.
     """
 
     STORAGE_FORMAT: ClassVar[storage.StorageFormat] = storage.ATTRIBUTIONS
@@ -90,6 +104,7 @@ class Attribution:
             "pairs": tuple((int(one), int(other), float(value)) for one, other, value in self.pairs or ()),
             "about": None if self.about is None else tuple(int(number) for number in self.about),
         }
+        # The class is frozen, so conversion has to go around its own __setattr__.
         for name, value in plain.items():
             object.__setattr__(self, name, value)
         _check(self)
@@ -109,55 +124,54 @@ class Attribution:
         return highlight.render_fragment([self])
 
     def top(self, k: int = 3) -> list[tuple[str, float]]:
-        """The k words (tokens where there are no words) with the highest scores, best first; ties in order."""
+        """Return the k words with the highest scores, best first (tokens if there are no words); ties in order."""
         units, scores = (self.words, self.word_scores) if self.words else (self.tokens, self.scores)
         order = np.argsort(-scores, kind="stable")[:k]
         return [(units[position], float(scores[position])) for position in order]
 
     def to_row(self) -> dict[str, Any]:
-        """Plain values by column name, as stored; `target`, `prediction` and `params` are JSON text."""
+        """Return plain values by column name, as stored; `target`, `prediction` and `params` are JSON text."""
         row = {each.name: getattr(self, each.name) for each in fields(self)}
         return row | {name: json.dumps(row[name], ensure_ascii=False) for name in _JSON_COLUMNS}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Attribution:
-        """The attribution of a stored row: the inverse of `to_row`."""
+        """Return the attribution of a stored row: the inverse of `to_row`."""
         values = dict(row) | {name: json.loads(row[name]) for name in _JSON_COLUMNS}
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        """Values that JSON can hold."""
+        """Return values that JSON can hold; NaN and infinity become None."""
         return {each.name: replace_non_finite(getattr(self, each.name)) for each in fields(self)}
 
     def summary(self) -> str:
-        """One line: the target, its probability, and the best units."""
+        """Return one line with the target, its probability and the best units."""
         best = ", ".join(f"{unit} {score:+.3g}" for unit, score in self.top())
         return f"{self.index}: {self.target_label} ({self.probability:.2f}): {best}"
 
 
 ITEM_TYPES: Mapping[str, type[Attribution | GeneratedAttribution]] = {
-    each.STORAGE_FORMAT.name: each for each in (Attribution, GeneratedAttribution)
+    Attribution.STORAGE_FORMAT.name: Attribution,
+    GeneratedAttribution.STORAGE_FORMAT.name: GeneratedAttribution,
 }
 Item = TypeVar("Item", bound=Attribution | GeneratedAttribution, default=Attribution)
 
 
 class Attributions(Sequence[Item]):
-    """The attributions of several examples, in order; it does not change, and a slice of it is of the same kind.
+    """An immutable sequence of `Attribution`s, or of `GeneratedAttribution`s; a slice is `Attributions` too.
 
-    Its items are `Attribution`s, or those of generated text, `GeneratedAttribution`s.
-
-    `config` says where they come from (model, revision, seed, ...): JSON values that are saved and loaded along.
+    `config` describes their origin (model, revision, seed, …) in JSON values; it is saved and loaded with them.
     """
 
     def __init__(self, items: Iterable[Item] = (), config: Mapping[str, Any] | None = None) -> None:
         self._items: tuple[Item, ...] = tuple(items)
         if len({type(item) for item in self._items}) > 1:
-            raise ExegeteError("attributions of generated text and of other answers do not go together")
+            raise ExegeteError("expected attributions of one type: those of generated text cannot be mixed with others")
         self._config = to_json_values(config or {})
 
     @property
     def config(self) -> dict[str, Any]:
-        """Where the attributions come from; a copy."""
+        """A copy of the configuration that the attributions come from."""
         return to_json_values(self._config)
 
     @overload
@@ -176,7 +190,7 @@ class Attributions(Sequence[Item]):
         return iter(self._items)
 
     def __add__(self, other: Attributions[Item]) -> Attributions[Item]:
-        """Both, one after the other; the configuration is kept where the two agree on it."""
+        """Return both, one after the other, with the part of the configuration that both share."""
         if not isinstance(other, Attributions):
             return NotImplemented
         shared = {key: value for key, value in self._config.items() if other._config.get(key) == value}
@@ -193,51 +207,54 @@ class Attributions(Sequence[Item]):
         return f"Attributions({len(self)} example{'' if len(self) == 1 else 's'}{', ' if methods else ''}{methods})"
 
     @property
-    def _kind(self) -> storage.StorageFormat:
+    def _storage_format(self) -> storage.StorageFormat:
         return self[0].STORAGE_FORMAT if len(self) else storage.ATTRIBUTIONS
 
     def _repr_html_(self) -> str:
         return highlight.render_fragment(self)
 
     def save(self, directory: str | Path, config: Mapping[str, Any] | None = None) -> Path:
-        """Write `attributions.parquet` and `config.json` (versions, and `config` or else this object's own).
+        """Write `attributions.parquet` and `config.json`, and return the directory.
 
-        Each appears under its name only when it is complete. Returns the directory; raises `ExegeteError` where it
-        cannot be one.
+        A file appears under its name only when it is complete. `config` replaces this object's own.
+
+        Raises:
+            ExegeteError: the directory cannot be written to.
         """
-        kept = self._config if config is None else to_json_values(config)
-        return storage.save(Path(directory), [item.to_row() for item in self], kept, self._kind)
+        stored = self._config if config is None else to_json_values(config)
+        return storage.save(Path(directory), [item.to_row() for item in self], stored, self._storage_format)
 
     @classmethod
     def load(cls, directory: str | Path) -> Attributions[Any]:
-        """Read what `save` wrote, exactly; runs nothing of what it reads.
+        """Return what `save` wrote, unchanged. The files cannot run code.
 
-        Raises `ExegeteError` for files that are missing, damaged or of another kind.
+        Raises:
+            ExegeteError: files that are missing, damaged or of another format.
         """
-        rows, config, kind = storage.load(Path(directory))
+        rows, config, storage_format = storage.load(Path(directory))
         try:
-            items: list[Any] = [ITEM_TYPES[kind.name].from_row(row) for row in rows]
+            items: list[Any] = [ITEM_TYPES[storage_format.name].from_row(row) for row in rows]
             return cls(items, config)
         except (TypeError, ValueError) as error:
             raise ExegeteError(f"{directory} holds damaged attributions ({error}); save them again") from error
 
     def to_dataset(self) -> Dataset:
-        """A `datasets.Dataset` with the stored columns."""
+        """Return a `datasets.Dataset` with the stored columns."""
         from datasets import Dataset
 
-        return Dataset(storage.to_arrow_table([item.to_row() for item in self], self._kind))
+        return Dataset(storage.to_arrow_table([item.to_row() for item in self], self._storage_format))
 
     def to_pandas(self) -> pd.DataFrame:
-        """A data frame with the stored columns, one row an example."""
-        frame: pd.DataFrame = storage.to_arrow_table([item.to_row() for item in self], self._kind).to_pandas()
+        """Return a data frame with the stored columns, one row per example."""
+        frame: pd.DataFrame = storage.to_arrow_table([item.to_row() for item in self], self._storage_format).to_pandas()
         return frame
 
     def to_json(self) -> str:
-        """A JSON list of objects, one an example; numbers that JSON lacks (NaN, infinity) become null."""
+        """Return a JSON list with one object per example; numbers that JSON lacks (NaN, infinity) become null."""
         return json.dumps([item.to_dict() for item in self], ensure_ascii=False, allow_nan=False)
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """One page that shows every example highlighted, without any other file; also written to `path` if given."""
+        """Return one self-contained page with every example highlighted; also write it to `path` if given."""
         page = highlight.render_page(self)
         if path is not None:
             Path(path).write_text(page, encoding="utf-8")
@@ -262,13 +279,13 @@ def _check(item: Attribution) -> None:
     lengths = {
         "scores": (len(item.scores), positions),
         "special": (len(item.special), positions),
-        "layers": (positions if item.layers is None else item.layers.shape[1], positions),
+        "layers": (item.layers.shape[1] if item.layers is not None else positions, positions),
         "word_scores": (len(item.word_scores), words),
         "word_spans": (len(item.word_spans) or words, words),
     }
     for name, (got, expected) in lengths.items():
         if got != expected:
-            raise ExegeteError(f"{name}: expected {expected} entries, one a {_unit_name(name)}, got {got}")
+            raise ExegeteError(f"{name}: expected {expected} entries, one per {_unit_name(name)}, got {got}")
     if item.layers is not None and not len(item.layers):
         raise ExegeteError("layers: expected at least one layer, got none; leave it out instead")
     if any(len(span) != 3 for span in item.word_spans):

@@ -1,4 +1,4 @@
-"""The attribution of generated text as plain values: a row for each explained span of the response."""
+"""The attribution of generated text as plain values: one row per explained span of the response."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from exegete.reports.plain_values import is_equal, replace_non_finite, to_float_
 if TYPE_CHECKING:
     import pandas as pd
 
-_FROM_EXCHANGE = tuple(each.name for each in fields(Exchange))
+_EXCHANGE_FIELDS = tuple(each.name for each in fields(Exchange))
 
 
 class _CitationFields(NamedTuple):
@@ -29,10 +29,11 @@ class _CitationFields(NamedTuple):
     sources: list[tuple[str, float]]
 
 
+# A third field would break users who unpack a citation as (text, sources), so the bounds are an attribute.
 class Citation(_CitationFields):
-    """A part of the response, and the names of the sources it comes from with their scores, best first.
+    """A part of the response, and the names of its sources with their scores, best first.
 
-    `promised`: by source, how much the part's log-probability falls at least without it, as often as was calibrated.
+    `lower_bounds`: by source, the calibrated lower bound on the fall of the part's log-probability without it.
     """
 
     lower_bounds: Mapping[str, float] = MappingProxyType({})
@@ -40,16 +41,23 @@ class Citation(_CitationFields):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GeneratedAttribution:
-    """Scores of a prompt's units for a model's response: T explained spans, U units of the prompt.
+    """Scores of the U units of a prompt for T explained spans of the R tokens of a model's response.
 
-    `scores` [T, U]; `units` [U]: words, sentences or names of sources, as `unit` says; `unit_spans` [U]: (text, start,
-    end) in characters of the visible text of that number; `spans` [T]: (start, end) in tokens of the response;
-    `log_probs` [T] of the spans; `exchange`: the prompt and the response. `signed`: whether negative scores mean
-    evidence against a span. `truncated`: whether the prompt was cut. `index`: the position in the input. `bounds`
-    [T, U]: by how much a span's log-probability is promised to fall without a unit, NaN where nothing is. `prefix`
-    [T, R]: scores of the response's own tokens, NaN of those that a span does not read.
+    Attributes:
+        scores: [T, U].
+        units: [U] words, sentences or names of sources, as `unit` says.
+        unit_spans: [U] (text, start, end), in characters of the visible text of that number.
+        spans: [T] (start, end), in tokens of the response.
+        log_probs: [T] log-probabilities of the spans.
+        exchange: the prompt and the response.
+        signed: whether negative scores are evidence against a span.
+        truncated: whether the prompt was cut to the model's length.
+        index: the position in the input.
+        bounds: [T, U] lower bounds on the fall of a span's log-probability without a unit; NaN for units without one.
+        prefix: [T, R] scores of the response's own tokens; NaN for tokens that come after a span.
 
-    Raises `ExegeteError` when lengths disagree or `params` are not JSON.
+    Raises:
+        ExegeteError: lengths that disagree, or `params` that JSON cannot hold.
     """
 
     STORAGE_FORMAT: ClassVar[storage.StorageFormat] = storage.GENERATED
@@ -79,6 +87,7 @@ class GeneratedAttribution:
             "bounds": None if self.bounds is None else to_float_array(self.bounds, "bounds", 2),
             "prefix": None if self.prefix is None else to_float_array(self.prefix, "prefix", 2),
         }
+        # The class is frozen, so conversion has to go around its own __setattr__.
         for name, value in plain.items():
             object.__setattr__(self, name, value)
         shape = (len(self.spans), len(self.units))
@@ -86,9 +95,11 @@ class GeneratedAttribution:
             raise ExegeteError(f"expected scores of {shape[0]} spans × {shape[1]} units, got {self.scores.shape}")
         if self.bounds is not None and self.bounds.shape != shape:
             raise ExegeteError(f"expected bounds of {shape[0]} spans × {shape[1]} units, got {self.bounds.shape}")
-        read = (shape[0], len(self.exchange.tokens))
-        if self.prefix is not None and self.prefix.shape != read:
-            raise ExegeteError(f"expected a prefix of {read[0]} spans × {read[1]} tokens, got {self.prefix.shape}")
+        expected = (shape[0], len(self.exchange.tokens))
+        if self.prefix is not None and self.prefix.shape != expected:
+            raise ExegeteError(
+                f"expected a prefix of {expected[0]} spans × {expected[1]} tokens, got {self.prefix.shape}"
+            )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GeneratedAttribution):
@@ -103,57 +114,62 @@ class GeneratedAttribution:
 
     @property
     def prompt(self) -> str:
-        """All that the model read."""
+        """The whole text that the model read."""
         return self.exchange.prompt
 
     @property
     def response(self) -> str:
-        """The text that is explained."""
+        """The text of the response."""
         return self.exchange.response
 
     @property
     def row_texts(self) -> tuple[str, ...]:
-        """[T] The text of each explained span."""
+        """The text of each explained span, [T]."""
         return tuple(self.response[slice(*self.exchange.extent(span))] for span in self.spans)
 
     @property
     def places(self) -> tuple[Extent, ...]:
-        """[U] The characters of each unit in the prompt."""
+        """The characters of each unit in the prompt, [U] of (start, end)."""
         starts = [self.exchange.places[text][0] for text, _, _ in self.unit_spans]
         return tuple((at + start, at + end) for at, (_, start, end) in zip(starts, self.unit_spans, strict=True))
 
     def top(self, k: int = 3, row: int | None = None) -> list[tuple[str, float]]:
-        """The k units with the highest scores in one row, or in all together, best first; ties in order."""
+        """Return the k units with the highest scores, best first, of one row or of the sum of all rows."""
         scores = self.scores.sum(0) if row is None else self.scores[row]
         order = np.argsort(-scores, kind="stable")[:k]
         return [(self.units[unit], float(scores[unit])) for unit in order]
 
     def citations(self, k: int = 2) -> list[Citation]:
-        """The k best sources of each sentence of the response (of each row, where rows hold more than one).
+        """Return the k best sources of each sentence of the response (of each row that spans several sentences).
 
-        A source's score is the sum of its units' in all the sentence's rows; without sources all visible texts count.
+        A source's score is the sum over its units and the sentence's rows; without sources all visible texts count.
         """
-        shown = [own or not any(self.exchange.is_source) for own in self.exchange.is_source]
-        belongs = np.array([[text == number for number in range(len(shown))] for text, _, _ in self.unit_spans])
-        by_text = self.scores @ belongs.reshape(len(self.units), len(shown))
-        found = []
-        for span, rows in self._sentences():
-            scores = np.where(shown, by_text[rows].sum(0), -np.inf)
-            best = np.argsort(-scores, kind="stable")[: min(k, sum(shown))]
-            text = self.response[slice(*self.exchange.extent(span))]
-            cited = [(self.exchange.names[each], float(scores[each])) for each in best]
-            promised = self.lower_bounds(rows[0]) if len(rows) == 1 else {}
-            found.append(Citation(text, cited))
-            found[-1].lower_bounds = {name: promised[name] for name, _ in cited if name in promised}
-        return found
+        is_citable = np.array(self.exchange.is_source, dtype=bool)
+        if not is_citable.any():
+            is_citable[:] = True
+        # [U, S] membership of units in texts; a product with it sums the scores of each text.
+        unit_texts = np.array([text for text, _, _ in self.unit_spans], dtype=int)
+        scores_by_text = self.scores @ (unit_texts[:, None] == np.arange(len(is_citable)))
+        citations = []
+        for span, rows in self._group_rows_by_sentence():
+            scores = np.where(is_citable, scores_by_text[rows].sum(0), -np.inf)
+            best = np.argsort(-scores, kind="stable")[: min(k, int(is_citable.sum()))]
+            sources = [(self.exchange.names[text], float(scores[text])) for text in best]
+            citation = Citation(self.response[slice(*self.exchange.extent(span))], sources)
+            # Bounds hold for single spans: they cannot be added up over several rows.
+            if len(rows) == 1:
+                bounds = self.lower_bounds(rows[0])
+                citation.lower_bounds = {name: bounds[name] for name, _ in sources if name in bounds}
+            citations.append(citation)
+        return citations
 
     def lower_bounds(self, row: int) -> dict[str, float]:
-        """By unit, the bound on what a row loses without it; nothing where nothing is promised."""
+        """Return the lower bound on the fall of a row's log-probability without a unit, by unit that has one."""
         bounds = () if self.bounds is None else self.bounds[row].tolist()
         return {unit: bound for unit, bound in zip(self.units, bounds, strict=False) if not isnan(bound)}
 
     def to_pandas(self, side: Literal["prompt", "response"] = "prompt") -> pd.DataFrame:
-        """The scores with the explained spans as rows and the units, or the response's own tokens, as columns.
+        """Return the scores with spans as rows and units, or the response's own tokens, as columns.
 
         Raises:
             ExegeteError: the response's tokens have no scores.
@@ -167,41 +183,46 @@ class GeneratedAttribution:
         return pd.DataFrame(self.prefix, index=list(self.row_texts), columns=list(self.exchange.tokens))
 
     def to_latex(self, caption: str = "", label: str = "") -> str:
-        """A heat map of the scores as a LaTeX table."""
+        """Return a heat map of the scores as a LaTeX table."""
         return generated_view.render_heat_map_latex(self, caption, label)
 
     def to_row(self) -> dict[str, Any]:
-        """Plain values by column name, as stored; `params` are JSON text."""
+        """Return plain values by column name, as stored; `params` are JSON text."""
         own = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "exchange"}
-        texts = {name: getattr(self.exchange, name) for name in _FROM_EXCHANGE}
+        texts = {name: getattr(self.exchange, name) for name in _EXCHANGE_FIELDS}
         return own | texts | {"params": json.dumps(self.params, ensure_ascii=False)}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> GeneratedAttribution:
-        """The attribution of a stored row: the inverse of `to_row`."""
-        texts = {name: _to_tuples(row[name]) for name in _FROM_EXCHANGE}
+        """Return the attribution of a stored row: the inverse of `to_row`."""
+        texts = {name: _to_tuples(row[name]) for name in _EXCHANGE_FIELDS}
         own = {name: value for name, value in row.items() if name not in texts}
+        # A table of zero spans or units has lost its shape in the lists of a Parquet file.
         scores = np.array(row["scores"], np.float32).reshape(len(row["spans"]), len(row["units"]))
         return cls(**own | {"params": json.loads(row["params"]), "scores": scores, "exchange": Exchange(**texts)})
 
     def to_dict(self) -> dict[str, Any]:
-        """Values that JSON can hold."""
+        """Return values that JSON can hold; NaN and infinity become None."""
         return {name: replace_non_finite(value) for name, value in self.to_row().items()} | {"params": self.params}
 
     def summary(self) -> str:
-        """One line: the response, and the best units."""
+        """Return one line with the response and its best units."""
         best = ", ".join(f"{unit[:40]} {score:+.3g}" for unit, score in self.top())
         return f"{self.index}: {self.response[:60]!r}: {best}"
 
-    def _sentences(self) -> list[tuple[Extent, list[int]]]:
-        """Each sentence with rows inside it and the numbers of these; other rows for themselves."""
-        found: dict[Extent, list[int]] = {}
+    def _group_rows_by_sentence(self) -> list[tuple[Extent, list[int]]]:
+        """Return each sentence that contains rows, with their numbers; a row in no sentence is its own group."""
+        groups: dict[Extent, list[int]] = {}
         sentences = self.exchange.spans("sentences")
-        for row, (start, end) in enumerate(self.spans):
-            inside = (each for each in sentences if each[0] <= start and end <= each[1])
-            found.setdefault(next(inside, (start, end)), []).append(row)
-        return list(found.items())
+        for row, span in enumerate(self.spans):
+            key = span
+            for sentence in sentences:
+                if sentence[0] <= span[0] and span[1] <= sentence[1]:
+                    key = sentence
+                    break
+            groups.setdefault(key, []).append(row)
+        return list(groups.items())
 
 
 def _to_tuples(value: Any) -> Any:
-    return tuple(_to_tuples(each) for each in value) if isinstance(value, list | tuple) else value
+    return tuple(map(_to_tuples, value)) if isinstance(value, list | tuple) else value

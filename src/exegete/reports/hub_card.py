@@ -1,4 +1,4 @@
-"""The card of a run's folder on the hub: task, data, figures with intervals, how to use it, the paper."""
+"""The card of a run's folder on the Hugging Face Hub: task, data, metrics with intervals, usage, paper."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from exegete.data.hub import plain_card
 
 RUN, METRICS, CONFIG = "exegete_run.json", "metrics.json", "config.json"
 SHARES = ("accuracy", "exact_match")
-"""Figures that are shares of examples, whose intervals follow from their number."""
+"""Metrics that are shares of examples, whose intervals follow from the number of examples."""
 PIPELINES = {
     "ForSequenceClassification": "text-classification",
     "ForQuestionAnswering": "question-answering",
@@ -21,35 +21,35 @@ PIPELINES = {
 
 
 def format_hub_card(folder: Path, repo_id: str, comparison: str = "") -> str:
-    """The card of a trained model or a learned explainer; `comparison` is a table of how its explanations were judged.
+    """Return the card of a trained model or a learned explainer; facts that the folder lacks are left out.
 
-    What the folder does not say is left out.
+    `comparison`: a Markdown table of how its explanations were judged.
     """
-    run, metrics, config = (_read_json(folder / name) for name in (RUN, METRICS, CONFIG))
-    made = run.get("config", {})
+    run, metrics, config = _read_json(folder / RUN), _read_json(folder / METRICS), _read_json(folder / CONFIG)
+    run_config = run.get("config", {})
     explainer = config.get("explainer")
-    kind = str((config.get("architectures") or [""])[0])
-    pipeline = next((task for suffix, task in PIPELINES.items() if kind.endswith(suffix)), None)
-    data = made.get("data", {})
+    pipeline = _find_pipeline(config)
+    data = run_config.get("data", {})
+    data_lines = [f"{name}: {part.get('source', '')} ({part['rows']} rows)" for name, part in data.items()]
     parts = [
         f"# {repo_id.rpartition('/')[2]}",
-        _describe_model(run, explainer, pipeline, made.get("labels", ())),
+        _describe_model(run, explainer, pipeline, run_config.get("labels", ())),
         "## How to use",
         _format_usage(repo_id, explainer),
-        *_format_section(
-            "Data", [f"{name}: {each.get('source', '')} ({each['rows']} rows)" for name, each in data.items()]
-        ),
+        *_format_section("Data", data_lines),
         *_format_metrics(metrics, data.get("dev", {}).get("rows", 0)),
-        *(["## How its explanations were judged", comparison] if comparison else []),
-        *_format_section("Training", _training_lines(run, made)),
     ]
+    if comparison:
+        parts += ["## How its explanations were judged", comparison]
+    parts += _format_section("Training", _training_lines(run, run_config))
     facts = {"library_name": "exegete" if explainer else "transformers", "pipeline_tag": pipeline}
     tags = ["exegete", *(name for name in (run.get("recipe"), explainer) if name)]
     return plain_card("\n\n".join(parts) + "\n", tags=tags, **facts)
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share of so many examples (Wilson 1927)."""
+    """Return the 95 % interval of a share of `count` examples (Wilson 1927)."""
+    # Unlike share ± 1.96 standard errors, it stays within [0, 1] and has a width at shares of 0 and 1.
     z = 1.959964
     middle, half = share + z * z / (2 * count), z * sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
     return (middle - half) / (1 + z * z / count), (middle + half) / (1 + z * z / count)
@@ -57,20 +57,27 @@ def wilson_interval(share: float, count: int) -> tuple[float, float]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found
+    return content
+
+
+def _find_pipeline(config: Mapping[str, Any]) -> str | None:
+    architecture = str((config.get("architectures") or [""])[0])
+    for suffix, pipeline in PIPELINES.items():
+        if architecture.endswith(suffix):
+            return pipeline
+    return None
 
 
 def _describe_model(run: Mapping[str, Any], explainer: str | None, pipeline: str | None, labels: Sequence[str]) -> str:
-    made = f", trained by `{run['recipe']}` ({run['paper']})" if run.get("recipe") and run.get("paper") else ""
+    recipe = f", trained by `{run['recipe']}` ({run['paper']})" if run.get("recipe") and run.get("paper") else ""
     if explainer:
-        return f"A learned explainer, `{explainer}`{made}, made with exegete."
-    named = ", ".join(labels)
-    return (
-        f"A model for {(pipeline or 'a task').replace('-', ' ')}{f' ({named})' if named else ''}{made}, with exegete."
-    )
+        return f"A learned explainer, `{explainer}`{recipe}, made with exegete."
+    task = (pipeline or "a task").replace("-", " ")
+    classes = f" ({', '.join(labels)})" if labels else ""
+    return f"A model for {task}{classes}{recipe}, with exegete."
 
 
 def _format_usage(repo_id: str, explainer: str | None) -> str:
@@ -86,9 +93,11 @@ def _format_usage(repo_id: str, explainer: str | None) -> str:
 
 
 def _format_metrics(metrics: Mapping[str, Any], rows: int) -> list[str]:
-    known = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
-    lines = [f"| {name} | {value:.4f} | {_format_interval(name, value, rows)} |" for name, value in known.items()]
-    return ["## Figures on dev", "\n".join(["| | | 95 % interval |", "| --- | ---: | --- |", *lines])] if lines else []
+    lines = ["| | | 95 % interval |", "| --- | ---: | --- |"]
+    for name, value in metrics.items():
+        if isinstance(value, int | float):
+            lines.append(f"| {name} | {value:.4f} | {_format_interval(name, value, rows)} |")
+    return ["## Figures on dev", "\n".join(lines)] if len(lines) > 2 else []
 
 
 def _format_interval(name: str, value: float, rows: int) -> str:
@@ -97,10 +106,10 @@ def _format_interval(name: str, value: float, rows: int) -> str:
     return "{:.4f} … {:.4f}".format(*wilson_interval(value, rows))
 
 
-def _training_lines(run: Mapping[str, Any], made: Mapping[str, Any]) -> list[str]:
-    lines = [f"start: {made['model']['source']}"] if "source" in made.get("model", {}) else []
-    lines += [f"{name} = {value}" for name, value in made.get("arguments", {}).items()]
-    lines += [f"seed = {made['seed']}"] if "seed" in made else []
+def _training_lines(run: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    lines = [f"start: {config['model']['source']}"] if "source" in config.get("model", {}) else []
+    lines += [f"{name} = {value}" for name, value in config.get("arguments", {}).items()]
+    lines += [f"seed = {config['seed']}"] if "seed" in config else []
     lines += [f"Departure from {run['paper']}: {departure}" for departure in run.get("departures", ())]
     return lines + [f"{name} {version}" for name, version in run.get("versions", {}).items()]
 

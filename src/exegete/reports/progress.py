@@ -1,4 +1,4 @@
-"""One bar for whoever waits longer than a second, with an estimate before the first part of the work is done."""
+"""A progress bar that appears after a second, with an estimate before the first part of the work is done."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ logger = logging.getLogger(__name__)
 DELAY = 1.0
 """Seconds before a bar appears."""
 FORMAT = "{desc}: {percentage:3.0f} %|{bar:20}| {elapsed}, left: {remaining}{postfix}"
-TOO_LONG = 10.0
-"""How many times the estimate a part may take before that is said."""
-NOTICED = 5.0
-"""Seconds that a part takes at least before that is said."""
+SLOW_FACTOR = 10.0
+"""A warning is logged when the work takes this many times its estimate, …"""
+SLOW_SECONDS = 5.0
+"""… and at least this many seconds."""
 
 
 @contextmanager
 def progress_bar(
-    what: str, work: float, show: bool | None = None, estimate: Callable[[], float] | None = None
+    description: str, total: float, show: bool | None = None, estimate: Callable[[], float] | None = None
 ) -> Iterator[Callable[[float], None]]:
-    """Inside the block a bar of so much work in any unit; what is given says how much more of it is done.
+    """Yield a function that adds an amount of finished work to a progress bar on stderr.
 
-    Logs go above the bar, never into it. Where all work takes ten times the estimate, a warning says so once.
+    Log messages appear above the bar. A warning is logged once when the work takes ten times its estimate.
 
     Args:
-        what: the name before the bar.
-        work: all of it.
-        show: whether there is a bar; default: where a person watches, in a terminal or notebook.
-        estimate: seconds for all of the work, asked for only where there is a bar.
+        description: the text before the bar.
+        total: the amount of all work, in any unit.
+        show: whether to show the bar; default: if stderr is a terminal or a notebook.
+        estimate: returns the seconds that all work may take; called only if the bar is shown.
     """
     shown = is_interactive() if show is None else show
-    with tqdm(total=work, desc=what, disable=not shown, delay=DELAY, bar_format=FORMAT, leave=False) as bar:
+    with tqdm(total=total, desc=description, disable=not shown, delay=DELAY, bar_format=FORMAT, leave=False) as bar:
         if bar.disable:
             yield lambda done: None
             return
-        begun, seconds = time.monotonic(), None if estimate is None else estimate()
-        told = False
+        start, seconds = time.monotonic(), None if estimate is None else estimate()
+        warned = False
 
         def appear() -> None:
             if seconds is not None and not bar.n:
@@ -51,14 +51,18 @@ def progress_bar(
             bar.refresh()
 
         def update(done: float) -> None:
-            nonlocal told
+            nonlocal warned
             bar.set_postfix_str("", refresh=False)
             bar.update(done)
-            took = time.monotonic() - begun
-            if not told and seconds and took > max(NOTICED, TOO_LONG * seconds * bar.n / max(work, 1e-9)):
-                told = True
-                logger.warning("%s takes more than ten times as long as was estimated: is the machine busy?", what)
+            elapsed = time.monotonic() - start
+            limit = max(SLOW_SECONDS, SLOW_FACTOR * (seconds or 0.0) * bar.n / max(total, 1e-9))
+            if not warned and seconds and elapsed > limit:
+                warned = True
+                logger.warning(
+                    "%s takes more than ten times as long as was estimated: is the machine busy?", description
+                )
 
+        # tqdm draws only when it is updated: without a timer, nothing would appear during a long first part.
         timer = Timer(DELAY, appear)
         timer.daemon = True
         timer.start()
@@ -67,9 +71,10 @@ def progress_bar(
                 yield update
         finally:
             timer.cancel()
+            # A timer that has just fired must not draw on a bar that is closed.
             timer.join()
 
 
 def is_interactive() -> bool:
-    """Whether a person watches standard error: in a terminal, or in a notebook."""
+    """Return whether a person sees standard error, in a terminal or a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules

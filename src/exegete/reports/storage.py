@@ -1,4 +1,4 @@
-"""Rows of attributions in a directory: a Parquet file of plain columns, and a JSON file of where they come from."""
+"""Storage of attributions in a directory: a Parquet file of plain columns and a JSON file with their configuration."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SPANS = pa.list_(pa.list_(pa.int64()))
 
 @dataclass(frozen=True)
 class StorageFormat:
-    """A kind of rows: the name of their format, their columns, those that a row may lack, and those of older files."""
+    """A file format: its name and columns, those that may be null, and those that files of older versions lack."""
 
     name: str
     schema: pa.Schema
     optional: frozenset[str] = frozenset()
-    newer: frozenset[str] = frozenset()
+    added_later: frozenset[str] = frozenset()
 
 
 ATTRIBUTIONS = StorageFormat(
@@ -94,45 +94,51 @@ GENERATED = StorageFormat(
     frozenset({"bounds", "prefix"}),
     frozenset({"bounds", "prefix"}),
 )
-FORMATS = {kind.name: kind for kind in (ATTRIBUTIONS, GENERATED)}
+FORMATS = {ATTRIBUTIONS.name: ATTRIBUTIONS, GENERATED.name: GENERATED}
 
 
-def to_arrow_table(rows: Sequence[Mapping[str, Any]], kind: StorageFormat = ATTRIBUTIONS) -> pa.Table:
-    """The rows as an Arrow table of plain columns; raises `ExegeteError` for text that is not Unicode."""
-    columns = {name: [_to_plain(row[name]) for row in rows] for name in kind.schema.names}
+def to_arrow_table(rows: Sequence[Mapping[str, Any]], storage_format: StorageFormat = ATTRIBUTIONS) -> pa.Table:
+    """Return the rows as an Arrow table of plain columns. Raises ExegeteError for text that is not Unicode."""
+    columns = {name: [_to_plain(row[name]) for row in rows] for name in storage_format.schema.names}
     try:
-        return pa.table(columns, schema=kind.schema)
+        return pa.table(columns, schema=storage_format.schema)
+    # A lone surrogate, which a Python string may hold, has no UTF-8 form.
     except (UnicodeEncodeError, pa.ArrowException) as error:
         raise ExegeteError(f"the attributions cannot be stored: {error}") from error
 
 
 def _to_plain(value: Any) -> Any:
+    # Arrow converts lists of lists, but neither tuples of tuples nor two-dimensional arrays.
     if isinstance(value, tuple):
         return [_to_plain(item) for item in value]
     return list(value) if hasattr(value, "ndim") else value
 
 
 def save(
-    directory: Path, rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any], kind: StorageFormat = ATTRIBUTIONS
+    directory: Path,
+    rows: Sequence[Mapping[str, Any]],
+    config: Mapping[str, Any],
+    storage_format: StorageFormat = ATTRIBUTIONS,
 ) -> Path:
-    """Write both files; a reader never sees half of one. Returns the directory."""
-    content = to_arrow_table(rows, kind)
-    fresh = temporary_path(directory.absolute())
+    """Write both files and return the directory. Each file appears under its name only when it is complete."""
+    content = to_arrow_table(rows, storage_format)
+    temporary = temporary_path(directory.absolute())
     try:
-        fresh.mkdir(parents=True)
-        pq.write_table(content, fresh / DATA, compression="zstd")
-        (fresh / CONFIG).write_text(_describe_data(fresh / DATA, len(rows), config, kind), encoding="utf-8")
-        _publish(fresh, directory)
+        temporary.mkdir(parents=True)
+        pq.write_table(content, temporary / DATA, compression="zstd")
+        description = _describe_data(temporary / DATA, len(rows), config, storage_format)
+        (temporary / CONFIG).write_text(description, encoding="utf-8")
+        _publish(temporary, directory)
         remove_abandoned(directory.absolute())
     except OSError as error:
         raise ExegeteError(f"cannot write attributions to {directory}: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return directory
 
 
-def _describe_data(data: Path, rows: int, config: Mapping[str, Any], kind: StorageFormat) -> str:
-    head = {"format": kind.name, "format_version": FORMAT_VERSION, "rows": rows, "sha256": _digest_file(data)}
+def _describe_data(data: Path, rows: int, config: Mapping[str, Any], storage_format: StorageFormat) -> str:
+    head = {"format": storage_format.name, "format_version": FORMAT_VERSION, "rows": rows, "sha256": _digest_file(data)}
     return json.dumps(head | {"versions": versions(), "config": dict(config)}, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -141,16 +147,18 @@ def _digest_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _publish(fresh: Path, directory: Path) -> None:
+def _publish(temporary: Path, directory: Path) -> None:
     if not directory.exists():
-        fresh.rename(directory)
+        temporary.rename(directory)
         return
+    # The directory may hold other files of the user. The digest in CONFIG, which is replaced last, lets a reader detect
+    # a process that was killed between the two.
     for name in (DATA, CONFIG):
-        os.replace(fresh / name, directory / name)
+        os.replace(temporary / name, directory / name)
 
 
 def load(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any], StorageFormat]:
-    """The rows, the configuration and the kind that `save` wrote; raises `ExegeteError` for anything else."""
+    """Return the rows, the configuration and the format that `save` wrote. Raises ExegeteError for other files."""
     for name in (DATA, CONFIG):
         if not (directory / name).is_file():
             raise ExegeteError(
@@ -161,37 +169,42 @@ def load(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any], Storage
         raise ExegeteError(
             f"{directory / DATA} is not the file that {CONFIG} describes: damaged or half-saved; save again"
         )
-    kind = FORMATS[description["format"]]
-    return _read_rows(directory / DATA, kind), dict(description["config"]), kind
+    storage_format = FORMATS[description["format"]]
+    return _read_rows(directory / DATA, storage_format), dict(description["config"]), storage_format
 
 
 def _read_description(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ExegeteError(f"{path} is not readable JSON ({error}); save the attributions again") from error
-    if not isinstance(found, dict) or found.get("format") not in FORMATS or not isinstance(found.get("config"), dict):
+    is_description = isinstance(content, dict) and content.get("format") in FORMATS
+    if not is_description or not isinstance(content.get("config"), dict):
         raise ExegeteError(f"{path} does not describe saved attributions; give a directory from save()")
-    if found.get("format_version") != FORMAT_VERSION:
-        raise ExegeteError(f"{path} has format {found.get('format_version')}, this version reads {FORMAT_VERSION}")
-    return found
+    if content.get("format_version") != FORMAT_VERSION:
+        raise ExegeteError(f"{path} has format {content.get('format_version')}, this version reads {FORMAT_VERSION}")
+    return dict(content)
 
 
-def _read_rows(path: Path, kind: StorageFormat) -> list[dict[str, Any]]:
+def _read_rows(path: Path, storage_format: StorageFormat) -> list[dict[str, Any]]:
     try:
         content = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
         raise ExegeteError(f"{path} is not a readable Parquet file ({error}); save the attributions again") from error
-    there = [one for one in kind.schema if one.name in content.column_names or one.name not in kind.newer]
-    wrong = [
-        one.name for one in there if one.name not in content.column_names or not _has_expected_type(content, one, kind)
-    ]
+    names, wrong = [], []
+    for field in storage_format.schema:
+        if field.name in content.column_names:
+            names.append(field.name)
+            if not _fits(content.column(field.name), field, storage_format):
+                wrong.append(field.name)
+        # Files of older versions lack some columns; the record's defaults replace them.
+        elif field.name not in storage_format.added_later:
+            wrong.append(field.name)
     if wrong:
         raise ExegeteError(f"{path}: expected the columns of saved attributions; missing or of another type: {wrong}")
-    rows: list[dict[str, Any]] = content.select([one.name for one in there]).to_pylist()
+    rows: list[dict[str, Any]] = content.select(names).to_pylist()
     return rows
 
 
-def _has_expected_type(content: pa.Table, expected: pa.Field, kind: StorageFormat) -> bool:
-    column = content.column(expected.name)
-    return bool(column.type == expected.type) and (expected.name in kind.optional or column.null_count == 0)
+def _fits(column: pa.ChunkedArray, field: pa.Field, storage_format: StorageFormat) -> bool:
+    return bool(column.type == field.type) and (field.name in storage_format.optional or column.null_count == 0)

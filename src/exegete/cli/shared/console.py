@@ -31,9 +31,9 @@ def say(text: str) -> None:
 
 def show(board: Leaderboard, folder: Path) -> None:
     """A comparison's table; at the end, where it is seen first, its verdict, what disagrees, and the report's place."""
-    from exegete.reports.highlighted.pieces import replace_control_characters
     from exegete.reports.tables.terminal_table import fit_table
     from exegete.reports.tables.verdict import format_disagreements, format_verdict
+    from exegete.reports.text import replace_control_characters
 
     console().print(fit_table(board))
     for line in (format_verdict(board), *format_disagreements(board)):

@@ -1,1 +1,1 @@
-"""Figures as SVG: curves, scatter plots and those of studies."""
+"""Figures: curves as SVG, and figures of studies with matplotlib."""

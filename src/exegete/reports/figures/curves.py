@@ -1,4 +1,4 @@
-"""Faithfulness curves as numbers, and their geometry in a chart; drawn as SVG by the HTML report."""
+"""Faithfulness curves as numbers, and their geometry in a chart that the HTML report draws as SVG."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Points = list[tuple[float, float]]
 WIDTH, HEIGHT = 540, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 176, 12, 42
 APART = 14
-"""Units between two labels."""
+"""Vertical distance between two labels."""
 
 
 class Curve(NamedTuple):
-    """How a metric's score moves as more of the input is removed or kept, mean over examples with a band.
+    """The score of a metric as more of the input is removed or kept: mean over examples, with a band.
 
-    `x` is in percent of the input, `mean`, `low` and `high` are as long. NaN leaves a point out.
+    `x` is in per cent of the input; `mean`, `low` and `high` are as long as `x`. A point with NaN is left out.
     """
 
     method: str
@@ -36,7 +36,7 @@ class Curve(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """A point of a line: where it is drawn and what it says."""
+    """A point of a line with its tooltip."""
 
     x: float
     y: float
@@ -44,9 +44,11 @@ class Dot(NamedTuple):
 
 
 class ChartLine(NamedTuple):
-    """A method's line: SVG point lists, its dots, and the numbers of its colour (0: neutral) and of its dashes.
+    """A method's line in SVG units.
 
-    `label` is written at (`label_x`, `label_y`), beside its end. Of many lines those that are not `shown` stay faint.
+    `color`: number of its colour, 0 for the neutral one of the control; `dashes`: number of its dash pattern. `path`
+    and `band` are lists of points. `label` is written at (`label_x`, `label_y`), beside the line's end. `shown`: False
+    for a line that is drawn faintly.
     """
 
     method: str
@@ -82,24 +84,33 @@ class Chart(NamedTuple):
 def make_charts(
     curves: Sequence[Curve], series: Mapping[str, str], colors: int, shown: Collection[str] | None = None
 ) -> list[Chart]:
-    """A chart a metric, in the order they come.
+    """Return one chart per metric, in the order of the curves.
 
-    `series`: all methods, which keep their colour in every chart, and what people call them. `shown`: those that stand
-    out; default: all.
+    Args:
+        curves: of all metrics and methods.
+        series: the title of every method; a method has the same colour in all charts.
+        colors: number of colours, after which dash patterns change.
+        shown: methods that are drawn strongly; default: all.
     """
-    metrics = dict.fromkeys(curve.metric for curve in curves)
-    coloured = [name for name in series if not _is_control(name)]
-    styles = {name: (at % colors + 1, at // colors) for at, name in enumerate(coloured)}
-    drawn = [
-        _make_chart([curve for curve in curves if curve.metric == metric], series, styles, shown) for metric in metrics
-    ]
-    return [chart._replace(lines=spread_labels(chart.lines)) for chart in drawn]
+    styles = dict[str, tuple[int, int]]()
+    for name in series:
+        if not _is_control(name):
+            styles[name] = (len(styles) % colors + 1, len(styles) // colors)
+    by_metric = dict[str, list[Curve]]()
+    for curve in curves:
+        by_metric.setdefault(curve.metric, []).append(curve)
+    charts = []
+    for group in by_metric.values():
+        chart = _make_chart(group, series, styles, shown)
+        charts.append(chart._replace(lines=spread_labels(chart.lines)))
+    return charts
 
 
 def spread_labels(lines: Sequence[ChartLine]) -> list[ChartLine]:
-    """The lines with the labels of those that are shown moved apart, none beyond the frame's lower end."""
+    """Return the lines with the labels of shown lines moved apart, none below the frame."""
     order = sorted((at for at, line in enumerate(lines) if line.shown), key=lambda at: lines[at].label_y)
     places = [lines[at].label_y for at in order]
+    # Labels are pushed down where they overlap, then the lowest ones back up into the frame.
     for at in range(1, len(places)):
         places[at] = max(places[at], places[at - 1] + APART)
     for at in range(len(places) - 1, -1, -1):
@@ -110,10 +121,11 @@ def spread_labels(lines: Sequence[ChartLine]) -> list[ChartLine]:
 
 
 def choose_ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers that enclose the range, `about` as many as asked; one unit apart where the range is a point."""
+    """Return about `about` round numbers that enclose the range; an empty range is widened to 1."""
     span = high - low if high > low else 1.0
     power = 10 ** math.floor(math.log10(span / about))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power * about >= span)
+    # The tolerance keeps 0.30000000000000004 from adding a tick at 0.4.
     first, last = math.floor(low / step + 1e-9), math.ceil(max(high, low + span * (high == low)) / step - 1e-9)
     return [round(index * step, 12) for index in range(first, last + 1)]
 
@@ -128,21 +140,19 @@ def _make_chart(
     styles: Mapping[str, tuple[int, int]],
     shown: Collection[str] | None,
 ) -> Chart:
-    horizontal = _axis_ticks(curve.x for curve in curves)
-    vertical = _axis_ticks(values for curve in curves for values in (curve.mean, curve.low, curve.high))
-    lines = [
-        _make_line(curve, series[curve.method], horizontal, vertical, styles.get(curve.method, (0, 0)))._replace(
-            shown=shown is None or curve.method in shown
-        )
-        for curve in sorted(curves, key=lambda curve: list(series).index(curve.method))
-    ]
+    horizontal = _axis_ticks([curve.x for curve in curves])
+    vertical = _axis_ticks([values for curve in curves for values in (curve.mean, curve.low, curve.high)])
+    lines, order = [], list(series)
+    for curve in sorted(curves, key=lambda curve: order.index(curve.method)):
+        line = _make_line(curve, series[curve.method], horizontal, vertical, styles.get(curve.method, (0, 0)))
+        lines.append(line._replace(shown=shown is None or curve.method in shown))
     x_ticks = [Tick(_to_svg_x(value, horizontal), f"{value:g}") for value in horizontal]
     y_ticks = [Tick(_to_svg_y(value, vertical), f"{value:g}") for value in vertical]
     return Chart(curves[0].metric, curves[0].x_label, curves[0].y_label, x_ticks, y_ticks, lines)
 
 
-def _axis_ticks(values: Iterable[ArrayLike]) -> list[float]:
-    known = np.concatenate([_to_floats(each) for each in values])
+def _axis_ticks(values: Sequence[ArrayLike]) -> list[float]:
+    known = np.concatenate([_to_floats(array) for array in values])
     known = known[np.isfinite(known)]
     return choose_ticks(float(known.min()), float(known.max())) if len(known) else [0.0, 1.0]
 
@@ -153,11 +163,14 @@ def _make_line(
     x, mean, low, high = (_to_floats(values) for values in (curve.x, curve.mean, curve.low, curve.high))
     order = np.argsort(x, kind="stable")
     x, mean, low, high = x[order], mean[order], low[order], high[order]
-    drawn, banded = np.isfinite(x) & np.isfinite(mean), np.isfinite(x) & np.isfinite(low) & np.isfinite(high)
+    drawn = np.isfinite(x) & np.isfinite(mean)
+    path, dots = Points(), []
+    for a, b in zip(x[drawn], mean[drawn], strict=True):
+        path.append((_to_svg_x(a, horizontal), _to_svg_y(b, vertical)))
+        dots.append(Dot(round(path[-1][0], 1), round(path[-1][1], 1), f"{label}: {b:.3g} at {a:g} %"))
+    banded = np.isfinite(x) & np.isfinite(low) & np.isfinite(high)
+    # The band's outline runs along its upper edge and back along the lower one.
     edge = [*zip(x[banded], high[banded], strict=True), *zip(x[banded][::-1], low[banded][::-1], strict=True)]
-    path = [(_to_svg_x(a, horizontal), _to_svg_y(b, vertical)) for a, b in zip(x[drawn], mean[drawn], strict=True)]
-    titles = [f"{label}: {b:.3g} at {a:g} %" for a, b in zip(x[drawn], mean[drawn], strict=True)]
-    dots = [Dot(round(a, 1), round(b, 1), title) for (a, b), title in zip(path, titles, strict=True)]
     band = _format_points((_to_svg_x(a, horizontal), _to_svg_y(b, vertical)) for a, b in edge)
     end = dots[-1] if dots else Dot(_LEFT, HEIGHT - _BOTTOM, "")
     place = round(end.x + 8, 1), round(end.y + 4, 1)

@@ -1,4 +1,4 @@
-"""The same numbers as matplotlib figures; each is returned, none is shown, and no global state is touched."""
+"""Curves as matplotlib figures, without pyplot: nothing is shown, and no global state changes."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ _SEQUENTIAL = LinearSegmentedColormap.from_list("exegete_unsigned", ["#ffffff", 
 
 
 def plot_curves(curves: Sequence[Curve]) -> Figure:
-    """One panel a metric, one line a method, with its band."""
+    """Return a figure with one panel per metric and one line with its band per method."""
     metrics = list(dict.fromkeys(curve.metric for curve in curves))
     methods = list(dict.fromkeys(curve.method for curve in curves))
-    figure, drawn = make_panels(len(metrics))
-    for axes, metric in zip(drawn, metrics, strict=True):
-        chosen = [curve for curve in curves if curve.metric == metric]
-        for curve in chosen:
+    figure, panels = make_panels(len(metrics))
+    for axes, metric in zip(panels, metrics, strict=True):
+        lines = [curve for curve in curves if curve.metric == metric]
+        for curve in lines:
             _draw_curve(axes, curve, methods.index(curve.method))
         axes.set(
             title=escape_mathtext(metric),
-            xlabel=escape_mathtext(chosen[0].x_label),
-            ylabel=escape_mathtext(chosen[0].y_label),
+            xlabel=escape_mathtext(lines[0].x_label),
+            ylabel=escape_mathtext(lines[0].y_label),
         )
         axes.legend(fontsize="small")
     return figure
 
 
 def make_panels(count: int, height: float = 3.4) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, three a line; `height` of a line in inches."""
+    """Return a figure with `count` panels, three per line; `height` of a line in inches."""
     columns = min(3, max(1, count))
     lines = max(1, math.ceil(count / columns))
+    # pyplot would keep every figure alive, and may choose a backend that needs a display.
     figure = Figure(figsize=(4.6 * columns, height * lines))
     figure.set_layout_engine("constrained")
     return figure, [figure.add_subplot(lines, columns, index + 1) for index in range(count)]
@@ -55,5 +56,5 @@ def _draw_curve(axes: Axes, curve: Curve, number: int) -> None:
 
 
 def escape_mathtext(text: str) -> str:
-    """The text as matplotlib shows it literally."""
+    """Return text that matplotlib shows literally, not as mathematics."""
     return text.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""Figures over many runs: every seed as a dot, scatter plots with deviations, matrices as colours."""
+"""Figures of many runs: one dot per seed, scatter plots with standard deviations, heat maps."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MARKERS = "osD^vP*X"
 
 
 class Panel(NamedTuple):
-    """Figures of single runs, by name."""
+    """A measurement of single runs, by the name of their group."""
 
     title: str
     values: Mapping[str, Floats]
 
 
 class Dots(NamedTuple):
-    """A series of a scatter plot; `x_error` and `y_error` are half-widths, or None."""
+    """A series of a scatter plot; `x_error` and `y_error` are half-widths of error bars, or None."""
 
     name: str
     x: Floats
@@ -38,10 +38,7 @@ class Dots(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """Values [R, C] with the names of their rows and columns; colours go from -`limit` to `limit`.
-
-    `written`: whether values stand in their fields.
-    """
+    """Values [R, C] of a heat map whose colours range from -`limit` to `limit`; `written`: print the values."""
 
     title: str
     rows: Sequence[str]
@@ -52,11 +49,12 @@ class Matrix(NamedTuple):
 
 
 def plot_strips(strips: Sequence[Panel]) -> Figure:
-    """One panel a measurement, one column a name: a dot a run, a line at the mean."""
-    figure, drawn = make_panels(len(strips), height=4.2)
-    for axes, panel in zip(drawn, strips, strict=True):
+    """Return a figure with one panel per measurement: one column per name, one dot per run, a line at the mean."""
+    figure, panels = make_panels(len(strips), height=4.2)
+    for axes, panel in zip(panels, strips, strict=True):
         for place, values in enumerate(panel.values.values()):
             color = LIGHT.series[place % len(LIGHT.series)]
+            # Runs are spread sideways, so that equal values do not hide each other.
             shift = np.linspace(-0.18, 0.18, len(values)) if len(values) > 1 else np.zeros(1)
             axes.scatter(place + shift, values, s=16, color=color, alpha=0.75, linewidths=0)
             if np.isfinite(values).any():
@@ -69,9 +67,9 @@ def plot_strips(strips: Sequence[Panel]) -> Figure:
 
 
 def plot_scatter(plots: Sequence[Sequence[Dots]], lines: Mapping[str, float] | None = None) -> Figure:
-    """One panel a pair of measurements, one colour and marker a series; `lines` are named vertical ones."""
-    figure, drawn = make_panels(len(plots), height=3.8)
-    for axes, series in zip(drawn, plots, strict=True):
+    """Return a figure with one panel per pair of measurements; `lines`: x of named vertical lines."""
+    figure, panels = make_panels(len(plots), height=3.8)
+    for axes, series in zip(panels, plots, strict=True):
         for number, dots in enumerate(series):
             _draw_dots(axes, dots, number)
         for name, at in (lines or {}).items():
@@ -87,10 +85,10 @@ def plot_scatter(plots: Sequence[Sequence[Dots]], lines: Mapping[str, float] | N
 
 
 def plot_heat_maps(matrices: Sequence[Matrix]) -> Figure:
-    """One panel a matrix, with its values written in where there is room."""
+    """Return a figure with one heat map per matrix."""
     tallest = max((len(matrix.rows) for matrix in matrices), default=1)
-    figure, drawn = make_panels(len(matrices), height=2.2 + 0.35 * tallest)
-    for axes, matrix in zip(drawn, matrices, strict=True):
+    figure, panels = make_panels(len(matrices), height=2.2 + 0.35 * tallest)
+    for axes, matrix in zip(panels, matrices, strict=True):
         image = axes.imshow(matrix.values, vmin=-matrix.limit, vmax=matrix.limit, cmap="PuOr_r", aspect="auto")
         axes.set_xticks(
             range(len(matrix.columns)), [escape_mathtext(n) for n in matrix.columns], rotation=40, ha="right"
@@ -99,6 +97,7 @@ def plot_heat_maps(matrices: Sequence[Matrix]) -> Figure:
         axes.set_title(escape_mathtext(matrix.title))
         for (row, column), value in np.ndenumerate(matrix.values):
             if matrix.written and math.isfinite(value):
+                # Both ends of the colour map are dark.
                 ink = "white" if abs(value) > 0.7 * matrix.limit else "black"
                 axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize="x-small", color=ink)
         figure.colorbar(image, ax=axes)

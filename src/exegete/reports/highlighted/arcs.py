@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from exegete.reports.highlighted import colors
+from exegete.reports.highlighted.scored import ScoredExample
 
-if TYPE_CHECKING:
-    from exegete.reports.attributions import Attribution
-
+# Pixels. A letter of the page's 14-pixel monospaced font is 8.4 pixels wide.
 LETTER, GAP, HEIGHT, LINE = 8.4, 9.0, 120.0, 24.0
 
 
 class ArcLabel(NamedTuple):
-    """A unit and where its middle is."""
+    """A unit's text and the horizontal position of its middle."""
 
     text: str
     x: float
 
 
 class Arc(NamedTuple):
-    """An SVG path between two units, its shade and width, and what it says in words."""
+    """An SVG path between two units, with its CSS class, its width and a title that names units and value."""
 
     path: str
     css: str
@@ -29,7 +28,7 @@ class Arc(NamedTuple):
 
 
 class ArcDiagram(NamedTuple):
-    """A drawing of arcs, `width` × `height`; its words stand on the line `base`."""
+    """Arcs in a frame of `width` × `height`; the words' baseline is at `base`."""
 
     width: float
     height: float
@@ -38,22 +37,23 @@ class ArcDiagram(NamedTuple):
     arcs: list[Arc]
 
 
-def layout_arcs(item: Attribution) -> ArcDiagram | None:
-    """The drawing; None without pairs."""
+def layout_arcs(item: ScoredExample) -> ArcDiagram | None:
+    """Return the diagram of an attribution's pairs; None without pairs."""
     if not item.pairs:
         return None
-    names, words, x = item.words or item.tokens, list[ArcLabel](), 0.0
+    names, labels, x = item.words or item.tokens, list[ArcLabel](), 0.0
     for name in names:
         width = LETTER * max(1, len(name))
-        words.append(ArcLabel(name, x + width / 2))
+        labels.append(ArcLabel(name, x + width / 2))
         x += width + GAP
     strongest = max(abs(value) for _, _, value in item.pairs)
-    base, drawn = min(HEIGHT, x / 2) + 4, list[Arc]()
+    base, arcs = min(HEIGHT, x / 2) + 4, list[Arc]()
     for one, other, value in item.pairs:
-        start, end = words[one].x, words[other].x
+        start, end = labels[one].x, labels[other].x
+        # Wide arcs are higher, so that nested pairs do not cover each other.
         top = base - max(12.0, min(HEIGHT, (end - start) / 2))
         path = f"M{start:.1f},{base:.1f} C{start:.1f},{top:.1f} {end:.1f},{top:.1f} {end:.1f},{base:.1f}"
         css = colors.level_to_css_class(colors.score_to_level(value, strongest), signed=True)
         width = 1 + 3 * abs(value) / strongest if strongest else 1.0
-        drawn.append(Arc(path, css, width, f"{names[one]} – {names[other]}: {value:+.3g}"))
-    return ArcDiagram(x, base + LINE, base, words, drawn)
+        arcs.append(Arc(path, css, width, f"{names[one]} – {names[other]}: {value:+.3g}"))
+    return ArcDiagram(x, base + LINE, base, labels, arcs)

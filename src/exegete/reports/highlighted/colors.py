@@ -1,4 +1,4 @@
-"""Colours of scores, safe for the colour-blind: blue for the target, orange against it, violet without sign."""
+"""Colours of scores, safe for the colour-blind: blue for the target, orange against it, violet for unsigned ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 LEVELS = 8
-"""Shades on each side of zero; a score is drawn in the nearest one."""
+"""Number of shades on each side of zero."""
 
 
 class Theme(NamedTuple):
@@ -26,31 +26,34 @@ class Theme(NamedTuple):
 
 
 def blend_colors(start: str, end: str, share: float) -> str:
-    """The colour that lies `share` of the way from one to the other, as #rrggbb."""
-    pairs = zip(_parse_channels(start), _parse_channels(end), strict=True)
-    return "#" + "".join(f"{round(one + (other - one) * share):02x}" for one, other in pairs)
+    """Return the colour at `share` (0 to 1) of the way from `start` to `end`, as #rrggbb."""
+    channels = zip(_parse_channels(start), _parse_channels(end), strict=True)
+    return "#" + "".join(f"{round(first + (last - first) * share):02x}" for first, last in channels)
 
 
 def score_to_level(score: float, scale: float) -> int:
-    """The shade of a score, -LEVELS to LEVELS, when `scale` is the strongest; 0 where either is not a finite number."""
+    """Return the level of a score, from -LEVELS to LEVELS, which ±`scale` have; 0 if either is not finite."""
     if not (math.isfinite(score) and math.isfinite(scale)) or scale <= 0:
         return 0
     return round(max(-1.0, min(1.0, score / scale)) * LEVELS)
 
 
 def level_to_color(theme: Theme, step: int, *, signed: bool) -> str | None:
-    """The ground of a level; None for level 0, and without sign for what is below it, which stay as they are."""
+    """Return the background colour of a level; None for level 0 and for negative levels of unsigned scores."""
     if step == 0 or (step < 0 and not signed):
         return None
-    side = theme.negative if step < 0 else theme.positive if signed else theme.unsigned
-    return side[abs(step) - 1]
+    if step < 0:
+        return theme.negative[-step - 1]
+    return theme.positive[step - 1] if signed else theme.unsigned[step - 1]
 
 
 def level_to_css_class(step: int, *, signed: bool) -> str:
-    """The CSS class of a level: p1.. for, n1.. against, u1.. unsigned; empty where there is no ground."""
+    """Return the CSS class of a level: p1… for, n1… against, u1… unsigned; empty without a background."""
     if step == 0 or (step < 0 and not signed):
         return ""
-    return f"{'n' if step < 0 else 'p' if signed else 'u'}{abs(step)}"
+    if step < 0:
+        return f"n{-step}"
+    return f"p{step}" if signed else f"u{step}"
 
 
 def _parse_channels(color: str) -> tuple[int, int, int]:
@@ -58,6 +61,7 @@ def _parse_channels(color: str) -> tuple[int, int, int]:
 
 
 def _make_ramp(start: str, end: str) -> tuple[str, ...]:
+    # The weakest shade has a tenth of the colour: less cannot be told from the background.
     return tuple(blend_colors(start, end, 0.1 + 0.9 * (step - 1) / (LEVELS - 1)) for step in range(1, LEVELS + 1))
 
 

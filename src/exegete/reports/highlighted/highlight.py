@@ -1,4 +1,4 @@
-"""Attributions as HTML: words on coloured ground, image patches as a grid."""
+"""Attributions as HTML: words on a coloured background, image patches as a grid."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -14,27 +14,25 @@ from exegete.reports.highlighted import colors
 from exegete.reports.highlighted.arcs import layout_arcs
 from exegete.reports.highlighted.generated_view import highlight_generated
 from exegete.reports.highlighted.pieces import Piece, Spans, cut_texts, largest_magnitude, patch_scores
-
-if TYPE_CHECKING:
-    from exegete.reports.attributions import Attribution
-    from exegete.reports.generated import GeneratedAttribution
+from exegete.reports.highlighted.scored import ScoredExample, ScoredResponse
 
 
 class HighlightedExample(NamedTuple):
-    """An attribution ready to be drawn: pieces of each text, or rows of image patches."""
+    """An attribution ready to be drawn: pieces of each text (`sides`), or rows of image patches."""
 
-    item: Attribution
+    item: ScoredExample
     sides: list[list[Piece]]
     patches: list[list[Piece]]
 
 
 @cache
 def template_environment() -> Environment:
-    """The templates; everything that is put into them is escaped."""
+    """Return the environment of all templates, which escapes every value."""
     folder = Path(__file__).parents[1] / "templates"
     templates = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
+        # A misspelt name in a template is an error, not an empty string.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -50,37 +48,36 @@ def template_environment() -> Environment:
     return templates
 
 
-def highlight_attribution(item: Attribution, rationale: Sequence[Spans | None] = ()) -> HighlightedExample:
-    """The drawing of one attribution; `rationale` has the gold spans of each text."""
+def highlight_attribution(item: ScoredExample, rationale: Sequence[Spans | None] = ()) -> HighlightedExample:
+    """Return the drawing of one attribution; `rationale` has the spans that people marked in each text."""
     if item.image_shape is None:
         return HighlightedExample(item, cut_texts(item, rationale), [])
-    top = largest_magnitude(item)
-    cells = patch_scores(item)
-    rows = [
-        [
-            Piece("", float(score), colors.score_to_level(score, top), False, y * len(row) + x)
-            for x, score in enumerate(row)
-        ]
-        for y, row in enumerate(cells)
-    ]
-    return HighlightedExample(item, [], rows)
+    largest = largest_magnitude(item)
+    patches, number = [], 0
+    for scores in patch_scores(item).tolist():
+        row = []
+        for score in scores:
+            row.append(Piece("", score, colors.score_to_level(score, largest), gold=False, unit=number))
+            number += 1
+        patches.append(row)
+    return HighlightedExample(item, [], patches)
 
 
-def render_fragment(items: Iterable[Attribution | GeneratedAttribution]) -> str:
-    """The attributions as an HTML fragment with its own style, for a notebook."""
+def render_fragment(items: Iterable[ScoredExample | ScoredResponse]) -> str:
+    """Return the attributions as an HTML fragment with its own style sheet, for a notebook."""
     return template_environment().get_template("fragment.html.j2").render(items=list(items))
 
 
-def render_page(items: Iterable[Attribution | GeneratedAttribution]) -> str:
-    """The attributions as one HTML page that needs no other file."""
+def render_page(items: Iterable[ScoredExample | ScoredResponse]) -> str:
+    """Return the attributions as one self-contained HTML page."""
     return template_environment().get_template("attributions.html.j2").render(items=list(items), title="Attributions")
 
 
 def format_number(value: float | None) -> str:
-    """A number with three significant digits; a dash where there is none."""
+    """Return the number with three significant digits; a dash for None and NaN."""
     return "–" if value is None or math.isnan(value) else f"{value:.3g}"
 
 
 def format_signed(value: float) -> str:
-    """As `format_number`, with its sign."""
+    """Return the number with its sign and three significant digits."""
     return f"{value:+.3g}"

@@ -6,29 +6,27 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from functools import cache
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
 
 from exegete.reports.highlighted import colors
 from exegete.reports.highlighted.colors import LIGHT
-from exegete.reports.highlighted.highlight import format_number, highlight_attribution
+from exegete.reports.highlighted.highlight import HighlightedExample, format_number, highlight_attribution
 from exegete.reports.highlighted.pieces import Piece
-
-if TYPE_CHECKING:
-    from exegete.reports.attributions import Attribution
+from exegete.reports.highlighted.scored import ScoredExample
 
 WIDTH, MARGIN, LINE, CELL = 1200, 40, 40, 22
 SIZE, SMALL = 22, 17
 SHOWN = 224
 """Pixels of an image's longer side on a page."""
 HIGHEST = 16_000
-"""Pixels beyond which a picture is cut off."""
+"""Pixels at which a picture is cut off, since a million words would need gigabytes."""
 
 
 class Box(NamedTuple):
-    """A stretch of text or a patch: where it stands, what it says, its ground."""
+    """A stretch of text or a patch: its place, its text, its background colour."""
 
     x: float
     y: float
@@ -39,16 +37,17 @@ class Box(NamedTuple):
 
 
 def encode_data_url(image: Any) -> str:
-    """An image, made small, as the address of its PNG that a page can hold."""
+    """Return a data URL with the image as a PNG, scaled down to SHOWN pixels."""
     shown = image.convert("RGB")
     shown.thumbnail((SHOWN, SHOWN))
     shown.save(buffer := BytesIO(), format="PNG")
     return f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"
 
 
-def draw_picture(items: Sequence[Attribution], width: int = WIDTH) -> Image.Image:
-    """The attributions one below the other, each under its method and target."""
+def draw_picture(items: Sequence[ScoredExample], width: int = WIDTH) -> Image.Image:
+    """Draw the attributions one below the other, each under its method and target; at most HIGHEST pixels high."""
     parts, top = [], float(MARGIN)
+    # The height is known only after the layout, so boxes are computed before the image is made.
     for item in items:
         boxes, bottom = _lay_out_boxes(item, top + LINE, width)
         parts.append((item, top, boxes))
@@ -66,22 +65,18 @@ def draw_picture(items: Sequence[Attribution], width: int = WIDTH) -> Image.Imag
     return image
 
 
-def _lay_out_boxes(item: Attribution, top: float, width: int) -> tuple[list[Box], float]:
-    """Boxes, and where they end."""
+def _lay_out_boxes(item: ScoredExample, top: float, width: int) -> tuple[list[Box], float]:
+    """Return the boxes of an attribution that begins at `top`, and the bottom of the last line."""
     drawing = highlight_attribution(item)
     if drawing.patches:
-        boxes = [
-            Box(MARGIN + CELL * x, top + CELL * y, CELL - 1, CELL - 1, "", _background(piece, signed=item.signed))
-            for y, row in enumerate(drawing.patches)
-            for x, piece in enumerate(row)
-        ]
-        return boxes, top + CELL * len(drawing.patches)
+        return _lay_out_patches(drawing, top), top + CELL * len(drawing.patches)
     boxes, x, y = [], float(MARGIN), top
     for side in drawing.sides:
         for text, piece in _split_at_breaks(side):
             size = _load_font(SIZE).getlength(text)
             if text == "\n" or (x + size > width - MARGIN and x > MARGIN):
                 x, y = float(MARGIN), y + LINE
+            # White space at the start of a line is dropped.
             if text.strip() or x > MARGIN:
                 shown = text.replace("\n", " ")
                 boxes.append(Box(x, y, size, LINE - 8, shown, _background(piece, signed=item.signed)))
@@ -90,8 +85,17 @@ def _lay_out_boxes(item: Attribution, top: float, width: int) -> tuple[list[Box]
     return boxes, y
 
 
+def _lay_out_patches(drawing: HighlightedExample, top: float) -> list[Box]:
+    boxes = []
+    for y, row in enumerate(drawing.patches):
+        for x, piece in enumerate(row):
+            ground = _background(piece, signed=drawing.item.signed)
+            boxes.append(Box(MARGIN + CELL * x, top + CELL * y, CELL - 1, CELL - 1, "", ground))
+    return boxes
+
+
 def _split_at_breaks(side: Sequence[Piece]) -> Iterator[tuple[str, Piece]]:
-    """Pieces of one line each; stretches between words character by character, so that lines can break there."""
+    """Yield each word whole and text between words character by character, so that lines can break there."""
     for piece in side:
         if piece.score is not None:
             yield piece.text, piece
@@ -105,5 +109,5 @@ def _background(piece: Piece, *, signed: bool) -> str | None:
 
 @cache
 def _load_font(size: int) -> ImageFont.FreeTypeFont:
-    """The font that comes with matplotlib."""
+    # matplotlib ships this font, so the picture looks alike on machines without fonts.
     return ImageFont.truetype(font_manager.findfont("DejaVu Sans"), size)

@@ -1,27 +1,24 @@
-"""A text cut where words and rationales begin and end, so that each piece has one score and is gold or not."""
+"""Texts cut at the borders of words and rationales, so that each piece has one score and is marked or not."""
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from exegete.reports.highlighted import colors
-
-if TYPE_CHECKING:
-    from exegete.reports.attributions import Attribution
+from exegete.reports.highlighted.scored import ScoredExample
 
 Spans = Sequence[tuple[int, int]]
 
 
 class Piece(NamedTuple):
-    """A stretch of text, its score (None between words), its shade (`colors.level`), and whether people marked it.
+    """A stretch of text, its score (None between words), its level of shade, and whether people marked it (`gold`).
 
-    `unit`: the number of the word (or of the token that is not special) it belongs to, None between words.
+    `unit`: the number of its word (without words: of its token, special ones not counted); None between words.
     """
 
     text: str
@@ -31,69 +28,63 @@ class Piece(NamedTuple):
     unit: int | None = None
 
 
-def replace_control_characters(text: str) -> str:
-    """The text without characters that command a terminal; line breaks and tabs stay."""
-    return "".join(each if each in "\n\t" or unicodedata.category(each) != "Cc" else "\ufffd" for each in text)
+SPACE = Piece(" ", None, 0, gold=False)
 
 
-def largest_magnitude(item: Attribution) -> float:
-    """The largest finite magnitude of the scores drawn, which gets the strongest shade; 0 where all are zero."""
-    finite = np.abs(item.word_scores if item.words else item.scores).astype(np.float64)
-    return float(np.max(finite, initial=0.0, where=np.isfinite(finite)))
+def largest_magnitude(item: ScoredExample) -> float:
+    """Return the largest finite absolute score of an example, which gets the strongest shade; 0 if all are zero."""
+    scores = item.word_scores if item.words else item.scores
+    magnitudes = np.abs(scores).astype(np.float64)
+    return float(np.max(magnitudes, initial=0.0, where=np.isfinite(magnitudes)))
 
 
-def cut_texts(item: Attribution, rationale: Sequence[Spans | None] = ()) -> list[list[Piece]]:
-    """The texts of an example, side by side, as pieces; `rationale` has the gold spans of each side.
+def cut_texts(item: ScoredExample, rationale: Sequence[Spans | None] = ()) -> list[list[Piece]]:
+    """Return the pieces of each text of an example; `rationale` has the spans that people marked in each text.
 
-    Without word spans the words themselves are shown, and without words the tokens that are not special.
+    Without word spans the words themselves become the pieces, and without words the tokens that are not special.
     """
-    top = largest_magnitude(item)
+    largest = largest_magnitude(item)
     units, scores = (item.words, item.word_scores) if item.words else _content_tokens(item)
     if units and not item.word_spans:
-        drawn = [
-            Piece(unit, float(score), colors.score_to_level(score, top), False, number)
-            for number, (unit, score) in enumerate(zip(units, scores, strict=True))
-        ]
-        return [_separate_with_spaces(drawn)]
-    gold = [*rationale, *[None] * len(item.texts)]
-    return [_cut_side(item, side, gold[side] or (), top) for side in range(len(item.texts))]
+        pieces = list[Piece]()
+        for number, (unit, score) in enumerate(zip(units, scores.tolist(), strict=True)):
+            if number:
+                pieces.append(SPACE)
+            pieces.append(Piece(unit, score, colors.score_to_level(score, largest), gold=False, unit=number))
+        return [pieces]
+    marked = [*rationale, *[None] * len(item.texts)]
+    return [_cut_text(item, side, marked[side] or (), largest) for side in range(len(item.texts))]
 
 
-def patch_scores(item: Attribution) -> NDArray[np.float32]:
-    """The patches' scores of an image, [rows, columns]."""
+def patch_scores(item: ScoredExample) -> NDArray[np.float32]:
+    """Return the scores of an image's patches, [rows, columns]."""
     patches: NDArray[np.float32] = item.scores[~np.array(item.special, dtype=bool)]
     return patches.reshape(item.image_shape or (1, -1))
 
 
-def _content_tokens(item: Attribution) -> tuple[Sequence[str], NDArray[np.float32]]:
+def _content_tokens(item: ScoredExample) -> tuple[Sequence[str], NDArray[np.float32]]:
     content = [position for position, special in enumerate(item.special) if not special]
     return [item.tokens[position] for position in content], item.scores[content]
 
 
-def _separate_with_spaces(drawn: Sequence[Piece]) -> list[Piece]:
-    space = Piece(" ", None, 0, False)
-    return [piece for index, unit in enumerate(drawn) for piece in ((space, unit) if index else (unit,))]
-
-
-def _cut_side(item: Attribution, side: int, gold: Spans, top: float) -> list[Piece]:
+def _cut_text(item: ScoredExample, side: int, marked: Spans, largest: float) -> list[Piece]:
     text = item.texts[side]
+    # The word that each character belongs to, -1 between words.
     owner = np.full(len(text), -1)
-    for word, (where, start, end) in enumerate(item.word_spans):
-        if where == side:
+    for word, (text_number, start, end) in enumerate(item.word_spans):
+        if text_number == side:
             owner[start:end] = word
-    marked = np.zeros(len(text), dtype=bool)
-    for start, end in gold:
-        marked[start:end] = True
-    edges = np.flatnonzero((np.diff(owner) != 0) | (np.diff(marked) != 0)) + 1
+    is_marked = np.zeros(len(text), dtype=bool)
+    for start, end in marked:
+        is_marked[start:end] = True
+    edges = np.flatnonzero((np.diff(owner) != 0) | (np.diff(is_marked) != 0)) + 1
     bounds = [0, *edges.tolist(), len(text)] if text else [0]
-    return [
-        _make_piece(item, text[start:end], int(owner[start]), bool(marked[start]), top)
-        for start, end in pairwise(bounds)
-    ]
-
-
-def _make_piece(item: Attribution, text: str, word: int, gold: bool, top: float) -> Piece:
-    if word < 0:
-        return Piece(text, None, 0, gold)
-    score = float(item.word_scores[word])
-    return Piece(text, score, colors.score_to_level(score, top), gold, word)
+    pieces = []
+    for start, end in pairwise(bounds):
+        word, gold = int(owner[start]), bool(is_marked[start])
+        if word < 0:
+            pieces.append(Piece(text[start:end], None, 0, gold))
+        else:
+            score = float(item.word_scores[word])
+            pieces.append(Piece(text[start:end], score, colors.score_to_level(score, largest), gold, word))
+    return pieces

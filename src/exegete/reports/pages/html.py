@@ -1,4 +1,4 @@
-"""A study as one HTML page that needs no other file: table, curves, highlighted examples, glossary, configuration."""
+"""A comparison as one self-contained HTML page: table, curves, highlighted examples, glossary, configuration."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
 from exegete.data.cards import MetricCard
-from exegete.reports.figures import curves as drawn
-from exegete.reports.figures.curves import Curve
+from exegete.reports.attributions import Attribution
+from exegete.reports.figures.curves import HEIGHT, WIDTH, Curve, make_charts
 from exegete.reports.highlighted.colors import LIGHT
 from exegete.reports.highlighted.highlight import format_number, template_environment
 from exegete.reports.highlighted.pieces import Spans
@@ -22,20 +22,16 @@ from exegete.reports.tables.cells import BEST, CHANCE, make_cells
 from exegete.reports.tables.leaderboard import CONTROL, Leaderboard
 from exegete.reports.tables.verdict import find_leaders, format_verdict
 
-if TYPE_CHECKING:
-    from exegete.reports.attributions import Attribution
-
-
 FEW = 5
-"""Curves that can be told apart in one chart."""
+"""The most curves that are readable in one chart."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExampleView:
     """One example as every method explains it.
 
-    `texts` are raw; `label` (None if unknown) and `prediction` are names; `rationale` has the gold spans of each text,
-    or None where nobody looked; `attributions` are by method. `picture`: the image, as a data address.
+    `label` (None if unknown) and `prediction` are names of classes; `rationale` has the spans that people marked in
+    each text (None for a text without annotation); `attributions` are by method; `picture`: the image as a data URL.
     """
 
     index: int
@@ -54,12 +50,13 @@ def render_report(
     examples: Sequence[ExampleView] = (),
     meta: Mapping[str, Any] | None = None,
 ) -> str:
-    """The page. `meta` (configuration, versions, ...) holds JSON-like values and is shown as it is.
+    """Return the page; `meta` (configuration, versions, …) holds JSON-like values.
 
-    Works offline and without scripts; the script only sorts and filters. Everything given here is escaped.
+    It works offline, and without its script, which only sorts and filters. All values are escaped.
     """
     script = _read_script()
     titles = _method_titles(leaderboard, curves, examples)
+    shown = _choose_shown_methods(leaderboard, titles)
     return (
         template_environment()
         .get_template("report.html.j2")
@@ -72,19 +69,20 @@ def render_report(
             CHANCE=CHANCE,
             examples=examples,
             titles=titles,
-            charts=drawn.make_charts(curves, titles, len(LIGHT.series), _choose_shown_methods(leaderboard, titles)),
-            width=drawn.WIDTH,
-            height=drawn.HEIGHT,
+            charts=make_charts(curves, titles, len(LIGHT.series), shown),
+            width=WIDTH,
+            height=HEIGHT,
             meta=list(flatten(meta or {})),
             bounds=format_bounds,
-            script=Markup(script),  # noqa: S704  # our own file, the only thing that is not escaped
+            script=Markup(script),  # noqa: S704  # our own file, the only unescaped value
+            # The content policy of the page allows this script alone.
             script_hash=_hash_script(script),
         )
     )
 
 
 def render_leaderboard_html(board: Leaderboard) -> str:
-    """The verdict and the table as an HTML fragment with its own style, for a notebook."""
+    """Return the verdict and the table as an HTML fragment with its own style sheet, for a notebook."""
     shown = {
         "board": board,
         "cells": make_cells(board),
@@ -96,7 +94,7 @@ def render_leaderboard_html(board: Leaderboard) -> str:
 
 
 def flatten(values: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Nested mappings as (dotted name, text) pairs."""
+    """Yield nested mappings as (dotted name, text) pairs."""
     if isinstance(values, Mapping) and values:
         for key, value in values.items():
             yield from flatten(value, f"{name}.{key}" if name else str(key))
@@ -105,24 +103,26 @@ def flatten(values: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def format_bounds(card: MetricCard) -> str:
-    """The range of one example's value in words."""
+    """Return the range of one example's value in words."""
     low, high = card.bounds
     if low is None and high is None:
         return "any number"
     if high is None:
         return f"at least {format_number(low)}"
-    return f"at most {format_number(high)}" if low is None else f"{format_number(low)} to {format_number(high)}"
+    if low is None:
+        return f"at most {format_number(high)}"
+    return f"{format_number(low)} to {format_number(high)}"
 
 
 def _method_titles(board: Leaderboard, curves: Sequence[Curve], examples: Sequence[ExampleView]) -> dict[str, str]:
-    """All methods, those of the table first, and what people call them."""
+    """Return the title of every method, those of the table first."""
     shown = [method for example in examples for method in example.attributions]
     names = dict.fromkeys([*board.rows, *(curve.method for curve in curves), *shown])
     return {name: name for name in names} | dict(zip(board.rows, board.titles, strict=True))
 
 
 def _choose_shown_methods(board: Leaderboard, methods: Collection[str]) -> list[str]:
-    """The methods whose curves stand out at first: all where they are few, else the best few and the control."""
+    """Return the methods whose curves are drawn strongly at first: all of a few, else the best few and the control."""
     if len(methods) <= FEW or not board.cards:
         return list(methods)
     best = [board.rows[row] for row in find_leaders(board)[: FEW - 1]] or board.rows[:1]

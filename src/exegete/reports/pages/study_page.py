@@ -1,4 +1,4 @@
-"""A study as one HTML page that needs no other file: tables, figures, configuration."""
+"""A study as one self-contained HTML page: tables, figures, configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def render_study_page(
     pictures: Sequence[tuple[str, str]],
     meta: Mapping[str, Any],
 ) -> str:
-    """The page; `pictures` are captions with PNG images in base64. Everything given here is escaped."""
+    """Return the page; `pictures` are (caption, PNG image in base64) pairs. All values are escaped."""
     template = template_environment().get_template("study.html.j2")
-    drawn = [(table, format_cells(table), format_caption(table)) for table in tables]
-    return template.render(title=title, notes=notes, tables=drawn, pictures=pictures, meta=list(flatten(meta)))
+    rendered = [(table, format_cells(table), format_caption(table)) for table in tables]
+    return template.render(title=title, notes=notes, tables=rendered, pictures=pictures, meta=list(flatten(meta)))

@@ -1,4 +1,4 @@
-"""A leaderboard as short strings, which terminal, HTML and LaTeX dress in their own way."""
+"""The cells of a leaderboard as short strings, which terminal, HTML and LaTeX format in their own way."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ import numpy as np
 from exegete.reports.tables.leaderboard import Floats, Leaderboard
 
 ABSENT = "–"
-BEST = "the best of their column, or not told apart from it (paired bootstrap over the same examples, Holm, 5 %)"
+BEST = "the best of their column, or not significantly worse (paired bootstrap over the same examples, Holm, 5 %)"
 CHANCE = "no better than random"
 
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """One number of a table: `mean` and `interval` as text, whether nothing is told apart as better, its examples."""
+    """One number of a table: its mean and interval as text, and over how many examples it is.
+
+    `best`: whether no other method of the column is significantly better. `partial`: whether the metric is undefined
+    for some examples.
+    """
 
     value: float
     mean: str
@@ -27,38 +31,45 @@ class TableCell:
 
 
 def make_cells(board: Leaderboard) -> list[list[TableCell]]:
-    """The cells of the table, [R][C]; `partial` where the metric was undefined for some examples."""
+    """Return the cells of the table, [R][C]."""
     columns = [_column_cells(board, column) for column in range(len(board.cards))]
-    return [[column[row] for column in columns] for row in range(len(board.rows))]
+    return [[cells[row] for cells in columns] for row in range(len(board.rows))]
 
 
 def choose_decimals(column: Floats) -> list[int]:
-    """How many decimals each number of a column is shown with.
+    """Return the number of decimals for each number of a column.
 
-    Below 10 all have the same, three significant digits of the largest; else each has three significant digits of its
-    own, so that milliseconds stand beside minutes.
+    If all are below 10, they share the decimals that give the largest three significant digits (at least 3 decimals);
+    otherwise each number gets three significant digits.
     """
-    finite = np.where(np.isfinite(column), np.abs(column), 0.0)
-    top = float(finite.max(initial=0.0))
-    if top < 10:
-        return [max(3, _decimals_for(top))] * len(finite)
-    return [_decimals_for(value) for value in finite.tolist()]
+    magnitudes = np.where(np.isfinite(column), np.abs(column), 0.0)
+    largest = float(magnitudes.max(initial=0.0))
+    if largest < 10:
+        return [max(3, _decimals_for(largest))] * len(magnitudes)
+    # Shared decimals would show milliseconds as 0 beside minutes.
+    return [_decimals_for(value) for value in magnitudes.tolist()]
 
 
 def _decimals_for(value: float) -> int:
-    return 3 if value == 0 or not math.isfinite(value) else min(8, max(0, 2 - math.floor(math.log10(value))))
+    if value == 0 or not math.isfinite(value):
+        return 3
+    return min(8, max(0, 2 - math.floor(math.log10(value))))
 
 
 def _column_cells(board: Leaderboard, column: int) -> list[TableCell]:
-    most = int(board.count.max(initial=0))
-    mean = board.mean[:, column]
-    cost = board.cards[column].family == "cost"
-    digits = [min(9, max(0, _decimals_for(value) - 1)) for value in mean.tolist()] if cost else choose_decimals(mean)
-    numbers = (array[:, column].tolist() for array in (board.mean, board.low, board.high, board.best, board.count))
-    return [
-        TableCell(mean, *_format_mean(mean, low, high, places), best, count, count < most)
-        for mean, low, high, best, count, places in zip(*numbers, digits, strict=True)
-    ]
+    examples = int(board.count.max(initial=0))
+    means = board.mean[:, column]
+    if board.cards[column].family == "cost":
+        # Costs vary from run to run: two significant digits are all that can be reproduced.
+        digits = [min(9, max(0, _decimals_for(value) - 1)) for value in means.tolist()]
+    else:
+        digits = choose_decimals(means)
+    cells = []
+    for row, places in enumerate(digits):
+        mean, count = float(means[row]), int(board.count[row, column])
+        texts = _format_mean(mean, float(board.low[row, column]), float(board.high[row, column]), places)
+        cells.append(TableCell(mean, *texts, bool(board.best[row, column]), count, count < examples))
+    return cells
 
 
 def _format_mean(mean: float, low: float, high: float, digits: int) -> tuple[str, str]:

@@ -1,43 +1,24 @@
-"""A leaderboard as a LaTeX table (package booktabs; bold: nothing is told apart as better)."""
+"""A leaderboard as a LaTeX table with the package booktabs."""
 
 from __future__ import annotations
 
 from exegete.reports.tables.cells import ABSENT, BEST, TableCell, make_cells
 from exegete.reports.tables.leaderboard import Leaderboard
-
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "–": "--",
-    "…": r"\,\ldots{}\,",
-    "[": "{[}",
-    "]": "{]}",
-}
-
-
-def escape_latex(text: str) -> str:
-    """The text as LaTeX shows it literally, on one line."""
-    return "".join(_SPECIAL.get(character, character) for character in " ".join(text.split()))
+from exegete.reports.text import escape_latex
 
 
 def render_board_latex(board: Leaderboard, caption: str = "", label: str = "") -> str:
-    """A `table` environment with the means and their 95 % intervals; `caption` and `label` are plain text.
+    """Return a `table` environment with means and 95 % intervals; `caption` and `label` are plain text.
 
-    How many examples there are and what brackets and bold numbers mean stands behind the caption.
+    The number of examples and the meaning of brackets and bold numbers are added to the caption.
     """
     head = " & ".join(["Method", *(escape_latex(card.title) for card in board.cards)])
     body = [_row(name, row) for name, row in zip(board.titles, make_cells(board), strict=True)]
-    many = int(board.count.max(initial=0))
-    note = f"Means over {many} example{'' if many == 1 else 's'}, in brackets 95 % bootstrap intervals. Bold: {BEST}."
-    said = caption.rstrip(".")
+    count = int(board.count.max(initial=0))
+    note = f"Means over {count} example{'' if count == 1 else 's'}, with 95 % bootstrap intervals in brackets."
+    note = f"{note} Bold numbers are {BEST}."
+    if caption:
+        note = f"{caption.rstrip('.')}. {note}"
     lines = [
         r"% \usepackage{booktabs}",
         r"\begin{table}",
@@ -49,11 +30,11 @@ def render_board_latex(board: Leaderboard, caption: str = "", label: str = "") -
         *body,
         r"\bottomrule",
         r"\end{tabular}",
-        rf"\caption{{{escape_latex(f'{said}. {note}' if caption else note)}}}",
-        *([rf"\label{{{label}}}"] if label else []),
-        r"\end{table}",
+        rf"\caption{{{escape_latex(note)}}}",
     ]
-    return "\n".join(lines) + "\n"
+    if label:
+        lines.append(rf"\label{{{label}}}")
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
 def _row(name: str, row: list[TableCell]) -> str:
@@ -64,5 +45,7 @@ def _cell(cell: TableCell) -> str:
     if cell.mean == ABSENT:
         return "--"
     mean = rf"\textbf{{{cell.mean}}}" if cell.best else cell.mean
+    if not cell.interval:
+        return mean
     interval = f"[{cell.interval.replace(' … ', ', ')}]"
-    return f"{mean} {{\\scriptsize {escape_latex(interval)}}}" if cell.interval else mean
+    return f"{mean} {{\\scriptsize {escape_latex(interval)}}}"

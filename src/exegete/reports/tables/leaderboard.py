@@ -1,4 +1,4 @@
-"""The table of methods and metrics as numbers, without colour or markup: means, and how sure they are."""
+"""The table of methods and metrics as numbers: means over examples, intervals, and which methods are tied best."""
 
 from __future__ import annotations
 
@@ -29,14 +29,19 @@ _CHUNK = 100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaderboard:
-    """R methods judged by C metrics: the mean over examples and its 95 % interval.
+    """R methods judged by C metrics.
 
-    `rows` are the methods as files and commands name them, `titles` as people do.
-    `mean`, `low`, `high` and `count` are [R, C]; `count` says over how many examples a metric was defined. Where it
-    was for none, the numbers are NaN. `best` [R, C]: the best of the column and all that are not told apart from it,
-    by a paired bootstrap over the same examples (Holm, 5 %); none where that is every method. Costs are measured for a
-    batch and shared out among its examples: they have no interval and no best. `chance` [R]: not
-    better than the method `random` by the first metric, by the same test.
+    Attributes:
+        rows: [R] the methods' names, as files and commands use them; best by the first metric first.
+        titles: [R] the methods' names for people.
+        cards: [C] the metrics.
+        mean: [R, C] over the examples for which a metric is defined; NaN if there is none.
+        low: [R, C] lower end of the 95 % bootstrap interval; NaN for costs.
+        high: [R, C] its upper end.
+        count: [R, C] the number of examples for which a metric is defined.
+        best: [R, C] whether a method is the best of its column or not significantly worse (paired bootstrap over the
+            same examples, Holm, 5 %); False in the whole column if that holds for every method, and for costs.
+        chance: [R] whether a method is not better than the method `random` by the first metric, by the same test.
     """
 
     rows: list[str]
@@ -51,7 +56,7 @@ class Leaderboard:
 
     @property
     def without_costs(self) -> Leaderboard:
-        """Without the columns of costs."""
+        """The leaderboard without the columns of costs."""
         kept = [column for column, card in enumerate(self.cards) if card.family != "cost"]
         names = ("mean", "low", "high", "count", "best")
         columns = {name: getattr(self, name)[:, kept] for name in names}
@@ -67,41 +72,56 @@ def make_leaderboard(
     n_resamples: int = 2000,
     seed: int = 0,
 ) -> Leaderboard:
-    """Mean of each metric for each method, with percentile bootstrap intervals over examples.
+    """Return the mean of each metric for each method, with percentile bootstrap intervals over examples.
 
-    `results` has one row for each example (column `example`) and method (column "method"), and a column named as each
-    card; NaN marks an example for which the metric is undefined, which is left out. All methods and metrics see the
-    same resampled examples, so that their intervals can be compared. The best by the first metric comes first.
-    `titles`: methods in people's words, where these are not their names.
+    Args:
+        results: one row per example and method (columns `example` and "method"), one column per card's name; NaN marks
+            an example for which the metric is undefined, which is left out.
+        cards: the metrics; the first one decides the order of the methods.
+        titles: names for people, of methods that have one.
+        example: the column that identifies an example.
+        n_resamples: bootstrap resamples.
+        seed: of the resamples.
 
-    Raises `ExegeteError` for missing columns and for a pair that comes twice.
+    Raises:
+        ExegeteError: missing columns, or two rows for one example and method.
     """
     _check(results, cards, example)
     rows, values = [str(name) for name in dict.fromkeys(results["method"])], _to_array(results, cards, example)
     count = np.isfinite(values).sum(axis=2)
     mean = _divide_where_defined(np.nansum(values, axis=2), count)
-    drawn = _resample_means(values, draw_resamples(values.shape[2], n_resamples, seed))
-    low, high = _percentiles(drawn)
-    ups = [card.higher_is_better for card in cards]
-    costs = [card.family == "cost" for card in cards]
-    low[:, costs], high[:, costs] = np.nan, np.nan
-    best = [_find_best(mean[:, c], drawn[:, :, c], count[:, c], up=up) for c, up in enumerate(ups)]
-    chance = (
-        _find_chance_level(rows, mean[:, 0], drawn[:, :, 0], count[:, 0], up=ups[0])
-        if ups
-        else np.zeros(len(rows), bool)
-    )
-    order = np.argsort(-mean[:, 0] if ups and ups[0] else mean[:, :1].sum(1), kind="stable")
-    marks = np.stack(best, 1) if best else np.zeros(mean.shape, bool)
-    marks[:, costs] = False
+    # All methods and metrics share the resampled examples, so that their differences are paired.
+    resampled = _resample_means(values, draw_resamples(values.shape[2], n_resamples, seed))
+    low, high = _percentiles(resampled)
+    best = np.zeros(mean.shape, bool)
+    for column, card in enumerate(cards):
+        if card.family == "cost":
+            # Costs are measured per batch and divided among its examples, which makes them dependent: no bootstrap.
+            low[:, column], high[:, column] = np.nan, np.nan
+        else:
+            numbers = (mean[:, column], resampled[:, :, column], count[:, column])
+            best[:, column] = _find_best(*numbers, up=card.higher_is_better)
+    chance, order = np.zeros(len(rows), bool), np.arange(len(rows))
+    if cards:
+        up = cards[0].higher_is_better
+        chance = _find_chance_level(rows, mean[:, 0], resampled[:, :, 0], count[:, 0], up=up)
+        order = np.argsort(-mean[:, 0] if up else mean[:, 0], kind="stable")
     names = [rows[row] for row in order]
-    numbers = mean[order], low[order], high[order], count[order]
-    shown = [titles.get(name, name) for name in names]
-    return Leaderboard(names, shown, list(cards), *numbers, marks[order], chance[order])
+    return Leaderboard(
+        rows=names,
+        titles=[titles.get(name, name) for name in names],
+        cards=list(cards),
+        mean=mean[order],
+        low=low[order],
+        high=high[order],
+        count=count[order],
+        best=best[order],
+        chance=chance[order],
+    )
 
 
 def draw_resamples(n: int, n_resamples: int, seed: int) -> Counts:
-    """Which of n examples each bootstrap resample draws, [n_resamples, n]."""
+    """Return the indices of the examples that each bootstrap resample draws from n, [n_resamples, n]."""
     if n_resamples < 1:
         raise ExegeteError(f"n_resamples: expected at least 1, got {n_resamples}")
     generator = np.random.default_rng(seed)
@@ -109,44 +129,46 @@ def draw_resamples(n: int, n_resamples: int, seed: int) -> Counts:
 
 
 def bootstrap_intervals(values: Floats, drawn: Counts) -> tuple[Floats, Floats]:
-    """Percentile bootstrap interval of the mean of `values` [R, C, N] over N, without NaN: low and high, [R, C].
+    """Return the 95 % percentile bootstrap interval of the mean of `values` [R, C, N] over N: low and high, [R, C].
 
-    `drawn` [resamples, N] are the examples of each resample; one that draws no defined example is left out.
+    `drawn` [resamples, N]: the examples of each resample, see `draw_resamples`. NaN values are left out, and so are
+    resamples without a defined value.
     """
     low, high = _percentiles(_resample_means(values, drawn))
     return low, high
 
 
-def _find_best(mean: Floats, drawn: Floats, count: Counts, *, up: bool) -> Flags:
-    """Which of R methods are best by a metric or not told apart from the best, unless none of them stands out."""
+def _find_best(mean: Floats, resampled: Floats, count: Counts, *, up: bool) -> Flags:
+    """Return which of R methods are best by a metric or tied with the best; all False if every method is tied."""
     known = np.isfinite(mean)
     if not known.any():
         return known
     first = int(np.nanargmax(mean if up else -mean))
-    near = known & ~_differ_from(mean, drawn, count, first)
-    return near if len(mean) == 1 or (~near & known).any() else np.zeros(len(mean), bool)
+    tied = known & ~_differ_from(mean, resampled, count, first)
+    if len(mean) > 1 and not (~tied & known).any():
+        return np.zeros(len(mean), bool)
+    return tied
 
 
-def _find_chance_level(rows: Sequence[str], mean: Floats, drawn: Floats, count: Counts, *, up: bool) -> Flags:
-    """Which of R methods are not better than the one that is called random; none without it."""
+def _find_chance_level(rows: Sequence[str], mean: Floats, resampled: Floats, count: Counts, *, up: bool) -> Flags:
+    """Return which of R methods are not significantly better than the control; all False without a control."""
     control = [row for row, name in enumerate(rows) if name.partition("?")[0] == CONTROL]
     if len(control) != 1:
         return np.zeros(len(rows), bool)
     gain = (mean - mean[control[0]]) * (1 if up else -1)
-    weak = np.isfinite(gain) & ~(_differ_from(mean, drawn, count, control[0]) & (gain > 0))
+    weak = np.isfinite(gain) & ~(_differ_from(mean, resampled, count, control[0]) & (gain > 0))
     weak[control] = False
     return np.asarray(weak)
 
 
-def _differ_from(mean: Floats, drawn: Floats, count: Counts, row: int) -> Flags:
-    """Which of R methods differ from one by more than chance: `mean` and `count` [R], resampled means [resamples, R].
-
-    No test of n pairs is surer than 2^(1-n), that of signs which all agree.
-    """
-    found = mean - mean[row]
-    p = p_values(found, drawn - drawn[:, [row]] - found)
+def _differ_from(mean: Floats, resampled: Floats, count: Counts, row: int) -> Flags:
+    """Return which of R methods differ significantly from one: `mean`, `count` [R], `resampled` [resamples, R]."""
+    differences = mean - mean[row]
+    # Centring the resampled differences gives their distribution under the null hypothesis of no difference.
+    p = p_values(differences, resampled - resampled[:, [row]] - differences)
+    # The bootstrap of few pairs is too sure: a sign test of n pairs has no p-value below 2^(1-n).
     p = np.maximum(p, 2.0 ** (1 - np.minimum(count, count[row])))
-    p[~np.isfinite(found)] = np.nan
+    p[~np.isfinite(differences)] = np.nan
     p[row] = np.nan
     return np.less_equal(adjust_p_values(p.tolist(), "holm"), LEVEL)
 
@@ -180,21 +202,22 @@ def _divide_where_defined(total: Floats, count: Counts | Floats) -> Floats:
 
 def _resample_means_of_chunk(filled: Floats, defined: NDArray[np.bool_], drawn: Counts) -> Floats:
     n = filled.shape[1]
+    # How often each resample draws each example: sums over resamples are then one matrix product.
     offsets = np.arange(len(drawn))[:, None] * n
     times = np.bincount((drawn + offsets).ravel(), minlength=len(drawn) * n).reshape(len(drawn), n).astype(np.float64)
     return _divide_where_defined(times @ filled.T, times @ defined.T.astype(np.float64))
 
 
 def _resample_means(values: Floats, drawn: Counts) -> Floats:
-    """The mean of `values` [R, C, N] over each resample's examples, [resamples, R, C]; NaN where none is defined."""
+    """Return the means of `values` [R, C, N] over each resample, [resamples, R, C]; NaN without a defined value."""
     methods, metrics, examples = values.shape
     flat = values.reshape(methods * metrics, examples)
     defined = np.isfinite(flat)
     filled = np.where(defined, flat, 0.0)
-    means = [
-        _resample_means_of_chunk(filled, defined, drawn[start : start + _CHUNK])
-        for start in range(0, len(drawn), _CHUNK)
-    ]
+    # In chunks, since the counts of all resamples at once would take resamples × N floats.
+    means = []
+    for start in range(0, len(drawn), _CHUNK):
+        means.append(_resample_means_of_chunk(filled, defined, drawn[start : start + _CHUNK]))
     return np.concatenate(means).reshape(len(drawn), methods, metrics)
 
 

@@ -1,4 +1,4 @@
-"""A table in a paper's form: means with their spread, best bold, second underlined; Markdown, CSV, LaTeX, HTML."""
+"""A table as papers print it: centre and spread, best bold, second underlined; as Markdown, CSV, LaTeX and HTML."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from exegete.reports.highlighted.highlight import template_environment
 from exegete.reports.tables.cells import ABSENT, choose_decimals
-from exegete.reports.tables.latex import escape_latex
 from exegete.reports.tables.leaderboard import Counts, Floats
+from exegete.reports.text import escape_latex
 
 EXAMPLES: Final = "mean [95 %]"
 Form = Literal["mean ± sd", "mean ± se", "median [25–75]", "mean", "mean [95 %]"]
@@ -30,11 +30,22 @@ NOTES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaperTable:
-    """R rows and C columns of figures, ready to be drawn.
+    """R rows and C columns of numbers, ready to be rendered.
 
-    `rows` and `columns` are what stands at the side and at the top. `center`, `low` and `high` are [R, C] and in the
-    units shown; a spread ± s is low = center − s, high = center + s. `count` [R, C]: runs; `rank` [R, C]: 1 is best, 2
-    second, 0 none of these; `marked` [R, C]: differs significantly. `digits`: decimals, None to choose.
+    Attributes:
+        title: the caption's first words.
+        head: the heading of the column of row names.
+        rows: [R] names.
+        columns: [C] headings.
+        center: [R, C] in the units shown; NaN for an empty cell.
+        low: [R, C] the spread's lower end: center − s for a spread ± s.
+        high: [R, C] its upper end.
+        count: [R, C] runs, or examples in the form EXAMPLES.
+        rank: [R, C] 1 for the best of a column, 2 for the second, 0 for all others.
+        marked: [R, C] whether a cell gets a dagger, whose meaning `note` explains.
+        form: the statistics shown.
+        digits: decimals; None: chosen by the size of the numbers.
+        note: a sentence added to the caption.
     """
 
     title: str
@@ -53,76 +64,97 @@ class PaperTable:
 
 
 def format_cells(table: PaperTable) -> list[list[str]]:
-    """The figures as text, without ranks and marks; [R][C]."""
+    """Return the numbers as text, without emphasis and daggers, [R][C]."""
     columns = [_format_column(table, column) for column in range(len(table.columns))]
-    return [[column[row] for column in columns] for row in range(len(table.rows))]
+    return [[texts[row] for texts in columns] for row in range(len(table.rows))]
 
 
 def render_markdown(table: PaperTable) -> str:
-    """A pipe table under its title; best in **bold**, second underlined."""
+    """Return a pipe table with its title above and its caption below."""
     lines = [_markdown_line([table.head, *table.columns]), _markdown_line(["---", *["---:"] * len(table.columns)])]
-    for row, (name, cells) in enumerate(zip(table.rows, format_cells(table), strict=True)):
-        shown = [_emphasize(table, row, column, text, "**{}**", "<u>{}</u>") for column, text in enumerate(cells)]
+    for row, (name, texts) in enumerate(zip(table.rows, format_cells(table), strict=True)):
+        shown = [_emphasize(table, row, column, text, "**{}**", "<u>{}</u>") for column, text in enumerate(texts)]
         lines.append(_markdown_line([name, *shown]))
     title = [f"**{table.title}**", ""] if table.title else []
     return "\n".join([*title, *lines, "", format_caption(table), ""])
 
 
 def render_latex(table: PaperTable, label: str = "") -> str:
-    """A `table` environment (package booktabs)."""
+    """Return a `table` environment for the package booktabs."""
     body = []
-    for row, (name, cells) in enumerate(zip(table.rows, format_cells(table), strict=True)):
-        shown = [
-            _emphasize(table, row, column, _escape_symbols(text), r"\textbf{{{}}}", r"\underline{{{}}}", r"$^\dagger$")
-            for column, text in enumerate(cells)
-        ]
-        body.append(" & ".join([escape_latex(name), *shown]) + r" \\")
+    for row, (name, texts) in enumerate(zip(table.rows, format_cells(table), strict=True)):
+        shown = [escape_latex(name)]
+        for column, text in enumerate(texts):
+            tex = _escape_symbols(text)
+            shown.append(_emphasize(table, row, column, tex, r"\textbf{{{}}}", r"\underline{{{}}}", r"$^\dagger$"))
+        body.append(" & ".join(shown) + r" \\")
     head = " & ".join(map(escape_latex, [table.head, *table.columns])) + r" \\"
-    frame = [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule", head, r"\midrule", *body]
     caption = format_caption(table)
     if table.title:
         caption = f"{table.title}. {caption}"
-    named = [rf"\label{{{label}}}"] if label else []
-    end = [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_escape_symbols(caption)}}}", *named, r"\end{table}"]
-    return "\n".join([r"\begin{table}", r"\centering", *frame, *end]) + "\n"
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        r"\toprule",
+        head,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        rf"\caption{{{_escape_symbols(caption)}}}",
+    ]
+    if label:
+        lines.append(rf"\label{{{label}}}")
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
 def render_csv(table: PaperTable) -> str:
-    """Every digit: `row`, then `<column> center`, `low`, `high`, `runs`, `rank` and `significant`; undefined: empty."""
+    """Return all digits: the row's name, then per column center, low, high, runs, rank, significant; NaN is empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     ends = ("center", "low", "high", "runs", "rank", "significant")
     writer.writerow([table.head, *(f"{name} {end}" for name in table.columns for end in ends)])
     for row, name in enumerate(table.rows):
-        values = [_csv_fields(table, row, column) for column in range(len(table.columns))]
-        writer.writerow([name, *(text for each in values for text in each)])
+        line = [name]
+        for column in range(len(table.columns)):
+            line += _csv_fields(table, row, column)
+        writer.writerow(line)
     return out.getvalue()
 
 
 def render_html(table: PaperTable) -> str:
-    """A `<table>` with its note, to stand in a page."""
+    """Return a `<table>` with its caption, to be placed in a page."""
     macros = template_environment().get_template("paper_table.html.j2").module
     return str(macros.paper_table(table, format_cells(table), format_caption(table)))  # type: ignore[attr-defined]
 
 
 def format_caption(table: PaperTable) -> str:
-    """The caption of a table: the statistics shown over seeds, ranks, and the table's own note."""
-    ranks = " Best bold, second underlined." if table.rank.any() else ""
-    if table.form == EXAMPLES and ranks:
-        ranks = " Bold: the best and all that are not told apart from it (paired bootstrap, Holm, 5 %)."
-    return f"{NOTES[table.form]}{ranks}{f' {table.note}' if table.note else ''}"
+    """Return the caption: which statistics are shown, what bold numbers mean, and the table's own note."""
+    sentences = [NOTES[table.form]]
+    if table.rank.any() and table.form == EXAMPLES:
+        sentences.append("Bold: the best and all that are not significantly worse (paired bootstrap, Holm, 5 %).")
+    elif table.rank.any():
+        sentences.append("Best bold, second underlined.")
+    if table.note:
+        sentences.append(table.note)
+    return " ".join(sentences)
 
 
 def _format_column(table: PaperTable, column: int) -> list[str]:
-    center = table.center[:, column]
-    digits = choose_decimals(center) if table.digits is None else [table.digits] * len(center)
-    numbers = zip(center.tolist(), table.low[:, column].tolist(), table.high[:, column].tolist(), digits, strict=True)
-    return [_format_number(table.form, *each) for each in numbers]
+    centers = table.center[:, column]
+    digits = choose_decimals(centers) if table.digits is None else [table.digits] * len(centers)
+    texts = []
+    for row, places in enumerate(digits):
+        center, low, high = (float(array[row, column]) for array in (table.center, table.low, table.high))
+        texts.append(_format_number(table.form, center, low, high, places))
+    return texts
 
 
 def _format_number(form: Form, center: float, low: float, high: float, digits: int) -> str:
     if not math.isfinite(center):
         return ABSENT
+    # A single run has no spread.
     if form == "mean" or not math.isfinite(high):
         return f"{center:.{digits}f}"
     if form == EXAMPLES:
@@ -136,8 +168,11 @@ def _emphasize(
     table: PaperTable, row: int, column: int, text: str, bold: str, underlined: str, dagger: str = "†"
 ) -> str:
     rank = int(table.rank[row, column])
-    shown = {1: bold, 2: underlined}.get(rank, "{}").format(text)
-    return f"{shown}{dagger}" if table.marked[row, column] else shown
+    if rank == 1:
+        text = bold.format(text)
+    elif rank == 2:
+        text = underlined.format(text)
+    return f"{text}{dagger}" if table.marked[row, column] else text
 
 
 def _escape_symbols(text: str) -> str:
@@ -145,14 +180,12 @@ def _escape_symbols(text: str) -> str:
 
 
 def _markdown_line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    escaped = [cell.replace("|", r"\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
 
 
 def _csv_fields(table: PaperTable, row: int, column: int) -> list[str]:
     values = [float(array[row, column]) for array in (table.center, table.low, table.high)]
-    shown = ["" if math.isnan(value) else repr(value) for value in values]
-    return [*shown, str(int(table.count[row, column])), str(int(table.rank[row, column])), *_flag(table, row, column)]
-
-
-def _flag(table: PaperTable, row: int, column: int) -> list[str]:
-    return ["yes" if table.marked[row, column] else "no"]
+    fields = ["" if math.isnan(value) else repr(value) for value in values]
+    fields += [str(int(table.count[row, column])), str(int(table.rank[row, column]))]
+    return [*fields, "yes" if table.marked[row, column] else "no"]

@@ -1,7 +1,7 @@
-"""Is a difference between two rows of a table more than chance? Paired tests over examples, corrected for their number.
+"""Paired significance tests over examples for the difference of two rows of a table, and corrections for their number.
 
-A run's figure is a function of sums over examples: a mean, an accuracy, a macro-F1 from the confusion counts, a
-correlation from moments. So both tests resample the summands and never need the figure of a single example.
+A run's metric is a function of sums over examples: a mean, an accuracy, a macro-F1 from the confusion counts, a
+correlation from moments. Both tests therefore resample these summands and need no metric of a single example.
 """
 
 from __future__ import annotations
@@ -23,48 +23,53 @@ CHUNK = 200
 
 
 class Summands(NamedTuple):
-    """A run's figure as summands [N, K] of N `examples`, and `figure`, from sums [..., K] to the figure [...]."""
+    """A run's metric: `values` [N, K] of N `examples`; `figure` maps their sums [..., K] to the metric [...]."""
 
     values: Floats
     figure: Callable[[Floats], Floats]
     examples: NDArray[np.int64]
 
     def select(self, examples: NDArray[np.int64]) -> Summands:
-        """Of these examples alone."""
+        """Return the summands of these examples."""
         keep = np.isin(self.examples, examples)
         return Summands(self.values[keep], self.figure, self.examples[keep])
 
 
 def metric_summands(values: Floats, examples: NDArray[np.int64] | None = None) -> Summands:
-    """The mean of an example-wise metric [N] over the examples where it is defined."""
+    """Return the summands of the mean of an example-wise metric [N] over the examples for which it is defined."""
     defined = np.isfinite(values)
-    at = np.arange(len(values)) if examples is None else examples
-    return Summands(np.stack([np.where(defined, values, 0.0), defined], 1).astype(np.float64), _ratio, at)
+    examples = np.arange(len(values)) if examples is None else examples
+    return Summands(np.stack([np.where(defined, values, 0.0), defined], 1).astype(np.float64), _ratio, examples)
 
 
 def prediction_summands(figure: str, predictions: pd.DataFrame) -> Summands:
-    """A figure of the model: `accuracy`, `f1_macro`, `pearson` or `rmse`; see `exegete.training.loop.evaluation.score`.
+    """Return the summands of a model's `accuracy`, `f1_macro`, `pearson` or `rmse`.
+
+    Args:
+        figure: the metric, computed as in `exegete.training.loop.evaluation`.
+        predictions: one row per example, with `predicted` [C] and `label`.
 
     Raises:
-        ExegeteError: a figure that is no such sum, or examples without labels.
+        ExegeteError: another metric, or examples without labels.
     """
     if "label" not in predictions.columns or figure not in ("accuracy", "f1_macro", "pearson", "rmse"):
         raise ExegeteError(f"significance of {figure!r}: expected an explainer's metric, accuracy, f1_macro or pearson")
     predicted = np.stack(predictions["predicted"].to_list()).astype(np.float64)
     labels = predictions["label"].to_numpy()
-    ones, at = np.ones(len(labels)), predictions["example"].to_numpy()
+    ones, examples = np.ones(len(labels)), predictions["example"].to_numpy()
     if figure in ("pearson", "rmse"):
         x, y = predicted[:, 0], labels.astype(np.float64)
         if figure == "rmse":
-            return Summands(np.stack([(x - y) ** 2, ones], 1), lambda sums: np.sqrt(_ratio(sums)), at)
-        return Summands(np.stack([x, y, x * y, x * x, y * y, ones], 1), _pearson, at)
-    chosen = predicted.argmax(1)
+            return Summands(np.stack([(x - y) ** 2, ones], 1), lambda sums: np.sqrt(_ratio(sums)), examples)
+        return Summands(np.stack([x, y, x * y, x * x, y * y, ones], 1), _pearson, examples)
+    predicted_class = predicted.argmax(1)
     if figure == "accuracy":
-        return Summands(np.stack([chosen == labels, ones], 1).astype(np.float64), _ratio, at)
+        return Summands(np.stack([predicted_class == labels, ones], 1).astype(np.float64), _ratio, examples)
     classes = predicted.shape[1]
+    # Each example is one count in the confusion matrix, flattened to [classes * classes].
     counts = np.zeros((len(labels), classes * classes))
-    counts[np.arange(len(labels)), labels.astype(int) * classes + chosen] = 1
-    return Summands(counts, _macro_f1, at)
+    counts[np.arange(len(labels)), labels.astype(int) * classes + predicted_class] = 1
+    return Summands(counts, _macro_f1, examples)
 
 
 def paired_test(
@@ -74,13 +79,13 @@ def paired_test(
     resamples: int = 2000,
     seed: int = 0,
 ) -> float:
-    """The two-sided p-value of the difference of two rows' figures, mean over runs that are paired by seed.
+    """Return the two-sided p-value of the difference of two rows, averaged over runs that are paired by seed.
 
-    `permutation` exchanges the two rows' answers to an example, in all runs at once; `bootstrap` draws examples with
-    replacement and asks how often the difference moves by as much as it is. Only examples that all runs have count.
+    `permutation` swaps the two rows' values of an example, in all runs at once. `bootstrap` draws examples with
+    replacement and compares the centred differences with the observed one. Only examples of all runs are used.
 
     Raises:
-        ExegeteError: not as many runs on one side as on the other, or no example in common.
+        ExegeteError: different numbers of runs, or no example in common.
     """
     shared = reduce(np.intersect1d, [run.examples for run in (*one, *other)])
     a, b = (np.stack([run.select(shared).values for run in runs]) for runs in (one, other))
@@ -92,30 +97,33 @@ def paired_test(
         return np.asarray((figure(first) - figure(second)).mean(0))
 
     total_a, total_b = a.sum(1), b.sum(1)
-    found = float(difference(total_a, total_b))
-    if not np.isfinite(found):
+    observed = float(difference(total_a, total_b))
+    if not np.isfinite(observed):
         return float("nan")
-    drawn = []
+    null_differences = []
+    # In chunks, since the weights of all resamples at once would take resamples × N floats.
     for start in range(0, resamples, CHUNK):
         size = min(CHUNK, resamples - start)
         if method == "permutation":
             exchanged = generator.integers(2, size=(size, a.shape[1])).astype(np.float64)
             moved = exchanged @ (b - a)
-            drawn.append(difference(total_a[:, None] + moved, total_b[:, None] - moved))
+            null_differences.append(difference(total_a[:, None] + moved, total_b[:, None] - moved))
         else:
             weights = generator.multinomial(a.shape[1], np.full(a.shape[1], 1 / a.shape[1]), size=size).astype(float)
-            drawn.append(difference(weights @ a, weights @ b) - found)
-    return float(p_values(np.float64(found), np.concatenate(drawn)))
+            null_differences.append(difference(weights @ a, weights @ b) - observed)
+    return float(p_values(np.float64(observed), np.concatenate(null_differences)))
 
 
-def p_values(found: Floats | np.float64, drawn: Floats) -> Floats:
-    """Two-sided p-values of differences `found` [...], from differences `drawn` [resamples, ...] were there none."""
-    extreme = ~(np.abs(drawn) < np.abs(found) - 1e-12)
-    return np.asarray((extreme.sum(0) + 1) / (len(drawn) + 1))
+def p_values(observed: Floats | np.float64, null: Floats) -> Floats:
+    """Return two-sided p-values of observed differences [...], from differences under the null [resamples, ...]."""
+    # The tolerance counts ties that rounding has split; the negation counts NaN as extreme, which is conservative.
+    extreme = ~(np.abs(null) < np.abs(observed) - 1e-12)
+    # The observed difference counts as one resample, so that no p-value is 0 (Davison and Hinkley 1997, chapter 4).
+    return np.asarray((extreme.sum(0) + 1) / (len(null) + 1))
 
 
 def adjust_p_values(p_values: Sequence[float], method: Literal["holm", "bh", "none"]) -> list[float]:
-    """Adjusted p-values: Holm (family-wise error) or Benjamini and Hochberg (false discovery rate); NaN stays."""
+    """Return p-values adjusted by Holm (family-wise error) or by Benjamini and Hochberg (`bh`, false discoveries)."""
     p = np.asarray(p_values, dtype=np.float64)
     known = np.flatnonzero(np.isfinite(p))
     order = known[np.argsort(p[known], kind="stable")]
@@ -134,7 +142,7 @@ def _ratio(sums: Floats) -> Floats:
 
 
 def _macro_f1(sums: Floats) -> Floats:
-    """Mean F1 of the classes that are predicted or true at least once."""
+    """Return the mean F1 of the classes that occur among predictions or labels."""
     classes = round(sums.shape[-1] ** 0.5)
     counts = sums.reshape(*sums.shape[:-1], classes, classes)
     hits = np.diagonal(counts, axis1=-2, axis2=-1)

@@ -1,4 +1,4 @@
-"""A leaderboard for a terminal of any width: no word is broken; what does not fit is left out, and named."""
+"""A leaderboard for a terminal of any width: no word is broken; what does not fit is left out and listed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from rich.console import Console, ConsoleOptions
 from rich.table import Table
 from rich.text import Text
 
-from exegete.reports.highlighted.pieces import replace_control_characters
 from exegete.reports.tables.cells import BEST, CHANCE, TableCell, make_cells
 from exegete.reports.tables.leaderboard import CONFIDENCE, Leaderboard
+from exegete.reports.text import replace_control_characters
 
 GAP = 3
-"""Columns between two columns."""
+"""Width of the space between two columns."""
 MAY_WRAP = 24
-"""Names longer than this are wrapped between words before anything is left out."""
+"""Names longer than this are wrapped between words before intervals or metrics are left out."""
 
 
 @dataclass(frozen=True)
 class FittedTable:
-    """The leaderboard as the terminal's width allows: first intervals are left out, then metrics, the last first.
+    """A leaderboard fitted to the width of the terminal: intervals are left out first, then metrics from the last.
 
-    The first metric always stays, and seconds as long as two metrics fit. `plain`: the best is marked with *.
+    The first metric always stays, and seconds stay as long as two metrics fit. `plain`: mark the best with *.
     """
 
     board: Leaderboard
@@ -38,94 +38,94 @@ class FittedTable:
         return make_cells(self.board)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
-        shown, intervals = self._fitting(options.max_width)
-        yield self._drawn(options.max_width, shown, intervals)
-        yield Text(self._legend(shown, intervals), "dim" if not self.plain else "")
+        shown, intervals = self._choose_columns(options.max_width)
+        yield self._build_table(options.max_width, shown, intervals)
+        yield Text(self._format_legend(shown, intervals), "dim" if not self.plain else "")
 
-    def _fitting(self, width: int) -> tuple[list[int], bool]:
-        """The columns that fit beside the names, and whether with intervals."""
+    def _choose_columns(self, width: int) -> tuple[list[int], bool]:
+        """Return the columns that fit beside the names, and whether their intervals fit too."""
         order = list(range(len(self.board.cards)))
         order.sort(key=lambda column: (column > 0, self.board.cards[column].name != "seconds"))
-        tries = [(order, True)] + [(order[:count], False) for count in range(len(order), 1, -1)]
-        for columns, intervals in tries:
+        attempts = [(order, True)] + [(order[:count], False) for count in range(len(order), 1, -1)]
+        for columns, intervals in attempts:
             if self._name_width() + sum(GAP + self._width(column, intervals) for column in columns) <= width:
                 return sorted(columns), intervals
         return order[:1], False
 
-    def _drawn(self, width: int, shown: Sequence[int], intervals: bool) -> Table:
-        drawn = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    def _build_table(self, width: int, shown: Sequence[int], intervals: bool) -> Table:
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
         widths = {column: self._width(column, intervals) for column in shown}
-        room = width - sum(GAP + each for each in widths.values())
-        names = max(map(len, [*self._names(), CHANCE if self.board.chance.any() else ""]))
-        drawn.add_column("method", width=max(min(names, room), self._longest()), overflow="fold")
-        for column, wide in widths.items():
-            drawn.add_column(
-                Text(replace_control_characters(self.board.cards[column].title)),
-                justify="right",
-                width=wide,
-                overflow="fold",
-            )
-        for name, weak, row in zip(self.board.titles, self.board.chance, self._cells, strict=True):
-            drawn.add_row(
-                _render_name(name, weak), *(_render_cell(row[column], self.plain, intervals) for column in shown)
-            )
-        return drawn
+        available = width - sum(GAP + column_width for column_width in widths.values())
+        longest_name = max(map(len, [*self._names(), CHANCE if self.board.chance.any() else ""]))
+        # rich would shrink all columns in proportion and break numbers, so the widths are fixed here.
+        table.add_column("method", width=max(min(longest_name, available), self._longest_word()), overflow="fold")
+        for column, column_width in widths.items():
+            title = Text(replace_control_characters(self.board.cards[column].title))
+            table.add_column(title, justify="right", width=column_width, overflow="fold")
+        for name, at_chance, row in zip(self.board.titles, self.board.chance, self._cells, strict=True):
+            cells = [_render_cell(row[column], self.plain, intervals) for column in shown]
+            table.add_row(_render_name(name, at_chance), *cells)
+        return table
 
-    def _legend(self, shown: Sequence[int], intervals: bool) -> str:
-        """Meanings of the marks, and columns that were left out."""
-        row = [each[column] for each in self._cells for column in shown]
+    def _format_legend(self, shown: Sequence[int], intervals: bool) -> str:
+        """Return the meaning of the marks, and which columns are left out."""
         below = [f"its {CONFIDENCE:.0f} % bootstrap interval"] if intervals else []
-        below += ["n where a metric is defined for some examples only"] if any(cell.partial for cell in row) else []
+        if any(row[column].partial for row in self._cells for column in shown):
+            below.append("n if a metric is defined for some examples only")
         legend = f"{'Numbers with *' if self.plain else 'Bold numbers'} are {BEST}."
-        legend += f" Under a mean stands {' and '.join(below)}." if below else ""
-        left = [card.heading for column, card in enumerate(self.board.cards) if column not in shown]
-        gone = [*([] if intervals or not self.board.cards else ["intervals"]), *left]
-        return f"{legend} Too narrow for {', '.join(gone)}: widen the terminal or see the report." if gone else legend
+        if below:
+            legend += f" Below a mean: {' and '.join(below)}."
+        missing = ["intervals"] if self.board.cards and not intervals else []
+        missing += [card.heading for column, card in enumerate(self.board.cards) if column not in shown]
+        if missing:
+            legend += f" Too narrow for {', '.join(missing)}: widen the terminal or see the report."
+        return legend
 
     def _names(self) -> list[str]:
-        return [
-            "method",
-            *(line for name in self.board.titles for line in replace_control_characters(name).split("\n")),
-        ]
+        names = ["method"]
+        for name in self.board.titles:
+            names += replace_control_characters(name).split("\n")
+        return names
 
-    def _longest(self) -> int:
+    def _longest_word(self) -> int:
         return max(len(word) for name in self._names() for word in name.split() or [""])
 
     def _name_width(self) -> int:
-        return max(self._longest(), min(MAY_WRAP, max(map(len, self._names()))))
+        return max(self._longest_word(), min(MAY_WRAP, max(map(len, self._names()))))
 
     def _width(self, column: int, intervals: bool) -> int:
-        texts = [_render_cell(row[column], self.plain, intervals).plain for row in self._cells]
         *words, last, arrow = replace_control_characters(self.board.cards[column].title).split(" ")
-        return max(
-            len(part) for part in [*words, f"{last} {arrow}", *(line for text in texts for line in text.split("\n"))]
-        )
+        # The arrow stays on the line of the last word.
+        parts = [*words, f"{last} {arrow}"]
+        for row in self._cells:
+            parts += _render_cell(row[column], self.plain, intervals).plain.split("\n")
+        return max(map(len, parts))
 
 
 def fit_table(board: Leaderboard, *, plain: bool | None = None) -> FittedTable:
-    """The leaderboard: best bold, with an arrow to the better side and 95 % intervals; prints as wide as it may.
+    """Return a printable table: best in bold, an arrow towards better values, 95 % intervals.
 
-    `plain` marks the best with *; by default it is on where standard output shows no colours.
+    `plain`: mark the best with * instead; default: if standard output shows no colours.
     """
     return FittedTable(board, has_no_colors() if plain is None else plain)
 
 
 def render_plain_table(board: Leaderboard, width: int | None = None) -> str:
-    """The leaderboard as text without colours, as wide as the terminal (160 where there is none)."""
+    """Return the leaderboard as text without colours; default width: the terminal's, or 160 without a terminal."""
     console = Console(file=(out := StringIO()), width=width or shutil.get_terminal_size((160, 24)).columns)
     console.print(fit_table(board, plain=True))
     return out.getvalue()
 
 
 def has_no_colors() -> bool:
-    """Whether standard output shows no colours: a pipe, NO_COLOR, a dumb terminal."""
+    """Return whether standard output shows no colours: a pipe, NO_COLOR, a dumb terminal."""
     console = Console()
     return not console.is_terminal or console.no_color or console.color_system is None
 
 
-def _render_name(name: str, weak: bool) -> Text:
+def _render_name(name: str, at_chance: bool) -> Text:
     text = Text(replace_control_characters(name))
-    return text.append(f"\n{CHANCE}", "dim") if weak else text
+    return text.append(f"\n{CHANCE}", "dim") if at_chance else text
 
 
 def _render_cell(cell: TableCell, plain: bool, interval: bool) -> Text:

@@ -1,4 +1,4 @@
-"""A leaderboard in a sentence that its numbers carry: which method is best, what ties with it, what that costs."""
+"""A leaderboard in sentences: which methods are best, which are tied with them, and what they cost."""
 
 from __future__ import annotations
 
@@ -14,43 +14,50 @@ SHARES = ("", "", "half", "a third", "a quarter", "a fifth", "a sixth", "a seven
 
 
 def format_verdict(board: Leaderboard) -> str:
-    """Which methods are best by the first metric, which tie, and their cost; empty without methods or metrics.
+    """Return which methods are best by the first metric, which are tied, and their cost.
 
-    As "On 200 examples, decompx_linear and occlusion are tied best by AOPC (0.41, 0.40); …".
+    As "On 200 examples, decompx_linear and occlusion are tied best by AOPC (0.41, 0.40); …". Empty without methods,
+    without metrics and without a defined mean.
     """
     if not board.rows or not board.cards or not np.isfinite(board.mean[0, 0]):
         return ""
     leaders, title = find_leaders(board), board.cards[0].heading
     count = int(board.count[:, 0].max())
-    on = f"On {count} example{'' if count == 1 else 's'}"
+    examples = f"On {count} example{'' if count == 1 else 's'}"
     if len(board.rows) == 1:
-        return f"{on}, {board.titles[0]} has {title} {board.mean[0, 0]:.3g}; there is no other method to compare."
+        return f"{examples}, {board.titles[0]} has {title} {board.mean[0, 0]:.3g}; there is no other method to compare."
+    first = f"{board.titles[0]} has {board.mean[0, 0]:.3f}"
     if not leaders:
-        return f"{on}, no method is told apart from the best by {title}; {board.titles[0]} has {board.mean[0, 0]:.3f}."
+        return f"{examples}, no method is significantly worse than the best by {title}; {first}."
     if _is_control_leading(board, leaders):
-        return f"{on}, no method is better than random by {title}; {board.titles[0]} has {board.mean[0, 0]:.3f}."
-    figures = _join_names([f"{board.mean[row, 0]:.3f}" for row in leaders], ", ")
-    are = "are tied best" if len(leaders) > 1 else "is best"
-    sentence = f"{on}, {_join_names([board.titles[row] for row in leaders])} {are} by {title} ({figures})"
-    weak = [name for name, chance in zip(board.titles, board.chance, strict=True) if chance]
-    said = f" {_join_names(weak)} {'is' if len(weak) == 1 else 'are'} {CHANCE}." if weak else ""
-    return f"{sentence}{_format_cost(board, leaders)}.{said}"
+        return f"{examples}, no method is better than random by {title}; {first}."
+    means = _join_names([f"{board.mean[row, 0]:.3f}" for row in leaders], ", ")
+    sentence = f"{examples}, {_are_best(board, leaders)} by {title} ({means}){_format_cost(board, leaders)}."
+    at_chance = [name for name, chance in zip(board.titles, board.chance, strict=True) if chance]
+    if not at_chance:
+        return sentence
+    return f"{sentence} {_join_names(at_chance)} {'is' if len(at_chance) == 1 else 'are'} {CHANCE}."
 
 
 def find_leaders(board: Leaderboard) -> list[int]:
-    """The rows that are best by the first metric or not told apart from the best; none where all are."""
+    """Return the rows that are best by the first metric or tied with the best; empty if all methods are tied."""
     return [int(row) for row in np.flatnonzero(board.best[:, 0])]
 
 
 def format_disagreements(board: Leaderboard) -> list[str]:
-    """A sentence for each other metric whose best methods are none of the verdict's."""
-    leaders, lines = find_leaders(board) if board.cards else [], []
+    """Return a sentence for each other metric whose best methods share none with the first metric's."""
+    if not board.cards:
+        return []
+    leaders, lines = find_leaders(board), []
     for column, card in list(enumerate(board.cards))[1:]:
         best = np.flatnonzero(board.best[:, column]).tolist()
         if best and not set(best) & set(leaders):
-            are = "are tied best" if len(best) > 1 else "is best"
-            lines.append(f"By {card.heading}, {_join_names([board.titles[row] for row in best])} {are}.")
+            lines.append(f"By {card.heading}, {_are_best(board, best)}.")
     return lines
+
+
+def _are_best(board: Leaderboard, rows: Sequence[int]) -> str:
+    return f"{_join_names([board.titles[row] for row in rows])} {'are tied best' if len(rows) > 1 else 'is best'}"
 
 
 def _is_control_leading(board: Leaderboard, leaders: Sequence[int]) -> bool:
@@ -58,27 +65,30 @@ def _is_control_leading(board: Leaderboard, leaders: Sequence[int]) -> bool:
 
 
 def _seconds(board: Leaderboard) -> list[float]:
-    column = next((at for at, card in enumerate(board.cards) if card.name == "seconds"), None)
-    return [float("nan")] * len(board.rows) if column is None else board.mean[:, column].tolist()
+    for column, card in enumerate(board.cards):
+        if card.name == "seconds":
+            return [float(value) for value in board.mean[:, column]]
+    return [float("nan")] * len(board.rows)
 
 
 def _format_cost(board: Leaderboard, leaders: Sequence[int]) -> str:
-    """The cost of the cheapest of the best, beside the dearest of them."""
+    """Return the cost of the cheapest leader, relative to the most expensive one; empty if it was not measured."""
     seconds = _seconds(board)
     known = sorted((row for row in leaders if seconds[row] > 0), key=lambda row: seconds[row])
     if not known:
         return ""
-    cheap, dear = known[0], known[-1]
+    cheap, expensive = known[0], known[-1]
     if len(leaders) == 1:
-        return f"; it takes {seconds[cheap]:.2g} s an example"
-    times = round(seconds[dear] / seconds[cheap]) if seconds[dear] > 0 else 0
+        return f"; it takes {seconds[cheap]:.2g} s per example"
+    times = round(seconds[expensive] / seconds[cheap])
+    # Measured times vary: a ratio that rounds to 1 is no difference.
     if times < 2:
-        return f"; they cost about the same, {seconds[cheap]:.2g} s an example"
+        return f"; they cost about the same, {seconds[cheap]:.2g} s per example"
     share = SHARES[times] if times < len(SHARES) else f"1/{times}"
-    return f"; {board.titles[cheap]} costs {share} of {board.titles[dear]}, {seconds[cheap]:.2g} s an example"
+    return f"; {board.titles[cheap]} costs {share} of {board.titles[expensive]}, {seconds[cheap]:.2g} s per example"
 
 
 def _join_names(names: Sequence[str], last: str = " and ") -> str:
-    """The names with commas between them, the last after `last`; of many the first few and how many more."""
+    """Return the names with commas, `last` before the last one; of many the first NAMED and the number of others."""
     shown = list(names) if len(names) <= NAMED + 1 else [*names[:NAMED], f"{len(names) - NAMED} more"]
     return ", ".join(shown[:-1]) + last + shown[-1] if len(shown) > 1 else shown[0]

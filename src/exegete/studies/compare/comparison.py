@@ -21,7 +21,7 @@ from exegete.reports.attributions import Attribution, Attributions
 from exegete.reports.figures.curves import Curve
 from exegete.reports.figures.figure import plot_curves
 from exegete.reports.highlighted.picture import encode_data_url
-from exegete.reports.highlighted.pieces import Spans, replace_control_characters
+from exegete.reports.highlighted.pieces import Spans
 from exegete.reports.pages.html import ExampleView, render_leaderboard_html, render_report
 from exegete.reports.tables.csv_table import render_board_csv
 from exegete.reports.tables.latex import render_board_latex
@@ -29,6 +29,7 @@ from exegete.reports.tables.leaderboard import Leaderboard, bootstrap_intervals,
 from exegete.reports.tables.markdown import render_board_markdown
 from exegete.reports.tables.terminal_table import render_plain_table
 from exegete.reports.tables.verdict import format_verdict
+from exegete.reports.text import replace_control_characters
 from exegete.studies.compare.difference import compute_difference
 from exegete.studies.compare.examples import EXAMPLES, read_examples, write_examples
 from exegete.studies.compare.judge import BY_LAYER

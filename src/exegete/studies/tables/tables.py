@@ -253,7 +253,7 @@ def _compare_quartiles(
             )
             rises = get_card(results, part, rows[i], columns[j]).higher_is_better
             marked[i, j] = low > top if rises else high < bottom
-    return marked, f"† better than {how.against}, from first to third quartile apart."
+    return marked, f"† better than {how.against}: their ranges from first to third quartile do not overlap."
 
 
 def _reference_row(row: Entry, rows: Sequence[Entry], against: str) -> Entry | None:

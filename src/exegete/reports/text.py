@@ -1,0 +1,34 @@
+"""Escaping of text for terminals and LaTeX."""
+
+from __future__ import annotations
+
+import unicodedata
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "–": "--",
+    "…": r"\,\ldots{}\,",
+    # After \\ or \begin{tabular}, LaTeX would read a bracket as an optional argument.
+    "[": "{[}",
+    "]": "{]}",
+}
+
+
+def replace_control_characters(text: str) -> str:
+    """Return the text with control characters replaced by U+FFFD; line breaks and tabs stay."""
+    # Escape sequences in a data set could otherwise recolour the terminal or move its cursor.
+    return "".join(char if char in "\n\t" or unicodedata.category(char) != "Cc" else "\ufffd" for char in text)
+
+
+def escape_latex(text: str) -> str:
+    """Return LaTeX that typesets the text literally, on one line."""
+    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
