@@ -11,7 +11,7 @@ from exegete.models import Batch
 from judged import PAIRS, model_of
 
 ROWS = [
-    {"text": first, "text_pair": second, "rationale_mask": marked, "rationale_pair": other}
+    {"text": first, "text_pair": second, "rationale": marked, "rationale_pair": other}
     for (first, second), marked, other in zip(PAIRS, ([[0, 3]], []), ([[0, 5], [12, 20]], [[0, 1]]), strict=True)
 ]
 

@@ -57,5 +57,5 @@ def test_labels_that_the_simulator_has_no_name_for_are_refused(simulator):
     other = exegete.attribute(model_of("bert", num_labels=4), SENTENCES[:1], "random")
     with pytest.raises(ExegeteError, match="does not know the label"):
         simulate_with_chat(simulator, other)
-    with pytest.raises(ExegeteError, match="nothing to foretell"):
+    with pytest.raises(ExegeteError, match="at least one explanation"):
         simulate_with_chat(simulator, [])

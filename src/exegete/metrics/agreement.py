@@ -1,4 +1,4 @@
-"""How far two explanations put the same positions first."""
+"""Agreement of two explanations: do they rank the same positions first?"""
 
 from __future__ import annotations
 
@@ -11,28 +11,33 @@ from exegete.errors import ExegeteError
 
 
 def kendall_tau(one: ArrayLike, other: ArrayLike) -> float:
-    """Kendall's τ-b of two lists of scores; NaN for fewer than two, or where all scores of one are equal."""
+    """Return Kendall's τ-b of two lists of scores; NaN for fewer than two scores or if one list is constant."""
     from scipy.stats import kendalltau
 
     left, right = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    # scipy returns NaN for these cases too, but with a warning.
     if len(left) < 2 or np.ptp(left) == 0 or np.ptp(right) == 0:
         return float("nan")
     return float(kendalltau(left, right, variant="b").statistic)
 
 
 def jaccard(one: ArrayLike, other: ArrayLike, share: float = 0.25) -> float:
-    """|A ∩ B| / |A ∪ B| of the ⌈share · n⌉ highest of each of two lists of n scores; NaN of none (Zafar et al. 2021).
+    """Return |A ∩ B| / |A ∪ B| of the ⌈share · n⌉ highest of each of two lists of n scores (Zafar et al. 2021).
 
-    Scores are compared with their sign; among equal ones the first counts as higher.
+    Scores are compared with their sign; among equal scores the first counts as higher. NaN for empty lists.
+
+    Raises:
+        ExegeteError: lists of different lengths, or a share outside (0, 1].
     """
     from exegete.metrics.ranking import check_fractions
 
     left, right = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     if left.shape != right.shape:
         raise ExegeteError(f"expected scores of the same positions, got {len(left)} and {len(right)} of them")
-    (exact,) = check_fractions([share])
+    check_fractions([share])
     if not len(left):
         return float("nan")
-    size = math.ceil(round(exact * len(left), 9))
-    tops = [set(np.argsort(-scores, kind="stable")[:size].tolist()) for scores in (left, right)]
-    return len(tops[0] & tops[1]) / len(tops[0] | tops[1])
+    # Rounding first: 0.1 · 30 is 3.0000000000000004 in floating point, and its ceiling 4.
+    size = math.ceil(round(share * len(left), 9))
+    left_top, right_top = (set(np.argsort(-scores, kind="stable")[:size].tolist()) for scores in (left, right))
+    return len(left_top & right_top) / len(left_top | right_top)

@@ -1,4 +1,4 @@
-"""Can a model be made to change its mind by words that should not matter?"""
+"""Attacks: can a model's prediction be changed by words that should not matter?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,8 +32,9 @@ EXAMPLES_PER_ROUND = 64
 class AttackResult:
     """The outcome of the attack on one example.
 
-    `text` and `text_pair`: the changed texts of a successful attack, else the given ones. `before` and `after`: the
-    label's probability of those and of these. `changed`: words of the original that the attack replaced, of `words`.
+    `text` and `text_pair`: the changed texts of a successful attack, otherwise the original ones. `before` and `after`:
+    the label's probability on the original and on these texts. `words`: words of the original, of which the attack
+    replaced `changed`. `queries`: texts that the model was shown.
     """
 
     status: Status
@@ -49,27 +51,28 @@ class AttackResult:
 
 @dataclass(frozen=True)
 class AttackReport:
-    """Every example in the order given, and the figures of all (REGEX, Table 6). Shares are from 0 to 1."""
+    """The results of all examples in their order, and summary figures (REGEX, Table 6). Shares are from 0 to 1."""
 
     examples: Sequence[AttackResult]
 
     @property
     def counts(self) -> Counter[Status]:
-        """How many examples ended how."""
+        """The number of examples by the status that their attack ended with."""
         return Counter(example.status for example in self.examples)
 
     @property
     def figures(self) -> dict[str, float]:
-        """The figures by name; NaN where there is nothing to take a mean of.
+        """Summary figures by name; NaN for means over no example.
 
-        `successes`: how many predictions changed. `original_accuracy`, `accuracy_under_attack`: of all examples.
-        `success_rate`: of those that were right. `perturbed_words`: share of a text's words, mean over successes.
-        `words_per_input`: mean over all. `queries`: texts that the model was shown, mean over those that were right.
+        `successes`: number of changed predictions. `original_accuracy`, `accuracy_under_attack`: over all examples.
+        `success_rate`: over the examples that were right. `perturbed_words`: share of a text's words, mean over
+        successes. `words_per_input`: mean over all. `queries`: texts that the model was shown, mean over the examples
+        that were right.
         """
         total, count = len(self.examples), self.counts
         right = total - count["wrong already"]
         won = [example for example in self.examples if example.status == "succeeded"]
-        tried = [example.queries for example in self.examples if example.status != "wrong already"]
+        queries = [example.queries for example in self.examples if example.status != "wrong already"]
         return {
             "successes": float(len(won)),
             "original_accuracy": right / total,
@@ -77,11 +80,11 @@ class AttackReport:
             "success_rate": len(won) / right if right else math.nan,
             "perturbed_words": _mean([example.changed / example.words for example in won]),
             "words_per_input": _mean([example.words for example in self.examples]),
-            "queries": _mean(tried),
+            "queries": _mean(queries),
         }
 
     def to_pandas(self) -> pd.DataFrame:
-        """The attacked examples as a table, one row each."""
+        """Return the results as a table, one row per example."""
         return pd.DataFrame([asdict(example) for example in self.examples])
 
 
@@ -95,49 +98,59 @@ def attack(
     seed: int = 0,
     show_progress: bool | None = None,
 ) -> AttackReport:
-    """Swaps contractions, names, places and numbers until the prediction is wrong (CheckList, Ribeiro et al. 2020).
+    """Swap contractions, names, places and numbers until the prediction is wrong (CheckList, Ribeiro et al. 2020).
 
-    Greedy search: every round tries each word for every stretch that was not swapped yet and keeps the text that gives
-    the label the lowest probability, until the prediction changes (succeeded), no stretch is left (failed) or the
-    queries are used up (out of queries; the last round is cut short where they end). Examples that are wrong to begin
-    with are left alone. All rounds of 64 examples go on together, packed by length.
+    Greedy search: each round tries every alternative of every passage that is still unchanged and keeps the text with
+    the lowest probability of the label, until the prediction changes (succeeded), no passage is left (failed) or the
+    budget is used up (out of queries; the last round is cut off there). Examples that are wrong from the start are not
+    attacked. The rounds of 64 examples run together, in batches of similar length.
 
     Args:
-        model: a classifier, any.
+        model: a text classifier.
         rows: a dataset, or texts or pairs in canonical columns with `label` in the model's numbering.
-        budget: texts that the model may be shown for an example, the original one included; None: no limit.
-        kinds: of swaps, see `swaps`.
-        choices: words to try for each stretch.
-        seed: of the words; the outcome depends on nothing else.
-        show_progress: a progress bar on stderr; default: where a person waits longer than a second.
+        budget: number of texts that the model may be shown per example, including the original; None: no limit.
+        kinds: kinds of swaps, see `exegete.data.swaps`.
+        choices: alternatives to try for each passage.
+        seed: determines the alternatives, and with them the outcome.
+        show_progress: whether to show a progress bar on stderr; default: if the attack takes more than a second.
 
     Raises:
-        ExegeteError: no classifier or no texts, a row without a label, a budget below 1, no row, an unknown kind.
+        ExegeteError: no text classifier, a row without a label, a budget below 1, no row, or an unknown kind.
     """
     if isinstance(rows, Dataset):
         rows = renumber_labels(model, rows)
     _require_attackable(model, rows, budget)
-    found: list[AttackResult] = []
-    with progress_bar("attacking", len(rows), show_progress) as done:
+    results: list[AttackResult] = []
+    with progress_bar("attacking", len(rows), show_progress) as advance:
         for start in range(0, len(rows), EXAMPLES_PER_ROUND):
-            part = [
-                _Attempt.from_row(example_to_row(row), kinds, choices, seed)
-                for row in rows[start : start + EXAMPLES_PER_ROUND]
-            ]
-            _run_attempts(model, part, math.inf if budget is None else budget)
-            found += [attempt.to_result() for attempt in part]
-            done(len(part))
-    return AttackReport(found)
+            part = rows[start : start + EXAMPLES_PER_ROUND]
+            attempts = [_Attempt.from_row(example_to_row(row), kinds, choices, seed) for row in part]
+            _run_attempts(model, attempts, math.inf if budget is None else budget)
+            results += [attempt.to_result() for attempt in attempts]
+            advance(len(attempts))
+    return AttackReport(results)
+
+
+class _Move(NamedTuple):
+    """One swap: the number of the text, the number of the swappable passage in it, and the new word."""
+
+    side: int
+    passage: int
+    word: str
 
 
 @dataclass
 class _Attempt:
-    """An example under attack: what can be swapped on each side, what is swapped, and the probabilities so far."""
+    """The state of the attack on one example.
+
+    `passages`: what can be swapped in each text; `moves`: the swaps made so far; `first` and `last`: class
+    probabilities of the original and of the present text.
+    """
 
     texts: list[str]
     label: int
-    stretches: list[list[Swap]]
-    chosen: dict[tuple[int, int], str] = field(default_factory=dict)
+    passages: list[list[Swap]]
+    moves: list[_Move] = field(default_factory=list)
     first: NDArray[np.float64] | None = None
     last: NDArray[np.float64] | None = None
     queries: int = 0
@@ -148,46 +161,49 @@ class _Attempt:
         texts = [str(row[side]) for side in SIDES if row.get(side) is not None]
         return cls(texts, row["label"], [swaps(text, kinds=kinds, choices=choices, seed=seed) for text in texts])
 
-    def list_moves(self) -> list[tuple[tuple[int, int], str]]:
-        """Every stretch that is still as it was, with every word for it."""
-        places = ((side, number) for side, found in enumerate(self.stretches) for number in range(len(found)))
-        free = (place for place in places if place not in self.chosen)
-        return [(place, word) for place in free for word in self.stretches[place[0]][place[1]].choices]
+    def list_moves(self) -> list[_Move]:
+        """Return every word for every passage that is not swapped yet."""
+        swapped = {(move.side, move.passage) for move in self.moves}
+        moves = []
+        for side, passages in enumerate(self.passages):
+            for number, swap in enumerate(passages):
+                if (side, number) not in swapped:
+                    moves += [_Move(side, number, word) for word in swap.choices]
+        return moves
 
-    def apply_swaps(self, more: Mapping[tuple[int, int], str] | None = None) -> dict[str, str]:
-        """The texts with what is chosen so far, and more."""
-        chosen = {**self.chosen, **(more or {})}
-        sides = (
-            applied(text, self.stretches[side], {number: word for (at, number), word in chosen.items() if at == side})
-            for side, text in enumerate(self.texts)
-        )
-        return dict(zip(SIDES, sides, strict=False))
+    def apply_swaps(self, move: _Move | None = None) -> dict[str, str]:
+        """Return the texts, by column, with the swaps made so far and one more."""
+        moves = [*self.moves, move] if move else self.moves
+        changed = []
+        for side, text in enumerate(self.texts):
+            words = {each.passage: each.word for each in moves if each.side == side}
+            changed.append(applied(text, self.passages[side], words))
+        return dict(zip(SIDES, changed, strict=False))
 
     def start(self, answer: NDArray[np.float64]) -> None:
-        """Takes the answer to the original."""
+        """Record the class probabilities of the original texts."""
         self.first = self.last = answer
         self.queries = 1
         if answer.argmax() != self.label:
             self.status = "wrong already"
-        elif not any(self.stretches):
+        elif not any(self.passages):
             self.status = "nothing to swap"
 
-    def apply_move(self, move: tuple[tuple[int, int], str], answer: NDArray[np.float64]) -> None:
-        """Takes the best move of a round."""
-        self.chosen |= dict([move])
+    def apply_move(self, move: _Move, answer: NDArray[np.float64]) -> None:
+        """Make the best swap of a round, which has these class probabilities."""
+        self.moves.append(move)
         self.last = answer
         if answer.argmax() != self.label:
             self.status = "succeeded"
 
     def to_result(self) -> AttackResult:
-        """The outcome; an attack that failed leaves the texts as they were."""
+        """Return the outcome; a failed attack leaves the texts unchanged."""
         assert self.first is not None
         assert self.last is not None
         assert self.status is not None
         won = self.status == "succeeded"
         end = self.last if won else self.first
-        given = dict(zip(SIDES, self.texts, strict=False))
-        texts = self.apply_swaps() if won else given
+        texts = self.apply_swaps() if won else dict(zip(SIDES, self.texts, strict=False))
         words, changed = self._count_words()
         return AttackResult(
             self.status, texts["text"], texts.get("text_pair"), self.label, int(end.argmax()),
@@ -195,60 +211,63 @@ class _Attempt:
         )  # fmt: skip
 
     def _count_words(self) -> tuple[int, int]:
-        """Words, and those that overlap something swapped."""
-        words = [(side, word) for side, text in enumerate(self.texts) for word in words_of(text)]
-        swapped = [(side, self.stretches[side][number]) for side, number in self.chosen]
-        changed = sum(
-            any(at == side and word.start < swap.end and swap.start < word.end for at, swap in swapped)
-            for side, word in words
-        )
-        return len(words), changed
+        """Return the number of words, and of those that overlap a swapped passage."""
+        count = changed = 0
+        for side, text in enumerate(self.texts):
+            swapped = [self.passages[side][move.passage] for move in self.moves if move.side == side]
+            for word in words_of(text):
+                count += 1
+                changed += any(word.start < swap.end and swap.start < word.end for swap in swapped)
+        return count, changed
 
 
 def _run_attempts(model: ExplainedModel, attempts: Sequence[_Attempt], budget: float) -> None:
-    """Runs attempts to their ends, one round of all of them at a time."""
-    for attempt, answer in zip(attempts, _predict(model, [each.apply_swaps() for each in attempts]), strict=True):
+    """Run attempts to their ends, one round of all of them at a time so that their texts share passes."""
+    originals = _predict(model, [attempt.apply_swaps() for attempt in attempts])
+    for attempt, answer in zip(attempts, originals, strict=True):
         attempt.start(answer)
-    while going := [attempt for attempt in attempts if attempt.status is None]:
-        rounds = []
-        for attempt in going:
-            list_moves = attempt.list_moves()
-            left = int(min(budget - attempt.queries, len(list_moves)))
-            if not left:
-                attempt.status = "out of queries" if list_moves else "failed"
-            rounds.append(list_moves[:left])
-        texts = [
-            a.apply_swaps(dict([move])) for a, list_moves in zip(going, rounds, strict=True) for move in list_moves
-        ]
-        answers = _predict(model, texts)
-        for attempt, list_moves in zip(going, rounds, strict=True):
-            mine, answers = answers[: len(list_moves)], answers[len(list_moves) :]
-            attempt.queries += len(list_moves)
-            if list_moves:
-                best = int(np.argmin([answer[attempt.label] for answer in mine]))
-                attempt.apply_move(list_moves[best], mine[best])
+    running = [attempt for attempt in attempts if attempt.status is None]
+    while running:
+        rounds, texts = [], []
+        for attempt in running:
+            moves = attempt.list_moves()
+            allowed = moves[: int(min(budget - attempt.queries, len(moves)))]
+            if not allowed:
+                attempt.status = "out of queries" if moves else "failed"
+            rounds.append(allowed)
+            texts += [attempt.apply_swaps(move) for move in allowed]
+        answers = iter(_predict(model, texts))
+        for attempt, moves in zip(running, rounds, strict=True):
+            own = list(islice(answers, len(moves)))
+            attempt.queries += len(moves)
+            if moves:
+                best = int(np.argmin([answer[attempt.label] for answer in own]))
+                attempt.apply_move(moves[best], own[best])
+        running = [attempt for attempt in running if attempt.status is None]
 
 
 def _predict(model: ExplainedModel, rows: Sequence[Mapping[str, str]]) -> list[NDArray[np.float64]]:
-    """Class probabilities of every row, in passes of many rows of like length."""
-    found: dict[int, NDArray[np.float64]] = {}
+    """Return the class probabilities of every row, computed in batches of similar length."""
+    answers: dict[int, NDArray[np.float64]] = {}
     for indices in make_batches(model, rows) if rows else ():
         batch = model.encode([rows[index] for index in indices])
-        found |= zip(indices, model.probabilities(batch).double().cpu().numpy(), strict=True)
-    return [found[index] for index in range(len(rows))]
+        answers |= zip(indices, model.probabilities(batch).double().cpu().numpy(), strict=True)
+    return [answers[index] for index in range(len(rows))]
 
 
 def _require_attackable(model: ExplainedModel, rows: Sequence[Any], budget: int | None) -> None:
     if model.task.name != "classification" or model.modality != "text":
         raise ExegeteError(f"an attack needs a classifier of texts with one label each, not {model.task.name}")
     if budget is not None and budget < 1:
-        raise ExegeteError(f"the budget is at least 1 query an example, got {budget}")
+        raise ExegeteError(f"expected a budget of at least 1 query per example, got {budget}")
     if not len(rows):
-        raise ExegeteError("there is nothing to attack: no example was given")
-    classes = (hasattr(example_to_row(row).get("label"), "__index__") for row in rows)
-    missing = next((number for number, known in enumerate(classes) if not known), None)
-    if missing is not None:
-        raise ExegeteError(f"row {missing} has no label that is a class: an attack changes predictions that are right")
+        raise ExegeteError("expected at least one example to attack, got none")
+    for number, row in enumerate(rows):
+        # numpy integers count as class labels too; regression targets do not.
+        if not hasattr(example_to_row(row).get("label"), "__index__"):
+            raise ExegeteError(
+                f"row {number} has no label that is a class: an attack changes predictions that are right"
+            )
 
 
 def _mean(values: Sequence[float]) -> float:

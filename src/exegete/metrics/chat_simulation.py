@@ -1,4 +1,4 @@
-"""A language model in a person's place: do explanations help it to foretell another model?"""
+"""Simulatability with a language model in place of a person: do explanations help it to predict another model?"""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from exegete.metrics.simulatability import simulatability_gain
 from exegete.models import ExplainedModel
 from exegete.reports.attributions import Attribution
 
-BATCH = 16
+BATCH_SIZE = 16
 
 
 class ChatSimulation(NamedTuple):
-    """Shares of right guesses without and with explanations, and the gain as a share of the possible one."""
+    """Shares of correct guesses without and with explanations, and the gain as a share of the largest possible one."""
 
     unexplained: float
     explained: float
@@ -26,32 +26,38 @@ class ChatSimulation(NamedTuple):
 def simulate_with_chat(
     simulator: ExplainedModel, explanations: Sequence[Attribution], words: int = 5
 ) -> ChatSimulation:
-    """Asks a prompted model what another one predicts, from the text alone and with its most important words named.
+    """Ask a prompted model what another model predicts, from the text alone and with its most important words named.
 
     Args:
-        simulator: a causal language model as a classifier (`exegete.load(…, task="prompt", template=…)`), whose labels
-            have the names of the explained model's. Its template asks the question, best after a few answered ones.
-        explanations: texts, what the explained model predicts of them, and scores of its prediction.
-        words: how many are named, in the order of the text.
+        simulator: a causal language model as a classifier (`exegete.load(…, task="prompt", template=…)`), with the
+            label names of the explained model. Its template asks the question, best after a few answered examples.
+        explanations: texts, the explained model's predictions, and the scores of these predictions.
+        words: number of important words to name, in the order of the text.
 
     Raises:
-        ExegeteError: no explanations, or a label that the simulator has no name for.
+        ExegeteError: no explanations, or a label that the simulator does not have.
     """
     if not explanations:
-        raise ExegeteError("there is nothing to foretell: no explanation was given")
+        raise ExegeteError("expected at least one explanation to simulate, got none")
     truth = np.array([simulator.label_id(item.prediction_label) for item in explanations])
-    plain = [" ".join(item.texts) for item in explanations]
-    named = [", ".join(_select_top_words(item, words)) for item in explanations]
-    told = [f"{text}\nImportant words: {best}" for text, best in zip(plain, named, strict=True)]
-    unexplained, explained = (float((_predict_labels(simulator, texts) == truth).mean()) for texts in (plain, told))
+    plain_texts = [" ".join(item.texts) for item in explanations]
+    explained_texts = []
+    for text, item in zip(plain_texts, explanations, strict=True):
+        explained_texts.append(f"{text}\nImportant words: {', '.join(_select_top_words(item, words))}")
+    unexplained = float((_predict_labels(simulator, plain_texts) == truth).mean())
+    explained = float((_predict_labels(simulator, explained_texts) == truth).mean())
     return ChatSimulation(unexplained, explained, simulatability_gain(explained, unexplained))
 
 
 def _select_top_words(item: Attribution, words: int) -> list[str]:
-    best = np.sort(np.argsort(-item.word_scores, kind="stable")[:words])
-    return [item.words[index] for index in best]
+    # Words are named in the order of the text: ordered by score, they would tell more than which words matter.
+    places = np.sort(np.argsort(-item.word_scores, kind="stable")[:words])
+    return [item.words[place] for place in places]
 
 
 def _predict_labels(simulator: ExplainedModel, texts: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    parts = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
-    return np.concatenate([simulator.predict(simulator.encode(part)).cpu().numpy() for part in parts])
+    labels = []
+    for start in range(0, len(texts), BATCH_SIZE):
+        batch = simulator.encode(texts[start : start + BATCH_SIZE])
+        labels.append(simulator.predict(batch).cpu().numpy())
+    return np.concatenate(labels)

@@ -1,4 +1,4 @@
-"""Measures the cost of a block of code in time and memory."""
+"""Measurement of the time and memory that a block of code takes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 @dataclass
 class Measurement:
-    """Filled when the block ends, also when it raises.
+    """Time and memory of a block; filled when the block ends, also if it raises.
 
-    `seconds`: wall time. `peak_memory`: MiB at the highest context beyond what was held at the start; on CUDA what
-    tensors take on the device, on a Linux CPU what the process holds beyond what it had before, NaN where neither is
-    known, and where the process only filled again what it had kept.
+    `seconds`: wall time. `peak_memory`: the most MiB held during the block beyond those held at its start: tensors on
+    the device for CUDA, the process's resident memory for a CPU under Linux. NaN if neither is known, or if the block
+    only reused memory that the process already had.
     """
 
     seconds: float = math.nan
@@ -30,26 +30,27 @@ class Measurement:
 
 @contextmanager
 def measure_cost(device: torch.device | str = "cpu") -> Iterator[Measurement]:
-    """Wall time and peak memory of the block on `device`, its queued work included.
+    """Measure wall time and peak memory of the block on `device`, including the work queued there.
 
-    The high-water mark is one for the whole process: a measured block inside another one lowers the outer one's peak.
+    The high-water mark belongs to the whole process: a measured block inside another one lowers the outer one's peak.
     """
     device = torch.device(device)
     result = Measurement()
-    wait = torch.get_device_module(device).synchronize
-    wait()
-    peak = _start_peak_meter(device)
+    # GPUs work asynchronously: without waiting, the time of earlier work would count, and that of the block would not.
+    synchronize = torch.get_device_module(device).synchronize
+    synchronize()
+    read_peak = _start_peak_meter(device)
     start = time.perf_counter()
     try:
         yield result
     finally:
-        wait()
+        synchronize()
         result.seconds = time.perf_counter() - start
-        result.peak_memory = peak() / MIB
+        result.peak_memory = read_peak() / MIB
 
 
 def _start_peak_meter(device: torch.device) -> Callable[[], float]:
-    """A function that says how many bytes the peak since now lies above the present."""
+    """Return a function that returns by how many bytes memory has exceeded its present level since this call."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         held = torch.cuda.memory_allocated(device)
@@ -57,12 +58,18 @@ def _start_peak_meter(device: torch.device) -> Callable[[], float]:
     if device.type != "cpu" or not _reset_high_water_mark():
         return lambda: math.nan
     resident = _read_status("VmRSS")
-    return lambda: grown if (grown := _read_status("VmHWM") - resident) > 0 else math.nan
+
+    def read_growth() -> float:
+        growth = _read_status("VmHWM") - resident
+        return growth if growth > 0 else math.nan
+
+    return read_growth
 
 
 def _reset_high_water_mark() -> bool:
-    """Lowers the process's high-water mark to what it holds now; False where the system has no such mark."""
+    """Lower the process's high-water mark to its present memory; return False if the system has no such mark."""
     try:
+        # proc(5): writing 5 to clear_refs resets VmHWM.
         _CLEAR.write_text("5")
     except OSError:
         return False
@@ -70,9 +77,12 @@ def _reset_high_water_mark() -> bool:
 
 
 def _read_status(field: str) -> float:
-    """Bytes that /proc says of this process, NaN where it does not say."""
+    """Return a field of /proc/self/status in bytes, NaN if it is missing."""
     try:
         lines = _STATUS.read_text().splitlines()
     except OSError:
         return math.nan
-    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), math.nan)
+    for line in lines:
+        if line.startswith(f"{field}:"):
+            return 1024.0 * int(line.split()[1])
+    return math.nan

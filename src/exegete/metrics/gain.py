@@ -1,4 +1,4 @@
-"""By how much one training does better than another, over several datasets."""
+"""Average relative gain of one training over another, over several datasets."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from exegete.errors import ExegeteError
 
 
 def average_relative_gain(scores: ArrayLike, baseline: ArrayLike, higher_is_better: bool = True) -> float:
-    """Mean over datasets of (s − u) / |u| in per cent, its sign turned where lower is better (IvRA, §3.4).
+    """Return the mean over datasets of (s − b) / |b| in per cent; above 0 is better (IvRA, §3.4, after Ye et al. 2021).
 
-    After Ye et al. 2021. Above 0: better. The magnitude of `baseline` divides, so that the sign also holds for measures
-    that can be negative, as sufficiency can. NaN where a usual score is 0 or a score is NaN: there is no relative gain.
+    The sign is inverted for measures whose lower values are better. NaN if a baseline score is 0 or a score is NaN.
 
     Args:
-        scores: one number a dataset, of what is looked at.
-        baseline: the same of what it is compared with.
-        higher_is_better: whether more is better.
+        scores: one number per dataset of the training to judge.
+        baseline: the same of the training to compare with.
+        higher_is_better: whether higher scores are better.
 
     Raises:
-        ExegeteError: not the same number of scores, or none.
+        ExegeteError: different numbers of scores, or none.
     """
-    found, base = np.atleast_1d(np.asarray(scores, float)), np.atleast_1d(np.asarray(baseline, float))
-    if found.shape != base.shape or not found.size:
-        raise ExegeteError(f"expected as many scores as usual ones, at least 1, got {found.size} and {base.size}")
-    if (base == 0).any():
+    own, other = np.atleast_1d(np.asarray(scores, float)), np.atleast_1d(np.asarray(baseline, float))
+    if own.shape != other.shape or not own.size:
+        raise ExegeteError(f"expected as many scores as baseline scores, at least 1, got {own.size} and {other.size}")
+    if (other == 0).any():
         return float("nan")
-    gain = float(np.mean((found - base) / np.abs(base)) * 100)
+    # Divided by the magnitude: measures like sufficiency can be negative, and a gain must keep its sign.
+    gain = float(np.mean((own - other) / np.abs(other)) * 100)
     return gain if higher_is_better else -gain

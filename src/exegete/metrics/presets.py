@@ -1,7 +1,7 @@
-"""The metrics of each paper, with its parameters, so that tables can be compared with the published ones.
+"""The metrics of each paper with its parameters, so that tables can be compared with the published ones.
 
-The token metrics of `er` see what special tokens hold in studies with `special_tokens` only: called directly, a metric
-takes scores outside content for 0.
+The token metrics of `er` see the scores of special tokens only in studies with `special_tokens`: `Metric.evaluate`
+itself sets scores outside content to 0.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 _AML = {"rounding": "floor"}
+# The reference code divides by one more than the number of budgets; published figures include this.
 _AML_AOPC = _AML | {"divisor": "bins_plus_one"}
 FLOORED: dict[str, dict[str, Any]] = {"difference": _AML, "aopc_difference": _AML_AOPC}
-"""Criteria by which AML's code can choose a map, beside the metrics of its tables."""
+"""Further criteria by which AML's code can select a map, in addition to the metrics of its tables."""
 _ER = {"rounding": "er", "budgets": (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)}
+# Explanation regularisation counts special tokens as negatives, which SMaT and IvRA leave out.
 _ER_TOKENS = {"level": "token", "specials": True, "absolute": True}
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""Which positions an attribution puts first."""
+"""Ranking of positions by an attribution, and rounding of fractions of a text to whole numbers of units."""
 
 from __future__ import annotations
 
@@ -16,36 +16,46 @@ Rounding = Literal["floor", "ceil", "er"]
 
 
 def ranks(scores: Tensor, candidates: Tensor) -> Tensor:
-    """[B, L] The place of each candidate by falling score, from 0; equal scores keep their order of position.
+    """Return the rank of each candidate by decreasing score, from 0: [B, L].
 
-    What is no candidate comes after all candidates.
+    Equal scores keep their order of position; positions that are no candidates come last.
     """
+    # −∞ would tie with masked positions, so candidates are at least the smallest finite number.
     finite = scores.double().clamp(min=torch.finfo(torch.float64).min)
+    # A stable sort makes ties, such as those of sparse maps, independent of the device and the batch.
     order = finite.masked_fill(~candidates, -torch.inf).argsort(dim=1, descending=True, stable=True)
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, places)
 
 
 def fractions_to_counts(count: Tensor, fractions: Sequence[float], rounding: Rounding = "ceil") -> Tensor:
-    """[K, B] How many each fraction of `count` [B] is, computed without rounding error.
+    """Return how many units each of K fractions of `count` [B] is: [K, B].
 
-    `floor`: ⌊n·k⌋, which may be none (AML). `ceil`: at least one, ⌈n·k⌉ (FRESH, REGEX). `er`: at least one, ⌊n·k⌋.
+    Args:
+        count: numbers of units.
+        fractions: numbers in (0, 1].
+        rounding: `floor` is ⌊n · k⌋, which may be 0 (AML); `ceil` is ⌈n · k⌉, at least 1 (FRESH, REGEX); `er` is
+            ⌊n · k⌋, at least 1 (explanation regularisation).
+
+    Raises:
+        ExegeteError: an unknown rounding, or a fraction out of range.
     """
     if rounding not in get_args(Rounding):
         raise unknown("rounding", rounding, get_args(Rounding))
+    # Integer arithmetic on exact fractions: 0.29 · 100 is 28.999999999999996 in floating point.
     exact = [Fraction(fraction).limit_denominator(1_000_000) for fraction in check_fractions(fractions)]
-    above = torch.tensor([[part.numerator] for part in exact], device=count.device)
-    below = torch.tensor([[part.denominator] for part in exact], device=count.device)
+    numerators = torch.tensor([[fraction.numerator] for fraction in exact], device=count.device)
+    denominators = torch.tensor([[fraction.denominator] for fraction in exact], device=count.device)
     if rounding == "ceil":
-        return ((count * above + below - 1) // below).clamp(min=1)
-    return (count * above // below).clamp(min=1 if rounding == "er" else 0)
+        return ((count * numerators + denominators - 1) // denominators).clamp(min=1)
+    return (count * numerators // denominators).clamp(min=1 if rounding == "er" else 0)
 
 
 def top_fraction(attribution: Tensor, batch: Batch, fractions: Sequence[float], rounding: Rounding = "ceil") -> Tensor:
-    """[K, B, L] bool: the content positions with the highest scores, as many as `fractions_to_counts` says.
+    """Return a mask [K, B, L] of the content positions with the highest scores, for each of K fractions.
 
-    The fractions are of the content; with `er` of all positions, special tokens included, as explanation regularisation
-    counts. Scores are compared with their sign. Among equal scores the earlier position comes first.
+    Scores [B, L] are compared with their sign; among equal scores the earlier position comes first. Fractions are of
+    the content; with the rounding `er` they are of all real positions, special tokens included.
     """
     counted = batch.attended if rounding == "er" else batch.content
     size = fractions_to_counts(counted.sum(1), fractions, rounding)
@@ -53,7 +63,7 @@ def top_fraction(attribution: Tensor, batch: Batch, fractions: Sequence[float], 
 
 
 def check_fractions(fractions: Sequence[float]) -> Sequence[float]:
-    """The fractions, unless there are none or one lies outside (0, 1]."""
+    """Return the fractions. Raises ExegeteError if the list is empty or a fraction is outside (0, 1]."""
     if not len(fractions) or not all(0 < fraction <= 1 for fraction in fractions):
         raise ExegeteError(f"expected fractions of the input above 0 and up to 1, as 0.2 for 20 %, got {fractions}")
     return fractions

@@ -1,4 +1,4 @@
-"""The registry of metrics by their id."""
+"""The registry of metrics by id."""
 
 from __future__ import annotations
 

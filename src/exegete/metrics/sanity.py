@@ -1,9 +1,8 @@
-"""Does an explanation depend on what the model has learned? (Adebayo et al. 2018)
+"""Sanity check by model randomisation: does an explanation depend on what the model has learned? (Adebayo et al. 2018)
 
-In the cascade, the model's parts lose what they learned one after another, from the answer down to the embeddings, and
-each stage's explanations are compared with the trained model's. A method whose explanations stay as they were explains
-something other than the model. A model trained on shuffled labels (`exegete train random_labels`) can be the other side
-of the comparison too.
+The parts of a copy of the model are randomised one after another, from the head down to the embeddings, and the
+explanations at each stage are compared with those of the trained model. A method whose explanations stay the same does
+not explain the model. A model trained on shuffled labels (`exegete train random_labels`) can be compared as well.
 """
 
 from __future__ import annotations
@@ -28,14 +27,15 @@ from exegete.reports.figures.curves import Curve
 from exegete.reports.figures.figure import plot_curves
 
 Floats = NDArray[np.float64]
-X_LABEL = "parts of random weights, from the answer down"
+X_LABEL = "randomised parts, from the head down"
 
 
 @dataclass(frozen=True)
 class Cascade:
-    """How alike explanations stay: `stages` by what was lost last, `values` [S, E]: Spearman's ρ, NaN where undefined.
+    """Similarity of explanations during cascading randomisation.
 
-    The first stage is the trained model itself.
+    `stages`: the part that each stage randomises; the first stage is the trained model itself. `values` [S, E]:
+    Spearman's ρ with the trained model's explanation of each example, NaN if undefined.
     """
 
     stages: tuple[str, ...]
@@ -43,7 +43,7 @@ class Cascade:
 
     @property
     def means(self) -> Floats:
-        """[S] Mean over examples."""
+        """The mean over examples at each stage [S]."""
         means: Floats = np.nanmean(self.values, 1)
         return means
 
@@ -57,34 +57,38 @@ def randomise_cascade(
     seed: int = 0,
     **options: Any,
 ) -> Cascade:
-    """Compares a method's explanations of the model with those of copies that lost ever more of what they learned.
+    """Compare a method's explanations of the model with those of copies with more and more randomised parts.
 
-    All explain the class that the trained model predicts. Matrices are drawn anew from a normal distribution with their
-    own mean and deviation, vectors shuffled.
+    All explanations are of the class that the trained model predicts. Matrices are drawn from a normal distribution
+    with their own mean and standard deviation; vectors are shuffled.
 
     Args:
-        model: trained; it stays as it is.
+        model: the trained model; it is not changed.
         examples: as `exegete.attribute` takes them.
         method: a registry id or an explainer.
-        absolute: compare magnitudes.
-        seed: of the random weights.
-        options: of `exegete.attribute`, as `batch_size`.
+        absolute: compare magnitudes of scores.
+        seed: determines the random weights.
+        options: options of `exegete.attribute`, as `batch_size`.
 
     Raises:
         ExegeteError: an architecture whose layers are not known.
     """
     trained = list(attribute(model, examples, method, **options))
+    # The randomised copies predict other classes; explaining those would compare explanations of different answers.
+    targets = [item.target for item in trained]
     stages, values = ["trained"], [rank_correlations(trained, trained, absolute=absolute)]
     for stage, copy in randomise_stages(model, seed):
-        targets = [item.target for item in trained]
-        found = attribute(copy, examples, method, targets, **options)
+        explanations = list(attribute(copy, examples, method, targets, **options))
         stages.append(stage)
-        values.append(rank_correlations(trained, list(found), absolute=absolute))
+        values.append(rank_correlations(trained, explanations, absolute=absolute))
     return Cascade(tuple(stages), np.array(values))
 
 
 def randomise_stages(model: ExplainedModel, seed: int = 0) -> Iterator[tuple[str, ExplainedModel]]:
-    """One copy again and again, each time with one more random part: head, last to first layer, embeddings."""
+    """Yield one copy of the model repeatedly, each time with one more random part: head, layers from last, embeddings.
+
+    All stages are the same object, so that only one copy is in memory.
+    """
     copy = deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
     for stage, weights in _group_weights(copy):
@@ -95,45 +99,57 @@ def randomise_stages(model: ExplainedModel, seed: int = 0) -> Iterator[tuple[str
 
 
 def rank_correlations(one: Sequence[Attribution], other: Sequence[Attribution], *, absolute: bool = False) -> Floats:
-    """[E] Spearman's ρ of two models' scores for the same examples, special tokens aside; NaN where one is constant."""
-    found = []
+    """Return Spearman's ρ of two models' scores for the same E examples, without special tokens: [E].
+
+    NaN if the scores of one model are constant or not finite, or for fewer than two tokens.
+    """
+    values = []
     for left, right in zip(one, other, strict=True):
-        inside = ~np.asarray(left.special, dtype=bool)
-        pair = [np.asarray(item.scores, dtype=np.float64)[inside] for item in (left, right)]
-        pair = [np.abs(scores) for scores in pair] if absolute else pair
-        known = len(pair[0]) > 1 and all(np.isfinite(scores).all() and np.ptp(scores) > 0 for scores in pair)
-        found.append(float(spearmanr(*pair).statistic) if known else np.nan)
-    return np.array(found, dtype=np.float64)
+        content = ~np.asarray(left.special, dtype=bool)
+        pair = [np.asarray(item.scores, dtype=np.float64)[content] for item in (left, right)]
+        if absolute:
+            pair = [np.abs(scores) for scores in pair]
+        defined = len(pair[0]) > 1 and all(np.isfinite(scores).all() and np.ptp(scores) > 0 for scores in pair)
+        values.append(float(spearmanr(*pair).statistic) if defined else np.nan)
+    return np.array(values, dtype=np.float64)
 
 
 def plot_cascades(cascades: Mapping[str, Cascade]) -> Figure:
-    """A line for each method: mean similarity by what was lost last, its deviation over examples as a band."""
+    """Return a figure with a line for each method: mean similarity at each stage, ± one standard deviation."""
     curves = []
-    for name, each in cascades.items():
-        spread = np.nanstd(each.values, 1)
-        lost, mean = np.arange(len(each.stages)), each.means
-        curves.append(Curve(name, "sanity", lost, mean, mean - spread, mean + spread, X_LABEL, "Spearman's ρ"))
+    for name, cascade in cascades.items():
+        deviation = np.nanstd(cascade.values, 1)
+        stage, mean = np.arange(len(cascade.stages)), cascade.means
+        curves.append(Curve(name, "sanity", stage, mean, mean - deviation, mean + deviation, X_LABEL, "Spearman's ρ"))
     return plot_curves(curves)
 
 
 def _group_weights(model: ExplainedModel) -> list[tuple[str, list[nn.Parameter]]]:
-    """The model's weights from the answer down."""
-    inner = list(dict.fromkeys(get_layers(model.model)))
-    owner = {id(weight): number for number, layer in enumerate(inner, 1) for weight in layer.parameters()}
-    numbers = [owner.get(id(weight)) for weight in model.model.parameters()]
-    first = next(place for place, number in enumerate(numbers) if number is not None)
+    """Return the model's weights by part, from the head down."""
+    # ALBERT runs one layer several times: its weights are randomised once.
+    distinct_layers = list(dict.fromkeys(get_layers(model.model)))
+    layer_of = {id(weight): number for number, layer in enumerate(distinct_layers, 1) for weight in layer.parameters()}
+    head = len(distinct_layers) + 1
     groups: dict[int, list[nn.Parameter]] = {}
-    for place, (weight, number) in enumerate(zip(model.model.parameters(), numbers, strict=True)):
-        outside = 0 if place < first else len(inner) + 1
-        groups.setdefault(outside if number is None else number, []).append(weight)
-    names = {0: "embeddings", len(inner) + 1: "head"}
+    seen_layer = False
+    for weight in model.model.parameters():
+        number = layer_of.get(id(weight))
+        seen_layer = seen_layer or number is not None
+        if number is None:
+            # Modules register in the order of the forward pass: weights before the first layer are embeddings.
+            number = head if seen_layer else 0
+        groups.setdefault(number, []).append(weight)
+    names = {0: "embeddings", head: "head"}
     return [(names.get(number, f"layer {number}"), groups[number]) for number in sorted(groups, reverse=True)]
 
 
 def _randomise(weight: nn.Parameter, generator: torch.Generator) -> None:
-    known = weight.detach().double().cpu()
-    if known.ndim > 1:
-        drawn = torch.randn(known.shape, generator=generator, dtype=torch.float64) * known.std() + known.mean()
+    # On the CPU in float64: the drawn numbers are then the same on every device and in every precision.
+    trained = weight.detach().double().cpu()
+    if trained.ndim > 1:
+        noise = torch.randn(trained.shape, generator=generator, dtype=torch.float64)
+        random = noise * trained.std() + trained.mean()
     else:
-        drawn = known[torch.randperm(len(known), generator=generator)]
-    weight.copy_(drawn)
+        # Gains of layer norms are near 1 and biases near 0: noise of their own spread keeps neither.
+        random = trained[torch.randperm(len(trained), generator=generator)]
+    weight.copy_(random)

@@ -1,4 +1,4 @@
-"""How much an explanation moves when the input hardly does."""
+"""Sensitivity of explanations to small changes of the input."""
 
 from __future__ import annotations
 
@@ -35,21 +35,20 @@ def max_sensitivity(
     samples: int = 10,
     seed: int = 0,
 ) -> Tensor:
-    """The largest, over ‖δ‖∞ ≤ `radius`, of ‖φ(x + δ) − φ(x)‖₂ / ‖φ(x)‖₂, by draws (Yeh et al. 2019): [B].
+    """Return the largest ‖φ(x + δ) − φ(x)‖₂ / ‖φ(x)‖₂ over random δ with ‖δ‖∞ ≤ `radius` (Yeh et al. 2019): [B].
 
-    Lower is better; 0: the explanation does not move. δ moves the vector of every token of the vocabulary that is not
-    special, uniformly inside the cube: a word moves alike wherever it stands, so that any method can be asked, also
-    those that delete words or run paths. The target is that of the input as it is. NaN without content, or where all
-    scores are 0.
+    Lower is better; 0: the explanation does not change. δ is added to the word vector of every token of the vocabulary
+    that is not special, so that all occurrences of a word move in the same way. This works for every method, including
+    those that delete words or integrate along paths. NaN without content, or if all scores are 0.
 
     Args:
-        model: explained; left as it came.
+        model: the explained model; its state is restored.
         batch: B texts.
         method: a registry id or an explainer.
-        target: see `ExplainedModel.target`.
-        radius: of the cube, in embedding units.
-        samples: draws; more of them can only raise the value.
-        seed: of the draws, which are the same for every method.
+        target: what to explain, see `ExplainedModel.resolve_target`; resolved on the unchanged input.
+        radius: half the side of the cube that δ is drawn from uniformly, in units of the embeddings.
+        samples: number of draws; more draws can only increase the value.
+        seed: determines the draws, which are the same for every method.
 
     Raises:
         ExegeteError: images, a radius below 0, no samples.
@@ -58,15 +57,15 @@ def max_sensitivity(
         raise ExegeteError("max-sensitivity moves word vectors: it does not apply to images")
     if radius < 0 or samples < 1:
         raise ExegeteError(f"expected a radius of at least 0 and at least 1 sample, got {radius} and {samples}")
-    chosen = explainer(method)
+    method_to_test = explainer(method)
     explained = model.resolve_target(batch, target)
-    still = chosen.attribute(model, batch, explained).double()
+    original = method_to_test.attribute(model, batch, explained).double()
     farthest = torch.zeros(len(batch), dtype=torch.float64, device=batch.device)
     for sample in range(samples):
         with _perturb_vocabulary(model, radius, f"{seed} {sample}"):
-            moved = chosen.attribute(model, batch, explained).double()
-        farthest = torch.maximum(farthest, (moved - still).norm(dim=1))
-    size = still.norm(dim=1)
+            perturbed = method_to_test.attribute(model, batch, explained).double()
+        farthest = torch.maximum(farthest, (perturbed - original).norm(dim=1))
+    size = original.norm(dim=1)
     ratio: Tensor = farthest / size.clamp(min=SMALLEST)
     return ratio.masked_fill(size == 0, torch.nan).float()
 
@@ -81,81 +80,101 @@ def input_consistency(
     kinds: Sequence[str] | None = None,
     seed: int = 0,
 ) -> NDArray[np.float64]:
-    """How alike a text and swapped versions of it are explained (after Ding and Koehn 2021): one value an example.
+    """Return how similarly each text and its swapped versions are explained [E] (after Ding and Koehn 2021).
 
-    Up to `versions` texts differ from the example in one random swap of a contraction, name, place or number (see
-    `swaps`), and only those count for which the prediction stays. Of the words that the swap left alone, the Jaccard
-    similarity of the top `fraction` by the two attributions of the prediction; mean over versions. NaN where there is
-    nothing to swap or every swap changes the prediction.
+    Each version differs from the example in one random swap of a contraction, name, place or number. Versions with
+    another prediction do not count. The value is the Jaccard similarity of the top `fraction` of the unchanged words
+    by the two attributions, averaged over versions. NaN if nothing can be swapped or every swap changes the prediction.
+
+    Args:
+        model: the explained model.
+        examples: texts or pairs.
+        method: a registry id or an explainer.
+        versions: number of versions of each example, at most.
+        fraction: share of the words that count as the top.
+        kinds: kinds of swaps; default: all.
+        seed: determines the swaps.
 
     Raises:
         ExegeteError: no versions, or an unknown kind of swap.
     """
     if versions < 1:
         raise ExegeteError(f"expected at least one version, got {versions}")
-    rows = [
-        {name: value for name, value in example_to_row(example).items() if name != "rationale"} for example in examples
-    ]
-    found = [_draw_versions(row["text"], versions, kinds, seed) for row in rows]
-    texts = [row | {"text": text} for row, each in zip(rows, found, strict=True) for _, text in each]
-    clean = attribute(model, rows, method)
-    changed = iter(attribute(model, texts, method) if texts else ())
+    rows = []
+    for example in examples:
+        row = dict(example_to_row(example))
+        # Swaps shift characters, which would make the spans of a rationale invalid.
+        row.pop("rationale", None)
+        rows.append(row)
+    versions_of = [_draw_versions(row["text"], versions, kinds, seed) for row in rows]
+    changed_rows = []
+    for row, swapped in zip(rows, versions_of, strict=True):
+        changed_rows += [row | {"text": text} for _, text in swapped]
+    originals = attribute(model, rows, method)
+    changed = iter(attribute(model, changed_rows, method) if changed_rows else ())
     values = []
-    for item, each in zip(clean, found, strict=True):
-        others = [(swap, next(changed)) for swap, _ in each]
-        alike = [
-            _compare_words(item, other, swap, fraction) for swap, other in others if other.prediction == item.prediction
-        ]
-        values.append(float(np.mean(alike)) if alike else float("nan"))
+    for original, swapped in zip(originals, versions_of, strict=True):
+        similarities = []
+        for swap, _ in swapped:
+            version = next(changed)
+            if version.prediction == original.prediction:
+                similarities.append(_compare_words(original, version, swap, fraction))
+        values.append(float(np.mean(similarities)) if similarities else float("nan"))
     return np.asarray(values)
 
 
 def _draw_versions(text: str, count: int, kinds: Sequence[str] | None, seed: int) -> list[tuple[Swap, str]]:
-    """So many texts with one swap each, drawn by (seed, text)."""
-    found = swaps(text, kinds=kinds, choices=count, seed=seed)
-    moves = [(number, word) for number, swap in enumerate(found) for word in swap.choices]
+    """Return up to `count` texts with one swap each, drawn by the seed and the text."""
+    passages = swaps(text, kinds=kinds, choices=count, seed=seed)
+    moves = [(number, word) for number, swap in enumerate(passages) for word in swap.choices]
     drawn = Dice("versions", seed, text).sample(moves, min(count, len(moves)))
-    return [(found[number], applied(text, found, {number: word})) for number, word in drawn]
+    return [(passages[number], applied(text, passages, {number: word})) for number, word in drawn]
 
 
 def _compare_words(one: Attribution, other: Attribution, swap: Swap, fraction: float) -> float:
-    """Jaccard similarity over the words outside a swap, which stand in the same order on both sides."""
-    grown = len(other.texts[0]) - len(one.texts[0])
-    stays = [_scores_outside(item, swap.start, swap.end + more) for item, more in ((one, 0), (other, grown))]
-    size = min(map(len, stays))
-    return jaccard(stays[0][:size], stays[1][:size], fraction)
+    """Return the Jaccard similarity over the words outside a swap, which keep their order on both sides."""
+    growth = len(other.texts[0]) - len(one.texts[0])
+    left = _scores_outside(one, swap.start, swap.end)
+    right = _scores_outside(other, swap.start, swap.end + growth)
+    # A longer version may lose words to truncation: compare those that both have.
+    size = min(len(left), len(right))
+    return jaccard(left[:size], right[:size], fraction)
 
 
 def _scores_outside(item: Attribution, start: int, end: int) -> NDArray[np.float64]:
-    """Scores of the words that do not overlap the characters `start` to `end` of the first text."""
-    spans = [(word.start, word.end) for word in words_of(item.texts[0])]
-    first = [score for score, (side, *_) in zip(item.word_scores, item.word_spans, strict=True) if side == 0]
-    kept = [score for score, (a, b) in zip(first, spans, strict=False) if b <= start or end <= a]
-    rest = [score for score, (side, *_) in zip(item.word_scores, item.word_spans, strict=True) if side]
-    return np.asarray([*kept, *rest], dtype=np.float64)
+    """Return scores of the words that do not overlap the characters `start` to `end` of the first text."""
+    sides = [side for side, *_ in item.word_spans]
+    first = [score for score, side in zip(item.word_scores, sides, strict=True) if side == 0]
+    second = [score for score, side in zip(item.word_scores, sides, strict=True) if side]
+    outside = []
+    for score, word in zip(first, words_of(item.texts[0]), strict=False):
+        if word.end <= start or end <= word.start:
+            outside.append(score)
+    return np.asarray([*outside, *second], dtype=np.float64)
 
 
 @contextmanager
 def _perturb_vocabulary(model: ExplainedModel, radius: float, draw: str) -> Iterator[None]:
-    """Inside the block every word vector is another one, at most `radius` away; what was remembered does not count."""
+    """Add a random vector, at most `radius` in each dimension, to every word vector inside the block."""
     special = torch.tensor(sorted(model.special_ids | {model.pad_id, model.mask_id}), device=model.device)
 
     def shift(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         ids, where = inputs[0].unique(return_inverse=True)
-        rows = [_draw_direction(draw, number, output.shape[-1]) for number in ids.tolist()]
-        moves = radius * torch.stack(rows).to(output)
-        moves[torch.isin(ids, special)] = 0
-        return output + moves[where]
+        directions = [_draw_direction(draw, number, output.shape[-1]) for number in ids.tolist()]
+        deltas = radius * torch.stack(directions).to(output)
+        deltas[torch.isin(ids, special)] = 0
+        return output + deltas[where]
 
     with model.lock(), model.embedding.register_forward_hook(shift):
-        remembered, model.perturbation_cache = model.perturbation_cache, None
+        # Cached answers are those of the original word vectors.
+        cache, model.perturbation_cache = model.perturbation_cache, None
         try:
             yield
         finally:
-            model.perturbation_cache = remembered
+            model.perturbation_cache = cache
 
 
 def _draw_direction(draw: str, token: int, width: int) -> Tensor:
-    """Uniform in [-1, 1], decided by the draw and the token alone."""
+    """Return a vector [d] uniform in [−1, 1], determined by the draw and the token alone."""
     seed = Dice("direction", draw, token).below(1 << 46)
     return 2 * torch.rand(width, generator=torch.Generator().manual_seed(seed)) - 1

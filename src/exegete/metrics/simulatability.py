@@ -1,4 +1,4 @@
-"""How well a student foretells its teacher: the share of equal answers, or how closely values go together."""
+"""Simulatability: how well a student predicts its teacher's outputs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from exegete.errors import ExegeteError, unknown
 
 
 def simulatability(task: str, student: ArrayLike, teacher: ArrayLike) -> float:
-    """SIM (Fernandes et al. 2022, eq. 1), higher is better; both answered the same examples, without explanations.
+    """Return SIM of a student and its teacher on the same examples (Fernandes et al. 2022, eq. 1); higher is better.
 
     Args:
         task: `classification`: the share of equal classes [n]; `regression`: Pearson's correlation of values [n], NaN
-            where either side is constant; `span`: the share of equal spans [n, 2].
-        student: its answers.
-        teacher: its answers, in the same order.
+            if either side is constant; `span`: the share of equal spans [n, 2].
+        student: the student's answers, given without explanations.
+        teacher: the teacher's answers, in the same order.
 
     Raises:
-        ExegeteError: another task, no answers, or not one of each side for every example.
+        ExegeteError: another task, no answers, or different numbers of answers.
     """
     if task not in SCORES:
         raise unknown("task with a simulatability", task, SCORES)
@@ -32,20 +32,21 @@ def simulatability(task: str, student: ArrayLike, teacher: ArrayLike) -> float:
 
 
 def simulatability_gain(explained: float, unexplained: float) -> float:
-    """(a − u) / (1 − u): of what is guessed wrong without explanations, the share that is right with them.
+    """Return (e − u) / (1 − u): the share of the wrong guesses without explanations that explanations correct.
 
-    Negative where explanations mislead; NaN where nothing was wrong.
+    Negative if explanations mislead; NaN if no guess was wrong without them.
 
     Args:
-        explained: share of right guesses by students, people or a chat model that had explanations.
-        unexplained: the same of those that had none.
+        explained: share of correct guesses by students, people or a chat model with explanations.
+        unexplained: the same without explanations.
     """
     return (explained - unexplained) / (1 - unexplained) if unexplained < 1 else float("nan")
 
 
 def pearson(one: ArrayLike, other: ArrayLike) -> float:
-    """The correlation of two series; NaN where either is constant."""
-    a, b = (values - values.mean() for values in (np.asarray(one, np.float64), np.asarray(other, np.float64)))
+    """Return Pearson's correlation of two series; NaN if either is constant."""
+    a, b = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    a, b = a - a.mean(), b - b.mean()
     norm = float(np.sqrt((a**2).sum() * (b**2).sum()))
     return float((a * b).sum() / norm) if norm else float("nan")
 
@@ -54,12 +55,12 @@ def _agreement(one: NDArray[Any], other: NDArray[Any]) -> float:
     return float((one == other).mean())
 
 
-def _same_spans(one: NDArray[Any], other: NDArray[Any]) -> float:
+def _span_agreement(one: NDArray[Any], other: NDArray[Any]) -> float:
     return float((one == other).all(-1).mean())
 
 
 SCORES: dict[str, Callable[[NDArray[Any], NDArray[Any]], float]] = {
     "classification": _agreement,
     "regression": pearson,
-    "span": _same_spans,
+    "span": _span_agreement,
 }

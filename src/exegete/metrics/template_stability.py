@@ -1,4 +1,4 @@
-"""Whether sources keep their order when a prompt says the same in other words."""
+"""Template stability: do sources keep their order when the prompt is worded differently?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEMPLATES = (
     "{prompt}\nAnswer in a few words.",
     "Use only what is written here.\n\n{prompt}",
 )
-"""Ways to ask the same, around a prompt or the user's last message."""
+"""Wordings of the same question, around a prompt or the user's last message."""
 
 
 def template_stability(
@@ -34,52 +34,52 @@ def template_stability(
     unit: Granularity = "source",
     templates: Sequence[str] = TEMPLATES,
 ) -> NDArray[np.float64]:
-    """How alike the sources of a response are scored when other words stand around the prompt: one value an example.
+    """Return how similarly the sources of a response are scored under other wordings of the prompt: [E].
 
-    Kendall's τ of the scores of all units in sources, for the whole response, between the prompt as it is and each
-    template with the prompt in its place; mean over templates. The response stays the same, token by token: the one
-    that is given, or that the prompt as it is gets. NaN where there are fewer than two units, or all scores are equal.
+    The value is Kendall's τ between the scores of all units of sources, for the whole response, under the original
+    prompt and under each template, averaged over templates. The response stays the same, token by token: the given
+    one, or the one generated for the original prompt. NaN for fewer than two units, or if all scores are equal.
 
     Args:
-        model: a language model that explains what it says.
+        model: a language model.
         examples: prompts or chats with sources.
         method: a registry id or an explainer.
-        unit: what gets a score inside sources.
-        templates: texts with `{prompt}` in them.
+        unit: the unit that gets a score inside sources.
+        templates: texts that contain `{prompt}` once.
 
     Raises:
         ExegeteError: no templates, or one without a place for the prompt.
     """
-    wrong = next((each for each in templates if each.count(PROMPT) != 1), None)
-    if wrong is not None or not templates:
-        raise ExegeteError(f"expected templates with one {PROMPT} in each, got {wrong if templates else 'none'!r:.80}")
+    wrong = [template for template in templates if template.count(PROMPT) != 1]
+    if wrong or not templates:
+        raise ExegeteError(f"expected templates with one {PROMPT} in each, got {wrong[0] if wrong else 'none'!r:.80}")
     rows = [prompt_to_row(example) for example in examples]
-    plain = attribute(model, rows, method, unit=unit)
-    said = [model.tokenizer.convert_tokens_to_ids(list(item.exchange.tokens)) for item in plain]
-    asked = [
-        _apply_template(row, each) | {"response": ids}
-        for row, ids in zip(rows, said, strict=True)
-        for each in templates
-    ]
-    others = iter(attribute(model, asked, method, unit=unit))
-    return np.asarray([np.mean([_correlate_sources(item, next(others)) for _ in templates]) for item in plain])
+    originals = attribute(model, rows, method, unit=unit)
+    changed_rows = []
+    for row, item in zip(rows, originals, strict=True):
+        # Ids, not text: a text could be tokenized differently after another prompt.
+        response = model.tokenizer.convert_tokens_to_ids(list(item.exchange.tokens))
+        changed_rows += [_apply_template(row, template) | {"response": response} for template in templates]
+    changed = iter(attribute(model, changed_rows, method, unit=unit))
+    values = []
+    for item in originals:
+        scores = _source_scores(item)
+        values.append(np.mean([kendall_tau(scores, _source_scores(next(changed))) for _ in templates]))
+    return np.asarray(values)
 
 
 def _apply_template(row: Mapping[str, Any], template: str) -> dict[str, Any]:
-    """The row with a template around its prompt, or around what the user said last."""
+    """Return the row with the template around its prompt, or around the user's last message."""
     if row.get("messages") is None:
         return {**row, "prompt": template.replace(PROMPT, row["prompt"])}
-    last = max(number for number, each in enumerate(row["messages"]) if each["role"] == "user")
-    messages = [dict(each) for each in row["messages"]]
-    messages[last]["content"] = template.replace(PROMPT, messages[last]["content"])
+    messages = [dict(message) for message in row["messages"]]
+    last = [message for message in messages if message["role"] == "user"][-1]
+    last["content"] = template.replace(PROMPT, last["content"])
     return {**row, "messages": messages}
 
 
-def _correlate_sources(one: GeneratedAttribution, other: GeneratedAttribution) -> float:
-    return kendall_tau(*(_source_scores(item) for item in (one, other)))
-
-
 def _source_scores(item: GeneratedAttribution) -> NDArray[np.float32]:
+    """Return the scores of the units of sources, summed over the parts of the response: [U]."""
     inside = [item.exchange.is_source[text] for text, *_ in item.unit_spans]
     scores: NDArray[np.float32] = item.scores.sum(0)[inside]
     return scores
