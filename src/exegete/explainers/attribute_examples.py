@@ -1,11 +1,10 @@
-"""Explains texts and other examples in batches, and describes their attributions."""
+"""Explains texts and other examples in batches, and makes `Attribution`s of the results."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from math import prod
 from typing import Any, overload
 
@@ -32,19 +31,16 @@ from exegete.reports.progress import progress_bar
 
 logger = logging.getLogger(__name__)
 
-TOKENS_PER_BATCH = 4096
-TOKENS_PER_BATCH_ON_CPU = 1024
-"""Tokens a batch there: more are slower, and take memory in proportion."""
+TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU = 4096, 1024
+"""Token budget of a batch on a CPU: larger ones are slower, and take memory in proportion."""
 TOKENS_PER_EXPLAINED_BATCH_ON_CPU = 256
-"""Where a batch is explained by one method and done with: a quarter of the memory, for a tenth more time."""
+"""The budget if one method explains a batch: a quarter of the memory, for a tenth more time."""
 BATCHES_BETWEEN_TRIMS = 2
-"""Batches after which a CPU's freed memory is given back."""
+"""Batches after which a CPU's freed memory is given back to the system."""
 AVERAGE_LENGTH = 32
-"""Content positions of an example, where only the sizes of methods' work are compared."""
-TIMED_EXAMPLES = 16
-"""Examples that the time of a pass is measured on."""
-MEASURED_PASSES = 100
-"""Passes for which an estimate is worth one more."""
+"""Content positions of an example, for comparing the costs of methods."""
+TIMED_EXAMPLES, MEASURED_PASSES = 16, 100
+"""Examples on which the time of a pass is measured, if the work takes at least so many passes."""
 
 
 @overload
@@ -95,179 +91,195 @@ def attribute(
     attribute_target: bool = False,
     **params: Any,
 ) -> Attributions[Any] | dict[str, Attributions[Any]]:
-    """Explains examples, in their order.
+    """Explain examples and return one attribution per example, in their order.
 
     Args:
         model: what to explain, from `exegete.load`.
         examples: a text, a pair (text, text), an image, a row of canonical columns, several of those, or a dataset.
-        method: a registry id (`exegete.list_methods()` lists them) or an explainer; default: see `default_method`.
-            A list of them gives one result for each, by name.
-        target: "predicted", "label", a class index or name, or a list with one of those for each example; a tuple
-            (for, against) of two classes asks why the one rather than the other: for the difference of their outputs.
-            Generated text: the response as a whole, its "sentences", "words" or "tokens", or spans (start, end) of its
-            tokens.
-        unit: what gets a score, `token`, `word`, `sentence`, `paragraph` or `source`; methods that remove it remove
-            it as one. Generated text only, and methods with a granularity.
-        batch_size: examples a batch; default: as many as fit a token budget. Similar lengths go together either way.
-        show_progress: a progress bar on stderr; default: where a person waits longer than a second.
-        allow_nan: go on where scores are no finite numbers; a warning says for how many examples.
-        stride: texts longer than the model takes are read in windows that share so many tokens, see `WindowedModel`: a
-            token's score is the mean over the windows that hold it; default: texts are cut.
-        attribute_target: generated text: the response's own earlier tokens get scores, too (`prefix` of each result).
-            Methods that start from a baseline, or add noise, then do so there as well, which changes the prompt's.
+        method: a registry id (`exegete.list_methods()` lists them) or an explainer; default: see `default_method`. A
+            list of them gives a dict with one result per method.
+        target: "predicted", "label", a class index or name, or a list with one of those per example; a tuple
+            (for, against) of two classes explains the difference of their outputs. For generated text: the response as
+            a whole, its "sentences", "words" or "tokens", or spans (start, end) of its tokens.
+        unit: what gets a score, `token`, `word`, `sentence`, `paragraph` or `source`; methods that remove input remove
+            a whole unit. For generated text, and for methods with a granularity.
+        batch_size: examples per batch; default: as many as fit a token budget. Examples of similar length share a batch.
+        show_progress: show a progress bar on stderr; default: if the work takes longer than a second.
+        allow_nan: continue if scores are not finite; a warning tells for how many examples.
+        stride: read texts longer than the model's limit in windows that share `stride` tokens, see `WindowedModel`; a
+            token's score is the mean over the windows that contain it. Default: cut long texts.
+        attribute_target: for generated text, score the response's own earlier tokens too (`prefix` of each result).
+            Methods that start from a baseline or add noise then do so there as well, which changes the prompt's scores.
         params: the method's parameters, as `n_steps=50`.
 
     Raises:
-        ExegeteError: an unknown method or parameter, an empty text, a model that answers NaN, scores
-            that are not finite.
+        ExegeteError: an unknown method or parameter, an empty text, an answer of NaN, or scores that are not finite.
     """
     model = model if stride is None else WindowedModel(model, stride)
-    rows = model.expand_examples(as_sequence(examples))
-    if not len(rows):
+    examples = model.expand_examples(as_sequence(examples))
+    if not len(examples):
         raise ExegeteError("the model tags nothing in these texts: say what by rows with 'text' and 'span'")
-    given = method if isinstance(method, list) else [default_method(model) if method is None else method]
-    if not given:
+    methods = method if isinstance(method, list) else [default_method(model) if method is None else method]
+    if not methods:
         raise ExegeteError("there is nothing to explain by: no method was given")
-    chosen = [_chosen(model, each, unit, params) for each in given]
-    passes = [sum(explainer.passes(AVERAGE_LENGTH)) for explainer, _ in chosen]
-    with progress_bar(
-        "explaining", len(rows) * sum(each or 1.0 for each in passes), show_progress, _seconds(model, rows, passes)
-    ) as done:
-        found = [
-            _attributed(model, rows, *each, target, batch_size, allow_nan, partial(_tell, done, cost), attribute_target)
-            for each, cost in zip(chosen, passes, strict=True)
-        ]
+    explainers: list[tuple[Explainer, Granularity | None]] = []
+    for spec in methods:
+        if isinstance(model, GeneratingModel):
+            explainers.append(resolve_unit(spec, unit, dict(params)))
+        else:
+            single = explainer(spec, **params)
+            explainers.append((single if unit is None else set_unit(single, unit), None))
+    # Methods without passes count as one, so that the bar moves.
+    costs = [sum(single.passes(AVERAGE_LENGTH)) or 1.0 for single, _ in explainers]
+    total = sum(costs) * len(examples)
+    is_measured = total >= MEASURED_PASSES and not isinstance(model, GeneratingModel)
+    estimate = (lambda: total * measure_pass(model, examples)) if is_measured else None
+    results = []
+    with progress_bar("explaining", total, show_progress, estimate) as report:
+        for item, cost in zip(explainers, costs, strict=True):
+
+            def tell(count: int, cost: float = cost) -> None:
+                report(count * cost)
+
+            results.append(
+                _attribute_all(model, examples, *item, target, batch_size, allow_nan, attribute_target, tell)
+            )
     if not isinstance(method, list):
-        return found[0]
-    by_name = {each if isinstance(each, str) else each.name: one for each, one in zip(given, found, strict=True)}
-    if len(by_name) < len(given):
+        return results[0]
+    names = [spec if isinstance(spec, str) else spec.name for spec in methods]
+    if len(set(names)) < len(names):
         raise ExegeteError("two methods have one name: give them by id and parameters, as 'ID?NAME=VALUE'")
-    return by_name
-
-
-def _tell(done: Callable[[float], None], cost: float, count: int) -> None:
-    done(count * (cost or 1.0))
-
-
-def _chosen(
-    model: ExplainedModel, method: str | Explainer, unit: Granularity | None, params: Mapping[str, Any]
-) -> tuple[Explainer, Granularity | None]:
-    """The explainer, and the unit of its scores where that is no token."""
-    if isinstance(model, GeneratingModel):
-        return resolve_unit(method, unit, dict(params))
-    found = explainer(method, **params)
-    return (found if unit is None else set_unit(found, unit)), None
-
-
-def _seconds(model: ExplainedModel, rows: Sequence[Any], passes: Sequence[float]) -> Callable[[], float] | None:
-    """The time that explaining will take: passes of all methods at the time of one, measured on the first row.
-
-    None where that is little, or unknown.
-    """
-    total = sum(passes) * len(rows)
-    return (
-        None
-        if total < MEASURED_PASSES or isinstance(model, GeneratingModel)
-        else lambda: total * measure_pass(model, rows)
-    )
+    return dict(zip(names, results, strict=True))
 
 
 @torch.no_grad()
-def measure_pass(model: ExplainedModel, rows: Sequence[Any]) -> float:
-    """Seconds of a pass over an example, measured on the first few: the second of two forward passes."""
-    batch = model.encode([rows[index] for index in range(min(TIMED_EXAMPLES, len(rows)))])
+def measure_pass(model: ExplainedModel, examples: Sequence[Any]) -> float:
+    """Return the seconds per example of a forward pass, measured on the first few examples."""
+    batch = model.encode([examples[index] for index in range(min(TIMED_EXAMPLES, len(examples)))])
     with model.evaluation_mode():
+        # The first pass allocates memory and chooses kernels, so the second one is timed.
         model(batch)
         begun = time.perf_counter()
         model(batch)
     return (time.perf_counter() - begun) / len(batch)
 
 
-def _attributed(
+def _attribute_all(
     model: ExplainedModel,
-    rows: Sequence[Any],
-    chosen: Explainer,
+    examples: Sequence[Any],
+    method: Explainer,
     unit: Granularity | None,
     target: Any,
     batch_size: int | None,
     allow_nan: bool,
-    done: Callable[[int], None],
     attribute_target: bool,
+    report: Callable[[int], None],
 ) -> Attributions[Any]:
-    """The examples by one method; `done` is told how many more are."""
+    """Explain the examples by one method; `report` is called with the number of examples of each finished batch."""
+    config = {"model": model.config._name_or_path, "model_type": model.config.model_type}
+    config |= {"method": method.name, "params": method.params}
+    if isinstance(model, WindowedModel):
+        config["stride"] = model.stride
     if isinstance(model, GeneratingModel) and unit is not None:
         items = attribute_generated(
-            model, rows, chosen, target, unit, done=done, allow_nan=allow_nan, attribute_target=attribute_target
-        )
-        return Attributions(items, _config(model, chosen))
+            model, examples, method, target, unit,
+            report=report, allow_nan=allow_nan, attribute_target=attribute_target,
+        )  # fmt: skip
+        return Attributions(items, config)
     if attribute_target:
         raise ExegeteError("attribute_target is about generated text: load the model with task='generation'")
-    found: dict[int, Attribution] = {}
-    broken = 0
-    for number, indices in enumerate(make_batches(model, rows, batch_size, TOKENS_PER_EXPLAINED_BATCH_ON_CPU), 1):
-        batch = model.encode([rows[index] for index in indices])
-        wanted = select_targets(target, indices, len(rows))
-        explained, logits, explanation = _explain(model, chosen, batch, wanted)
-        broken += len(find_nonfinite(explanation.scores))
+    attributions: dict[int, Attribution] = {}
+    nonfinite = 0
+    for number, indices in enumerate(make_batches(model, examples, batch_size, TOKENS_PER_EXPLAINED_BATCH_ON_CPU), 1):
+        batch = model.encode([examples[index] for index in indices])
+        chosen = select_targets(target, indices, len(examples))
+        targets, logits, explanation = _explain(model, method, batch, chosen)
+        nonfinite += len(find_nonfinite(explanation.scores))
         if not allow_nan:
-            require_finite(chosen, model, explanation.scores, indices)
-        described = make_attributions(model, chosen, batch, explained, logits, explanation, indices)
-        found |= {item.index: item for item in described}
+            require_finite(method, model, explanation.scores, indices)
+        for item in make_attributions(model, method, batch, targets, logits, explanation, indices):
+            attributions[item.index] = item
+        # Tensors of many sizes fragment the heap of a CPU, which then grows from batch to batch.
         if number % BATCHES_BETWEEN_TRIMS == 0 and model.device.type == "cpu":
             give_back()
-        done(len(indices))
-    if broken:
-        logger.warning("%s: %d of %d examples have scores that are no finite numbers", chosen.name, broken, len(rows))
-    return Attributions([found[index] for index in range(len(rows))], _config(model, chosen))
-
-
-def _config(model: ExplainedModel, method: Explainer) -> dict[str, Any]:
-    names = {"model": model.config._name_or_path, "model_type": model.config.model_type}
-    read = {"stride": model.stride} if isinstance(model, WindowedModel) else {}
-    return names | {"method": method.name, "params": method.params} | read
+        report(len(indices))
+    if nonfinite:
+        logger.warning(
+            "%s: %d of %d examples have scores that are no finite numbers", method.name, nonfinite, len(examples)
+        )
+    return Attributions([attributions[index] for index in range(len(examples))], config)
 
 
 def as_sequence(examples: Any) -> Sequence[Any]:
-    """A single example as a list of one; a dataset or a sequence as it is."""
-    picture = hasattr(examples, "convert") or (isinstance(examples, np.ndarray) and examples.ndim in (2, 3))
-    if isinstance(examples, str | Mapping | tuple) or picture:
+    """Return a single example as a list of one, and a dataset or a sequence unchanged."""
+    is_image = hasattr(examples, "convert") or (isinstance(examples, np.ndarray) and examples.ndim in (2, 3))
+    if isinstance(examples, str | Mapping | tuple) or is_image:
         return [examples]
     if not isinstance(examples, Iterable):
         raise ExegeteError(f"expected an example or several, got {examples!r:.80}")
-    ready: Any = examples
-    rows: Sequence[Any] = ready if isinstance(ready, Sequence) or hasattr(ready, "features") else list(ready)
-    if not len(rows):
+    sequence: Any = examples
+    if not isinstance(examples, Sequence) and not hasattr(examples, "features"):
+        sequence = list(examples)
+    if not len(sequence):
         raise ExegeteError("there is nothing to explain: no example was given")
-    return rows
+    return sequence  # type: ignore[no-any-return]
 
 
 def make_batches(
-    model: ExplainedModel, rows: Sequence[Any], batch_size: int | None = None, on_a_cpu: int = TOKENS_PER_BATCH_ON_CPU
-) -> Iterator[list[int]]:
-    """Indices of rows in batches of similar length, short rows first: by count, or by a budget of padded tokens."""
+    model: ExplainedModel, examples: Sequence[Any], batch_size: int | None = None,
+    cpu_budget: int = TOKENS_PER_BATCH_ON_CPU,
+) -> Iterator[list[int]]:  # fmt: skip
+    """Yield the indices of the examples of each batch: similar lengths together, short examples first.
+
+    A batch has `batch_size` examples, or as many as fit a budget of padded tokens.
+    """
     if batch_size is not None and batch_size < 1:
         raise ExegeteError(f"batch_size is at least 1, got {batch_size}")
-    sizes = np.array([_size(example_to_row(row)) for row in rows])
+    sizes = np.array([_count_characters(example_to_row(example)) for example in examples])
     order = np.argsort(sizes, kind="stable")
+    # About four characters per token, and two special tokens: tokenizing twice would cost more than it saves.
     estimate = np.minimum(sizes[order] // 4 + 2, model.max_length)
-    budget = on_a_cpu if model.device.type == "cpu" else TOKENS_PER_BATCH
+    budget = cpu_budget if model.device.type == "cpu" else TOKENS_PER_BATCH
     start = 0
-    while start < len(rows):
-        fits = 1 + np.searchsorted(estimate[start + 1 :] * np.arange(2, len(rows) - start + 1), budget, "right")
-        stop = min(start + (batch_size or int(fits)), len(rows))
+    while start < len(examples):
+        # A batch of n examples has n times the tokens of its longest, which comes last.
+        padded = estimate[start + 1 :] * np.arange(2, len(examples) - start + 1)
+        fits = 1 + int(np.searchsorted(padded, budget, "right"))
+        stop = min(start + (batch_size or fits), len(examples))
         yield order[start:stop].tolist()
         start = stop
 
 
+def _count_characters(row: Mapping[str, Any]) -> int:
+    """Return a row's length in characters, which is exact enough to sort by; images are all the same length."""
+    if "image" in row:
+        return 4 * 256
+    columns = ("text", "text_pair", "prompt", "messages", "sources", "response")
+    return sum(len(str(row.get(column) or "")) for column in columns)
+
+
 def select_targets(target: Any, indices: Sequence[int], count: int) -> Any:
-    """The targets of the examples at `indices` out of `count`: one for each, or one word for all."""
+    """Return the targets of the examples at `indices`, given one target per example or one for all `count`."""
     if target is None or (isinstance(target, str) and target in ("predicted", "label")):
         return target
-    each = target.tolist() if isinstance(target, Tensor) else target
-    each = list(each) if isinstance(each, list) else [each] * count
-    if len(each) != count:
-        raise ExegeteError(f"expected one target or {count} (one an example), got {len(each)}")
-    return [each[index] for index in indices]
+    targets = target.tolist() if isinstance(target, Tensor) else target
+    targets = list(targets) if isinstance(targets, list) else [targets] * count
+    if len(targets) != count:
+        raise ExegeteError(f"expected one target or {count} (one an example), got {len(targets)}")
+    return [targets[index] for index in indices]
+
+
+@torch.no_grad()
+def _explain(model: ExplainedModel, method: Explainer, batch: Batch, target: Any) -> tuple[Tensor, Tensor, Explanation]:
+    """Return the resolved target, the model's logits and the explanation."""
+    if method.returns_logits:
+        explanation = method.explain(model, batch, target)
+        assert explanation.logits is not None
+        return model.resolve_target(batch, target, explanation.logits), explanation.logits, explanation
+    with model.evaluation_mode(), skip_unread_positions(model):
+        logits = require_finite_logits(model(batch).logits)
+    explained = model.resolve_target(batch, target, logits)
+    return explained, logits, method.explain(model, batch, explained)
 
 
 def make_attributions(
@@ -279,54 +291,46 @@ def make_attributions(
     explanation: Explanation,
     indices: Sequence[int],
 ) -> list[Attribution]:
-    """A batch's explanation as plain values, one `Attribution` an example, without padding."""
+    """Return a batch's explanation as plain values, one `Attribution` per example, without padding."""
     prediction = model.task.predict(logits, batch)
-    contrast = model.task.is_contrast(target)
-    chance = model.task.probability(model.task.probabilities(logits), target[:, 0] if contrast else target)
+    is_contrast = model.task.is_contrast(target)
+    # The probability of a contrast is that of the class it argues for.
+    chance = model.task.probability(model.task.probabilities(logits), target[:, 0] if is_contrast else target)
+    # Spans count from the example's first token, without padding on the left; those of responses already do.
     start = torch.zeros_like(target[..., 0]) if batch.exchanges is not None else batch.attended.long().argmax(1)
-    return [
-        Attribution(
-            **_positions(batch, row, explanation),
-            target=_output(target[row], start[row] * (not contrast)),
-            target_label=_label(model, batch, row, target[row]),
-            prediction=float(chance[row]) if model.task.name == "regression" else _output(prediction[row], start[row]),
-            prediction_label=_label(model, batch, row, prediction[row]),
-            probability=float(chance[row]),
-            method=method.name,
-            params=method.params,
-            delta=None if explanation.delta is None else float(explanation.delta[row]),
-            index=index,
-            signed=method.signed,
-            about=_about(batch, row),
+    attributions = []
+    for row, index in enumerate(indices):
+        probability = float(chance[row])
+        predicted = _convert_output(prediction[row], start[row])
+        attributions.append(
+            Attribution(
+                **_describe_positions(batch, row, explanation),
+                target=_convert_output(target[row], start[row] * (not is_contrast)),
+                target_label=_label_output(model, batch, row, target[row]),
+                prediction=probability if model.task.name == "regression" else predicted,
+                prediction_label=_label_output(model, batch, row, prediction[row]),
+                probability=probability,
+                method=method.name,
+                params=method.params,
+                delta=None if explanation.delta is None else float(explanation.delta[row]),
+                index=index,
+                signed=method.signed,
+                about=_locate_readout(batch, row),
+            )
         )
-        for row, index in enumerate(indices)
-    ]
+    return attributions
 
 
-@torch.no_grad()
-def _explain(model: ExplainedModel, method: Explainer, batch: Batch, target: Any) -> tuple[Tensor, Tensor, Explanation]:
-    """The target, the model's logits, and the explanation; where the method's own pass answers there is no other."""
-    if method.returns_logits:
-        explanation = method.explain(model, batch, target)
-        assert explanation.logits is not None
-        return model.resolve_target(batch, target, explanation.logits), explanation.logits, explanation
-    with model.evaluation_mode(), skip_unread_positions(model):
-        logits = require_finite_logits(model(batch).logits)
-    explained = model.resolve_target(batch, target, logits)
-    return explained, logits, method.explain(model, batch, explained)
-
-
-def _positions(batch: Batch, row: int, explanation: Explanation) -> dict[str, Any]:
-    """Tokens, words and their scores, padding left out."""
+def _describe_positions(batch: Batch, row: int, explanation: Explanation) -> dict[str, Any]:
+    """Return the tokens and words of an example with their scores, without padding, as fields of `Attribution`."""
     real = batch.attended[row].cpu()
-    content = batch.content[row].cpu()[real]
     scores = explanation.scores[row].float().cpu()[real].numpy()
     layers = None if explanation.layers is None else explanation.layers[row].float().cpu()[:, real].numpy()
     pairs = None if explanation.pairs is None else explanation.pairs[row].double().cpu()[real][:, real].numpy()
-    shared = {"scores": scores, "special": (~content).tolist(), "layers": layers}
+    shared = {"scores": scores, "special": (~batch.content[row].cpu()[real]).tolist(), "layers": layers}
     if batch.alignments is None:
         return shared | {
-            "tokens": _unnamed(batch, row, real),
+            "tokens": _name_positions(batch, row, real),
             "words": (),
             "word_scores": (),
             "word_spans": (),
@@ -348,24 +352,25 @@ def _positions(batch: Batch, row: int, explanation: Explanation) -> dict[str, An
 
 
 def find_strongest_pairs(pairs: NDArray[np.float64], most: int = 10) -> tuple[tuple[int, int, float], ...]:
-    """The pairs i < j of a symmetric table that are farthest from 0, strongest first; none that is 0."""
+    """Return the `most` pairs (i, j, value), i < j, of largest magnitude in a symmetric matrix, without zeros."""
     first, second = np.triu_indices(len(pairs), 1)
     values = pairs[first, second]
     order = np.argsort(-np.abs(values), kind="stable")[:most]
     return tuple((int(first[at]), int(second[at]), float(values[at])) for at in order if values[at])
 
 
-def _unnamed(batch: Batch, row: int, real: Tensor) -> list[str]:
-    """Names for positions that have no text: patches of an image, or token ids made elsewhere."""
+def _name_positions(batch: Batch, row: int, real: Tensor) -> list[str]:
+    """Return names for positions without text: patches of an image, or token ids."""
     if batch.image_shape is None:
         return [str(token) for token in batch.inputs["input_ids"][row].cpu()[real].tolist()]
     patches = prod(batch.image_shape)
+    # Some vision models put register or distillation tokens between the class token and the patches.
     others = [f"token {number}" for number in range(1, int(real.sum()) - patches)]
     return ["class", *others, *(f"patch {number}" for number in range(patches))]
 
 
-def _label(model: ExplainedModel, batch: Batch, row: int, target: Tensor) -> str:
-    """The target's name: a label, or for a span the text it covers."""
+def _label_output(model: ExplainedModel, batch: Batch, row: int, target: Tensor) -> str:
+    """Return the name of a target or prediction: a label, or the text that a span covers."""
     if batch.exchanges is not None:
         exchange = batch.exchanges[row]
         return exchange.response[slice(*exchange.extent((int(target[0]), int(target[1]))))]
@@ -377,25 +382,20 @@ def _label(model: ExplainedModel, batch: Batch, row: int, target: Tensor) -> str
     offset = int(batch.attended[row].long().argmax())
     alignment = batch.alignments[row]
     first, last = alignment.spans[start - offset], alignment.spans[end - offset]
+    # A span at a special token means that the text has no answer.
     return "no answer" if first is None or last is None else alignment.texts[first[0]][first[1] : last[2]]
 
 
-def _about(batch: Batch, row: int) -> tuple[int, int, int] | None:
-    """The stretch of text at which a head over tokens is read: side, first character, the one behind the last."""
-    if batch.readout_mask is None or batch.alignments is None:
-        return None
-    alignment = batch.alignments[row]
-    places = batch.readout_mask[row][batch.attended[row]].nonzero().flatten().tolist()
-    words = [alignment.words[alignment.word_of[place]] for place in places if alignment.word_of[place] >= 0]
-    return (words[0].side, words[0].bare[0], words[-1].bare[1]) if words else None
-
-
-def _output(target: Tensor, start: Tensor) -> int | tuple[int, int]:
-    """A class, or a span counted from where its example starts."""
+def _convert_output(target: Tensor, start: Tensor) -> int | tuple[int, int]:
+    """Return a class as a number, or a span counted from position `start`."""
     return int(target) if target.ndim == 0 else (int(target[0] - start), int(target[1] - start))
 
 
-def _size(row: Mapping[str, Any]) -> int:
-    """Characters, which tell lengths apart well enough to sort by; images are all alike."""
-    columns = ("text", "text_pair", "prompt", "messages", "sources", "response")
-    return 4 * 256 if "image" in row else sum(len(str(row.get(column) or "")) for column in columns)
+def _locate_readout(batch: Batch, row: int) -> tuple[int, int, int] | None:
+    """Return the text span that a token-level head reads: side, first character, end."""
+    if batch.readout_mask is None or batch.alignments is None:
+        return None
+    alignment = batch.alignments[row]
+    numbers = np.asarray(alignment.word_of)[batch.readout_mask[row][batch.attended[row]].cpu().numpy()]
+    words = [alignment.words[number] for number in numbers if number >= 0]
+    return (words[0].side, words[0].bare[0], words[-1].bare[1]) if words else None

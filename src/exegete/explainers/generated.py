@@ -45,7 +45,7 @@ def attribute_generated(
     target: Any,
     unit: Granularity,
     *,
-    done: Callable[[int], None] = lambda count: None,
+    report: Callable[[int], None] = lambda count: None,
     allow_nan: bool = False,
     attribute_target: bool = False,
 ) -> list[GeneratedAttribution]:
@@ -53,7 +53,7 @@ def attribute_generated(
 
     `target`: "response" (or "predicted"), "sentences", "words", "tokens", or spans (start, end) of response tokens.
     An example with a `foil`, another response, has one row: the whole response's scores minus those of the foil.
-    `attribute_target`: the response's own tokens get scores, too, in `prefix`. `done` is told of each.
+    `attribute_target`: the response's own tokens get scores, too, in `prefix`. `report` is called after each.
 
     Raises:
         ExegeteError: `attribute_target` of a method that gives scores to units of a prompt alone, or with a foil.
@@ -74,7 +74,7 @@ def attribute_generated(
             found.append(_attribute_contrast(model, example, foil, method, unit, index))
         if not allow_nan:
             require_finite(method, model, torch.tensor(found[-1].scores), [index] * len(found[-1].scores))
-        done(1)
+        report(1)
     return found
 
 

@@ -67,9 +67,10 @@ EXPLAINERS: Registry[type[Explainer]] = Registry(
 
 
 def explainer(spec: str | Explainer, **params: Any) -> Explainer:
-    """An explainer by id, as `integrated_gradients`, `integrated_gradients?n_steps=20`, or `ID:PATH` for a learned one.
+    """Return the explainer of a spec: an id, `integrated_gradients?n_steps=20`, or `ID:PATH` for a learned one.
 
-    `parameterised_attention?untrained` and `interpretable_attention?untrained&normaliser=softmax` learned nothing yet.
+    `ID?untrained` is a learned explainer before training, with all coefficients equal. Explainers are returned as they
+    are.
 
     Raises:
         ExegeteError: an unknown id or parameter; the message names the valid ones.
@@ -83,57 +84,60 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
         if params:
             raise ExegeteError(f"{spec.name} is made already: parameters ({', '.join(params)}) go with an id only")
         return spec
-    address, asked = split(spec)
-    given: dict[str, Any] = asked | params
+    address, options = split(spec)
+    options = options | params
     name, _, path = address.partition(":")
-    kind = EXPLAINERS[name]
+    explainer_class = EXPLAINERS[name]
     if path:
-        return kind.from_pretrained(path).with_params(**given)
-    if kind.card.learned and BOOLEANS.get(given.pop("untrained", "false")):
-        from exegete.explainers.learned.untrained import UntrainedExplainer  # imported when used
-
-        return UntrainedExplainer.from_options(EXPLAINERS[name], given)
-    if kind.card.learned:
+        return explainer_class.from_pretrained(path).with_params(**options)
+    if not explainer_class.card.learned:
+        return explainer_class(**parameters(name, explainer_class, options))
+    if not BOOLEANS.get(options.pop("untrained", "false")):
         raise ExegeteError(f"{name} is learned: give the folder it was saved in, as {name}:PATH")
-    return kind(**parameters(name, kind, given))
+    # Learned explainers import the registry themselves.
+    from exegete.explainers.learned.untrained import UntrainedExplainer
+
+    return UntrainedExplainer.from_options(explainer_class, options)
 
 
 def make_seeded(method: str | Explainer, seed: int) -> Explainer:
-    """The explainer with this seed, if it has one and the spec does not name its own."""
+    """Return the explainer with this seed, if it has one and the spec does not set it."""
     return explainer(method, **seed_params(method, seed))
 
 
 def seed_params(method: str | Explainer, seed: int) -> dict[str, Any]:
-    """The seed as a parameter of a method that has one and whose spec does not name its own."""
-    takes = isinstance(method, str) and "seed" in explainer(method).params and "seed=" not in method
-    return {"seed": seed} if takes else {}
+    """Return `{"seed": seed}` for a method that has a seed which the spec does not set, else an empty dict."""
+    takes_seed = isinstance(method, str) and "seed" in explainer(method).params and "seed=" not in method
+    return {"seed": seed} if takes_seed else {}
 
 
 def add_seed(spec: str, seed: int) -> str:
-    """The spec with this seed, where the method has one and the spec does not name its own."""
-    named = "".join(f"{name}={value}" for name, value in seed_params(spec, seed).items())
-    return f"{spec}{'&' if '?' in spec else '?'}{named}" if named else spec
+    """Return the spec with this seed, if the method has one and the spec does not set it."""
+    if not seed_params(spec, seed):
+        return spec
+    return f"{spec}{'&' if '?' in spec else '?'}seed={seed}"
 
 
 def make_titles(specs: Iterable[str]) -> dict[str, str]:
-    """By spec, the method in people's words, its folder and parameters in brackets; where two were alike, the spec."""
-    found = {spec: _title(spec) for spec in specs}
-    count = Counter(found.values())
-    return {spec: title if count[title] == 1 else spec for spec, title in found.items()}
+    """Return the title of each spec, with folder and parameters in brackets; the spec itself if two titles are equal."""
+    titles = {spec: _make_title(spec) for spec in specs}
+    count = Counter(titles.values())
+    return {spec: title if count[title] == 1 else spec for spec, title in titles.items()}
 
 
-def _title(spec: str) -> str:
-    address, _, given = spec.partition("?")
+def _make_title(spec: str) -> str:
+    address, _, params = spec.partition("?")
     name, _, path = address.partition(":")
     if name not in EXPLAINERS:
         return spec
-    more = [path.rstrip("/").rpartition("/")[2], *given.split("&")]
-    said = ", ".join(each for each in more if each)
-    return f"{EXPLAINERS.card(name, MethodCard).title}{f' ({said})' if said else ''}"
+    folder = path.rstrip("/").rpartition("/")[2]
+    details = ", ".join(text for text in (folder, *params.split("&")) if text)
+    title = EXPLAINERS.card(name, MethodCard).title
+    return f"{title} ({details})" if details else title
 
 
 def describe_score(item: Attribution | GeneratedAttribution, task: str) -> str:
-    """What a score of the attribution is, in a task (its name); empty where its method does not say."""
+    """Return what a score of the attribution means in a task (its name), empty if the method's card does not say."""
     name = item.params.get("of", item.method)
     if name not in EXPLAINERS:
         return ""
@@ -141,9 +145,9 @@ def describe_score(item: Attribution | GeneratedAttribution, task: str) -> str:
 
 
 def default_method(model: ExplainedModel) -> str:
-    """The method that explains a model unless another is asked for: the best that its family allows.
+    """Return the id of the method for a model if the user names none: the best that its family allows.
 
-    `decompx_linear` where the family has a record, else `integrated_gradients`; what a model says, by `occlusion`.
+    `occlusion` for generated text; else `decompx_linear` for families with a record, `integrated_gradients` for others.
     """
     from exegete.models.families import FAMILIES
 
@@ -153,7 +157,10 @@ def default_method(model: ExplainedModel) -> str:
 
 
 def list_methods() -> pd.DataFrame:
-    """Every method: id, title, family, signed, differentiable, learned, cost (F forward, B backward passes), paper."""
+    """Return a table of all methods: id, title, family, signed, differentiable, learned, cost, paper.
+
+    Costs are in forward (F) and backward (B) passes per example.
+    """
     import pandas as pd
 
     columns = ("name", "title", "family", "signed", "differentiable", "learned", "cost", "paper")
