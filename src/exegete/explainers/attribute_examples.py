@@ -35,10 +35,8 @@ TOKENS_PER_BATCH, TOKENS_PER_BATCH_ON_CPU = 4096, 1024
 """Token budget of a batch on a CPU: larger ones are slower, and take memory in proportion."""
 TOKENS_PER_EXPLAINED_BATCH_ON_CPU = 256
 """The budget if one method explains a batch: a quarter of the memory, for a tenth more time."""
-BATCHES_BETWEEN_TRIMS = 2
-"""Batches after which a CPU's freed memory is given back to the system."""
-AVERAGE_LENGTH = 32
-"""Content positions of an example, for comparing the costs of methods."""
+BATCHES_BETWEEN_TRIMS, AVERAGE_LENGTH = 2, 32
+"""Batches after which a CPU returns freed memory; content positions of an example, to compare the costs of methods."""
 TIMED_EXAMPLES, MEASURED_PASSES = 16, 100
 """Examples on which the time of a pass is measured, if the work takes at least so many passes."""
 
@@ -103,7 +101,7 @@ def attribute(
             a whole, its "sentences", "words" or "tokens", or spans (start, end) of its tokens.
         unit: what gets a score, `token`, `word`, `sentence`, `paragraph` or `source`; methods that remove input remove
             a whole unit. For generated text, and for methods with a granularity.
-        batch_size: examples per batch; default: as many as fit a token budget. Examples of similar length share a batch.
+        batch_size: examples per batch; default: as many as fit a token budget. Similar lengths share a batch.
         show_progress: show a progress bar on stderr; default: if the work takes longer than a second.
         allow_nan: continue if scores are not finite; a warning tells for how many examples.
         stride: read texts longer than the model's limit in windows that share `stride` tokens, see `WindowedModel`; a
@@ -220,7 +218,7 @@ def as_sequence(examples: Any) -> Sequence[Any]:
     sequence: Any = examples
     if not isinstance(examples, Sequence) and not hasattr(examples, "features"):
         sequence = list(examples)
-    if not len(sequence):
+    if not sequence:
         raise ExegeteError("there is nothing to explain: no example was given")
     return sequence  # type: ignore[no-any-return]
 

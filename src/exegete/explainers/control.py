@@ -1,4 +1,4 @@
-"""Controls: what a method has to beat."""
+"""Controls: scores without information, which a method has to beat."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from exegete.models import Batch, ExplainedModel
 
 @dataclass(frozen=True)
 class Random(Explainer):
-    """Independent N(0, 1) scores: the control that knows nothing about the model.
+    """Independent N(0, 1) scores, a control without any information about the model.
 
-    `seed`: with the example's own content it decides the scores; batching and order change nothing.
+    `seed`: random seed; it determines the scores together with the example's content, whatever the batch and order.
     """
 
     seed: int = 0
@@ -37,11 +37,12 @@ class Random(Explainer):
             raise ExegeteError(f"expected a seed from 0 to 2⁶⁴ − 1, got {self.seed}")
 
     def passes(self, length: int) -> tuple[float, float]:
-        """None: the model is not asked."""
+        """Return no passes: the model is not run."""
         return 0.0, 0.0
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Content positions are drawn in their order, wherever padding stands."""
+        """Draw a score [B, L] for each content position."""
+        # Drawn in the order of content positions, so that padding changes nothing.
         scores = np.zeros(tuple(batch.content.shape), np.float32)
         for row, content, random in zip(
             scores, batch.content.cpu().numpy(), example_generators(batch, self.seed), strict=True

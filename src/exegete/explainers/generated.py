@@ -1,4 +1,4 @@
-"""Explains what a model says: for parts of a response the words, sentences or sources of its prompt they come from."""
+"""Explains generated text: scores units of the prompt (words, sentences, sources) for spans of the response."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from exegete.models.outputs import require_finite_logits
 from exegete.reports.generated import GeneratedAttribution
 
 TOKEN_FAMILIES = ("attention", "gradients", "decomposition")
-"""Families of methods that give every token a score, those of a response, too."""
+"""Families of methods that score every token, those of a response too."""
 
 
 class Units(NamedTuple):
-    """The U units of one example: their `names`, `spans` (text, start, end), and the number of each position's [L]."""
+    """The U units of an example: `names`, `spans` (text, start, end), and the `number` [L] of each position's unit."""
 
     names: tuple[str, ...]
     spans: tuple[tuple[int, int, int], ...]
@@ -40,7 +40,7 @@ class Units(NamedTuple):
 
 def attribute_generated(
     model: GeneratingModel,
-    rows: Sequence[Any],
+    examples: Sequence[Any],
     method: Explainer,
     target: Any,
     unit: Granularity,
@@ -49,59 +49,66 @@ def attribute_generated(
     allow_nan: bool = False,
     attribute_target: bool = False,
 ) -> list[GeneratedAttribution]:
-    """An attribution for each example; what has no response is answered first.
+    """Return an attribution per example; responses that are not given are generated first.
 
-    `target`: "response" (or "predicted"), "sentences", "words", "tokens", or spans (start, end) of response tokens.
-    An example with a `foil`, another response, has one row: the whole response's scores minus those of the foil.
-    `attribute_target`: the response's own tokens get scores, too, in `prefix`. `report` is called after each.
+    Args:
+        model: the language model.
+        examples: prompts with or without a `response`. An example with a `foil`, another response, gets one row: the
+            scores of the whole response minus those of the foil.
+        method: the explainer.
+        target: "response" (or "predicted"), "sentences", "words", "tokens", or spans (start, end) of response tokens.
+        unit: what gets a score.
+        report: called with 1 after each example.
+        allow_nan: see `attribute`.
+        attribute_target: also score the response's own tokens, in `prefix`.
 
     Raises:
-        ExegeteError: `attribute_target` of a method that gives scores to units of a prompt alone, or with a foil.
+        ExegeteError: `attribute_target` with a foil, or of a method that scores only units of the prompt.
     """
     if attribute_target:
         require_token_scores(method)
-    found = list[GeneratedAttribution]()
-    for index, row in enumerate(rows):
-        example = prompt_to_row(row)
+    results = list[GeneratedAttribution]()
+    for index, raw_example in enumerate(examples):
+        example = prompt_to_row(raw_example)
         foil = example.pop("foil", None)
         if foil is None:
-            found.append(
-                _attribute_response(model, model.encode([example]), method, target, unit, index, attribute_target)
-            )
+            batch = model.encode([example])
+            result = _attribute_response(model, batch, method, target, unit, index, attribute_target)
         elif attribute_target:
             raise ExegeteError("a foil begins otherwise than the response: leave it or attribute_target out")
         else:
-            found.append(_attribute_contrast(model, example, foil, method, unit, index))
+            result = _attribute_contrast(model, example, foil, method, unit, index)
         if not allow_nan:
-            require_finite(method, model, torch.tensor(found[-1].scores), [index] * len(found[-1].scores))
+            require_finite(method, model, torch.tensor(result.scores), [index] * len(result.scores))
+        results.append(result)
         report(1)
-    return found
+    return results
 
 
 def resolve_unit(
     method: str | Explainer, unit: Granularity | None, params: dict[str, Any]
 ) -> tuple[Explainer, Granularity]:
-    """The method and the units it gives scores to: by removing them, or by adding up the scores of their tokens.
+    """Return the explainer and the unit of its scores; default: the method's own unit, or words.
 
-    Without a unit, it is the method's own, or words. Units are removed from the text unless the method says what takes
-    their place.
+    Methods that remove input remove units of this size; the scores of others are summed over each unit's tokens.
     """
     if isinstance(method, str):
-        name, given = split(method)
-        if is_removal_method(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in given:
+        name, options = split(method)
+        # A mask token means nothing to most language models, so units are deleted unless the user chooses otherwise.
+        if is_removal_method(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in options:
             params = {"perturbation": "remove"} | params
-    chosen = explainer(method, **params)
-    if "granularity" not in chosen.params:
-        return chosen, unit or chosen.params.get("unit", "word")
-    chosen = chosen if unit is None else set_unit(chosen, unit)
-    return chosen, chosen.params["granularity"]
+    resolved = explainer(method, **params)
+    if "granularity" not in resolved.params:
+        return resolved, unit or resolved.params.get("unit", "word")
+    resolved = resolved if unit is None else set_unit(resolved, unit)
+    return resolved, resolved.params["granularity"]
 
 
 def set_unit(method: Explainer, unit: Granularity) -> Explainer:
-    """The method with units of this size.
+    """Return the method with units of this size.
 
     Raises:
-        ExegeteError: a method that has none.
+        ExegeteError: the method removes no units.
     """
     if "granularity" not in method.params:
         raise ExegeteError(f"{method.name} removes no units: leave unit= out")
@@ -109,19 +116,21 @@ def set_unit(method: Explainer, unit: Granularity) -> Explainer:
 
 
 def list_units(batch: Batch, unit: Granularity) -> Units:
-    """The units of a batch of one example with alignment."""
-    number, (alignment,), (exchange,) = (
-        number_units(batch, unit)[0].cpu(),
-        batch.alignments or (),
-        batch.exchanges or (),
-    )
+    """Return the units of a batch of one example with an alignment."""
+    (alignment,), (exchange,) = batch.alignments or (), batch.exchanges or ()
+    number = number_units(batch, unit)[0].cpu()
+    positions: list[list[int]] = [[] for _ in range(int(number.max()) + 1)]
+    for position, own in enumerate(number.tolist()):
+        if own >= 0:
+            positions[own].append(position)
     names, spans = [], []
-    for wanted in range(int(number.max()) + 1):
-        inside = [place for place, own in enumerate(number.tolist()) if own == wanted]
-        extents = [span for place in inside if (span := alignment.spans[place]) is not None]
-        text, start, end = extents[0][0], min(one[1] for one in extents), max(one[2] for one in extents)
-        shown = exchange.names[text] if unit == "source" else alignment.texts[text][start:end]
-        names.append(shown or alignment.tokens[inside[0]])
+    for inside in positions:
+        extents = [span for span in (alignment.spans[position] for position in inside) if span is not None]
+        text = extents[0][0]
+        start, end = min(span[1] for span in extents), max(span[2] for span in extents)
+        name = exchange.names[text] if unit == "source" else alignment.texts[text][start:end]
+        # A token may cover no characters, as a piece of a byte sequence.
+        names.append(name or alignment.tokens[inside[0]])
         spans.append((text, start, end))
     return Units(tuple(names), tuple(spans), number)
 
@@ -129,23 +138,24 @@ def list_units(batch: Batch, unit: Granularity) -> Units:
 def _attribute_contrast(
     model: GeneratingModel, example: dict[str, Any], foil: Any, method: Explainer, unit: Granularity, index: int
 ) -> GeneratedAttribution:
-    """Why this response and not the foil: each read after the prompt and its own beginning.
+    """Explain the response rather than the foil, each read after the prompt and its own beginning.
 
     Raises:
-        ExegeteError: a method whose scores of a difference are no differences.
+        ExegeteError: a method whose scores of a difference are not differences of scores.
     """
     if not (method.signed and method.supports_contrasts):
         raise ExegeteError(f"{method.name} explains no difference of two responses: its scores have no sign")
-    pair = [example, example | {"response": foil}]
-    one, other = (_attribute_response(model, model.encode([each]), method, "response", unit, index) for each in pair)
-    if one.units != other.units:
+    foil_example = example | {"response": foil}
+    response = _attribute_response(model, model.encode([example]), method, "response", unit, index)
+    other = _attribute_response(model, model.encode([foil_example]), method, "response", unit, index)
+    if response.units != other.units:
         raise ExegeteError(f"the prompt of example {index} is cut differently before response and foil: shorten it")
     return replace(
-        one,
-        scores=one.scores - other.scores,
+        response,
+        scores=response.scores - other.scores,
         bounds=None,
-        log_probs=one.log_probs - other.log_probs,
-        params=one.params | {"foil": other.response},
+        log_probs=response.log_probs - other.log_probs,
+        params=response.params | {"foil": other.response},
     )
 
 
@@ -153,23 +163,24 @@ def _attribute_response(
     model: GeneratingModel, batch: Batch, method: Explainer, target: Any, unit: Granularity, index: int,
     attribute_target: bool = False,
 ) -> GeneratedAttribution:  # fmt: skip
+    """Explain spans of the response of a batch of one example."""
     (exchange,), (alignment,) = batch.exchanges or (), batch.alignments or ()
     spans = find_target_spans(exchange, target)
     targets = torch.tensor(spans, device=batch.device)[:, None]
     with torch.no_grad(), model.evaluation_mode():
         table = require_finite_logits(model(batch).logits)
     log_probs = [float(model.task.log_probability(table, span)) for span in targets]
-    found = list_units(batch, unit)
+    units = list_units(batch, unit)
     if attribute_target:
-        scores, prefix = _score_units_and_prefix(method, model, batch, targets, found)
+        scores, prefix = _score_units_and_prefix(method, model, batch, targets, units)
     else:
-        scores, prefix = _score_units(method, model, batch, targets, found), None
+        scores, prefix = _score_units(method, model, batch, targets, units), None
     return GeneratedAttribution(
         scores=scores,
         bounds=_compute_bounds(method, scores, spans, exchange, unit),
         prefix=prefix,
-        units=found.names,
-        unit_spans=found.spans,
+        units=units.names,
+        unit_spans=units.spans,
         spans=tuple(spans),
         log_probs=np.array(log_probs, np.float32),
         exchange=exchange,
@@ -183,66 +194,69 @@ def _attribute_response(
 
 
 def _score_units(
-    method: Explainer, model: GeneratingModel, batch: Batch, targets: Tensor, found: Units
+    method: Explainer, model: GeneratingModel, batch: Batch, targets: Tensor, units: Units
 ) -> NDArray[np.float32]:
-    """[T, U] Scores of the units, by whichever way takes fewer passes."""
-    count = len(found.names)
+    """Return scores [T, U] of the units, computed in whichever direction takes fewer passes."""
+    count = len(units.names)
     if is_forward_cheaper(method, len(targets), count):
-        parts = found.number.to(batch.device) == torch.arange(count, device=batch.device)[:, None]
+        parts = units.number.to(batch.device) == torch.arange(count, device=batch.device)[:, None]
         sums = sum_scores_forward(method, model, batch, list(targets), parts[:, None])
         if sums is not None:
-            carried: NDArray[np.float32] = sums[:, 0].cpu().numpy().astype(np.float32)
-            return carried
-    return _sum_by_unit(method.attribute_each(model, batch, targets)[:, 0].double().cpu(), found)
+            scores: NDArray[np.float32] = sums[:, 0].cpu().numpy().astype(np.float32)
+            return scores
+    return _sum_by_unit(method.attribute_each(model, batch, targets)[:, 0].double().cpu(), units)
 
 
 def _score_units_and_prefix(
-    method: Explainer, model: GeneratingModel, batch: Batch, targets: Tensor, found: Units
+    method: Explainer, model: GeneratingModel, batch: Batch, targets: Tensor, units: Units
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """[T, U] Scores of the units, and [T, R] of the response's tokens, NaN of what a span does not read."""
+    """Return scores [T, U] of the units and [T, R] of the response's tokens, NaN for tokens that a span cannot see."""
     assert batch.response is not None
     wide = replace(batch, content=batch.content | batch.response)
     scores = method.attribute_each(model, wide, targets)[:, 0].double().cpu()
     prefix: NDArray[np.float32] = scores[:, batch.response[0].cpu()].numpy().astype(np.float32)
+    # Token t is predicted at position t − 1, so a span that ends before `end` reads up to token end − 2.
     last_read = targets[:, 0, 1:].cpu().numpy() - 2
     prefix[np.arange(prefix.shape[1]) > last_read] = np.nan
-    return _sum_by_unit(scores, found), prefix
+    return _sum_by_unit(scores, units), prefix
 
 
 def require_token_scores(method: Explainer) -> None:
-    """Raises ExegeteError for a method that gives scores to units of a prompt alone."""
+    """Raise ExegeteError for a method that scores only units of the prompt."""
     if method.card.family not in TOKEN_FAMILIES or {"granularity", "unit"} & method.params.keys():
         raise ExegeteError(
             f"{method.name} gives no scores to a response's own tokens: choose one of {', '.join(TOKEN_FAMILIES)}"
         )
 
 
-def _sum_by_unit(scores: Tensor, found: Units) -> NDArray[np.float32]:
-    """[T, U] Sums of the scores [T, L] of each unit's tokens."""
-    total = scores.new_zeros(len(scores), len(found.names) + 1)
-    total.index_add_(1, torch.where(found.number < 0, len(found.names), found.number), scores)
-    pooled: NDArray[np.float32] = total[:, :-1].numpy().astype(np.float32)
-    return pooled
+def _sum_by_unit(scores: Tensor, units: Units) -> NDArray[np.float32]:
+    """Return sums [T, U] of the scores [T, L] of each unit's tokens."""
+    # Positions without a unit go to an extra column, which is dropped.
+    total = scores.new_zeros(len(scores), len(units.names) + 1)
+    total.index_add_(1, torch.where(units.number < 0, len(units.names), units.number), scores)
+    sums: NDArray[np.float32] = total[:, :-1].numpy().astype(np.float32)
+    return sums
 
 
 def _compute_bounds(
     method: Explainer, scores: NDArray[np.float32], spans: Sequence[Extent], exchange: Exchange, unit: Granularity
 ) -> NDArray[np.float32] | None:
-    """[T, U] What a trained citation promises of whole sentences; NaN elsewhere, None from other methods."""
-    found = method.lower_bounds(scores, unit) if isinstance(method, TrainedCitation) else None
-    if found is not None:
-        whole = set(exchange.spans("sentences"))
-        found[[span not in whole for span in spans]] = np.nan
-    return found
+    """Return lower bounds [T, U] from a trained citation, NaN for spans that are no whole sentences; else None."""
+    bounds = method.lower_bounds(scores, unit) if isinstance(method, TrainedCitation) else None
+    if bounds is not None:
+        # The bounds were calibrated on sentences, so they hold for nothing else.
+        sentences = set(exchange.spans("sentences"))
+        bounds[[span not in sentences for span in spans]] = np.nan
+    return bounds
 
 
 def find_target_spans(exchange: Exchange, target: Any) -> list[Extent]:
-    """The explained spans of a response: rows by name, or spans as they are given."""
+    """Return the spans of a response to explain, given their kind ("sentences", "words", …) or the spans themselves."""
     if isinstance(target, str):
         return exchange.spans("response" if target == "predicted" else target)  # type: ignore[arg-type]
     return checked_spans(target, len(exchange.tokens))
 
 
-def is_removal_method(kind: type[Explainer]) -> bool:
-    """Whether a method asks for perturbed inputs, whose answers serve every target."""
-    return "perturbation" in getattr(kind, "__dataclass_fields__", {})
+def is_removal_method(explainer_class: type[Explainer]) -> bool:
+    """Return whether a method runs perturbed inputs, whose answers serve every target."""
+    return "perturbation" in getattr(explainer_class, "__dataclass_fields__", {})

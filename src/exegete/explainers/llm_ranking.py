@@ -1,4 +1,4 @@
-"""A language model that is asked which words matter."""
+"""Attribution by asking a language model which words matter."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Words:"""
 
 @dataclass(frozen=True)
 class LlmRanking(Explainer):
-    """Rank of a word in the list that an instruct model makes of the text's words. Unsigned.
+    """Rank of each word in a list that an instruction-tuned model makes of the text's words. Unsigned.
 
-    The word at rank i of n adds 1 − i / n (i from 0) to every position whose token is one of the word's own tokens.
-    Words of the list that the text does not have are left out; if no word is left, all positions get 1. Decoding is
-    greedy, one prompt at a time, so that batching changes nothing.
+    The word at rank i of n adds 1 − i / n (i from 0) to every position whose token is one of the word's tokens. Listed
+    words that the text does not contain are dropped; if no word is left, all positions get 1. Decoding is greedy, one
+    prompt at a time, so that batching changes nothing.
 
     Args:
-        ranker: a causal language model by folder or hub name; its chat template is used if its tokenizer has one.
+        ranker: a causal language model, by folder or hub name; its chat template is used if its tokenizer has one.
     """
 
     ranker: str = ""
@@ -52,11 +52,11 @@ class LlmRanking(Explainer):
     )  # fmt: skip
 
     def passes(self, length: int) -> tuple[float, float]:
-        """None of the model that is explained."""
+        """Return no passes: the explained model is not run."""
         return 0.0, 0.0
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Asks for each example, and puts the ranks where the words' tokens are."""
+        """Ask the ranker about each example and return the ranks at the words' tokens [B, L]."""
         if not self.ranker:
             raise ExegeteError("llm_ranking needs a causal language model: give its folder or name as ranker=")
         if batch.alignments is None:
@@ -73,23 +73,31 @@ class LlmRanking(Explainer):
 
 
 def format_prompt(alignment: Alignment, label: str, labels: tuple[str, ...]) -> str:
-    """The prompt for the ranker; the texts are put in last, so that their braces are only characters."""
+    """Return the prompt for the ranker."""
+    # The text is inserted last and without `format`, so that braces in it are plain characters.
     filled = QUESTION.replace("{label}", label).replace("{labels}", ", ".join(labels)).replace("{marker}", MARKER)
     return filled.replace("{text}", "\n".join(alignment.texts))
 
 
 def parse_ranking(answer: str) -> list[str]:
-    """The words of a list: up to the marker, split at commas and lines, without numbers, quotes and doubles."""
+    """Return the listed words: up to the marker, without list numbers, quotes and duplicates."""
     before = answer.split(MARKER, 1)[0]
-    words = (NUMBER.sub("", part).strip(" \t\"'`*.,;:") for part in re.split(r"[,\n]", before))
-    return list(dict.fromkeys(word for word in words if word))
+    words: dict[str, None] = {}
+    for part in re.split(r"[,\n]", before):
+        word = NUMBER.sub("", part).strip(" \t\"'`*.,;:")
+        if word:
+            words[word] = None
+    return list(words)
 
 
 def score_ranks(tokenizer: Any, words: list[str], ids: Tensor, content: Tensor) -> Tensor:
-    """[L] Scores of one example with token `ids` [L] from its ranked words."""
+    """Return scores [L] of one example with token `ids` [L] from its ranked words."""
     present = set(ids[content].tolist())
-    tokens = [_word_token_ids(tokenizer, word) & present for word in words]
-    matched = [own for own in tokens if own]
+    matched = []
+    for word in words:
+        own = _word_token_ids(tokenizer, word) & present
+        if own:
+            matched.append(own)
     scores = torch.zeros(len(ids))
     for rank, own in enumerate(matched):
         scores += torch.isin(ids, torch.tensor(sorted(own))) * (1 - rank / len(matched))
@@ -97,14 +105,15 @@ def score_ranks(tokenizer: Any, words: list[str], ids: Tensor, content: Tensor) 
 
 
 def _word_token_ids(tokenizer: Any, word: str) -> set[int]:
-    """The word's token ids at the beginning of a text and after a space."""
-    variants = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (word, f" {word}"))
-    return {token for ids in variants for token in ids}
+    """Return the word's token ids, at the beginning of a text and after a space."""
+    # Byte-level tokenizers have another token for a word that follows a space.
+    first = tokenizer(word, add_special_tokens=False)["input_ids"]
+    return {*first, *tokenizer(f" {word}", add_special_tokens=False)["input_ids"]}
 
 
 @torch.no_grad()
 def generate_ranking(ranker: str, device: str, prompt: str, words: int) -> str:
-    """The ranker's greedy answer, of at most `words` + 80 tokens.
+    """Return the ranker's greedy answer, of at most `words` + 80 tokens.
 
     Raises:
         ExegeteError: the ranker cannot be loaded.
@@ -128,7 +137,7 @@ def generate_ranking(ranker: str, device: str, prompt: str, words: int) -> str:
 
 @lru_cache(maxsize=1)
 def _load_ranker(ranker: str, device: str) -> tuple[Any, Any]:
-    """The ranker and its tokenizer, kept for the next question."""
+    """Load the ranker and its tokenizer; the last one is cached."""
     try:
         model = AutoModelForCausalLM.from_pretrained(ranker, dtype="auto", use_safetensors=True)
         tokenizer = AutoTokenizer.from_pretrained(ranker)

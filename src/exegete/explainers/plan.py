@@ -1,4 +1,4 @@
-"""The work of explaining one answer, counted before it is done."""
+"""The cost of explaining one answer, counted in advance."""
 
 from __future__ import annotations
 
@@ -19,10 +19,18 @@ from exegete.models.passes.forward_mode import PASSES_PER_PART
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The work of one explanation: lengths, T explained spans, U units, passes at most, and the way that was chosen.
+    """The cost of one explanation, at most.
 
-    `response_tokens` are those of the given response, or as many as may be generated. `way`: what is passed through the
-    model, and how often.
+    Attributes:
+        method: its id.
+        unit: what gets a score.
+        prompt_tokens: tokens of the prompt.
+        response_tokens: tokens of the given response, or the most that may be generated.
+        units: number of units.
+        rows: number of explained spans.
+        forward: forward passes.
+        backward: backward passes.
+        way: how the passes are organised, in words.
     """
 
     method: str
@@ -47,31 +55,36 @@ def plan_work(
     model: GeneratingModel, row: Any, method: Explainer, target: Any, unit: Granularity, max_new_tokens: int,
     *, attribute_target: bool = False,
 ) -> Plan:  # fmt: skip
-    """The work that an example would take, without doing it; sentences that are not there yet count as one.
+    """Return the cost of explaining an example, without running the model.
+
+    A response that is still to be generated counts as one sentence of `max_new_tokens` tokens.
 
     Raises:
-        ExegeteError: as explaining does, for an example, a target, or a method that scores no response's tokens.
+        ExegeteError: as explaining raises, for an example, a target, or a method without scores of response tokens.
     """
     if attribute_target:
         require_token_scores(method)
     example = prompt_to_row(row)
-    there = "response" in example
-    batch = model.encode([example if there else example | {"response": [model.pad_id] * max_new_tokens}])
+    has_response = "response" in example
+    if not has_response:
+        example |= {"response": [model.pad_id] * max_new_tokens}
+    batch = model.encode([example])
     (exchange,) = batch.exchanges or ()
     count = len(exchange.tokens)
-    rows = len(find_target_spans(exchange, target if there or target != "words" else "tokens"))
-    size = len(list_units(batch, unit).names)
-    by_units = not attribute_target and is_forward_cheaper(method, rows, size)
-    forward, backward, way = _count_passes(method, rows, size, count_targets_per_pass(batch.length), by_units=by_units)
-    return Plan(
-        method.name, unit, batch.length - count, count, size, rows, int(forward) + 1, int(backward), way
-    )  # one more reads the answer's own probability
+    # Words of a response that does not exist yet are unknown; each token may be one.
+    rows = len(find_target_spans(exchange, "tokens" if target == "words" and not has_response else target))
+    units = len(list_units(batch, unit).names)
+    by_units = not attribute_target and is_forward_cheaper(method, rows, units)
+    targets_per_pass = count_targets_per_pass(batch.length)
+    forward, backward, way = _count_passes(method, rows, units, targets_per_pass, by_units=by_units)
+    # One more forward pass reads the answer's own probability.
+    return Plan(method.name, unit, batch.length - count, count, units, rows, int(forward) + 1, int(backward), way)
 
 
 def _count_passes(
-    method: Explainer, rows: int, units: int, together: int, *, by_units: bool
+    method: Explainer, rows: int, units: int, targets_per_pass: int, *, by_units: bool
 ) -> tuple[float, float, str]:
-    """Forward and backward passes, and the way; `together`: rows that a backward pass may serve."""
+    """Return the forward and backward passes, and how they are organised."""
     forward, backward = method.passes(units)
     if by_units:
         return ceil(backward * (1 + PASSES_PER_PART * units)), 0, "derivatives forward from the units"
@@ -79,11 +92,8 @@ def _count_passes(
         return forward, backward, "changed prompts, each once for all rows"
     if not isinstance(method, SinglePass | BackwardRules):
         return forward * rows, backward * rows, "row by row"
-    at_once = min(together, rows) if isinstance(method, EmbeddingGradient) else 1
     if not backward:
         return forward, 0, "one pass for all rows"
-    return (
-        forward,
-        backward * rows,
-        f"back from {at_once} rows at a time" if at_once > 1 else "back from one row at a time",
-    )
+    at_once = min(targets_per_pass, rows) if isinstance(method, EmbeddingGradient) else 1
+    way = f"back from {at_once} rows at a time" if at_once > 1 else "back from one row at a time"
+    return forward, backward * rows, way

@@ -119,7 +119,7 @@ def add_seed(spec: str, seed: int) -> str:
 
 
 def make_titles(specs: Iterable[str]) -> dict[str, str]:
-    """Return the title of each spec, with folder and parameters in brackets; the spec itself if two titles are equal."""
+    """Return a title per spec, with folder and parameters in brackets; the spec itself if two titles are equal."""
     titles = {spec: _make_title(spec) for spec in specs}
     count = Counter(titles.values())
     return {spec: title if count[title] == 1 else spec for spec, title in titles.items()}

@@ -1,4 +1,4 @@
-"""Words, tokens, sentences, paragraphs or whole texts as the units that a perturbation takes away."""
+"""Units of a text that are scored or removed: tokens, words, sentences, paragraphs or whole texts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ENDS = {"sentence": sentence_ends, "paragraph": paragraph_ends}
 
 
 def number_units(batch: Batch, granularity: Granularity) -> Tensor:
-    """[B, L] The number of each content position's unit, from 0 without gaps within an example; -1 outside content.
+    """Return the number of each content position's unit [B, L], from 0 without gaps per example; -1 outside content.
 
-    A source is a text: a document or a turn of a prompt, a side of a pair. `Batch.unit_of`, where it is given, says
-    what sources are (and sentences, of ids made elsewhere).
+    A source is one text: a document or a turn of a prompt, a side of a pair. `Batch.unit_of`, if set, defines the
+    sources (and, for batches of token ids without alignment, the sentences).
 
     Raises:
-        ExegeteError: an unknown granularity, or sentences and sources of ids made elsewhere without `unit_of`.
+        ExegeteError: an unknown granularity, or sentences and sources of token ids without `unit_of`.
     """
     if granularity not in get_args(Granularity):
         raise unknown("granularity", granularity, get_args(Granularity))
@@ -30,6 +30,8 @@ def number_units(batch: Batch, granularity: Granularity) -> Tensor:
         return torch.where(batch.content, batch.content.long().cumsum(1) - 1, -1)
     numbers = batch.word_of if granularity == "word" else _number_larger_units(batch, granularity)
     numbers = torch.where(batch.content, numbers, -1)
+    # Truncation and special tokens leave gaps in the numbers. Each number becomes its rank among those present, as the
+    # cumulative sum of a table of presence; column 0 is for -1.
     present = torch.zeros(len(batch), int(numbers.max()) + 2, dtype=torch.long, device=batch.device)
     present.scatter_(1, numbers + 1, 1)
     present[:, 0] = 0
@@ -37,20 +39,21 @@ def number_units(batch: Batch, granularity: Granularity) -> Tensor:
 
 
 def _number_larger_units(batch: Batch, granularity: Granularity) -> Tensor:
-    """[B, L] Numbers of sentences, paragraphs or texts."""
+    """Return the number of each position's sentence, paragraph or text [B, L]."""
     if batch.unit_of is not None and (granularity == "source" or batch.alignments is None):
         return batch.unit_of
     if batch.alignments is None:
         raise ExegeteError(f"nothing says which {granularity} a position belongs to: give the batch unit_of")
-    found = torch.full_like(batch.word_of, -1)
-    for row, attended, alignment in zip(found, batch.attended, batch.alignments, strict=True):
-        numbers = text_of_tokens(alignment) if granularity == "source" else part_of_tokens(alignment, ENDS[granularity])
+    units = torch.full_like(batch.word_of, -1)
+    for row, attended, alignment in zip(units, batch.attended, batch.alignments, strict=True):
+        is_source = granularity == "source"
+        numbers = text_of_tokens(alignment) if is_source else part_of_tokens(alignment, ENDS[granularity])
         row[attended] = torch.tensor(numbers, device=batch.device)
-    return found
+    return units
 
 
 def spread(scores: Tensor, unit: Tensor) -> Tensor:
-    """Scores of units [B, U] to positions [B, L], a unit's score shared equally by its positions; 0 without a unit."""
+    """Return scores of positions [B, L] from units' scores [B, U], shared equally by a unit's positions; 0 outside."""
     inside = unit >= 0
     index = unit.clamp(min=0)
     size = torch.zeros_like(scores).scatter_add_(1, index, inside.to(scores.dtype))
@@ -58,11 +61,12 @@ def spread(scores: Tensor, unit: Tensor) -> Tensor:
 
 
 def unit_membership(unit: Tensor) -> Tensor:
-    """[B, L, U] bool: whether a position is part of each unit."""
+    """Return whether each position belongs to each unit, from unit numbers [B, L]: [B, L, U] bool."""
     return unit[..., None] == torch.arange(int(unit.max()) + 1, device=unit.device)
 
 
 def sum_by_unit(scores: Tensor, unit: Tensor) -> Tensor:
-    """[B, U] Sums of scores [B, L] over the positions of each unit."""
+    """Return sums [B, U] of scores [B, L] over the positions of each unit."""
+    # Unit -1 adds to column 0, which is dropped.
     count = int(unit.max()) + 1
     return scores.new_zeros(len(unit), count + 1).scatter_add(1, unit + 1, scores)[:, 1:]
