@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, BertConfig, LlamaConfig, PretrainedConfig
 
 import exegete
-from exegete.data.provenance import versions
+from exegete.data.provenance import get_versions
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS
 from exegete.metrics import measure_cost
@@ -37,7 +37,7 @@ def main() -> None:
     """Measures, prints, and keeps the numbers as JSON."""
     options = given(__doc__, device="cuda", shapes=["BERT-base", "Llama-7B"], texts=64, steps=10)
     cuda = options.device.startswith("cuda")
-    found: dict[str, Any] = {"card": torch.cuda.get_device_name() if cuda else "none", "versions": versions()}
+    found: dict[str, Any] = {"card": torch.cuda.get_device_name() if cuda else "none", "versions": get_versions()}
     for shape in options.shapes:
         found[shape] = explained(*SHAPES[shape], options.device)
     found["compare"] = compared(options.device, options.texts)

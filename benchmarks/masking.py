@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import exegete
-from exegete.data.provenance import versions
+from exegete.data.provenance import get_versions
 from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.explainer import answer_distribution
 from exegete.explainers.attributive_masking.refinement import evaluate_maps, group_by_length, load_metric, trajectory
@@ -58,7 +58,7 @@ def main() -> None:
     model = exegete.load(options.model, device="cpu", max_length=64)
     rows = list(only_texts(stratified(exegete.load_data(f"sst:{DATA / 'sst'}", "dev"), options.sentences, 7)))
     case = Case(model, AttributiveMasking.from_pretrained(options.masking), rows)
-    found = {"versions": versions(), "sentences": len(rows), "tokens": [one.length for one in case.alone]}
+    found = {"versions": get_versions(), "sentences": len(rows), "tokens": [one.length for one in case.alone]}
     found |= case.one_pass()
     found |= case.refinement(options.repeats)
     keep(found, options.output)

@@ -280,9 +280,9 @@ def study(folder):
 
 def argilla(folder):
     from exegete.data.argilla import write_records
-    from exegete.data.marked import Marked
+    from exegete.data.marked import MarkedExample
 
-    examples = [Marked((row["text"],), row["label"], {"ann": ((0, 2, 7),)}) for row in ROWS]
+    examples = [MarkedExample((row["text"],), row["label"], {"ann": ((0, 2, 7),)}) for row in ROWS]
     (folder / "data").write_text(json.dumps(write_records(examples)))
     return folder / "data"
 

@@ -160,7 +160,7 @@ def facts_of(kind: Kind) -> dict[str, dict[str, str]]:
                 "family": card.family,
                 "signed": YES[card.signed],
                 "differentiable": YES[card.differentiable],
-                "a score is": card.scores() or "–",
+                "a score is": card.describe_scores() or "–",
                 "cost": card.cost,
                 "source": card.paper or "–",
             }

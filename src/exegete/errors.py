@@ -26,7 +26,7 @@ def unknown(what: str, name: str, valid: Iterable[str]) -> ExegeteError:
     return ExegeteError(f"unknown {what} {name!r}.{hint} Valid choices: {', '.join(names)}")
 
 
-def brief(text: object, length: int = 300) -> str:
+def shorten(text: object, length: int = 300) -> str:
     """The text in one line of at most `length` characters, its middle left out where it is longer."""
     line = " ".join(str(text).split())
     half = (length - 3) // 2

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from exegete.data import Word, align, pool, token_mask, word_mask, words_of
+from exegete.data import Word, align, pool, split_words, token_mask, word_mask
 from exegete.errors import ExegeteError
 from tokenizers_for_tests import FAMILIES, SENTENCES, byte_level, unigram, wordpiece
 
@@ -24,7 +24,7 @@ def brute_force(texts, encoding):
         for i in range(start, end):
             if not special and side is not None and not texts[side][start : i + 1].isspace():
                 on[side, i].append(token)
-    words = [word for side, text in enumerate(texts) for word in words_of(text, side)]
+    words = [word for side, text in enumerate(texts) for word in split_words(text, side)]
     word_of = []
     for token in range(len(encoding.tokens)):
         shares = [sum(token in on[word.side, i] for i in range(word.start, word.end)) for word in words]
@@ -77,7 +77,7 @@ def test_sentences_agree_and_every_word_is_reached(family, text):
 
 @given(text=MIXED)
 def test_words_cover_exactly_what_is_not_white_space(text):
-    words = words_of(text)
+    words = split_words(text)
     assert all(text[w.start : w.end] == w.text and w.text and not any(c.isspace() for c in w.text) for w in words)
     covered = [i for word in words for i in range(word.start, word.end)]
     assert covered == [i for i, character in enumerate(text) if not character.isspace()]
@@ -85,7 +85,7 @@ def test_words_cover_exactly_what_is_not_white_space(text):
 
 @given(text=st.text(st.characters(categories=["Lu", "Ll", "Nd", "Po", "Zs"], max_codepoint=0x52F)))
 def test_words_of_scripts_with_spaces_are_those_of_split(text):
-    assert [word.text for word in words_of(text)] == text.split()
+    assert [word.text for word in split_words(text)] == text.split()
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ def test_words_of_scripts_with_spaces_are_those_of_split(text):
     ],
 )
 def test_words_by_hand(text, expected):
-    assert [word.text for word in words_of(text, side=1)] == expected
-    assert all(word.side == 1 for word in words_of(text, side=1))
+    assert [word.text for word in split_words(text, side=1)] == expected
+    assert all(word.side == 1 for word in split_words(text, side=1))
 
 
 def test_pair_of_equal_texts_keeps_its_sides_apart():
     text = "two grey cats"
     for tokenizer in (wordpiece(), byte_level()):
         alignment = align((text, text), tokenizer.encode(text, text))
-        assert alignment.words == (*words_of(text, 0), *words_of(text, 1))
+        assert alignment.words == (*split_words(text, 0), *split_words(text, 1))
         half = alignment.word_of.index(3)
         assert set(alignment.word_of[:half]) == {-1, 0, 1, 2}
         assert set(alignment.word_of[half:]) == {-1, 3, 4, 5}

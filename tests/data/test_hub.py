@@ -65,11 +65,11 @@ def test_checkpoints_and_hidden_files_stay_here(tmp_path):
     for name in ("model.safetensors", "checkpoint-3/model.safetensors", ".lock", "README.md", "explainer/config.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    added = hub.operations(tmp_path, "the card")
+    added = hub.make_operations(tmp_path, "the card")
     assert [each.path_in_repo for each in added] == ["README.md", "explainer/config.json", "model.safetensors"]
     assert added[0].upload_info.size == len("the card")
     with pytest.raises(ExegeteError, match="nothing to push"):
-        hub.operations(tmp_path / "nowhere", "")
+        hub.make_operations(tmp_path / "nowhere", "")
 
 
 def test_what_is_sent_is_what_the_hub_takes(run, monkeypatch):

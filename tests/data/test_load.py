@@ -9,8 +9,8 @@ import pytest
 from datasets import ClassLabel, Value
 
 from exegete.data import load_data
-from exegete.data.load import open_spec
-from exegete.data.splits import belongs
+from exegete.data.load import open_reader
+from exegete.data.splits import is_in_split
 from exegete.errors import ExegeteError
 
 REVIEWS = [
@@ -109,7 +109,7 @@ def test_the_columns_that_are_read_and_those_that_are_not(spec, line, tmp_path, 
     write(Path("whole.jsonl"), '{"text": "a film"}\n{"text": "dull", "label": 0, "rationale": [[0, 4]]}\n')
     write(Path("chats.jsonl"), '{"prompt": "When?", "response": "Now."}\n')
     write(Path("asked.jsonl"), '{"question": "Who?", "context": "Ann.", "answers": [[0, 3]]}\n')
-    assert open_spec(spec).columns() == line
+    assert open_reader(spec).describe_columns() == line
 
 
 def test_question_answering_columns(tmp_path):
@@ -336,7 +336,7 @@ def test_bad_specs_say_what_is_valid(arguments, message):
 
 def test_a_split_without_rows_names_those_that_have_some(tmp_path):
     path = write(tmp_path / "t.csv", "text,label\na film,1\n")
-    there = [split for split in ("train", "dev", "test") if belongs("a film", split, 0)]
+    there = [split for split in ("train", "dev", "test") if is_in_split("a film", split, 0)]
     empty = "dev" if there != ["dev"] else "test"
     with pytest.raises(ExegeteError, match=f"no rows in its split {empty}; there are some in: {there[0]}, all"):
         load_data(path, empty)

@@ -9,7 +9,7 @@ import pytest
 import exegete
 from exegete.data.argilla import read_records, write_records
 from exegete.data.label_studio import read_tasks, write_tasks
-from exegete.data.marked import Marked, agreed, runs
+from exegete.data.marked import MarkedExample, aggregate_marks, find_runs
 from exegete.errors import ExegeteError
 
 SMILE = "\N{GRINNING FACE}"
@@ -17,27 +17,27 @@ SMILE = "\N{GRINNING FACE}"
 
 def test_half_of_the_people_decide_each_character():
     marks = {"a": ((0, 0, 6),), "b": ((0, 4, 10),), "c": (), "d": ()}
-    example = Marked(("0123456789",), None, marks)
-    assert agreed(example) == [[[4, 6]]]
-    assert agreed(example, share=0.25) == [[[0, 10]]]
-    assert agreed(example, share=0.75) == [[]]
-    assert agreed(Marked(("abc",))) is None
-    assert agreed(Marked(("abc",), None, {"a": ()})) == [[]]
+    example = MarkedExample(("0123456789",), None, marks)
+    assert aggregate_marks(example) == [[[4, 6]]]
+    assert aggregate_marks(example, share=0.25) == [[[0, 10]]]
+    assert aggregate_marks(example, share=0.75) == [[]]
+    assert aggregate_marks(MarkedExample(("abc",))) is None
+    assert aggregate_marks(MarkedExample(("abc",), None, {"a": ()})) == [[]]
 
 
 def test_marks_of_a_pair_stay_on_their_sides():
-    assert agreed(Marked(("abc", "defg"), None, {"a": ((0, 1, 2), (1, 2, 4))})) == [[[1, 2]], [[2, 4]]]
+    assert aggregate_marks(MarkedExample(("abc", "defg"), None, {"a": ((0, 1, 2), (1, 2, 4))})) == [[[1, 2]], [[2, 4]]]
 
 
 def test_runs_are_the_stretches_of_true():
-    assert runs([True, True, False, True]) == [[0, 2], [3, 4]]
-    assert runs([]) == []
+    assert find_runs([True, True, False, True]) == [[0, 2], [3, 4]]
+    assert find_runs([]) == []
 
 
 @pytest.mark.parametrize("mark", [(0, 0, 4), (1, 0, 1), (0, 2, 2), (0, -1, 2)])
 def test_marks_outside_their_text_are_refused(mark):
     with pytest.raises(ExegeteError, match="inside the texts"):
-        Marked(("abc",), None, {"a": (mark,)})
+        MarkedExample(("abc",), None, {"a": (mark,)})
 
 
 TASK = {
@@ -76,8 +76,8 @@ def test_a_span_that_is_not_the_text_it_says_is_refused():
 
 
 @pytest.mark.parametrize("examples", [
-    [Marked(("a bad film",), "neg", {"Ada": ((0, 2, 5),), "Ben": ()}), Marked(("fine",), "pos")],
-    [Marked(("a", "b c"), None, {"Ada": ((1, 2, 3),)})],
+    [MarkedExample(("a bad film",), "neg", {"Ada": ((0, 2, 5),), "Ben": ()}), MarkedExample(("fine",), "pos")],
+    [MarkedExample(("a", "b c"), None, {"Ada": ((1, 2, 3),)})],
 ])  # fmt: skip
 def test_what_is_written_is_read_again(examples):
     assert read_tasks(json.loads(json.dumps(write_tasks(examples)))) == examples
@@ -135,13 +135,13 @@ def test_what_is_no_label_studio_task_is_refused(content):
 )
 def test_half_a_character_is_refused(text, label, person):
     with pytest.raises(ExegeteError, match="lone surrogate"):
-        Marked((text,), label, {person: ()})
+        MarkedExample((text,), label, {person: ()})
 
 
 def test_the_share_of_people_is_an_option_of_the_spec(tmp_path):
     path = tmp_path / "marks.json"
-    marked = Marked(("a bad film",), "neg", {"Ada": ((0, 2, 5),), "Ben": ()})
-    path.write_text(json.dumps(write_tasks([marked, Marked(("fine",), "pos")])))
+    marked = MarkedExample(("a bad film",), "neg", {"Ada": ((0, 2, 5),), "Ben": ()})
+    path.write_text(json.dumps(write_tasks([marked, MarkedExample(("fine",), "pos")])))
     assert exegete.load_data(f"label_studio:{path}", "all")["rationale"] == [[[2, 5]], None]
     assert exegete.load_data(f"label_studio:{path}?share=0.6", "all")["rationale"] == [[], None]
     parts = [exegete.load_data(f"label_studio:{path}", "all", seed=1)["text"], ["a bad film", "fine"]]
@@ -150,6 +150,6 @@ def test_the_share_of_people_is_an_option_of_the_spec(tmp_path):
 
 def test_texts_and_pairs_do_not_mix(tmp_path):
     path = tmp_path / "marks.json"
-    path.write_text(json.dumps(write_tasks([Marked(("a",)), Marked(("a", "b"))])))
+    path.write_text(json.dumps(write_tasks([MarkedExample(("a",)), MarkedExample(("a", "b"))])))
     with pytest.raises(ExegeteError, match="got both"):
         exegete.load_data(f"label_studio:{path}", "all")

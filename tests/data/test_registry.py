@@ -14,7 +14,7 @@ import exegete
 from exegete.cli import main
 from exegete.data import READERS
 from exegete.data.cards import DataCard, MethodCard, MetricCard
-from exegete.data.registry import Registry, installed
+from exegete.data.registry import Registry, find_installed
 from exegete.data.source import read_source
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, explainer, list_methods
@@ -83,9 +83,9 @@ def package(tmp_path, monkeypatch):
         "[exegete.metrics]\nfew = plugged:Few\nauc = plugged:Few\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    installed.cache_clear()
+    find_installed.cache_clear()
     yield
-    installed.cache_clear()
+    find_installed.cache_clear()
     sys.modules.pop("plugged", None)
 
 
@@ -111,7 +111,7 @@ def test_an_id_that_is_not_the_name_on_the_card_is_refused():
     message = "the package calls it other_id, its card mine: make them one"
     with pytest.raises(ExegeteError, match=message):
         explainer("other_id")
-    assert message in EXPLAINERS.broken(MethodCard)["other_id"]
+    assert message in EXPLAINERS.find_broken(MethodCard)["other_id"]
 
 
 @pytest.mark.usefixtures("package")
@@ -138,12 +138,12 @@ def test_a_card_of_an_unknown_family_is_refused():
 def test_packages_are_looked_for_once(monkeypatch):
     calls = []
     monkeypatch.setattr("exegete.data.registry.entry_points", lambda group: calls.append(group) or [])
-    installed.cache_clear()
+    find_installed.cache_clear()
     for _ in range(3):
         assert "nothing" not in EXPLAINERS
         assert len(list(METRICS)) == len(METRICS)
     assert sorted(calls) == ["exegete.explainers", "exegete.metrics"]
-    installed.cache_clear()
+    find_installed.cache_clear()
 
 
 def test_looking_up():
@@ -163,8 +163,8 @@ def test_a_card_that_a_list_cannot_read_is_a_mistake():
 
 def test_readers_are_opened_without_heavy_imports():
     script = (
-        "import sys\nfrom exegete.data.load import open_spec\nfrom exegete.data.readers.registry import READERS\n"
-        "[READERS[name] for name in READERS]\nopen_spec('generated?task=pairs&size=9', seed=1)\n"
+        "import sys\nfrom exegete.data.load import open_reader\nfrom exegete.data.readers.registry import READERS\n"
+        "[READERS[name] for name in READERS]\nopen_reader('generated?task=pairs&size=9', seed=1)\n"
         "assert not {'torch', 'transformers', 'datasets', 'pandas', 'sklearn'} & set(sys.modules), sys.modules.keys()"
     )
     path = os.environ | {"PYTHONPATH": str(Path(exegete.__file__).parents[1])}

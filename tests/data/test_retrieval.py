@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from exegete.data import generated_tokenizer, load_data
-from exegete.data.generated.retrieval import BESIDE, NOTES, lessons, vocabulary
+from exegete.data.generated.retrieval import BESIDE, NOTES, generate_lessons, get_vocabulary
 from exegete.errors import ExegeteError
 
 
@@ -50,9 +50,9 @@ def test_rows_depend_on_seed_split_and_number_alone():
 
 
 def test_lessons_ask_what_their_notes_say():
-    tokenizer = generated_tokenizer(vocabulary())
+    tokenizer = generated_tokenizer(get_vocabulary())
     lengths = set()
-    for notes, questions in islice(lessons(seed=0), 60):
+    for notes, questions in islice(generate_lessons(seed=0), 60):
         lengths.add(notes.count("\n\n") + 1)
         assert questions
         for question, answer in questions:

@@ -4,7 +4,7 @@ import pytest
 
 import families
 from exegete.data.alignment import align
-from exegete.data.sentences import part_of_tokens, sentence_ends, text_of_tokens
+from exegete.data.sentences import find_part_of_tokens, find_sentence_ends, find_text_of_tokens
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from exegete.data.sentences import part_of_tokens, sentence_ends, text_of_tokens
 )
 def test_sentences_part_a_text(sentences):
     text = "".join(sentences)
-    ends = sentence_ends(text)
+    ends = find_sentence_ends(text)
     assert [text[start:end] for start, end in zip([0, *ends], ends, strict=False)] == sentences
 
 
@@ -28,7 +28,7 @@ def test_tokens_of_a_pair_have_sentences_and_texts_of_their_own():
     texts = ("a moving film. The plot is dull!", "it is long.")
     encoding = families.tokenizer("bert")(*texts).encodings[0]
     alignment = align(texts, encoding)
-    sentence, side = part_of_tokens(alignment, sentence_ends), text_of_tokens(alignment)
+    sentence, side = find_part_of_tokens(alignment, find_sentence_ends), find_text_of_tokens(alignment)
     for span, number, text in zip(alignment.spans, sentence, side, strict=True):
         if span is None:
             assert (number, text) == (-1, -1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from exegete import ExegeteError
-from exegete.data.swaps import KINDS, applied, lists, swaps
+from exegete.data.swaps import KINDS, apply_swaps, find_swaps, lists
 
 
 def found(text, **options):
-    return [(swap.kind, text[swap.start : swap.end], swap.choices) for swap in swaps(text, **options)]
+    return [(swap.kind, text[swap.start : swap.end], swap.choices) for swap in find_swaps(text, **options)]
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_what_only_looks_like_a_contraction_stays(text):
 
 def test_expanding_undoes_contracting():
     for full, short in (("do not", "don't"), ("it is", "it's"), ("we have", "we've"), ("i am", "i'm")):
-        (swap,) = swaps(f"{full} run")
-        contracted = applied(f"{full} run", [swap], {0: swap.choices[0]})
+        (swap,) = find_swaps(f"{full} run")
+        contracted = apply_swaps(f"{full} run", [swap], {0: swap.choices[0]})
         assert contracted == f"{short} run"
-        (back,) = swaps(contracted)
-        assert applied(contracted, [back], {0: back.choices[0]}) == f"{full} run"
+        (back,) = find_swaps(contracted)
+        assert apply_swaps(contracted, [back], {0: back.choices[0]}) == f"{full} run"
 
 
 def test_names_become_names_of_the_same_kind_and_places_places():
@@ -95,21 +95,21 @@ def test_digits_move_by_a_fifth_at_most_and_never_stay():
 
 @pytest.mark.parametrize("text", ["", "a dull film", "静かな町の映画", "Ελλάδα", "🙂🙂", "naïve jokes"])
 def test_texts_without_anything_to_swap_have_no_swaps(text):
-    assert swaps(text) == []
+    assert find_swaps(text) == []
 
 
 def test_swaps_stand_where_they_say_also_behind_characters_of_several_bytes():
     text = "🙂 Zoë aß 3 Äpfel in Zürich , é n’est pas , don’t"
-    places = swaps(text)
+    places = find_swaps(text)
     assert [text[swap.start : swap.end] for swap in places] == ["Zoë", "3", "Zürich", "don’t"]
-    changed = applied(text, places, dict(enumerate(["Eva", "4", "Bogotá", "do not"])))
+    changed = apply_swaps(text, places, dict(enumerate(["Eva", "4", "Bogotá", "do not"])))
     assert changed == "🙂 Eva aß 4 Äpfel in Bogotá , é n’est pas , do not"
 
 
 def test_swaps_do_not_overlap_and_the_longer_one_wins():
     text = "I don't know New York , South Africa or David Smith ; it's 2 of twenty"
     ends = [0]
-    for swap in swaps(text):
+    for swap in find_swaps(text):
         assert swap.start >= ends[-1]
         ends.append(swap.end)
     assert len(ends) == 9
@@ -117,16 +117,16 @@ def test_swaps_do_not_overlap_and_the_longer_one_wins():
 
 def test_draws_depend_on_seed_and_text_alone():
     text = "Mary met Peter in Paris"
-    assert swaps(text, seed=1) == swaps(text, seed=1)
-    assert swaps(text, seed=1) != swaps(text, seed=2)
-    assert all(len(swap.choices) == 3 for swap in swaps(text, choices=3))
+    assert find_swaps(text, seed=1) == find_swaps(text, seed=1)
+    assert find_swaps(text, seed=1) != find_swaps(text, seed=2)
+    assert all(len(swap.choices) == 3 for swap in find_swaps(text, choices=3))
 
 
 def test_bad_choices_are_named():
     with pytest.raises(ExegeteError, match="unknown kind of swap 'names'"):
-        swaps("Mary", kinds=["names"])
+        find_swaps("Mary", kinds=["names"])
     with pytest.raises(ExegeteError, match="at least 1"):
-        swaps("Mary", choices=0)
+        find_swaps("Mary", choices=0)
     assert set(KINDS) == {"contraction", "name", "place", "number"}
 
 

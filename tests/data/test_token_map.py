@@ -7,7 +7,7 @@ import pytest
 import tokenizers_for_tests as tokenizers
 from exegete import ExegeteError
 from exegete.data.alignment import align
-from exegete.data.token_map import token_map
+from exegete.data.token_map import map_tokens
 
 TEXTS = [
     *tokenizers.SENTENCES,
@@ -37,7 +37,7 @@ def by_characters(source, target):
 @pytest.mark.parametrize("text", TEXTS)
 def test_equal_tokenizations_map_each_token_to_itself(kind, text):
     one = aligned(kind, text)
-    assert token_map(one, aligned(kind, text)) == [[] if span is None else [i] for i, span in enumerate(one.spans)]
+    assert map_tokens(one, aligned(kind, text)) == [[] if span is None else [i] for i, span in enumerate(one.spans)]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -46,7 +46,7 @@ def test_equal_tokenizations_map_each_token_to_itself(kind, text):
 )
 def test_overlaps_are_those_of_character_sets_and_no_content_token_is_left_empty(pair, text):
     source, target = aligned(pair[0], text, text[::-1]), aligned(pair[1], text, text[::-1])
-    expected, found = by_characters(source, target), token_map(source, target)
+    expected, found = by_characters(source, target), map_tokens(source, target)
     for span, row, overlap in zip(target.spans, found, expected, strict=True):
         if span is None:
             assert row == []
@@ -60,8 +60,8 @@ def test_overlaps_are_those_of_character_sets_and_no_content_token_is_left_empty
 def test_splits_and_merges_by_hand():
     """WordPiece on café: one token that is unaccented; byte-level: bytes of é apart from the letters before."""
     source, target = aligned("wordpiece", "café owner"), aligned("byte-level", "café owner")
-    back = token_map(target, source)
-    forth = token_map(source, target)
+    back = map_tokens(target, source)
+    forth = map_tokens(source, target)
     cafe_pieces = [i for i, span in enumerate(source.spans) if span and span[2] <= 4]
     cafe_bytes = [i for i, span in enumerate(target.spans) if span and span[2] <= 4]
     assert sorted({i for p in cafe_bytes for i in forth[p]}) == cafe_pieces
@@ -80,7 +80,7 @@ def test_what_truncation_cut_off_has_no_source_and_other_texts_are_refused():
         tokenizer.no_truncation()
     whole = aligned("wordpiece", text)
     reach = max(span[2] for span in cut.spans if span)
-    for span, row in zip(whole.spans, token_map(cut, whole), strict=True):
+    for span, row in zip(whole.spans, map_tokens(cut, whole), strict=True):
         assert bool(row) == (span is not None and span[1] < reach)
     with pytest.raises(ExegeteError, match="same text"):
-        token_map(aligned("wordpiece", "one"), aligned("wordpiece", "two"))
+        map_tokens(aligned("wordpiece", "one"), aligned("wordpiece", "two"))

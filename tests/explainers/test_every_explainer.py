@@ -195,8 +195,8 @@ def test_the_formula_on_the_card_is_the_number_of_passes(method, length):
 )
 def test_a_card_says_what_a_score_is(name, asked, said):
     card = EXPLAINERS[name].card
-    assert card.scores(*asked) == said
-    assert card.scores(*asked, signed=False) == f"size of the {said}"
+    assert card.describe_scores(*asked) == said
+    assert card.describe_scores(*asked, signed=False) == f"size of the {said}"
 
 
 def test_cards_and_registry_agree():

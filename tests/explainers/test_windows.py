@@ -9,7 +9,7 @@ import torch
 import exegete
 import families
 from exegete import ExegeteError
-from exegete.data.sentences import paragraph_ends
+from exegete.data.sentences import find_paragraph_ends
 from exegete.explainers.units import number_units
 from exegete.models import Batch
 from exegete.models.windowed import WindowedModel
@@ -193,7 +193,9 @@ def test_what_windows_are_not_for_is_told(model):
 
 def test_paragraphs_end_at_blank_lines():
     text = "\n\none. two\nstill one\n \n\ntwo\n\n"
-    assert [text[a:b].strip() for a, b in zip([0, *paragraph_ends(text)], paragraph_ends(text), strict=False)] == [
+    assert [
+        text[a:b].strip() for a, b in zip([0, *find_paragraph_ends(text)], find_paragraph_ends(text), strict=False)
+    ] == [
         "one. two\nstill one",
         "two",
     ]

@@ -12,7 +12,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 import families
 from exegete import ExegeteError
 from exegete.cli import main
-from exegete.data.swaps import applied, swaps
+from exegete.data.swaps import apply_swaps, find_swaps
 from exegete.metrics import attack as module
 from exegete.metrics.attack import AttackReport, AttackResult, attack
 from exegete.models import ExplainedModel
@@ -53,7 +53,7 @@ def alone(model, text):
 
 def searched(model, text, label, budget=math.inf, **options):
     """Greedy search, written down again: status, text and queries."""
-    found, chosen, queries = swaps(text, **options), {}, 1
+    found, chosen, queries = find_swaps(text, **options), {}, 1
     if int(alone(model, text).argmax()) != label:
         return "wrong already", text, 1
     if not found:
@@ -64,14 +64,14 @@ def searched(model, text, label, budget=math.inf, **options):
             for word in () if number in chosen else swap.choices:
                 if queries < budget:
                     queries += 1
-                    answer = alone(model, applied(text, found, {**chosen, number: word}))
+                    answer = alone(model, apply_swaps(text, found, {**chosen, number: word}))
                     tried.append((float(answer[label]), len(tried), {number: word}, int(answer.argmax())))
         if not tried:
             return "out of queries", text, queries
         best = min(tried)
         chosen |= best[2]
         if best[3] != label:
-            return "succeeded", applied(text, found, chosen), queries
+            return "succeeded", apply_swaps(text, found, chosen), queries
     return "failed", text, queries
 
 

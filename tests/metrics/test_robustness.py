@@ -11,7 +11,7 @@ import torch
 import exegete
 import families
 from exegete import ExegeteError
-from exegete.data.swaps import applied, swaps
+from exegete.data.swaps import apply_swaps, find_swaps
 from exegete.metrics.agreement import jaccard
 from exegete.metrics.robustness import ModelSimilarity, jaccard_matrix, model_consistency
 from exegete.metrics.sensitivity import input_consistency, max_sensitivity
@@ -215,12 +215,12 @@ def test_consistency_over_swaps_by_hand():
     marked = [{"text": text, "rationale": [[0, len(text)]]} for text in texts]
     np.testing.assert_array_equal(input_consistency(model, marked, "occlusion", versions=50), found)
     assert np.isnan(found[1])
-    places = swaps(texts[0])
+    places = find_swaps(texts[0])
     clean = exegete.attribute(model, texts[:1], "occlusion")[0]
     values = []
     for number, swap in enumerate(places):
         for word in swap.choices:
-            changed = exegete.attribute(model, [applied(texts[0], places, {number: word})], "occlusion")[0]
+            changed = exegete.attribute(model, [apply_swaps(texts[0], places, {number: word})], "occlusion")[0]
             if changed.prediction != clean.prediction:
                 continue
             gone = len(texts[0][swap.start : swap.end].split())

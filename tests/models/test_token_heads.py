@@ -248,8 +248,8 @@ def test_conll_goes_through_explain_and_compare(tmp_path, capsys):
 
 
 def test_tags_of_iob1_bioes_and_without_prefixes():
-    from exegete.data.readers.conll import stretches
+    from exegete.data.readers.conll import find_stretches
 
-    assert stretches(["I-A", "I-A", "B-A", "O", "I-B"]) == [("A", 0, 2), ("A", 2, 3), ("B", 4, 5)]
-    assert stretches(["B-A", "I-A", "E-A", "S-A", "I-A"]) == [("A", 0, 3), ("A", 3, 4), ("A", 4, 5)]
-    assert stretches(["NN", "NN", "O", "VB"]) == [("NN", 0, 1), ("NN", 1, 2), ("VB", 3, 4)]
+    assert find_stretches(["I-A", "I-A", "B-A", "O", "I-B"]) == [("A", 0, 2), ("A", 2, 3), ("B", 4, 5)]
+    assert find_stretches(["B-A", "I-A", "E-A", "S-A", "I-A"]) == [("A", 0, 3), ("A", 3, 4), ("A", 4, 5)]
+    assert find_stretches(["NN", "NN", "O", "VB"]) == [("NN", 0, 1), ("NN", 1, 2), ("VB", 3, 4)]

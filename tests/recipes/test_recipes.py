@@ -14,7 +14,7 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.cli import main
-from exegete.data import words_of
+from exegete.data import split_words
 from exegete.models.loading.digest import digest_weights
 from exegete.objectives import (
     CrossEntropy,
@@ -278,7 +278,7 @@ def test_rationales_are_words_of_the_text_in_its_order(support, contiguous):
     assert cut.features["label"] == dev.features["label"]
     attributed = exegete.attribute(support, list(dev), "random?seed=3")
     for short, row, item in zip(cut["text"][:], dev, attributed, strict=True):
-        words = [word.text for word in words_of(row["text"])]
+        words = [word.text for word in split_words(row["text"])]
         best = np.argsort(-item.word_scores, kind="stable")[: math.ceil(len(words) / 5)]
         if contiguous:
             assert f" {short} " in f" {' '.join(words)} "

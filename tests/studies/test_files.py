@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from exegete.data.provenance import data_digest
+from exegete.data.provenance import digest_data
 from exegete.errors import ExegeteError
 from exegete.studies.runs.grid import grid
 from exegete.studies.spec import sources
@@ -199,7 +199,7 @@ def test_rows_are_chosen_by_length_and_rationales_and_not_twice(longest, fits):
     rest = sources.load(whole | {"longest": longest, "exclude": [few], "rows": [0, 3]})["text"][:]
     assert len(rest) == 3
     assert set(rest) <= set(short) - set(sources.load(few)["text"][:])
-    assert sources.dataset(few).address == {"rows": 4, "digest": data_digest(sources.load(few))}
+    assert sources.dataset(few).address == {"rows": 4, "digest": digest_data(sources.load(few))}
 
 
 def test_tokens_are_those_of_a_models_own_tokenizer_and_pairs_count_together(tmp_path):

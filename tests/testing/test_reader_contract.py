@@ -10,7 +10,7 @@ import pytest
 from corpora import CORPORA, lines
 from exegete.data.cards import DataCard
 from exegete.data.readers import READERS, Reader, Table
-from exegete.data.readers.base import text_features
+from exegete.data.readers.base import make_text_features
 from exegete.testing import ReaderContract
 
 
@@ -62,7 +62,7 @@ class Careless(Reader):
 
     def table(self, split):
         self.seen.append(split)
-        return Table(text_features(["x"]), [{"text": f"{len(self.seen)}", "label": 0, "rationale": [[0, 9]]}])
+        return Table(make_text_features(["x"]), [{"text": f"{len(self.seen)}", "label": 0, "rationale": [[0, 9]]}])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from transformers import Trainer
 
 import exegete
-from exegete.data.generated.retrieval import vocabulary
+from exegete.data.generated.retrieval import get_vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.models.loading.digest import digest_weights
 from exegete.training import answering
@@ -20,7 +20,7 @@ from exegete.training.loop.evaluation import exact_responses
 
 @pytest.fixture(scope="module")
 def taught():
-    return list(islice(Taught(generated_tokenizer(vocabulary()), 0, 200), 240))
+    return list(islice(Taught(generated_tokenizer(get_vocabulary()), 0, 200), 240))
 
 
 def test_words_are_said_again_in_pieces_and_judged_where_the_word_before_tells_the_next(taught):
@@ -41,7 +41,7 @@ def test_words_are_said_again_in_pieces_and_judged_where_the_word_before_tells_t
 
 
 def test_lessons_come_after_it_and_judge_answers_alone(taught):
-    tokenizer = generated_tokenizer(vocabulary())
+    tokenizer = generated_tokenizer(get_vocabulary())
     for row in taught[200:]:
         said = tokenizer.decode([id for id in row["labels"] if id != IGNORED])
         read = tokenizer.decode(row["input_ids"])
@@ -84,7 +84,7 @@ def test_answers_are_right_word_for_word_or_wrong(tmp_path, monkeypatch):
 
 
 def test_the_model_is_of_stock_layers_whose_biases_are_drawn():
-    model = answering.untrained(generated_tokenizer(vocabulary()))
+    model = answering.untrained(generated_tokenizer(get_vocabulary()))
     attention = model.model.layers[0].self_attn
     assert float(attention.q_proj.bias.detach().std()) > 0.5
     assert float(attention.v_proj.bias.detach().abs().max()) == 0

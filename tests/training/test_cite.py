@@ -15,7 +15,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 import exegete
 from exegete import ExegeteError, explainer
 from exegete.cli import main
-from exegete.data.generated.retrieval import vocabulary
+from exegete.data.generated.retrieval import get_vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.learned.conformal import ConformalLowerBound
@@ -38,7 +38,7 @@ def rows(split, size):
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
     """A language model of the demo's vocabulary that was never trained."""
-    folder, tokenizer = tmp_path_factory.mktemp("start"), generated_tokenizer(vocabulary())
+    folder, tokenizer = tmp_path_factory.mktemp("start"), generated_tokenizer(get_vocabulary())
     torch.manual_seed(0)
     untrained(tokenizer).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -22,7 +22,7 @@ import exegete
 import families
 from exegete import ExegeteError
 from exegete.data import generated_tokenizer
-from exegete.data.selection import without
+from exegete.data.selection import exclude_examples
 from exegete.explainers.attributive_masking.losses import MaskWeights
 from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, StepContext
@@ -290,7 +290,7 @@ def test_draws_are_spread_over_classes_and_no_text_is_on_both_sides():
     assert stratified(data, 50, 3)["text"][:] == stratified(data, 50, 3)["text"][:]
     assert stratified(data, 50, 3)["text"][:] != stratified(data, 50, 4)["text"][:]
     assert len(stratified(data, 1000, 0)) == 100
-    rest = without(data, stratified(data, 30, 1))
+    rest = exclude_examples(data, stratified(data, 30, 1))
     assert len(rest) == 70
     assert not set(rest["text"]) & set(stratified(data, 30, 1)["text"])
     with pytest.raises(ExegeteError, match="at least one row"):

@@ -11,7 +11,7 @@ import pytest
 import exegete
 from exegete.data.argilla import read_records
 from exegete.data.label_studio import read_tasks, write_tasks
-from exegete.data.marked import Marked
+from exegete.data.marked import MarkedExample
 from exegete.errors import ExegeteError
 from exegete.web.human_study.exports import exported
 from exegete.web.human_study.projects import find
@@ -91,7 +91,10 @@ def test_rankings_have_no_rationales_to_export(whole, chief):
 
 @pytest.mark.parametrize("kind", ["label-studio", "argilla"])
 def test_marks_from_elsewhere_become_a_study_and_leave_it_unchanged(whole, chief, kind):
-    given = [Marked(("a bad film", "it was bad"), "x", {"7": ((0, 2, 5), (1, 7, 10))}), Marked(("fine", "so"), "y")]
+    given = [
+        MarkedExample(("a bad film", "it was bad"), "x", {"7": ((0, 2, 5), (1, 7, 10))}),
+        MarkedExample(("fine", "so"), "y"),
+    ]
     content = write_tasks(given) if kind == "label-studio" else [
         {"fields": {"premise": "a bad film", "hypothesis": "it was bad"}, "metadata": {"label": "x"},
          "responses": {"why": [{"user_id": "7", "value": [{"label": "e", "start": 2, "end": 5}]}],
@@ -113,7 +116,9 @@ def test_marks_from_elsewhere_become_a_study_and_leave_it_unchanged(whole, chief
 
 def test_people_whose_long_names_begin_alike_stay_apart(whole, chief):
     people = ["x" * 80, "x" * 90, "x" * 79 + "y", "x" * 80 + "z"]
-    given = [Marked(("a bad film",), None, {person: ((0, place, place + 1),) for place, person in enumerate(people)})]
+    given = [
+        MarkedExample(("a bad film",), None, {person: ((0, place, place + 1),) for place, person in enumerate(people)})
+    ]
     data = {"csrf": csrf(chief.get("/studies")), "name": "first", "format": "label-studio"}
     chief.post("/studies/import", data=data, files={"file": ("x.json", json.dumps(write_tasks(given)))})
     (back,) = read_tasks(json.loads(export(whole, "label-studio.json")))

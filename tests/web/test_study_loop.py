@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 
 import exegete
 from exegete.cli import main
-from exegete.data.provenance import data_digest
+from exegete.data.provenance import digest_data
 from exegete.errors import ExegeteError
 from exegete.models.loading.digest import digest_weights
 from exegete.web import Site
@@ -160,7 +160,7 @@ def test_a_model_is_trained_by_the_pages_command_and_a_study_of_it_tells_so(whol
     new, run = found["models"]["new"], json.loads(Path("corrected/exegete_run.json").read_text())
     assert (new["weights"], new["trained_on"]) == (digest_weights(made.model), run["config"]["data"]["train"])
     assert new["trained_on"]["source"].startswith("study:/")
-    assert new["trained_on"]["digest"] == data_digest(exegete.load_data(data_of(whole.studies.engine.url, "first")))
+    assert new["trained_on"]["digest"] == digest_data(exegete.load_data(data_of(whole.studies.engine.url, "first")))
     with whole.studies.writing() as session:
         create(session, "follow-up", followed_up({"old": made, "new": made}, [{"text": TEXTS[0]}]), origin=found)
     with whole.studies.reading() as session:

@@ -25,7 +25,7 @@ from exegete.cli.shared.stopping import asked, left, signal_of, stoppable
 from exegete.cli.study.commands import app as study
 from exegete.cli.summary import summary
 from exegete.cli.train.commands import app as train
-from exegete.errors import ExegeteError, Stopped, brief
+from exegete.errors import ExegeteError, Stopped, shorten
 
 app = typer.Typer(
     name="exegete",
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"stopped: {stopped}")
         return 128 + (stopped.signal or signal.SIGINT)
     except (ExegeteError, OSError) as error:
-        say(f"exegete: {' '.join(str(error).split()) if isinstance(error, ExegeteError) else brief(error)}")
+        say(f"exegete: {' '.join(str(error).split()) if isinstance(error, ExegeteError) else shorten(error)}")
         return 2
     except (KeyboardInterrupt, SystemError) as error:  # the latter: a signal while Python parses a source file
         number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else asked()

@@ -62,7 +62,7 @@ def attack(
     """
     check(models=[model], data=data, device=device, dtype=dtype)
     import exegete
-    from exegete.data.provenance import plain
+    from exegete.data.provenance import to_json_value
     from exegete.metrics.attack import attack as attacked
     from exegete.models.encoding.labels import renumber_labels
 
@@ -84,7 +84,9 @@ def attack(
         import json as text
 
         rows = report.to_pandas().to_dict("records")
-        typer.echo(text.dumps(plain({"figures": report.figures, "examples": rows}), indent=2, ensure_ascii=False))
+        typer.echo(
+            text.dumps(to_json_value({"figures": report.figures, "examples": rows}), indent=2, ensure_ascii=False)
+        )
         return
     console().print(_table(report))
 

@@ -55,9 +55,9 @@ def _broken() -> Iterator[tuple[str, str]]:
     from exegete.recipes import RECIPES
 
     for registry, kind in ((EXPLAINERS, MethodCard), (METRICS, MetricCard), (READERS, DataCard)):
-        yield from registry.broken(kind).items()
+        yield from registry.find_broken(kind).items()
     for each in (OBJECTIVES, RECIPES):
-        yield from each.broken().items()
+        yield from each.find_broken().items()
 
 
 def _requirements(extra: str) -> Iterator[Requirement]:

@@ -107,6 +107,6 @@ def _show(frame: pd.DataFrame, registry: Registry[Any] | None = None, kind: type
     out.print(table)
     if len(shown) < len(texts):
         out.print(f"Too narrow for {', '.join(list(texts)[len(shown) :])}: widen the terminal.", markup=False)
-    broken = {} if registry is None else registry.broken(kind)
+    broken = {} if registry is None else registry.find_broken(kind)
     if broken:
         out.print(f"Cannot be used: {', '.join(broken)}; `exegete doctor` says why.", markup=False)

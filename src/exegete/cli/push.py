@@ -38,6 +38,6 @@ def push(
         table = render_board_markdown(Comparison.load(result).leaderboard)
     card = format_hub_card(folder, repository, table)
     if dry_run:
-        typer.echo("\n".join([card, *(each.path_in_repo for each in hub.operations(folder, card))]))
+        typer.echo("\n".join([card, *(each.path_in_repo for each in hub.make_operations(folder, card))]))
         return
     say(f"pushed: {hub.push(folder, repository, card, private=private)}")

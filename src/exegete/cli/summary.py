@@ -44,9 +44,9 @@ def summary(
     if json:
         import json as library
 
-        from exegete.data.provenance import plain
+        from exegete.data.provenance import to_json_value
 
-        typer.echo(library.dumps(plain(found.to_dict(top)), ensure_ascii=False))
+        typer.echo(library.dumps(to_json_value(found.to_dict(top)), ensure_ascii=False))
         return
     counts = ", ".join(f"{label} {count}" for label, count in sorted(found.labels.items()))
     console().print(f"{found.rows} rows: {counts}", markup=False, highlight=False)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from exegete.lazy import lazy
 
 if TYPE_CHECKING:
-    from exegete.data.alignment import Alignment, Word, align, pool, token_mask, word_mask, words_of
+    from exegete.data.alignment import Alignment, Word, align, pool, split_words, token_mask, word_mask
     from exegete.data.generated import generated_tokenizer
     from exegete.data.load import load_data
     from exegete.data.readers import READERS
@@ -20,7 +20,8 @@ __all__ = [
     "generated_tokenizer",
     "load_data",
     "pool",
+    "split_words",
+    "split_words",
     "token_mask",
     "word_mask",
-    "words_of",
 ]

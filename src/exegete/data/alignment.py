@@ -45,7 +45,7 @@ class Word:
     end: int
 
     @property
-    def bare(self) -> tuple[int, int]:
+    def span_without_punctuation(self) -> tuple[int, int]:
         """Its first character and the one behind its last, without the punctuation around it."""
         inner = [self.start + at for at, each in enumerate(self.text) if each.isalnum()]
         return (inner[0], inner[-1] + 1) if inner else (self.start, self.end)
@@ -70,13 +70,13 @@ class Alignment:
     truncated: bool
 
 
-def words_of(text: str, side: int = 0) -> tuple[Word, ...]:
+def split_words(text: str, side: int = 0) -> tuple[Word, ...]:
     """The words of a text: runs without white space.
 
     In scripts without spaces (ideographs, kana, Thai, Lao, Khmer, Myanmar) each character, with the combining marks
     that follow it, is a word of its own.
     """
-    spans = (span for run in _RUN.finditer(text) for span in _split(text, *run.span()))
+    spans = (span for run in _RUN.finditer(text) for span in _split_run(text, *run.span()))
     return tuple(Word(text[start:end], side, start, end) for start, end in spans)
 
 
@@ -91,27 +91,27 @@ def align(texts: Sequence[str], encoding: Encoding, truncated: bool = False) -> 
         ExegeteError: the encoding is not one of these texts.
     """
     texts = tuple(texts)
-    spans = tuple(_spans(texts, encoding))
-    cut = _cut_sides(texts, spans, encoding) or (set(range(len(texts))) if truncated else set())
+    spans = tuple(_token_spans(texts, encoding))
+    cut = _truncated_sides(texts, spans, encoding) or (set(range(len(texts))) if truncated else set())
     words = tuple(
         word
         for side, text in enumerate(texts)
-        for word in (_kept(words_of(text, side), spans) if side in cut else words_of(text, side))
+        for word in (_drop_truncated_words(split_words(text, side), spans) if side in cut else split_words(text, side))
     )
-    owners = _owners(texts, words)
-    word_of = tuple(NO_WORD if span is None else _owner(owners[span[0]][span[1] : span[2]]) for span in spans)
+    owners = _map_characters_to_words(texts, words)
+    word_of = tuple(NO_WORD if span is None else _choose_word(owners[span[0]][span[1] : span[2]]) for span in spans)
     return Alignment(texts, tuple(encoding.tokens), spans, words, word_of, bool(cut))
 
 
 def token_mask(alignment: Alignment, spans: Iterable[Sequence[int]], side: int = 0) -> list[bool]:
     """[L] Which tokens overlap any of the character spans [start, end) of the text number `side`."""
-    marked = _marked(alignment.texts[side], spans)
+    marked = _character_mask(alignment.texts[side], spans)
     return [span is not None and span[0] == side and any(marked[span[1] : span[2]]) for span in alignment.spans]
 
 
 def word_mask(alignment: Alignment, spans: Iterable[Sequence[int]], side: int = 0) -> list[bool]:
     """[W] Which words overlap any of the character spans [start, end) of the text number `side`."""
-    marked = _marked(alignment.texts[side], spans)
+    marked = _character_mask(alignment.texts[side], spans)
     return [word.side == side and any(marked[word.start : word.end]) for word in alignment.words]
 
 
@@ -136,7 +136,7 @@ def pool(scores: ArrayLike, word_of: Sequence[int], n_words: int, how: How = "su
     return pooled if how == "sum" else pooled / np.maximum(np.bincount(index, minlength=n_words), 1)
 
 
-def _split(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _split_run(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Splits a run without white space where a character of a script without spaces begins or ends."""
     if not _UNSPACED.search(text, start, end):
         yield start, end
@@ -151,7 +151,7 @@ def _split(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
     yield from pairwise([*cuts, end])
 
 
-def _spans(texts: tuple[str, ...], encoding: Encoding) -> Iterator[TokenSpan | None]:
+def _token_spans(texts: tuple[str, ...], encoding: Encoding) -> Iterator[TokenSpan | None]:
     rows = zip(encoding.offsets, encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
     for (start, end), side, special in rows:
         if special or side is None:
@@ -162,23 +162,23 @@ def _spans(texts: tuple[str, ...], encoding: Encoding) -> Iterator[TokenSpan | N
                 f"{side + 1}, expected texts of {[len(text) for text in texts]} characters"
             )
         else:
-            yield (side, *trimmed(texts[side], start, end))
+            yield (side, *trim_span(texts[side], start, end))
 
 
-def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
     """The extent without white space at its ends; of white space alone the empty extent at its end."""
     piece = text[start:end]
     lead = len(piece) - len(piece.lstrip())
     return start + lead, max(start + len(piece.rstrip()), start + lead)
 
 
-def _cut_sides(texts: tuple[str, ...], kept: tuple[TokenSpan | None, ...], encoding: Encoding) -> set[int]:
+def _truncated_sides(texts: tuple[str, ...], kept: tuple[TokenSpan | None, ...], encoding: Encoding) -> set[int]:
     """The texts of which the encoding itself says that tokens were cut off."""
-    spans = {span for part in encoding.overflowing for span in _spans(texts, part)}
+    spans = {span for part in encoding.overflowing for span in _token_spans(texts, part)}
     return {span[0] for span in spans - set(kept) if span is not None and span[1] < span[2]}
 
 
-def _kept(words: tuple[Word, ...], spans: tuple[TokenSpan | None, ...]) -> Iterator[Word]:
+def _drop_truncated_words(words: tuple[Word, ...], spans: tuple[TokenSpan | None, ...]) -> Iterator[Word]:
     """The words of one truncated text that touch the stretch its tokens cover."""
     sides = {word.side for word in words}
     covered = [span for span in spans if span is not None and span[0] in sides and span[1] < span[2]]
@@ -186,7 +186,7 @@ def _kept(words: tuple[Word, ...], spans: tuple[TokenSpan | None, ...]) -> Itera
     return (word for word in words if word.start < last and word.end > first)
 
 
-def _owners(texts: tuple[str, ...], words: tuple[Word, ...]) -> list[list[int]]:
+def _map_characters_to_words(texts: tuple[str, ...], words: tuple[Word, ...]) -> list[list[int]]:
     """For each character of each text the index of its word, or -1."""
     owners = [[NO_WORD] * len(text) for text in texts]
     for index, word in enumerate(words):
@@ -194,14 +194,14 @@ def _owners(texts: tuple[str, ...], words: tuple[Word, ...]) -> list[list[int]]:
     return owners
 
 
-def _owner(owners: list[int]) -> int:
+def _choose_word(owners: list[int]) -> int:
     if not owners or owners[0] == owners[-1]:
         return owners[0] if owners else NO_WORD
     shares = Counter(owner for owner in owners if owner != NO_WORD)
     return max(shares, key=lambda owner: shares[owner], default=NO_WORD)
 
 
-def _marked(text: str, spans: Iterable[Sequence[int]]) -> bytearray:
+def _character_mask(text: str, spans: Iterable[Sequence[int]]) -> bytearray:
     """1 for each character inside a span."""
     marked = bytearray(len(text))
     for start, end in spans:

@@ -7,14 +7,14 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from exegete.data.label_studio import FIELDS, LABEL, PAIR, SINGLE, TEXT
-from exegete.data.marked import Mark, Marked
-from exegete.data.readers.base import field, need_text
+from exegete.data.marked import Mark, MarkedExample
+from exegete.data.readers.base import get_field, require_text
 from exegete.errors import ExegeteError
 
 QUESTIONS = ("rationale", "rationale_pair")
 
 
-def read_records(records: Any, where: str = "the file") -> list[Marked]:
+def read_records(records: Any, where: str = "the file") -> list[MarkedExample]:
     """Reads an export of Argilla 2: each span that people submitted for a span question counts as evidence.
 
     A question whose name ends in `_pair`, or is the second text's field, belongs to the second text.
@@ -24,10 +24,10 @@ def read_records(records: Any, where: str = "the file") -> list[Marked]:
     """
     if not isinstance(records, list):
         raise ExegeteError(f"{where}: expected a list of records, as Argilla's records.to_json writes them")
-    return [_record(record, f"{where}, record {number}") for number, record in enumerate(records, 1)]
+    return [_parse_record(record, f"{where}, record {number}") for number, record in enumerate(records, 1)]
 
 
-def write_records(examples: Sequence[Marked]) -> list[dict[str, Any]]:
+def write_records(examples: Sequence[MarkedExample]) -> list[dict[str, Any]]:
     """The examples as records of a dataset with the fields `text` (and `text_pair`) and span questions on each."""
     return [
         {
@@ -36,7 +36,7 @@ def write_records(examples: Sequence[Marked]) -> list[dict[str, Any]]:
             "metadata": {} if example.label is None else {"label": example.label},
             "suggestions": {},
             "responses": {
-                question: [_response(person, marks, side) for person, marks in example.marks.items()]
+                question: [_make_response(person, marks, side) for person, marks in example.marks.items()]
                 for side, question in enumerate(QUESTIONS[: len(example.texts)])
             },
             "vectors": {},
@@ -46,31 +46,31 @@ def write_records(examples: Sequence[Marked]) -> list[dict[str, Any]]:
     ]
 
 
-def _response(person: str, marks: Sequence[Mark], side: int) -> dict[str, Any]:
+def _make_response(person: str, marks: Sequence[Mark], side: int) -> dict[str, Any]:
     spans = [{"label": LABEL, "start": start, "end": end} for where, start, end in marks if where == side]
     return {"value": spans, "user_id": str(uuid5(NAMESPACE_URL, f"exegete:{person}"))}
 
 
-def _record(record: Any, where: str) -> Marked:
-    field(record, "fields", where)
-    fields = _object(record, "fields", where)
+def _parse_record(record: Any, where: str) -> MarkedExample:
+    get_field(record, "fields", where)
+    fields = _get_object(record, "fields", where)
     names = next((pair for pair in FIELDS if pair[0] in fields and pair[1] in fields), None)
     names = names or tuple(name for name in SINGLE if name in fields)[:1]  # type: ignore[assignment]
     if not names:
         raise ExegeteError(f"{where}: expected a text in 'fields', found {', '.join(map(str, fields)) or 'nothing'}")
-    marks, label = dict[str, tuple[Mark, ...]](), _object(record, "metadata", where).get("label")
-    for question, responses in _object(record, "responses", where).items():
+    marks, label = dict[str, tuple[Mark, ...]](), _get_object(record, "metadata", where).get("label")
+    for question, responses in _get_object(record, "responses", where).items():
         side = 1 if len(names) == 2 and (question.endswith("_pair") or question == names[1]) else 0
-        for person, value in _answers(responses, where):
+        for person, value in _submitted_responses(responses, where):
             if isinstance(value, list):
-                marks[person] = marks.get(person, ()) + tuple(_marks(value, side, where))
+                marks[person] = marks.get(person, ()) + tuple(_parse_marks(value, side, where))
             elif isinstance(value, str) and label is None:
                 label = value
-    texts = tuple(need_text(fields[name], name, where) for name in names)
-    return Marked(texts, None if isinstance(label, list | dict) else label, marks, where)
+    texts = tuple(require_text(fields[name], name, where) for name in names)
+    return MarkedExample(texts, None if isinstance(label, list | dict) else label, marks, where)
 
 
-def _object(record: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+def _get_object(record: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
     """The object that a record has under a name; empty where it is missing or null."""
     value = record.get(name) or {}
     if not isinstance(value, dict):
@@ -78,7 +78,7 @@ def _object(record: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _answers(responses: Any, where: str) -> Iterator[tuple[str, Any]]:
+def _submitted_responses(responses: Any, where: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(responses, list):
         raise ExegeteError(f"{where}: expected lists of responses, got {type(responses).__name__}")
     for response in responses:
@@ -88,12 +88,12 @@ def _answers(responses: Any, where: str) -> Iterator[tuple[str, Any]]:
             yield str(response.get("user_id", "unknown")), response.get("value")
 
 
-def _marks(spans: Sequence[Any], side: int, where: str) -> Iterator[Mark]:
+def _parse_marks(spans: Sequence[Any], side: int, where: str) -> Iterator[Mark]:
     for span in spans:
         if not isinstance(span, Mapping):
             continue
         try:
-            yield side, int(field(span, "start", where)), int(field(span, "end", where))
+            yield side, int(get_field(span, "start", where)), int(get_field(span, "end", where))
         except (TypeError, ValueError, OverflowError) as error:
             if isinstance(error, ExegeteError):
                 raise

@@ -38,7 +38,7 @@ METRIC_TERMS = {
 """Sentences that several metrics share; their cards refer to them as {name}."""
 
 
-def spoken(name: str, label: str = "") -> str:
+def display_name(name: str, label: str = "") -> str:
     """The label of a part, or its id as words."""
     words = name.replace("_", " ")
     return label or words[:1].upper() + words[1:]
@@ -85,7 +85,7 @@ class MethodCard:
     def __post_init__(self) -> None:
         _check_family(self.name, self.family, get_args(MethodFamily))
 
-    def scores(self, task: str = "", output: str | None = None, *, signed: bool = True) -> str:
+    def describe_scores(self, task: str = "", output: str | None = None, *, signed: bool = True) -> str:
         """What a score is in a task (its name), where `output` was asked for; `signed`: whether these scores are."""
         removal = self.family in ("perturbation", "search", "interactions")
         usual = {"generation": "log-probability", "regression": "value"}.get(
@@ -98,7 +98,7 @@ class MethodCard:
     @property
     def title(self) -> str:
         """The method in people's words, as tables, reports and pages show it; files and commands use `name`."""
-        return spoken(self.name, self.label)
+        return display_name(self.name, self.label)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class MetricCard:
     @property
     def heading(self) -> str:
         """The metric in people's words."""
-        return spoken(self.name, self.label)
+        return display_name(self.name, self.label)
 
     @property
     def title(self) -> str:

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from exegete.data.alignment import words_of
-from exegete.data.sentences import sentence_ends
+from exegete.data.alignment import split_words
+from exegete.data.sentences import find_sentence_ends
 from exegete.errors import ExegeteError, unknown
 
 Extent = tuple[int, int]
@@ -49,7 +49,7 @@ class Exchange:
         count = len(self.tokens)
         if rows in ("response", "tokens"):
             return [(0, count)] if rows == "response" else [(token, token + 1) for token in range(count)]
-        ends = sentence_ends(self.response) if rows == "sentences" else [w.end for w in words_of(self.response)]
+        ends = find_sentence_ends(self.response) if rows == "sentences" else [w.end for w in split_words(self.response)]
         owner = [min(bisect_right(ends, start), max(len(ends) - 1, 0)) for start, _ in self.token_spans]
         starts = [0, *(token for token in range(1, count) if owner[token] != owner[token - 1])]
         return list(zip(starts, [*starts[1:], count], strict=True))
@@ -59,7 +59,7 @@ class Exchange:
         return self.token_spans[span[0]][0], max(end for _, end in self.token_spans[slice(*span)])
 
 
-def checked_spans(given: Any, count: int) -> list[Extent]:
+def check_spans(given: Any, count: int) -> list[Extent]:
     """Spans within `count` response tokens, from a token's number, a span (start, end) or a list of those.
 
     Raises:

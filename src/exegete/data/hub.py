@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exegete.data.local import looks_local
-from exegete.errors import ExegeteError, brief
+from exegete.errors import ExegeteError, shorten
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd
@@ -15,7 +15,7 @@ CARD = "README.md"
 LEFT_OUT = ("checkpoint-*", ".*", "training_args.bin", CARD)
 
 
-def local_folder(name: str | Path) -> Path:
+def find_folder(name: str | Path) -> Path:
     """The folder of that name, or the newest state of the repository `user/name` as the hub's cache keeps it.
 
     Raises:
@@ -29,10 +29,10 @@ def local_folder(name: str | Path) -> Path:
     try:
         return Path(snapshot_download(name))
     except (OSError, ValueError) as error:
-        raise ExegeteError(f"there is no folder {name}, nor can such a repository be read: {brief(error)}") from error
+        raise ExegeteError(f"there is no folder {name}, nor can such a repository be read: {shorten(error)}") from error
 
 
-def operations(folder: Path, card: str) -> list[CommitOperationAdd]:
+def make_operations(folder: Path, card: str) -> list[CommitOperationAdd]:
     """The files added to a repository: the folder's but checkpoints and hidden ones, and the card.
 
     Raises:
@@ -40,7 +40,9 @@ def operations(folder: Path, card: str) -> list[CommitOperationAdd]:
     """
     from huggingface_hub import CommitOperationAdd
 
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not _left_out(path.relative_to(folder))]
+    files = [
+        path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_left_out(path.relative_to(folder))
+    ]
     if not files:
         raise ExegeteError(f"there is nothing to push in {folder}")
     added = [CommitOperationAdd(str(path.relative_to(folder)), path) for path in files]
@@ -56,21 +58,21 @@ def push(folder: Path, repo_id: str, card: str, *, private: bool = False, token:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    added = operations(folder, card)
+    added = make_operations(folder, card)
     api = HfApi(token=token)
     try:
         made = api.create_repo(repo_id, private=private, exist_ok=True)
         api.create_commit(made.repo_id, added, commit_message="Upload by exegete")
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise ExegeteError(f"{repo_id} cannot be pushed: {brief(error)}") from error
+        raise ExegeteError(f"{repo_id} cannot be pushed: {shorten(error)}") from error
     return str(made)
 
 
-def _left_out(path: Path) -> bool:
+def _is_left_out(path: Path) -> bool:
     return any(Path(part).match(pattern) for part in path.parts for pattern in LEFT_OUT)
 
 
-def plain_card(text: str, **facts: Any) -> str:
+def make_card(text: str, **facts: Any) -> str:
     """A card: the facts as its head, then the text."""
     from huggingface_hub import ModelCardData
 

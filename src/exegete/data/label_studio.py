@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from exegete.data.marked import Mark, Marked
-from exegete.data.readers.base import field, listed, need_text
+from exegete.data.marked import Mark, MarkedExample
+from exegete.data.readers.base import get_field, get_list, require_text
 from exegete.errors import ExegeteError
 
 TAG, LABEL = "rationale", "evidence"
@@ -16,7 +16,7 @@ FIELDS = ((TEXT, PAIR), ("premise", "hypothesis"), ("question", "context"), ("se
 SINGLE = (TEXT, "sentence", "review", "content")
 
 
-def read_tasks(tasks: Any, where: str = "the file") -> list[Marked]:
+def read_tasks(tasks: Any, where: str = "the file") -> list[MarkedExample]:
     """Reads an export of Label Studio (format JSON).
 
     Every labelled span of a text counts as evidence, whatever its label is called; cancelled annotations do not. A
@@ -27,10 +27,10 @@ def read_tasks(tasks: Any, where: str = "the file") -> list[Marked]:
     """
     if not isinstance(tasks, list):
         raise ExegeteError(f"{where}: expected a list of tasks, as Label Studio exports them in the format JSON")
-    return [_task(task, f"{where}, task {number}") for number, task in enumerate(tasks, 1)]
+    return [_parse_task(task, f"{where}, task {number}") for number, task in enumerate(tasks, 1)]
 
 
-def write_tasks(examples: Sequence[Marked]) -> list[dict[str, Any]]:
+def write_tasks(examples: Sequence[MarkedExample]) -> list[dict[str, Any]]:
     """The examples as tasks with annotations, which Label Studio imports."""
     people = list(dict.fromkeys(person for example in examples for person in example.marks))
     numbers = count(1)
@@ -44,7 +44,7 @@ def write_tasks(examples: Sequence[Marked]) -> list[dict[str, Any]]:
                     "id": next(numbers),
                     "completed_by": {"id": people.index(person) + 1, "email": f"{person}@exegete.invalid"},
                     "was_cancelled": False,
-                    "result": [_result(example.texts, mark, place) for place, mark in enumerate(marks)],
+                    "result": [_make_result(example.texts, mark, place) for place, mark in enumerate(marks)],
                 }
                 for person, marks in example.marks.items()
             ],
@@ -53,7 +53,7 @@ def write_tasks(examples: Sequence[Marked]) -> list[dict[str, Any]]:
     ]
 
 
-def _result(texts: Sequence[str], mark: Mark, place: int) -> dict[str, Any]:
+def _make_result(texts: Sequence[str], mark: Mark, place: int) -> dict[str, Any]:
     side, start, end = mark
     value = {"start": start, "end": end, "text": texts[side][start:end], "labels": [LABEL]}
     name = (TEXT, PAIR)[side]
@@ -61,22 +61,22 @@ def _result(texts: Sequence[str], mark: Mark, place: int) -> dict[str, Any]:
     return {"id": f"m{place}", "from_name": tag, "to_name": name, "type": "labels", "value": value}
 
 
-def _task(task: Any, where: str) -> Marked:
-    data = field(task, "data", where)
-    names = _fields(data, where)
-    texts = tuple(need_text(data[name], name, where) for name in names)
+def _parse_task(task: Any, where: str) -> MarkedExample:
+    data = get_field(task, "data", where)
+    names = _find_text_fields(data, where)
+    texts = tuple(require_text(data[name], name, where) for name in names)
     marks, label = dict[str, tuple[Mark, ...]](), data.get("label")
-    for annotation in listed(task, "annotations", where):
+    for annotation in get_list(task, "annotations", where):
         if isinstance(annotation, dict) and annotation.get("was_cancelled"):
             continue
-        results = listed(annotation, "result", where)
-        person = _person(annotation.get("completed_by"))
-        marks[person] = marks.get(person, ()) + tuple(_marks(results, names, texts, where))
-        label = _choice(results) if label is None else label
-    return Marked(texts, None if isinstance(label, list | dict) else label, marks, where)
+        results = get_list(annotation, "result", where)
+        person = _annotator_name(annotation.get("completed_by"))
+        marks[person] = marks.get(person, ()) + tuple(_parse_marks(results, names, texts, where))
+        label = _first_choice(results) if label is None else label
+    return MarkedExample(texts, None if isinstance(label, list | dict) else label, marks, where)
 
 
-def _fields(data: Any, where: str) -> tuple[str, ...]:
+def _find_text_fields(data: Any, where: str) -> tuple[str, ...]:
     if not isinstance(data, dict):
         raise ExegeteError(f"{where}: expected an object in 'data', got {type(data).__name__}")
     pair = next((pair for pair in FIELDS if pair[0] in data and pair[1] in data), None)
@@ -88,30 +88,30 @@ def _fields(data: Any, where: str) -> tuple[str, ...]:
     return (single,)
 
 
-def _person(completed_by: Any) -> str:
+def _annotator_name(completed_by: Any) -> str:
     if isinstance(completed_by, Mapping):
         name = completed_by.get("email") or completed_by.get("id")
         return str(name).removesuffix("@exegete.invalid")
     return "unknown" if completed_by is None else str(completed_by)
 
 
-def _marks(results: list[Any], names: Sequence[str], texts: Sequence[str], where: str) -> Iterator[Mark]:
+def _parse_marks(results: list[Any], names: Sequence[str], texts: Sequence[str], where: str) -> Iterator[Mark]:
     for result in results:
         value = result.get("value") if isinstance(result, dict) else None
-        if not isinstance(value, dict) or not {"start", "end"} <= value.keys() or not _labelled(value):
+        if not isinstance(value, dict) or not {"start", "end"} <= value.keys() or not _is_text_span(value):
             continue
         target = result.get("to_name")
         side = names.index(target) if target in names else 0
-        start, end = _characters(texts[side], value, where)
+        start, end = _parse_span(texts[side], value, where)
         if start < end:
             yield side, start, end
 
 
-def _labelled(value: Mapping[str, Any]) -> bool:
+def _is_text_span(value: Mapping[str, Any]) -> bool:
     return "labels" in value or "hypertextlabels" in value or "text" in value
 
 
-def _characters(text: str, value: Mapping[str, Any], where: str) -> tuple[int, int]:
+def _parse_span(text: str, value: Mapping[str, Any], where: str) -> tuple[int, int]:
     """Start and end in characters. Browsers count in UTF-16 units; the marked text, where given, tells which it is."""
     try:
         start, end = int(value["start"]), int(value["end"])
@@ -130,7 +130,7 @@ def _characters(text: str, value: Mapping[str, Any], where: str) -> tuple[int, i
     return before, before + len(inside)
 
 
-def _choice(results: list[Any]) -> str | None:
+def _first_choice(results: list[Any]) -> str | None:
     for result in results:
         value = result.get("value") if isinstance(result, dict) else None
         choices = value.get("choices") if isinstance(value, dict) else None

@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 import numpy as np
 
 from exegete.data.readers.registry import READERS
-from exegete.data.specs import parameters
-from exegete.data.specs import split as split_spec
-from exegete.data.splits import choose
-from exegete.errors import ExegeteError, brief, unknown
+from exegete.data.specs import parse_params
+from exegete.data.specs import parse_spec as split_spec
+from exegete.data.splits import find_split
+from exegete.errors import ExegeteError, shorten, unknown
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
@@ -43,8 +43,8 @@ def load_data(
         ExegeteError: unknown name, option or split; no rows; what is missing, unreadable, or malformed, and where: in
             one line of at most 300 characters.
     """
-    with _told(spec):
-        return _loaded(spec, split, limit, seed, options)
+    with _report_in_one_line(spec):
+        return _load(spec, split, limit, seed, options)
 
 
 class Stream:
@@ -55,41 +55,41 @@ class Stream:
     """
 
     def __init__(self, spec: str, split: str | None = None, **options: Any) -> None:
-        with _told(spec):
-            self._reader = open_spec(spec, **options)
-            self.spec = resolved(self._reader)
-            self.split = choose(split or self._reader.judged, self._reader.splits())
+        with _report_in_one_line(spec):
+            self._reader = open_reader(spec, **options)
+            self.spec = format_spec(self._reader)
+            self.split = find_split(split or self._reader.default_split, self._reader.splits())
             self.features = self._reader.stream(self.split).features
 
     def __iter__(self) -> Iterator[Row]:
-        with _told(self.spec):
+        with _report_in_one_line(self.spec):
             yield from self._reader.stream(self.split).rows
 
-    def decoded(self, row: Row) -> Row:
+    def decode(self, row: Row) -> Row:
         """The row with its pictures opened."""
         decoded: Row = self.features.decode_example(row)
         return decoded
 
 
 @contextmanager
-def _told(spec: str) -> Iterator[None]:
+def _report_in_one_line(spec: str) -> Iterator[None]:
     """Turns what goes wrong in reading into one line."""
     try:
         yield
     except ExegeteError as error:
-        raise ExegeteError(brief(error)) from error
+        raise ExegeteError(shorten(error)) from error
     except OSError as error:
-        raise ExegeteError(brief(f"{spec[:200]!r} cannot be read: {error.strerror or error}")) from error
+        raise ExegeteError(shorten(f"{spec[:200]!r} cannot be read: {error.strerror or error}")) from error
 
 
-def _loaded(spec: str, split: str | None, limit: int | None, seed: int | None, options: dict[str, Any]) -> Dataset:
+def _load(spec: str, split: str | None, limit: int | None, seed: int | None, options: dict[str, Any]) -> Dataset:
     if limit is not None and limit < 1:
         raise ExegeteError(f"expected a limit of at least 1 row, got {limit}")
-    reader = open_spec(spec, **options, **({} if seed is None else {"seed": seed}))
+    reader = open_reader(spec, **options, **({} if seed is None else {"seed": seed}))
     if reader.seed < 0:
         raise ExegeteError(f"expected a seed of at least 0, got {reader.seed}")
-    split = split or reader.judged
-    features, rows = reader.table(choose(split, reader.splits()))
+    split = split or reader.default_split
+    features, rows = reader.table(find_split(split, reader.splits()))
     data = list(rows)
     if not data:
         there = [name for name in reader.splits() if any(True for _ in reader.table(name).rows)]
@@ -97,23 +97,23 @@ def _loaded(spec: str, split: str | None, limit: int | None, seed: int | None, o
     if limit is not None and limit < len(data):
         drawn = np.random.default_rng(reader.seed).permutation(len(data))[:limit]
         data = [data[i] for i in sorted(drawn)]
-    return _dataset(data, features, resolved(reader))
+    return _make_dataset(data, features, format_spec(reader))
 
 
-def open_spec(spec: str, **options: Any) -> Reader:
+def open_reader(spec: str, **options: Any) -> Reader:
     """The reader of a spec with its options set. Raises ExegeteError for a name or an option that there isn't."""
     address, given = split_spec(spec)
-    name, path = _name_and_path(address)
+    name, path = _split_address(address)
     kind = READERS[name]
     if kind.needs_path and not path:
         raise ExegeteError(f"expected a path in the spec {spec!r}: {kind.card.form}")
     if path and not kind.needs_path:
         raise ExegeteError(f"expected no path in the spec {spec!r}: {kind.card.form}")
     given |= {option: str(value) for option, value in options.items()}
-    return kind(path=path, **parameters(name, kind, given, fixed=("path",)))
+    return kind(path=path, **parse_params(name, kind, given, fixed=("path",)))
 
 
-def resolved(reader: Reader) -> str:
+def format_spec(reader: Reader) -> str:
     """The spec that gives this reader again."""
     changed = {
         field.name: getattr(reader, field.name)
@@ -124,7 +124,7 @@ def resolved(reader: Reader) -> str:
     return f"{address}?{urlencode(changed)}" if changed else address
 
 
-def _name_and_path(address: str) -> tuple[str, str]:
+def _split_address(address: str) -> tuple[str, str]:
     name, _, path = address.partition(":")
     if name in READERS:
         return name, path
@@ -138,7 +138,7 @@ def _name_and_path(address: str) -> tuple[str, str]:
     raise unknown("kind of data", name, READERS)
 
 
-def _dataset(rows: list[dict[str, Any]], features: Features, spec: str) -> Dataset:
+def _make_dataset(rows: list[dict[str, Any]], features: Features, spec: str) -> Dataset:
     from datasets import Dataset, DatasetInfo
 
     columns = {name: [row[name] for row in rows] for name in features}

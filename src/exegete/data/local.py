@@ -14,7 +14,7 @@ def looks_local(name: str) -> bool:
     return name.startswith((".", "/", "~")) or name.count("/") > 1 or bool(slash and Path(parent).is_dir())
 
 
-def require_there(name: str) -> None:
+def require_local_model(name: str) -> None:
     """Raises ExegeteError for a path where there is no model."""
     if looks_local(name) and not Path(os.path.expanduser(name)).exists():
         raise ExegeteError(f"there is no model at {name}")

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from exegete.data.alignment import Word, words_of
-from exegete.data.readers.base import Table, is_blank, text_features
+from exegete.data.alignment import Word, split_words
+from exegete.data.readers.base import Table, is_blank, make_text_features
 from exegete.data.readers.columns import Labels
-from exegete.data.sentences import sentences_of
+from exegete.data.sentences import split_sentences
 from exegete.errors import ExegeteError
 
 Mark = tuple[int, int, int]
 """Side (0 or 1), start and end in characters of that side's raw text, half-open."""
 MAJORITY = 0.5
-UNITS: Mapping[str, Callable[[str, int], tuple[Word, ...]]] = {"word": words_of, "sentence": sentences_of}
+UNITS: Mapping[str, Callable[[str, int], tuple[Word, ...]]] = {"word": split_words, "sentence": split_sentences}
 """What people mark: words, or whole sentences."""
 
 
 @dataclass(frozen=True)
-class Marked:
+class MarkedExample:
     """An example as people marked it.
 
     `texts`: one, or the two of a pair. `label`: its name, None where unknown. `marks`: what each person marked, by the
@@ -53,19 +53,19 @@ class Marked:
                 raise ExegeteError(f"{where}: expected marks inside the texts, got [{start}, {end}] of text {side + 1}")
 
 
-def units_of(texts: Sequence[str], unit: str = "word") -> list[Word]:
+def split_units(texts: Sequence[str], unit: str = "word") -> list[Word]:
     """The words, or sentences, of all texts."""
     return [each for side, text in enumerate(texts) for each in UNITS[unit](text, side)]
 
 
-def touched(units: Sequence[Word], marks: Sequence[Sequence[int]]) -> list[bool]:
+def find_marked_units(units: Sequence[Word], marks: Sequence[Sequence[int]]) -> list[bool]:
     """Which units the marks touch."""
     return [
         any(unit.side == side and unit.start < end and start < unit.end for side, start, end in marks) for unit in units
     ]
 
 
-def agreed(example: Marked, share: float = MAJORITY) -> list[list[list[int]]] | None:
+def aggregate_marks(example: MarkedExample, share: float = MAJORITY) -> list[list[list[int]]] | None:
     """For each text the spans whose characters at least this share of its people marked; None where nobody looked."""
     if not example.marks:
         return None
@@ -77,11 +77,11 @@ def agreed(example: Marked, share: float = MAJORITY) -> list[list[list[int]]] | 
             for _, start, end in (mark for mark in marks if mark[0] == side):
                 mine[start:end] = True
             votes += mine
-        found.append(runs(votes >= max(1.0, share * len(example.marks))))
+        found.append(find_runs(votes >= max(1.0, share * len(example.marks))))
     return found
 
 
-def runs(flags: Iterable[bool | np.bool_]) -> list[list[int]]:
+def find_runs(flags: Iterable[bool | np.bool_]) -> list[list[int]]:
     """The [start, end) of every run of true."""
     spans, at = [], 0
     for value, group in groupby(flags, key=bool):
@@ -92,7 +92,7 @@ def runs(flags: Iterable[bool | np.bool_]) -> list[list[int]]:
     return spans
 
 
-def marked_table(examples: Sequence[Marked], share: float = MAJORITY) -> Table:
+def make_marked_table(examples: Sequence[MarkedExample], share: float = MAJORITY) -> Table:
     """The examples in canonical form, with the rationale that enough people agree on."""
     if not examples:
         raise ExegeteError("there are no examples")
@@ -103,12 +103,12 @@ def marked_table(examples: Sequence[Marked], share: float = MAJORITY) -> Table:
     labels = None
     if all(example.label is not None for example in examples):
         labels = Labels.of([(example.where, {"label": example.label}) for example in examples], "label", "")
-    return Table(text_features(labels.feature if labels else None, pair=pair), _rows(examples, labels, share))
+    return Table(make_text_features(labels.feature if labels else None, pair=pair), _make_rows(examples, labels, share))
 
 
-def _rows(examples: Sequence[Marked], labels: Labels | None, share: float) -> Iterator[dict[str, Any]]:
+def _make_rows(examples: Sequence[MarkedExample], labels: Labels | None, share: float) -> Iterator[dict[str, Any]]:
     for example in examples:
-        spans = agreed(example, share)
+        spans = aggregate_marks(example, share)
         row: dict[str, Any] = {"text": example.texts[0], "rationale": None if spans is None else spans[0]}
         if len(example.texts) == 2:
             row |= {"text_pair": example.texts[1], "rationale_pair": None if spans is None else spans[1]}

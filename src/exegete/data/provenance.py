@@ -19,7 +19,7 @@ from exegete.data.atomic_files import atomic_file
 LIBRARIES = ("exegete", "torch", "transformers", "accelerate", "captum", "numpy", "datasets", "pyarrow")
 
 
-def versions() -> dict[str, str]:
+def get_versions() -> dict[str, str]:
     """The versions of Python and of the installed libraries that results depend on."""
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
@@ -36,7 +36,7 @@ def digest(value: Any) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def data_digest(dataset: Dataset) -> str:
+def digest_data(dataset: Dataset) -> str:
     """A digest of the rows' stored values."""
     import pyarrow as pa
 
@@ -50,16 +50,16 @@ def data_digest(dataset: Dataset) -> str:
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Readable JSON, whole or not there; numbers that are none become null."""
     with atomic_file(path) as fresh:
-        text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(to_json_value(value), indent=2, ensure_ascii=False, allow_nan=False)
         fresh.write_text(text + "\n", encoding="utf-8")
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """The value as JSON holds it: keys are strings, numbers that are none null, everything unknown its text."""
     if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items()}
+        return {str(name): to_json_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [to_json_value(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)

@@ -9,8 +9,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from exegete.data.source import read_source
-from exegete.data.specs import parameters, split
-from exegete.errors import ExegeteError, brief, unknown
+from exegete.data.specs import parse_params, parse_spec
+from exegete.errors import ExegeteError, shorten, unknown
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -31,7 +31,7 @@ class Registry(Mapping[str, T]):
         self.native = {name: EntryPoint(name, f"{package}.{where}", group) for name, where in native.items()}
 
     def __getitem__(self, name: str) -> T:
-        point = self.native.get(name) or self._installed.get(name)
+        point = self.native.get(name) or self._plugins.get(name)
         if point is None:
             raise unknown(self.what, name, self)
         try:
@@ -39,39 +39,41 @@ class Registry(Mapping[str, T]):
         except Exception as error:
             if name in self.native:
                 raise
-            raise ExegeteError(f"{self._told(point)}: {error}") from error
+            raise ExegeteError(f"{self._describe(point)}: {error}") from error
         card = getattr(part, "card", None)
         if name not in self.native and card is not None and card.name != name:
-            raise ExegeteError(f"{self._told(point)}: the package calls it {name}, its card {card.name}: make them one")
+            raise ExegeteError(
+                f"{self._describe(point)}: the package calls it {name}, its card {card.name}: make them one"
+            )
         return part
 
-    def broken(self, kind: type = object) -> dict[str, str]:
+    def find_broken(self, kind: type = object) -> dict[str, str]:
         """By id, the parts of installed packages without a card of this kind or not loadable; a line says why."""
         found = {}
-        for name in self._installed:
+        for name in self._plugins:
             try:
-                self._card_of(name, kind)
+                self._load_card(name, kind)
             except ExegeteError as error:
-                found[name] = brief(error)
+                found[name] = shorten(error)
         return found
 
-    def _card_of(self, name: str, kind: type[C]) -> C:
+    def _load_card(self, name: str, kind: type[C]) -> C:
         card = getattr(self[name], "card", None)
         if not isinstance(card, kind):
-            raise ExegeteError(f"{self._told(self._installed[name])}: it has no `card: {kind.__name__}`")
+            raise ExegeteError(f"{self._describe(self._plugins[name])}: it has no `card: {kind.__name__}`")
         return card
 
-    def _told(self, point: EntryPoint) -> str:
+    def _describe(self, point: EntryPoint) -> str:
         return f"the {self.what} {point.name!r} of an installed package ({point.value})"
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self.native, **self._installed})
+        return iter({**self.native, **self._plugins})
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.native or name in self._installed
+        return name in self.native or name in self._plugins
 
     def get(self, name: str, default: Any = None) -> Any:
         """The part, or the default where there is none of the name."""
@@ -85,9 +87,9 @@ class Registry(Mapping[str, T]):
         Raises:
             ExegeteError: an unknown id or parameter, or a value that is none of its field's type.
         """
-        name, given = split(spec)
+        name, given = parse_spec(spec)
         part: Any = self[name]
-        return part(**parameters(name, part, given | params))
+        return part(**parse_params(name, part, given | params))
 
     def card(self, name: str, kind: type[C]) -> C:
         """Return the card of a part. That of a native part is read from its source file, without importing the part.
@@ -98,7 +100,7 @@ class Registry(Mapping[str, T]):
         """
         point = self.native.get(name)
         if point is None:
-            return self._card_of(name, kind)
+            return self._load_card(name, kind)
         return read_source(point.module).card(point.attr, kind)
 
     def cards(self, kind: type[C]) -> dict[str, C]:
@@ -107,19 +109,19 @@ class Registry(Mapping[str, T]):
         A package whose part cannot be loaded is left out, with a warning.
         """
         found = {name: self.card(name, kind) for name in self.native}
-        for name in self._installed:
+        for name in self._plugins:
             try:
-                found[name] = self._card_of(name, kind)
+                found[name] = self._load_card(name, kind)
             except ExegeteError as error:
                 logging.getLogger(__name__).warning("%s", error)
         return found
 
     @property
-    def _installed(self) -> dict[str, EntryPoint]:
-        return {name: point for name, point in installed(self.group).items() if name not in self.native}
+    def _plugins(self) -> dict[str, EntryPoint]:
+        return {name: point for name, point in find_installed(self.group).items() if name not in self.native}
 
 
 @cache
-def installed(group: str) -> dict[str, EntryPoint]:
+def find_installed(group: str) -> dict[str, EntryPoint]:
     """The parts that packages add to a group, by id; looked for once a process."""
     return {point.name: point for point in entry_points(group=group)}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exegete.data.readers.exchanges import identity
+from exegete.data.readers.exchanges import exchange_key
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -16,19 +16,19 @@ TEXTS = ("text", "text_pair")
 RATIONALES = ("rationale", "rationale_pair")
 
 
-def without(data: Dataset, *others: Dataset) -> Dataset:
+def exclude_examples(data: Dataset, *others: Dataset) -> Dataset:
     """The rows whose texts (image, prompt) stand in none of the others."""
-    there = {row for other in others for row in _contents(other)}
-    return data.select([index for index, row in enumerate(_contents(data)) if row not in there])
+    there = {row for other in others for row in _example_keys(other)}
+    return data.select([index for index, row in enumerate(_example_keys(data)) if row not in there])
 
 
-def marked(data: Dataset) -> Dataset:
+def select_marked(data: Dataset) -> Dataset:
     """The rows of which somebody marked some evidence."""
     columns = [data[name][:] for name in RATIONALES if name in data.column_names]
     return data.select([index for index, row in enumerate(zip(*columns, strict=True)) if any(row)])
 
 
-def at_most(data: Dataset, length: int, count: Callable[[list[str]], int]) -> Dataset:
+def select_short(data: Dataset, length: int, count: Callable[[list[str]], int]) -> Dataset:
     """The rows whose texts have a length of at most so much, both texts of a pair together."""
     columns = [data[name][:] for name in TEXTS if name in data.column_names]
     if not columns:
@@ -37,17 +37,17 @@ def at_most(data: Dataset, length: int, count: Callable[[list[str]], int]) -> Da
     return data.select([index for index, row in enumerate(texts) if count(row) <= length])
 
 
-def characters(texts: list[str]) -> int:
+def count_characters(texts: list[str]) -> int:
     """The characters of a row's texts."""
     return sum(map(len, texts))
 
 
-def words(texts: list[str]) -> int:
+def count_words(texts: list[str]) -> int:
     """The words of a row's texts, separated by white space."""
     return sum(len(text.split()) for text in texts)
 
 
-def tokens(source: str) -> Callable[[list[str]], int]:
+def make_token_counter(source: str) -> Callable[[list[str]], int]:
     """A function that counts the tokens of a row's texts, special ones included, as a model's tokenizer cuts them.
 
     Args:
@@ -68,11 +68,11 @@ def tokens(source: str) -> Callable[[list[str]], int]:
     return lambda texts: len(tokenizer.encode(*texts).ids)
 
 
-def _contents(data: Dataset) -> list[Hashable]:
+def _example_keys(data: Dataset) -> list[Hashable]:
     """The identity of a row: its texts, the picture, or of generated text all that is asked."""
     columns = [data[name][:] for name in TEXTS if name in data.column_names]
     if columns:
         return list(zip(*columns, strict=True))
     if "image" in data.column_names:
         return [(image.size, image.tobytes()) for image in data["image"]]
-    return [identity(row) for row in data]
+    return [exchange_key(row) for row in data]

@@ -6,14 +6,14 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable
 
-from exegete.data.alignment import Alignment, Word, trimmed
+from exegete.data.alignment import Alignment, Word, trim_span
 
 _END = re.compile(r"""[.!?…]+["'”’)\]]*(?=\s)|[。！？]+["'”’」』）]*|(?=\n)""")
 _BLANK = re.compile(r"\n[^\S\n]*\n\s*")
 _ABBREVIATION = re.compile(r"(?:\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|etc|e\.g|i\.e|cf|Fig|al))\.$")
 
 
-def sentence_ends(text: str) -> list[int]:
+def find_sentence_ends(text: str) -> list[int]:
     """Where each sentence of a text ends, in characters; the white space before a sentence belongs to it.
 
     A sentence ends at a line break, and at a full stop, question or exclamation mark before white space unless a small
@@ -29,20 +29,20 @@ def sentence_ends(text: str) -> list[int]:
     return [*ends, len(text)]
 
 
-def sentences_of(text: str, side: int = 0) -> tuple[Word, ...]:
+def split_sentences(text: str, side: int = 0) -> tuple[Word, ...]:
     """The sentences of a text as units that people can mark, without the white space around them."""
-    ends = sentence_ends(text)
-    spans = (trimmed(text, start, end) for start, end in zip([0, *ends], ends, strict=False))
+    ends = find_sentence_ends(text)
+    spans = (trim_span(text, start, end) for start, end in zip([0, *ends], ends, strict=False))
     return tuple(Word(text[start:end], side, start, end) for start, end in spans if start < end)
 
 
-def paragraph_ends(text: str) -> list[int]:
+def find_paragraph_ends(text: str) -> list[int]:
     """Where each paragraph of a text ends, in characters: at lines that are blank; the last one ends with the text."""
     ends = [match.start() for match in _BLANK.finditer(text) if text[: match.start()].strip()]
     return [*(end for end in ends if text[end:].strip()), len(text)]
 
 
-def part_of_tokens(alignment: Alignment, ends_of: Callable[[str], list[int]]) -> list[int]:
+def find_part_of_tokens(alignment: Alignment, ends_of: Callable[[str], list[int]]) -> list[int]:
     """[L] The number of each token's sentence, or other part, through all texts; -1 for special tokens."""
     ends = [ends_of(text) for text in alignment.texts]
     first = [sum(map(len, ends[:side])) for side in range(len(ends))]
@@ -52,6 +52,6 @@ def part_of_tokens(alignment: Alignment, ends_of: Callable[[str], list[int]]) ->
     ]
 
 
-def text_of_tokens(alignment: Alignment) -> list[int]:
+def find_text_of_tokens(alignment: Alignment) -> list[int]:
     """[L] The number of each token's text, -1 for special tokens."""
     return [-1 if span is None else span[0] for span in alignment.spans]

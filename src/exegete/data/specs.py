@@ -14,7 +14,7 @@ from exegete.errors import ExegeteError, unknown
 BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
-def split(spec: str) -> tuple[str, dict[str, str]]:
+def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
     """The name and its parameters as text, from `name?a=1&b=2`; one without a value is `true`."""
     name, _, query = spec.partition("?")
     query = "&".join(part if "=" in part or not part else f"{part}=true" for part in query.split("&"))
@@ -42,7 +42,7 @@ def split_ids(names: str) -> list[str]:
     return found
 
 
-def parameters(name: str, cls: type, given: dict[str, Any], fixed: Collection[str] = ()) -> dict[str, Any]:
+def parse_params(name: str, cls: type, given: dict[str, Any], fixed: Collection[str] = ()) -> dict[str, Any]:
     """Checked names, and values that came as text in the type of the dataclass's field; lists are split at commas.
 
     `name` is what errors call the class. `fixed`: fields that no spec sets.
@@ -50,34 +50,34 @@ def parameters(name: str, cls: type, given: dict[str, Any], fixed: Collection[st
     Raises:
         ExegeteError: a parameter that the class does not have, or a value that is none of its field's type.
     """
-    hints = _hints(cls)
+    hints = _get_hints(cls)
     valid = [field.name for field in fields(cls) if field.init and field.name not in fixed]
     wrong = next((key for key in given if key not in valid), None)
     if wrong is not None and not valid:
         raise ExegeteError(f"{name} takes no parameter, got {wrong!r}")
     if wrong is not None:
         raise unknown(f"parameter of {name}", wrong, valid)
-    return {key: _valued(f"{name}: {key}", value, hints[key]) for key, value in given.items()}
+    return {key: _parse_value(f"{name}: {key}", value, hints[key]) for key, value in given.items()}
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
+def _get_hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-def _valued(what: str, value: Any, hint: Any) -> Any:
+def _parse_value(what: str, value: Any, hint: Any) -> Any:
     if not isinstance(value, str):
         return tuple(value) if isinstance(value, list) else value
     if get_origin(hint) is tuple:
-        return tuple(_valued(what, part, get_args(hint)[0]) for part in value.split(","))
+        return tuple(_parse_value(what, part, get_args(hint)[0]) for part in value.split(","))
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise unknown(what, value, get_args(hint))
         return value
-    return _converted(what, value, hint)
+    return _convert(what, value, hint)
 
 
-def _converted(what: str, value: str, hint: Any) -> Any:
+def _convert(what: str, value: str, hint: Any) -> Any:
     kinds = get_args(hint) or (hint,)
     if NoneType in kinds and value.lower() == "none":
         return None

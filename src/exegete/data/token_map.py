@@ -8,7 +8,7 @@ from exegete.data.alignment import Alignment, TokenSpan
 from exegete.errors import ExegeteError
 
 
-def token_map(source: Alignment, target: Alignment) -> list[list[int]]:
+def map_tokens(source: Alignment, target: Alignment) -> list[list[int]]:
     """For every token of `target` the tokens of `source` that share a character of the same text with it, in order.
 
     A token that holds no character that any source token holds (white space, a dropped accent) has those of the
@@ -24,20 +24,22 @@ def token_map(source: Alignment, target: Alignment) -> list[list[int]]:
         return [[] if span is None else [index] for index, span in enumerate(target.spans)]
     found: list[list[int]] = [[] for _ in target.spans]
     for side in range(len(target.texts)):
-        there, here = _on_side(source, side), _on_side(target, side)
-        rows = list(_overlapping([span for _, span in there], [span for _, span in here]))
-        filled = _neighbours(rows, _reach(there) if source.truncated else None, [span for _, span in here])
+        there, here = _tokens_of_text(source, side), _tokens_of_text(target, side)
+        rows = list(_find_overlaps([span for _, span in there], [span for _, span in here]))
+        filled = _fill_from_neighbours(
+            rows, _last_character(there) if source.truncated else None, [span for _, span in here]
+        )
         for (position, _), row in zip(here, filled, strict=True):
             found[position] = [there[index][0] for index in row]
     return found
 
 
-def _on_side(alignment: Alignment, side: int) -> list[tuple[int, TokenSpan]]:
+def _tokens_of_text(alignment: Alignment, side: int) -> list[tuple[int, TokenSpan]]:
     """The tokens of one text with their positions."""
     return [(i, span) for i, span in enumerate(alignment.spans) if span is not None and span[0] == side]
 
 
-def _overlapping(there: Sequence[TokenSpan], here: Sequence[TokenSpan]) -> Iterator[list[int]]:
+def _find_overlaps(there: Sequence[TokenSpan], here: Sequence[TokenSpan]) -> Iterator[list[int]]:
     """For each span of `here` the indices of those of `there` that overlap it; both stand in the order of the text."""
     first = 0
     for _, start, end in here:
@@ -51,12 +53,12 @@ def _overlapping(there: Sequence[TokenSpan], here: Sequence[TokenSpan]) -> Itera
         yield row
 
 
-def _reach(there: Sequence[tuple[int, TokenSpan]]) -> int:
+def _last_character(there: Sequence[tuple[int, TokenSpan]]) -> int:
     """The character at which a tokenization ends."""
     return max((span[2] for _, span in there), default=0)
 
 
-def _neighbours(rows: list[list[int]], reach: int | None, here: Sequence[TokenSpan]) -> list[list[int]]:
+def _fill_from_neighbours(rows: list[list[int]], reach: int | None, here: Sequence[TokenSpan]) -> list[list[int]]:
     """Empty rows get the nearest rows before and after them, unless they lie beyond `reach`."""
     after: list[list[int]] = []
     nearest: list[int] = []

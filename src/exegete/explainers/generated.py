@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from exegete.data.exchange import Exchange, Extent, checked_spans
+from exegete.data.exchange import Exchange, Extent, check_spans
 from exegete.data.granularity import Granularity
-from exegete.data.specs import split
+from exegete.data.specs import parse_spec
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, require_finite
 from exegete.explainers.gradients.forward_sums import is_forward_cheaper, sum_scores_forward
@@ -93,7 +93,7 @@ def resolve_unit(
     Methods that remove input remove units of this size; the scores of others are summed over each unit's tokens.
     """
     if isinstance(method, str):
-        name, options = split(method)
+        name, options = parse_spec(method)
         # A mask token means nothing to most language models, so units are deleted unless the user chooses otherwise.
         if is_removal_method(EXPLAINERS[name.partition(":")[0]]) and "perturbation" not in options:
             params = {"perturbation": "remove"} | params
@@ -254,7 +254,7 @@ def find_target_spans(exchange: Exchange, target: Any) -> list[Extent]:
     """Return the spans of a response to explain, given their kind ("sentences", "words", …) or the spans themselves."""
     if isinstance(target, str):
         return exchange.spans("response" if target == "predicted" else target)  # type: ignore[arg-type]
-    return checked_spans(target, len(exchange.tokens))
+    return check_spans(target, len(exchange.tokens))
 
 
 def is_removal_method(explainer_class: type[Explainer]) -> bool:

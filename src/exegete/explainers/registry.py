@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from exegete.data.cards import MethodCard
 from exegete.data.registry import Registry
-from exegete.data.specs import BOOLEANS, parameters, split
+from exegete.data.specs import BOOLEANS, parse_params, parse_spec
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -84,14 +84,14 @@ def explainer(spec: str | Explainer, **params: Any) -> Explainer:
         if params:
             raise ExegeteError(f"{spec.name} is made already: parameters ({', '.join(params)}) go with an id only")
         return spec
-    address, options = split(spec)
+    address, options = parse_spec(spec)
     options = options | params
     name, _, path = address.partition(":")
     explainer_class = EXPLAINERS[name]
     if path:
         return explainer_class.from_pretrained(path).with_params(**options)
     if not explainer_class.card.learned:
-        return explainer_class(**parameters(name, explainer_class, options))
+        return explainer_class(**parse_params(name, explainer_class, options))
     if not BOOLEANS.get(options.pop("untrained", "false")):
         raise ExegeteError(f"{name} is learned: give the folder it was saved in, as {name}:PATH")
     # Learned explainers import the registry themselves.

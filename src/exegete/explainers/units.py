@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from exegete.data.granularity import Granularity
-from exegete.data.sentences import paragraph_ends, part_of_tokens, sentence_ends, text_of_tokens
+from exegete.data.sentences import find_paragraph_ends, find_part_of_tokens, find_sentence_ends, find_text_of_tokens
 from exegete.errors import ExegeteError, unknown
 from exegete.models import Batch
 
-ENDS = {"sentence": sentence_ends, "paragraph": paragraph_ends}
+ENDS = {"sentence": find_sentence_ends, "paragraph": find_paragraph_ends}
 
 
 def number_units(batch: Batch, granularity: Granularity) -> Tensor:
@@ -47,7 +47,7 @@ def _number_larger_units(batch: Batch, granularity: Granularity) -> Tensor:
     units = torch.full_like(batch.word_of, -1)
     for row, attended, alignment in zip(units, batch.attended, batch.alignments, strict=True):
         is_source = granularity == "source"
-        numbers = text_of_tokens(alignment) if is_source else part_of_tokens(alignment, ENDS[granularity])
+        numbers = find_text_of_tokens(alignment) if is_source else find_part_of_tokens(alignment, ENDS[granularity])
         row[attended] = torch.tensor(numbers, device=batch.device)
     return units
 

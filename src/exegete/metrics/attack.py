@@ -14,8 +14,8 @@ import pandas as pd
 from datasets import Dataset
 from numpy.typing import NDArray
 
-from exegete.data.alignment import words_of
-from exegete.data.swaps import Swap, applied, swaps
+from exegete.data.alignment import split_words
+from exegete.data.swaps import Swap, apply_swaps, find_swaps
 from exegete.errors import ExegeteError
 from exegete.explainers.attribute_examples import make_batches
 from exegete.models import ExplainedModel
@@ -159,7 +159,7 @@ class _Attempt:
     @classmethod
     def from_row(cls, row: Mapping[str, Any], kinds: Sequence[str] | None, choices: int, seed: int) -> _Attempt:
         texts = [str(row[side]) for side in SIDES if row.get(side) is not None]
-        return cls(texts, row["label"], [swaps(text, kinds=kinds, choices=choices, seed=seed) for text in texts])
+        return cls(texts, row["label"], [find_swaps(text, kinds=kinds, choices=choices, seed=seed) for text in texts])
 
     def list_moves(self) -> list[_Move]:
         """Return every word for every passage that is not swapped yet."""
@@ -177,7 +177,7 @@ class _Attempt:
         changed = []
         for side, text in enumerate(self.texts):
             words = {each.passage: each.word for each in moves if each.side == side}
-            changed.append(applied(text, self.passages[side], words))
+            changed.append(apply_swaps(text, self.passages[side], words))
         return dict(zip(SIDES, changed, strict=False))
 
     def start(self, answer: NDArray[np.float64]) -> None:
@@ -215,7 +215,7 @@ class _Attempt:
         count = changed = 0
         for side, text in enumerate(self.texts):
             swapped = [self.passages[side][move.passage] for move in self.moves if move.side == side]
-            for word in words_of(text):
+            for word in split_words(text):
                 count += 1
                 changed += any(word.start < swap.end and swap.start < word.end for swap in swapped)
         return count, changed

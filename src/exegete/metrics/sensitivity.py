@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from exegete.data.alignment import words_of
-from exegete.data.generated.dice import Dice
-from exegete.data.swaps import Swap, applied, swaps
+from exegete.data.alignment import split_words
+from exegete.data.generated.keyed_random import KeyedRandom
+from exegete.data.swaps import Swap, apply_swaps, find_swaps
 from exegete.errors import ExegeteError
 from exegete.explainers import Explainer, attribute, explainer
 from exegete.metrics.agreement import jaccard
@@ -125,10 +125,10 @@ def input_consistency(
 
 def _draw_versions(text: str, count: int, kinds: Sequence[str] | None, seed: int) -> list[tuple[Swap, str]]:
     """Return up to `count` texts with one swap each, drawn by the seed and the text."""
-    passages = swaps(text, kinds=kinds, choices=count, seed=seed)
+    passages = find_swaps(text, kinds=kinds, choices=count, seed=seed)
     moves = [(number, word) for number, swap in enumerate(passages) for word in swap.choices]
-    drawn = Dice("versions", seed, text).sample(moves, min(count, len(moves)))
-    return [(passages[number], applied(text, passages, {number: word})) for number, word in drawn]
+    drawn = KeyedRandom("versions", seed, text).sample(moves, min(count, len(moves)))
+    return [(passages[number], apply_swaps(text, passages, {number: word})) for number, word in drawn]
 
 
 def _compare_words(one: Attribution, other: Attribution, swap: Swap, fraction: float) -> float:
@@ -147,7 +147,7 @@ def _scores_outside(item: Attribution, start: int, end: int) -> NDArray[np.float
     first = [score for score, side in zip(item.word_scores, sides, strict=True) if side == 0]
     second = [score for score, side in zip(item.word_scores, sides, strict=True) if side]
     outside = []
-    for score, word in zip(first, words_of(item.texts[0]), strict=False):
+    for score, word in zip(first, split_words(item.texts[0]), strict=False):
         if word.end <= start or end <= word.start:
             outside.append(score)
     return np.asarray([*outside, *second], dtype=np.float64)
@@ -176,5 +176,5 @@ def _perturb_vocabulary(model: ExplainedModel, radius: float, draw: str) -> Iter
 
 def _draw_direction(draw: str, token: int, width: int) -> Tensor:
     """Return a vector [d] uniform in [−1, 1], determined by the draw and the token alone."""
-    seed = Dice("direction", draw, token).below(1 << 46)
+    seed = KeyedRandom("direction", draw, token).randrange(1 << 46)
     return 2 * torch.rand(width, generator=torch.Generator().manual_seed(seed)) - 1

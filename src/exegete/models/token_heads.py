@@ -128,7 +128,7 @@ class TaggingModel(_ReadWhereAsked):
         spans, before = list[list[int]](), (OUTSIDE, -1)
         for word, place in _first_tokens(alignment, 0, len(alignment.texts[0])):
             prefix, kind = split_tag(super().labels[tags[place]])
-            start, end = alignment.words[word].bare
+            start, end = alignment.words[word].span_without_punctuation
             if kind != OUTSIDE and (kind, word - 1) == before and prefix not in tuple("BSU"):
                 spans[-1][1] = end
             elif kind != OUTSIDE:

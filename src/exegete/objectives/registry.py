@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from exegete.data.registry import Registry
-from exegete.data.specs import split, split_ids
+from exegete.data.specs import parse_spec, split_ids
 from exegete.errors import ExegeteError
 from exegete.explainers.registry import explainer
 
@@ -42,7 +42,7 @@ def objective(spec: str, **params: Any) -> Objective:
     Raises:
         ExegeteError: an unknown id or parameter, or a value that is none of its field's type.
     """
-    name, given = split(spec)
+    name, given = parse_spec(spec)
     if "explainer" in given:
         params = {"explainer": explainer(given.pop("explainer").replace(";", "&"))} | params
     made: Objective = OBJECTIVES.make(name, **given | params)

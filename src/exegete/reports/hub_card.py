@@ -8,7 +8,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from exegete.data.hub import plain_card
+from exegete.data.hub import make_card
 
 RUN, METRICS, CONFIG = "exegete_run.json", "metrics.json", "config.json"
 SHARES = ("accuracy", "exact_match")
@@ -44,7 +44,7 @@ def format_hub_card(folder: Path, repo_id: str, comparison: str = "") -> str:
     parts += _format_section("Training", _training_lines(run, run_config))
     facts = {"library_name": "exegete" if explainer else "transformers", "pipeline_tag": pipeline}
     tags = ["exegete", *(name for name in (run.get("recipe"), explainer) if name)]
-    return plain_card("\n\n".join(parts) + "\n", tags=tags, **facts)
+    return make_card("\n\n".join(parts) + "\n", tags=tags, **facts)
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:

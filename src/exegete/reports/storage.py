@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from exegete.data.atomic_files import remove_abandoned, temporary_path
-from exegete.data.provenance import versions
+from exegete.data.provenance import get_versions
 from exegete.errors import ExegeteError
 
 FORMAT_VERSION = 1
@@ -139,7 +139,7 @@ def save(
 
 def _describe_data(data: Path, rows: int, config: Mapping[str, Any], storage_format: StorageFormat) -> str:
     head = {"format": storage_format.name, "format_version": FORMAT_VERSION, "rows": rows, "sha256": _digest_file(data)}
-    return json.dumps(head | {"versions": versions(), "config": dict(config)}, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(head | {"versions": get_versions(), "config": dict(config)}, indent=2, ensure_ascii=False) + "\n"
 
 
 def _digest_file(path: Path) -> str:

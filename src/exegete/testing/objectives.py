@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from exegete.data.provenance import plain
+from exegete.data.provenance import to_json_value
 from exegete.errors import ExegeteError
 from exegete.explainers.base import embed_with_gradient
 from exegete.models import Batch, ExplainedModel
@@ -43,7 +43,7 @@ class ObjectiveContract:
         assert objective.name.isidentifier()
         assert objective.weight >= 0
         assert 0 < objective.share <= 1
-        assert json.dumps(plain(objective.params))
+        assert json.dumps(to_json_value(objective.params))
 
     def test_its_gradient_is_its_derivative(self, objective: Objective, model: ExplainedModel) -> None:
         """By finite differences along weights; an estimated gradient only has to be there and finite."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from datasets import ClassLabel, Dataset
 
-from exegete.data.load import open_spec, resolved
+from exegete.data.load import format_spec, open_reader
 from exegete.data.readers import READERS, Reader
 from exegete.data.readers.exchanges import EXCHANGE
 from exegete.errors import ExegeteError
@@ -47,7 +47,7 @@ class ReaderContract:
     def test_its_spec_gives_it_again(self, reader: Reader) -> None:
         """The text that a study or a record keeps of it; once it is registered."""
         if reader.card.name in READERS:
-            assert open_spec(resolved(reader)) == reader
+            assert open_reader(format_spec(reader)) == reader
 
     def test_rows_are_canonical(self, reader: Reader) -> None:
         """Columns of docs/architecture.md and no others, texts that say something, spans inside them, known labels."""

@@ -15,7 +15,7 @@ from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from tqdm.auto import tqdm
 
-from exegete.data.provenance import data_digest, digest, plain, write_json
+from exegete.data.provenance import digest, digest_data, to_json_value, write_json
 from exegete.explainers.attribute_examples import make_batches
 from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.perturbation.context_cite import ContextCite
@@ -153,10 +153,10 @@ def _resolved(
         "trainer": learner.name,
         "model": {"source": model.config._name_or_path, "weights": digest_weights(model.model), **model.settings},
         "processor": digest_processor(model.processing_class),
-        "ablated": plain(ablated.params),
+        "ablated": to_json_value(ablated.params),
         "fit": vars(fit),
         "data": {
-            name: {"rows": len(data), "digest": data_digest(data)} for name, data in (("train", train), ("dev", dev))
+            name: {"rows": len(data), "digest": digest_data(data)} for name, data in (("train", train), ("dev", dev))
         },
         "seed": options.seed,
     }

@@ -32,7 +32,7 @@ from transformers import (
 )
 
 from exegete.data.atomic_files import atomic_folder
-from exegete.data.generated.retrieval import lessons, vocabulary
+from exegete.data.generated.retrieval import generate_lessons, get_vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError, unknown
@@ -79,7 +79,7 @@ def train_answering(
         raise unknown("architecture", architecture, UNTRAINED)
     untrained_model, scale = UNTRAINED[architecture], scale * LONGER.get(architecture, 1.0)
     folder, stop = Path(output_dir), StopAfterStep()
-    whole, tokenizer = folder / "model", generated_tokenizer(vocabulary())
+    whole, tokenizer = folder / "model", generated_tokenizer(get_vocabulary())
     steps, recited = (max(1, round(scale * each)) for each in (STEPS, RECITED))
     named = {} if architecture == "llama" else {"architecture": architecture}
     _require_same(folder / "settings.json", {"seed": seed, "steps": steps, "recited": recited} | named)
@@ -207,7 +207,7 @@ class Taught(IterableDataset[dict[str, list[int]]]):
 
     def _recitals(self) -> Iterator[dict[str, list[int]]]:
         """Words by chance, none twice, and the same again in pieces of another order; a piece's first is not judged."""
-        words = torch.tensor(self.tokenizer.convert_tokens_to_ids(vocabulary()))
+        words = torch.tensor(self.tokenizer.convert_tokens_to_ids(get_vocabulary()))
         chance = torch.Generator().manual_seed(self.seed)
         while True:
             count = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=chance))
@@ -223,7 +223,7 @@ class Taught(IterableDataset[dict[str, list[int]]]):
         def ids(text: str) -> list[int]:
             return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-        for notes, questions in lessons(seed=self.seed):
+        for notes, questions in generate_lessons(seed=self.seed):
             read: list[Any] = [self.tokenizer.cls_token_id, *ids(notes)]
             labels = [IGNORED] * len(read)
             for question, answer in questions:

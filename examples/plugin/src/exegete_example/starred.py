@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from exegete.data.cards import DataCard
 from exegete.data.readers import Reader, Table
-from exegete.data.readers.base import Row, lines, need_text, read, text_features
-from exegete.data.splits import DIVIDED, belongs
+from exegete.data.readers.base import Row, make_text_features, read_text, require_text, split_lines
+from exegete.data.splits import DIVIDED, is_in_split
 from exegete.errors import ExegeteError
 
 
@@ -38,14 +38,14 @@ class Starred(Reader):
         rows: list[Row] = [
             {"text": text, "label": names.index(label), "rationale": spans}
             for label, text, spans in found
-            if belongs(text, split, self.seed)
+            if is_in_split(text, split, self.seed)
         ]
-        return Table(text_features(names), rows)
+        return Table(make_text_features(names), rows)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str, list[list[int]]]]:
     """Label, text and spans of every line. Raises ExegeteError, naming the line, for what is not in the format."""
-    for where, line in lines(read(path), str(path)):
+    for where, line in split_lines(read_text(path), str(path)):
         label, colon, marked = line.partition(": ")
         pieces = marked.split("*")
         if not colon or len(pieces) % 2 == 0:
@@ -55,4 +55,4 @@ def _lines(path: Path) -> Iterator[tuple[str, str, list[list[int]]]]:
             if number % 2 and piece:
                 spans.append([len(text), len(text) + len(piece)])
             text += piece
-        yield label, need_text(text, "text", where), spans
+        yield label, require_text(text, "text", where), spans

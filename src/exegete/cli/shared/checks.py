@@ -31,10 +31,10 @@ def check(
     Raises:
         ExegeteError: an unknown method, metric, parameter, reader, device or type, or a path where there is nothing.
     """
-    from exegete.data.local import require_there
+    from exegete.data.local import require_local_model
 
     for name in models:
-        require_there(name)
+        require_local_model(name)
     if device is not None and not DEVICE.fullmatch(device):
         raise ExegeteError(f"expected a device that is here, as cpu, cuda or cuda:1, got {device}")
     if dtype is not None and dtype not in DTYPES:
@@ -98,9 +98,9 @@ def _check_metrics(metrics: str | None, preset: str | None) -> None:
 
 def _check_data(data: str) -> None:
     """The reader and its options, and that there is something where a path is given."""
-    from exegete.data.load import open_spec
+    from exegete.data.load import open_reader
 
-    reader = open_spec(data)
+    reader = open_reader(data)
     path = reader.path
     if path and reader.card.name != "hub" and "://" not in path and not Path(path).expanduser().exists():
         raise ExegeteError(f"there is no file or folder {path}, which the data {data} are to be read from")

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from exegete.lazy import lazy
 
 if TYPE_CHECKING:
-    from exegete.data.generated.corpus import examples
-    from exegete.data.generated.tokenizer import generated_tokenizer, vocabulary
+    from exegete.data.generated.corpus import generate_examples
+    from exegete.data.generated.tokenizer import generated_tokenizer, get_vocabulary
 else:
     __getattr__, __dir__ = lazy(__name__)
 
-__all__ = ["examples", "generated_tokenizer", "vocabulary"]
+__all__ = ["generate_examples", "generated_tokenizer", "get_vocabulary"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from exegete.data.generated.dice import Dice
-from exegete.data.generated.lexicon import MARKERS, MARKING, Lexicon, lexicon
-from exegete.data.generated.marking import paragraph, unmark
+from exegete.data.generated.keyed_random import KeyedRandom
+from exegete.data.generated.lexicon import MARKERS, MARKING, Lexicon, get_lexicon
+from exegete.data.generated.marking import join_sentences, unmark
 from exegete.data.generated.pairs import LABELS as RELATIONS
-from exegete.data.generated.pairs import pair
-from exegete.data.generated.reviews import score, sentiment
+from exegete.data.generated.pairs import make_pair
+from exegete.data.generated.reviews import make_scored_review, make_sentiment_review
 from exegete.data.readers.base import NUMBER, LabelType
 from exegete.errors import ExegeteError, unknown
 
@@ -18,7 +18,7 @@ TASKS = ("sentiment", "pairs", "regression")
 SENTIMENTS = ("negative", "positive")
 
 
-def label_type(task: str) -> LabelType:
+def get_label_type(task: str) -> LabelType:
     """The type of a task's label. Raises ExegeteError for a task that there isn't."""
     if task not in TASKS:
         raise unknown("task", task, (*TASKS, "retrieval"))
@@ -27,7 +27,7 @@ def label_type(task: str) -> LabelType:
     return SENTIMENTS if task == "sentiment" else RELATIONS
 
 
-def examples(
+def generate_examples(
     task: str, domain: str, split: str, *, size: int, seed: int, shortcut: float = 0.0
 ) -> Iterator[dict[str, Any]]:
     """Canonical rows; row i depends on task, domain, split, seed and i alone, not on the size.
@@ -35,27 +35,33 @@ def examples(
     `shortcut` is the probability that a sentence with a day's name is put in that goes with the label (for a regression
     with its sign); it is no evidence. Without it the same texts come out, less that sentence.
     """
-    words = lexicon(domain)
+    words = get_lexicon(domain)
     if not 0 <= shortcut <= 1:
         raise ExegeteError(f"expected a shortcut probability from 0 to 1, got {shortcut}")
     for i in range(size):
-        dice = Dice("example", task, domain, split, seed, i)
-        cheat = Dice("shortcut", task, domain, split, seed, i)
-        yield _pair(dice, cheat, words, shortcut) if task == "pairs" else _review(dice, cheat, words, shortcut, task)
+        rng = KeyedRandom("example", task, domain, split, seed, i)
+        shortcut_rng = KeyedRandom("shortcut", task, domain, split, seed, i)
+        yield (
+            _make_pair(rng, shortcut_rng, words, shortcut)
+            if task == "pairs"
+            else _make_review(rng, shortcut_rng, words, shortcut, task)
+        )
 
 
-def _review(dice: Dice, cheat: Dice, words: Lexicon, shortcut: float, task: str) -> dict[str, Any]:
-    review = (sentiment if task == "sentiment" else score)(dice, words)
-    _insert(review.sentences, int(review.label > 0), cheat, shortcut)
-    text, rationale = unmark(paragraph(review.sentences))
+def _make_review(
+    rng: KeyedRandom, shortcut_rng: KeyedRandom, words: Lexicon, shortcut: float, task: str
+) -> dict[str, Any]:
+    review = (make_sentiment_review if task == "sentiment" else make_scored_review)(rng, words)
+    _insert_shortcut(review.sentences, int(review.label > 0), shortcut_rng, shortcut)
+    text, rationale = unmark(join_sentences(review.sentences))
     return {"text": text, "label": review.label, "rationale": rationale}
 
 
-def _pair(dice: Dice, cheat: Dice, words: Lexicon, shortcut: float) -> dict[str, Any]:
-    made = pair(dice, words)
-    _insert(made.premise, made.label, cheat, shortcut)
-    text, rationale = unmark(paragraph(made.premise))
-    text_pair, rationale_pair = unmark(paragraph(made.hypothesis))
+def _make_pair(rng: KeyedRandom, shortcut_rng: KeyedRandom, words: Lexicon, shortcut: float) -> dict[str, Any]:
+    made = make_pair(rng, words)
+    _insert_shortcut(made.premise, made.label, shortcut_rng, shortcut)
+    text, rationale = unmark(join_sentences(made.premise))
+    text_pair, rationale_pair = unmark(join_sentences(made.hypothesis))
     return {
         "text": text,
         "text_pair": text_pair,
@@ -65,7 +71,7 @@ def _pair(dice: Dice, cheat: Dice, words: Lexicon, shortcut: float) -> dict[str,
     }
 
 
-def _insert(sentences: list[str], label: int, cheat: Dice, shortcut: float) -> None:
-    at, hit = cheat.below(len(sentences) + 1), cheat.chance() < shortcut
+def _insert_shortcut(sentences: list[str], label: int, shortcut_rng: KeyedRandom, shortcut: float) -> None:
+    at, hit = shortcut_rng.randrange(len(sentences) + 1), shortcut_rng.random() < shortcut
     if hit:
         sentences.insert(at, MARKING.format(marker=MARKERS[label]))

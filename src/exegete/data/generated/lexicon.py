@@ -121,7 +121,7 @@ GADGETS = Lexicon(
 DOMAINS: dict[str, Lexicon] = {"films": FILMS, "gadgets": GADGETS}
 
 
-def lexicon(domain: str) -> Lexicon:
+def get_lexicon(domain: str) -> Lexicon:
     """The words of a domain. Raises ExegeteError for a domain that there isn't."""
     if domain not in DOMAINS:
         raise unknown("domain", domain, DOMAINS)

@@ -13,11 +13,11 @@ def unmark(text: str) -> tuple[str, list[list[int]]]:
     return _BRACKETS.sub("", text), [list(span) for span in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def paragraph(sentences: list[str]) -> str:
+def join_sentences(sentences: list[str]) -> str:
     """Sentences with a capital and a full stop each, one after the other; a bracket may come before the capital."""
     return " ".join(re.sub("[A-Za-z]", lambda letter: letter[0].upper(), s, count=1) + "." for s in sentences)
 
 
-def n_words(sentences: list[str]) -> int:
+def count_words(sentences: list[str]) -> int:
     """Words, separated by white space."""
     return sum(len(sentence.split()) for sentence in sentences)

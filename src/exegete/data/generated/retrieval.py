@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain, count
 from typing import Any, NamedTuple
 
-from exegete.data.generated.dice import Dice
+from exegete.data.generated.keyed_random import KeyedRandom
 
 KINDS = ("one hop", "redundant", "two hops")
 NOTES = 6
@@ -50,7 +50,7 @@ class Scene(NamedTuple):
         return " " + " ".join(f"{one} {self.did[one]}." for one in facts)
 
 
-def exchanges(split: str, *, size: int, seed: int, kind: str | None = None) -> Iterator[dict[str, Any]]:
+def generate_exchanges(split: str, *, size: int, seed: int, kind: str | None = None) -> Iterator[dict[str, Any]]:
     """Rows of prompt, sources, response, evidence and kind; row i depends on split, seed and i alone.
 
     The notes say what people did, and mention beside the point whom the question is about. `evidence` names the notes
@@ -61,7 +61,7 @@ def exchanges(split: str, *, size: int, seed: int, kind: str | None = None) -> I
         own = KINDS[i % len(KINDS)]
         if kind not in (None, own):
             continue
-        scene = _scene(Dice("retrieval", split, seed, i), own)
+        scene = _make_scene(KeyedRandom("retrieval", split, seed, i), own)
         yield {
             "prompt": PROMPT.replace("{who}", scene.asked),
             "sources": [{"name": f"note {n}", "text": text} for n, text in enumerate(scene.notes, 1)],
@@ -71,51 +71,51 @@ def exchanges(split: str, *, size: int, seed: int, kind: str | None = None) -> I
         }
 
 
-def lessons(*, seed: int) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def generate_lessons(*, seed: int) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Some of the notes of a scene, as one text, and questions with answers for all who did something there; no end.
 
     Scenes have from one note to all of them: with few it is soon learnt that answers stand in the notes.
     """
     for i in count():
-        scene = _scene(dice := Dice("lessons", seed, i), KINDS[i % len(KINDS)])
-        notes = "\n\n".join(scene.notes[: 1 + dice.below(NOTES)])
-        known = {who: scene.answer(who) for who in dice.sample(list(scene.did), len(scene.did))}
-        asked = [(QUESTION.format(who=who), said) for who, said in known.items() if _states(notes, said)]
+        scene = _make_scene(rng := KeyedRandom("lessons", seed, i), KINDS[i % len(KINDS)])
+        notes = "\n\n".join(scene.notes[: 1 + rng.randrange(NOTES)])
+        known = {who: scene.answer(who) for who in rng.sample(list(scene.did), len(scene.did))}
+        asked = [(QUESTION.format(who=who), said) for who, said in known.items() if _is_stated(notes, said)]
         if asked:
             yield notes, asked
 
 
-def _states(notes: str, answer: str) -> bool:
+def _is_stated(notes: str, answer: str) -> bool:
     return all(fact.strip(" .") in notes for fact in answer.split(". "))
 
 
-def vocabulary() -> list[str]:
+def get_vocabulary() -> list[str]:
     """Every word of the notes, questions and answers, sorted."""
     phrases = (*PEOPLE, *VERBS, *QUALITIES, *THINGS, HELPED, *WORDINGS, *BESIDE, *FILLERS, QUESTION)
     words = chain.from_iterable(phrase.lower().replace(".", " ").replace("?", " ").split() for phrase in phrases)
     return sorted({word for word in words if "{" not in word})
 
 
-def _scene(dice: Dice, kind: str) -> Scene:
-    people, deeds = dice.sample(PEOPLE, NOTES), _deeds(dice)
+def _make_scene(rng: KeyedRandom, kind: str) -> Scene:
+    people, deeds = rng.sample(PEOPLE, NOTES), _sample_deeds(rng)
     asked, other = people[:2]
     hops = {asked: f"{HELPED} {other}", other: deeds[0]} if kind == "two hops" else {asked: deeds[0]}
     needed = [f"{who} {did}" for who, did in hops.items()] * (2 if kind == "redundant" else 1)
     others = dict(zip(people[2 : NOTES + 1 - len(needed)], deeds[1:], strict=False))
     facts = [*needed, *(f"{who} {did}" for who, did in others.items())]
-    texts = [dice.pick(WORDINGS).format(fact=fact) for fact in facts] + [dice.pick(BESIDE).format(who=asked)]
-    order = dice.sample(range(NOTES), NOTES)
-    notes = [_filled(dice, texts[n]) for n in order]
+    texts = [rng.choice(WORDINGS).format(fact=fact) for fact in facts] + [rng.choice(BESIDE).format(who=asked)]
+    order = rng.sample(range(NOTES), NOTES)
+    notes = [_add_filler(rng, texts[n]) for n in order]
     return Scene(notes, hops | others, asked, [order.index(n) for n in range(len(needed))])
 
 
-def _deeds(dice: Dice) -> list[str]:
+def _sample_deeds(rng: KeyedRandom) -> list[str]:
     """Deeds of people, no word of them twice."""
-    parts = (dice.sample(words, NOTES) for words in (VERBS, QUALITIES, THINGS))
+    parts = (rng.sample(words, NOTES) for words in (VERBS, QUALITIES, THINGS))
     return [" ".join(words) for words in zip(*parts, strict=True)]
 
 
-def _filled(dice: Dice, sentence: str) -> str:
+def _add_filler(rng: KeyedRandom, sentence: str) -> str:
     """The sentence, mostly with another one before or after it that says nothing."""
-    where, filler = dice.below(3), dice.pick(FILLERS)
+    where, filler = rng.randrange(3), rng.choice(FILLERS)
     return (sentence, f"{filler} {sentence}", f"{sentence} {filler}")[where]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from exegete.data.generated.dice import Dice
+from exegete.data.generated.keyed_random import KeyedRandom
 from exegete.data.generated.lexicon import DEGREES, Lexicon
-from exegete.data.generated.marking import n_words
+from exegete.data.generated.marking import count_words
 
 SHORTEST, LONGEST = 8, 35
 
@@ -18,57 +18,62 @@ class Review(NamedTuple):
     label: float
 
 
-def sentiment(dice: Dice, words: Lexicon) -> Review:
+def make_sentiment_review(rng: KeyedRandom, words: Lexicon) -> Review:
     """A review with one opinion, or in a quarter of all two that agree; label 0 is negative, 1 positive.
 
     A quarter of the opinions is a negated opposite ("not dull"): then the negation is evidence too. Opinions about
     something that is not judged stand in a quarter of the reviews; they are no evidence and fall by chance.
     """
-    label = dice.below(2)
-    opinions = [_polar(dice, words, aspect, label) for aspect in dice.sample(words.aspects, 1 + (dice.chance() < 0.25))]
-    return Review(_composed(dice, words, opinions), label)
+    label = rng.randrange(2)
+    opinions = [
+        _make_polar_sentence(rng, words, aspect, label)
+        for aspect in rng.sample(words.aspects, 1 + (rng.random() < 0.25))
+    ]
+    return Review(_compose_review(rng, words, opinions), label)
 
 
-def score(dice: Dice, words: Lexicon) -> Review:
+def make_scored_review(rng: KeyedRandom, words: Lexicon) -> Review:
     """A review whose label is the mean of its one to three opinions: grade (±1, ±2) times degree (1, 0.5, 1.5)."""
-    graded = [_graded(dice, words, aspect) for aspect in dice.sample(words.aspects, 1 + dice.below(3))]
-    return Review(_composed(dice, words, [sentence for sentence, _ in graded]), sum(g for _, g in graded) / len(graded))
+    graded = [_make_graded_sentence(rng, words, aspect) for aspect in rng.sample(words.aspects, 1 + rng.randrange(3))]
+    return Review(
+        _compose_review(rng, words, [sentence for sentence, _ in graded]), sum(g for _, g in graded) / len(graded)
+    )
 
 
-def _polar(dice: Dice, words: Lexicon, aspect: str, label: int) -> str:
-    negated = dice.chance() < 0.25
+def _make_polar_sentence(rng: KeyedRandom, words: Lexicon, aspect: str, label: int) -> str:
+    negated = rng.random() < 0.25
     wanted = (label == 1) != negated
-    if dice.chance() < 0.7:
-        word = dice.pick([adjective for adjective, grade in words.adjectives.items() if (grade > 0) == wanted])
+    if rng.random() < 0.7:
+        word = rng.choice([adjective for adjective, grade in words.adjectives.items() if (grade > 0) == wanted])
         frames: tuple[str, ...] = _NEGATED_ADJECTIVE if negated else _ADJECTIVE
     else:
-        word = dice.pick([verb for verb, grade in words.verbs.items() if (grade > 0) == wanted])
+        word = rng.choice([verb for verb, grade in words.verbs.items() if (grade > 0) == wanted])
         frames = _NEGATED_VERB if negated else _VERB
-    return dice.pick(frames).format(aspect=aspect, word=word)
+    return rng.choice(frames).format(aspect=aspect, word=word)
 
 
-def _graded(dice: Dice, words: Lexicon, aspect: str) -> tuple[str, float]:
-    word, grade = dice.pick(list(words.adjectives.items()))
-    degree = dice.pick(["", "", *DEGREES])
+def _make_graded_sentence(rng: KeyedRandom, words: Lexicon, aspect: str) -> tuple[str, float]:
+    word, grade = rng.choice(list(words.adjectives.items()))
+    degree = rng.choice(["", "", *DEGREES])
     evidence = f"{degree} {word}".strip()
-    return dice.pick(_ADJECTIVE).format(aspect=aspect, word=evidence), grade * DEGREES.get(degree, 1.0)
+    return rng.choice(_ADJECTIVE).format(aspect=aspect, word=evidence), grade * DEGREES.get(degree, 1.0)
 
 
-def _composed(dice: Dice, words: Lexicon, opinions: list[str]) -> list[str]:
+def _compose_review(rng: KeyedRandom, words: Lexicon, opinions: list[str]) -> list[str]:
     """The opinions among fillers and at most one opinion that is beside the point, in random order; 8 to 35 words."""
-    others = [_beside(dice, words)] if dice.chance() < 0.25 else []
-    fillers = [f.format(aspect=dice.pick(words.aspects)) for f in dice.sample(words.fillers, 4)]
-    sentences = [*opinions, *others, *(fillers.pop() for _ in range(1 + dice.below(2)))]
-    while n_words(sentences) < SHORTEST:
+    others = [_make_irrelevant_sentence(rng, words)] if rng.random() < 0.25 else []
+    fillers = [f.format(aspect=rng.choice(words.aspects)) for f in rng.sample(words.fillers, 4)]
+    sentences = [*opinions, *others, *(fillers.pop() for _ in range(1 + rng.randrange(2)))]
+    while count_words(sentences) < SHORTEST:
         sentences.append(fillers.pop())
-    while n_words(sentences) > LONGEST:
+    while count_words(sentences) > LONGEST:
         sentences.pop()
-    return dice.sample(sentences, len(sentences))
+    return rng.sample(sentences, len(sentences))
 
 
-def _beside(dice: Dice, words: Lexicon) -> str:
-    word = dice.pick(list(words.adjectives))
-    return dice.pick(_BESIDE).format(stranger=dice.pick(words.strangers), word=word)
+def _make_irrelevant_sentence(rng: KeyedRandom, words: Lexicon) -> str:
+    word = rng.choice(list(words.adjectives))
+    return rng.choice(_BESIDE).format(stranger=rng.choice(words.strangers), word=word)
 
 
 _ADJECTIVE = (

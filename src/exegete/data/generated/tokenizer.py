@@ -32,7 +32,7 @@ def generated_tokenizer(words: Iterable[str] | None = None) -> PreTrainedTokeniz
         *punctuation,
         *letters,
         *(f"##{letter}" for letter in letters),
-        *(vocabulary() if words is None else words),
+        *(get_vocabulary() if words is None else words),
     ]
     ids = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
     tokenizer = Tokenizer(WordPiece(ids, unk_token=SPECIALS[1], max_input_chars_per_word=100))
@@ -51,14 +51,14 @@ def generated_tokenizer(words: Iterable[str] | None = None) -> PreTrainedTokeniz
     )
 
 
-def vocabulary() -> list[str]:
+def get_vocabulary() -> list[str]:
     """Every word that the generated corpus can contain, in all domains and tasks, sorted."""
     phrases = [*reviews.FRAMES, *pairs.FRAMES, *DEGREES, *MARKERS, MARKING]
-    phrases += [phrase for words in DOMAINS.values() for phrase in _phrases(words)]
+    phrases += [phrase for words in DOMAINS.values() for phrase in _list_phrases(words)]
     return sorted({word for phrase in phrases for word in _WORD.findall(phrase.lower())})
 
 
-def _phrases(words: Lexicon) -> Iterator[str]:
+def _list_phrases(words: Lexicon) -> Iterator[str]:
     yield from (*words.aspects, *words.strangers, *words.adjectives, *words.verbs, *words.fillers)
     yield from (word for quality in words.qualities for pole in quality for word in pole)
     yield from (*words.things, *words.scenes, *words.places)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from exegete.data.cards import DataCard
-from exegete.data.splits import canonical
+from exegete.data.splits import normalise_split_name
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Table(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Again:
+class RecordSource:
     """Records that are read anew whenever they are gone through, so that a file of any size takes no memory."""
 
     read: Callable[[], Iterator[Record]]
@@ -62,12 +62,12 @@ class Reader(ABC):
     seed: int = 0
 
     @property
-    def judged(self) -> str:
+    def default_split(self) -> str:
         """The split that is judged where none is named: dev, or the last where there is no dev."""
         splits = self.splits()
-        return "dev" if "dev" in map(canonical, splits) else splits[-1]
+        return "dev" if "dev" in map(normalise_split_name, splits) else splits[-1]
 
-    def columns(self) -> str:
+    def describe_columns(self) -> str:
         """One line on which columns are read and which are not; empty where the format leaves no choice."""
         return ""
 
@@ -84,7 +84,7 @@ class Reader(ABC):
         return self.table(split)
 
 
-def text_features(label: LabelType | None, *, pair: bool = False, answer: bool = False) -> Features:
+def make_text_features(label: LabelType | None, *, pair: bool = False, answer: bool = False) -> Features:
     """The canonical columns of a text or a pair; `label`: names of classes, NUMBER, or None for no label."""
     from datasets import ClassLabel, Features, List, Value
 
@@ -100,46 +100,46 @@ def text_features(label: LabelType | None, *, pair: bool = False, answer: bool =
     return Features({name: kind for name, kind in columns.items() if kind is not None})
 
 
-def row_of(*sides: Side) -> Row:
+def make_row(*sides: Side) -> Row:
     """The columns of one text or of two, each with its rationale."""
     texts = {f"text{suffix}": text for suffix, (text, _) in zip(("", "_pair"), sides, strict=False)}
     return texts | {f"rationale{suffix}": spans for suffix, (_, spans) in zip(("", "_pair"), sides, strict=False)}
 
 
-def folder(path: str) -> Path:
+def require_folder(path: str) -> Path:
     """The folder of a spec. Raises ExegeteError when there is none."""
     if not Path(path).is_dir():
         raise ExegeteError(f"expected a folder at {path!r}, found {'a file' if Path(path).exists() else 'nothing'}")
     return Path(path)
 
 
-def read(path: Path, encoding: str = "utf-8-sig") -> str:
+def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
     """The text of a file, UTF-8, line ends as they are. Raises ExegeteError when missing, empty or not UTF-8."""
-    return decode(file(path).read_bytes(), str(path), encoding)
+    return decode_utf8(require_file(path).read_bytes(), str(path), encoding)
 
 
-def file(path: Path) -> Path:
+def require_file(path: Path) -> Path:
     """The path. Raises ExegeteError where no file is."""
     if not path.is_file():
         raise ExegeteError(f"expected a file at {str(path)!r}, found {'a folder' if path.exists() else 'nothing'}")
     return path
 
 
-def text_lines(path: Path, newline: str) -> Iterator[str]:
-    """The lines of a file with their ends, one at a time; `newline` as in `open`. Raises as `read` does."""
+def read_lines(path: Path, newline: str) -> Iterator[str]:
+    """The lines of a file with their ends, one at a time; `newline` as in `open`. Raises as `read_text` does."""
     blank = True
     try:
-        with file(path).open(encoding="utf-8-sig", newline=newline) as text:
+        with require_file(path).open(encoding="utf-8-sig", newline=newline) as text:
             for line in text:
                 blank = blank and not line.strip()
                 yield line
     except UnicodeDecodeError:
-        read(path)  # names the line
+        read_text(path)  # names the line
     if blank:
         raise ExegeteError(f"{path} is empty")
 
 
-def decode(data: bytes, where: str, encoding: str = "utf-8-sig") -> str:
+def decode_utf8(data: bytes, where: str, encoding: str = "utf-8-sig") -> str:
     """Bytes as UTF-8, without a byte order mark. Raises ExegeteError when empty or not UTF-8, naming the line."""
     try:
         text = data.decode(encoding)
@@ -151,21 +151,21 @@ def decode(data: bytes, where: str, encoding: str = "utf-8-sig") -> str:
     return text
 
 
-def lines(text: str, where: str) -> Iterator[tuple[str, str]]:
+def split_lines(text: str, where: str) -> Iterator[tuple[str, str]]:
     """(place for errors, line) of the lines that are not blank. Only line feeds end lines, never U+0085 or U+2028."""
-    yield from numbered(text.split("\n"), where)
+    yield from number_lines(text.split("\n"), where)
 
 
-def numbered(text: Iterable[str], where: str) -> Iterator[tuple[str, str]]:
+def number_lines(text: Iterable[str], where: str) -> Iterator[tuple[str, str]]:
     """(place for errors, line) of the lines that are not blank, without their ends."""
     for number, line in enumerate(text, start=1):
         if line.strip():
             yield f"{where}, line {number}", line.removesuffix("\n").removesuffix("\r")
 
 
-def tab_separated(text: str, where: str) -> Iterator[tuple[str, Row]]:
+def parse_tsv(text: str, where: str) -> Iterator[tuple[str, Row]]:
     """(place for errors, cells by the names in the first line) of a table. Raises ExegeteError for lengths."""
-    rows = ((place, line.split("\t")) for place, line in lines(text, where))
+    rows = ((place, line.split("\t")) for place, line in split_lines(text, where))
     _, head = next(rows)
     for place, cells in rows:
         if len(cells) != len(head):
@@ -173,16 +173,16 @@ def tab_separated(text: str, where: str) -> Iterator[tuple[str, Row]]:
         yield place, dict(zip(head, cells, strict=True))
 
 
-def json_lines(path: Path) -> Iterator[tuple[str, Row]]:
+def read_json_lines(path: Path) -> Iterator[tuple[str, Row]]:
     """(place for errors, object) of a jsonl file. Raises ExegeteError for a line that is no JSON object."""
-    for where, line in numbered(text_lines(path, "\n"), str(path)):
-        row = from_json(line, where)
+    for where, line in number_lines(read_lines(path, "\n"), str(path)):
+        row = parse_json(line, where)
         if not isinstance(row, dict):
             raise ExegeteError(f"{where}: expected a JSON object, got {type(row).__name__}")
         yield where, row
 
 
-def from_json(text: str, where: str) -> Any:
+def parse_json(text: str, where: str) -> Any:
     """Parses a JSON text. Raises ExegeteError for invalid JSON, too deep nesting, and lone surrogates."""
     try:
         value = json.loads(text)
@@ -196,7 +196,7 @@ def from_json(text: str, where: str) -> Any:
     return value
 
 
-def field(row: Any, name: str, where: str) -> Any:
+def get_field(row: Any, name: str, where: str) -> Any:
     """A field of a row. Raises ExegeteError naming the fields there are."""
     if not isinstance(row, dict):
         raise ExegeteError(f"{where}: expected an object with a field {name!r}, got {type(row).__name__}")
@@ -205,15 +205,15 @@ def field(row: Any, name: str, where: str) -> Any:
     return row[name]
 
 
-def listed(row: Any, name: str, where: str) -> list[Any]:
+def get_list(row: Any, name: str, where: str) -> list[Any]:
     """A field of a row that holds a list. Raises ExegeteError otherwise."""
-    value = field(row, name, where)
+    value = get_field(row, name, where)
     if not isinstance(value, list):
         raise ExegeteError(f"{where}: expected a list in {name!r}, got {type(value).__name__}")
     return value
 
 
-def need_text(value: Any, name: str, where: str) -> str:
+def require_text(value: Any, name: str, where: str) -> str:
     """A text that is not blank. Raises ExegeteError otherwise."""
     if not isinstance(value, str):
         raise ExegeteError(f"{where}: expected text in {name!r}, got {type(value).__name__}")
@@ -222,7 +222,7 @@ def need_text(value: Any, name: str, where: str) -> str:
     return value
 
 
-def need_number(value: Any, name: str, where: str) -> float:
+def require_number(value: Any, name: str, where: str) -> float:
     """A finite number, also as text. Raises ExegeteError otherwise."""
     with suppress(TypeError, ValueError, OverflowError):
         if math.isfinite(number := float(value)):
@@ -235,21 +235,21 @@ def is_blank(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 
-def need_label(value: Any, names: Names, where: str) -> int:
+def require_label(value: Any, names: Names, where: str) -> int:
     """The index of a label's name. Raises ExegeteError naming the valid ones."""
     if value not in names:
         raise ExegeteError(f"{where}: expected a label of {', '.join(names)}, got {value!r}")
     return names.index(value)
 
 
-def need_spans(value: Any, text: str, where: str) -> list[list[int]]:
+def require_spans(value: Any, text: str, where: str) -> list[list[int]]:
     """A list of [start, end] inside the text. Raises ExegeteError otherwise."""
     if not isinstance(value, list | tuple) or not all(_is_span(span, len(text)) for span in value):
         raise ExegeteError(f"{where}: expected a list of [start, end] within {len(text)} characters, got {value!r}")
     return [[int(span[0]), int(span[1])] for span in value]
 
 
-def need_answer(answer: Any, start: Any, text: str, where: str) -> list[int]:
+def require_answer(answer: Any, start: Any, text: str, where: str) -> list[int]:
     """The [start, end] of an answer. Raises ExegeteError unless it stands there in the text."""
     if not isinstance(answer, str) or type(start) is not int or start < 0 or not text.startswith(answer, start):
         raise ExegeteError(f"{where}: the answer {answer!r} does not stand at character {start} of its paragraph")

@@ -14,13 +14,13 @@ from exegete.data.readers.base import (
     Record,
     Row,
     Table,
-    field,
+    get_field,
+    get_list,
     is_blank,
-    listed,
-    need_answer,
-    need_spans,
-    need_text,
-    text_features,
+    make_text_features,
+    require_answer,
+    require_spans,
+    require_text,
 )
 from exegete.errors import ExegeteError, unknown
 
@@ -78,23 +78,23 @@ class Columns(NamedTuple):
     answer: str | None
 
 
-def resolve(options: ColumnOptions, records: Records, where: str) -> Columns:
+def resolve_columns(options: ColumnOptions, records: Records, where: str) -> Columns:
     """The columns to read, of all that any row has.
 
     Raises:
         ExegeteError: a named one or any text is missing; the message names those there are.
     """
-    return _resolved(options, list(dict.fromkeys(name for _, row in records for name in row)), where)
+    return _find_columns(options, list(dict.fromkeys(name for _, row in records for name in row)), where)
 
 
-def described(options: ColumnOptions, names: list[str], where: str, used: Collection[str] = ()) -> str:
+def describe_columns(options: ColumnOptions, names: list[str], where: str, used: Collection[str] = ()) -> str:
     """One line on which of a table's columns are read and which are not, `used` being read for something else.
 
     As "columns: text ← review; no label, no rationale (unused: stars; give --label-column, --rationale-column)". Empty
     for a table without a text or a named column: reading it says so.
     """
     try:
-        found = _resolved(options, names, where)
+        found = _find_columns(options, names, where)
     except ExegeteError:
         return ""
     read = [name if name == column else f"{name} ← {column}" for name, column in found._asdict().items() if column]
@@ -107,12 +107,12 @@ def described(options: ColumnOptions, names: list[str], where: str, used: Collec
     return f"{line} (unused: {', '.join(unused)}{give})"
 
 
-def _resolved(options: ColumnOptions, names: list[str], where: str) -> Columns:
+def _find_columns(options: ColumnOptions, names: list[str], where: str) -> Columns:
     wanted = {key: value for key, value in vars(options).items() if key.endswith("_column") and value}
     for option, name in wanted.items():
         if name not in names:
             raise ExegeteError(f"{where} has no column {name!r} ({option}); it has: {', '.join(names)}")
-    text, pair = _texts(options, names, where)
+    text, pair = _find_text_columns(options, names, where)
 
     def usual(option: str, *candidates: str) -> str | None:
         return wanted.get(option) or next((name for name in candidates if name in names), None)
@@ -127,15 +127,15 @@ def _resolved(options: ColumnOptions, names: list[str], where: str) -> Columns:
     )
 
 
-def tabulate(options: ColumnOptions, everything: Records, chosen: Records, where: str) -> Table:
+def make_table(options: ColumnOptions, everything: Records, chosen: Records, where: str) -> Table:
     """The chosen records as a canonical table; `everything` decides which labels there are."""
-    columns = resolve(options, everything, where)
+    columns = resolve_columns(options, everything, where)
     labels = Labels.of(everything, columns.label, options.task) if columns.label else None
-    features = text_features(
+    features = make_text_features(
         labels.feature if labels else None, pair=columns.text_pair is not None, answer=columns.answer is not None
     )
-    kept = (record for record in chosen if not (options.skip_empty and _is_empty(record[1], columns)))
-    return Table(features, _rows(kept, columns, labels))
+    kept = (record for record in chosen if not (options.skip_empty and _has_empty_text(record[1], columns)))
+    return Table(features, _make_rows(kept, columns, labels))
 
 
 class Labels(NamedTuple):
@@ -150,28 +150,28 @@ class Labels(NamedTuple):
             return cls(None)
         found = set()
         for where, row in records:
-            value = _label(row, column, where)
+            value = _get_label(row, column, where)
             if not task and _is_fraction(value):
                 return cls(None)
-            found.add(_class_name(value))
-        return cls(sorted(found, key=_order))
+            found.add(_to_class_name(value))
+        return cls(sorted(found, key=_sort_key))
 
     @property
     def feature(self) -> LabelType:
-        """The label column's type, as `text_features` takes it."""
+        """The label column's type, as `make_text_features` takes it."""
         return NUMBER if self.names is None else self.names
 
     def encode(self, value: Any, where: str) -> int | float:
         """A label as the column holds it. Raises ExegeteError for what is no number in a regression."""
         if self.names is not None:
-            return self.names.index(_class_name(value))
+            return self.names.index(_to_class_name(value))
         try:
             return float(value)
         except (TypeError, ValueError):
             raise ExegeteError(f"{where}: expected a number as the label of a regression, got {value!r}") from None
 
 
-def _texts(options: ColumnOptions, names: list[str], where: str) -> tuple[str, str | None]:
+def _find_text_columns(options: ColumnOptions, names: list[str], where: str) -> tuple[str, str | None]:
     if options.text_column:
         return options.text_column, options.text_pair_column or None
     for text, pair in PAIRS:
@@ -187,22 +187,22 @@ def _texts(options: ColumnOptions, names: list[str], where: str) -> tuple[str, s
     )
 
 
-def _is_empty(record: Row, columns: Columns) -> bool:
+def _has_empty_text(record: Row, columns: Columns) -> bool:
     return any(is_blank(record.get(name)) for name in (columns.text, columns.text_pair) if name)
 
 
-def _label(row: Row, column: str, where: str) -> Any:
-    value = field(row, column, where)
-    if value is None or value == "" or isinstance(value, list | dict) or not math.isfinite(_number(value)):
+def _get_label(row: Row, column: str, where: str) -> Any:
+    value = get_field(row, column, where)
+    if value is None or value == "" or isinstance(value, list | dict) or not math.isfinite(_to_number(value)):
         raise ExegeteError(f"{where}: expected a label in {column!r}, got {value!r}")
     return value
 
 
 def _is_fraction(value: Any) -> bool:
-    return not _number(value).is_integer() or (isinstance(value, str) and "." in value)
+    return not _to_number(value).is_integer() or (isinstance(value, str) and "." in value)
 
 
-def _number(value: Any) -> float:
+def _to_number(value: Any) -> float:
     """A label as a number; 0 for what is none."""
     try:
         return float(value)
@@ -212,12 +212,12 @@ def _number(value: Any) -> float:
         return 0.0
 
 
-def _class_name(value: Any) -> str:
+def _to_class_name(value: Any) -> str:
     """The name of a class, from its value in the data; the number 1.0 becomes 1."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _order(name: str) -> tuple[int, float, str]:
+def _sort_key(name: str) -> tuple[int, float, str]:
     """Whole numbers by value, before names by letter."""
     try:
         return 0, int(name), name
@@ -225,36 +225,36 @@ def _order(name: str) -> tuple[int, float, str]:
         return 1, 0, name
 
 
-def _rows(records: Records, columns: Columns, labels: Labels | None) -> Iterator[Row]:
+def _make_rows(records: Records, columns: Columns, labels: Labels | None) -> Iterator[Row]:
     for where, record in records:
-        text = need_text(field(record, columns.text, where), columns.text, where)
-        row: Row = {"text": text, "rationale": _spans(record, columns.rationale, text, where)}
+        text = require_text(get_field(record, columns.text, where), columns.text, where)
+        row: Row = {"text": text, "rationale": _parse_spans(record, columns.rationale, text, where)}
         if columns.text_pair:
-            pair = need_text(field(record, columns.text_pair, where), columns.text_pair, where)
-            row |= {"text_pair": pair, "rationale_pair": _spans(record, columns.rationale_pair, pair, where)}
+            pair = require_text(get_field(record, columns.text_pair, where), columns.text_pair, where)
+            row |= {"text_pair": pair, "rationale_pair": _parse_spans(record, columns.rationale_pair, pair, where)}
             if columns.answer:
-                row["answer"] = _answers(field(record, columns.answer, where), pair, where)
+                row["answer"] = _parse_answers(get_field(record, columns.answer, where), pair, where)
         if labels and columns.label:
-            row["label"] = labels.encode(_label(record, columns.label, where), where)
+            row["label"] = labels.encode(_get_label(record, columns.label, where), where)
         yield row
 
 
-def _spans(record: Row, column: str | None, text: str, where: str) -> list[list[int]] | None:
-    value = _parsed(record.get(column), where) if column else None
-    return None if value is None else need_spans(value, text, where)
+def _parse_spans(record: Row, column: str | None, text: str, where: str) -> list[list[int]] | None:
+    value = _parse_json_cell(record.get(column), where) if column else None
+    return None if value is None else require_spans(value, text, where)
 
 
-def _answers(value: Any, text: str, where: str) -> list[list[int]]:
-    value = _parsed(value, where)
+def _parse_answers(value: Any, text: str, where: str) -> list[list[int]]:
+    value = _parse_json_cell(value, where)
     if isinstance(value, dict):
-        starts, texts = listed(value, "answer_start", where), listed(value, "text", where)
+        starts, texts = get_list(value, "answer_start", where), get_list(value, "text", where)
         if len(starts) != len(texts):
             raise ExegeteError(f"{where}: expected a start for each answer, got {len(starts)} for {len(texts)}")
-        value = [need_answer(answer, start, text, where) for answer, start in zip(texts, starts, strict=True)]
-    return [list(span) for span in dict.fromkeys(map(tuple, need_spans(value or [], text, where)))]
+        value = [require_answer(answer, start, text, where) for answer, start in zip(texts, starts, strict=True)]
+    return [list(span) for span in dict.fromkeys(map(tuple, require_spans(value or [], text, where)))]
 
 
-def _parsed(value: Any, where: str) -> Any:
+def _parse_json_cell(value: Any, where: str) -> Any:
     if not isinstance(value, str):
         return value
     try:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Row, read, text_features
-from exegete.data.readers.layouts import FileASplit
-from exegete.data.spans import joined
+from exegete.data.readers.base import Row, make_text_features, read_text
+from exegete.data.readers.layouts import FilePerSplit
+from exegete.data.spans import join_words
 from exegete.data.tags import OUTSIDE, split_tag
 from exegete.errors import ExegeteError
 
@@ -22,7 +22,7 @@ Stretch = tuple[str, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conll(FileASplit):
+class Conll(FilePerSplit):
     """A row for each tagged stretch: the sentence, words between single spaces, the stretch's `span`, its kind.
 
     `column`: which column the tag is, from 0; negative ones count from the last. Tags are those of IOB1, IOB2, BIOES
@@ -46,25 +46,25 @@ class Conll(FileASplit):
         """Kinds are those of all files, so that their numbers are the same in every split."""
         from datasets import Features, List, Value
 
-        found = (self.sentences(each) for each in self.files().values())
-        kinds = {kind for each in found for _, tags in each for kind, _, _ in stretches(tags)}
+        found = (self.read_sentences(each) for each in self.find_files().values())
+        kinds = {kind for each in found for _, tags in each for kind, _, _ in find_stretches(tags)}
         if not kinds:
             raise ExegeteError(f"{path} has no tags in column {self.column}: all are {OUTSIDE}; set column")
-        return Features({**text_features(sorted(kinds)), "span": List(Value("int32"))})
+        return Features({**make_text_features(sorted(kinds)), "span": List(Value("int32"))})
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def read_rows(self, path: Path) -> Iterator[Row]:
         """The tagged stretches of a file."""
         names: list[str] = self.features(path)["label"].names
-        for words, tags in self.sentences(path):
-            text, spans = joined(words)
-            for kind, first, last in stretches(tags):
+        for words, tags in self.read_sentences(path):
+            text, spans = join_words(words)
+            for kind, first, last in find_stretches(tags):
                 span = [spans[first][0], spans[last - 1][1]]
                 yield {"text": text, "label": names.index(kind), "rationale": None, "span": span}
 
-    def sentences(self, path: Path) -> Iterator[tuple[list[str], list[str]]]:
+    def read_sentences(self, path: Path) -> Iterator[tuple[list[str], list[str]]]:
         """The words and tags of each sentence. Raises ExegeteError for a line with too few columns."""
         words, tags = list[str](), list[str]()
-        for number, line in enumerate([*read(path).split("\n"), ""], start=1):
+        for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
             cells = line.split()
             if cells and cells[0] != "-DOCSTART-" and not line.startswith("# "):
                 place = self.column if self.column >= 0 else len(cells) + self.column
@@ -77,7 +77,7 @@ class Conll(FileASplit):
                 words, tags = [], []
 
 
-def stretches(tags: list[str]) -> list[Stretch]:
+def find_stretches(tags: list[str]) -> list[Stretch]:
     """The tagged stretches of a sentence, in order; one begins where a tag says so, or another kind stands before."""
     found, before = list[Stretch](), ("", OUTSIDE)
     for place, tag in enumerate(tags):

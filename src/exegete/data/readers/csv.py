@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Record, file, text_lines
+from exegete.data.readers.base import Record, read_lines, require_file
 from exegete.data.readers.tabular import Tabular
 from exegete.errors import ExegeteError
 
@@ -27,16 +27,16 @@ class Csv(Tabular):
     )  # fmt: skip
     delimiter: str = ","
 
-    def each(self, path: Path) -> Iterator[Record]:
+    def read_records(self, path: Path) -> Iterator[Record]:
         """The rows under the head line; all cells are strings."""
         if len(self.delimiter) != 1:
             raise ExegeteError(f"expected one character as delimiter, got {self.delimiter!r}")
-        return headed(path, self.delimiter)
+        return read_csv_rows(path, self.delimiter)
 
 
-def headed(path: Path, delimiter: str = ",") -> Iterator[Record]:
+def read_csv_rows(path: Path, delimiter: str = ",") -> Iterator[Record]:
     """(place for errors, cells by the names in the head line). Raises ExegeteError for what is not such a table."""
-    rows = cells(path, delimiter)
+    rows = read_csv_cells(path, delimiter)
     _, head = next(rows)
     twice = [name for name, count in Counter(head).items() if name and count > 1]
     if twice:
@@ -47,10 +47,10 @@ def headed(path: Path, delimiter: str = ",") -> Iterator[Record]:
         yield where, dict(zip(head, row, strict=True))
 
 
-def cells(path: Path, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
+def read_csv_cells(path: Path, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
     """(place for errors, cells) of the lines that are not blank. Raises ExegeteError for what is not csv."""
-    csv.field_size_limit(max(csv.field_size_limit(), file(path).stat().st_size))
-    rows = csv.reader(text_lines(path, ""), delimiter=delimiter, strict=True)
+    csv.field_size_limit(max(csv.field_size_limit(), require_file(path).stat().st_size))
+    rows = csv.reader(read_lines(path, ""), delimiter=delimiter, strict=True)
     try:
         yield from ((f"{path}, line {rows.line_num}", row) for row in rows if row)
     except csv.Error as error:

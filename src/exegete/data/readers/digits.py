@@ -45,19 +45,20 @@ class Digits(Reader):
         order = np.random.default_rng(self.seed).permutation(len(data.target))
         edges = dict(zip(BOUNDS, pairwise([0, *BOUNDS.values()]), strict=True))
         names = [str(90 * quarters) for quarters in range(4)] if self.turned else [str(digit) for digit in range(10)]
-        rows = _rows(data, order[slice(*edges[split])])
+        rows = _make_rows(data, order[slice(*edges[split])])
         return Table(
-            Features({"image": Image(), "label": ClassLabel(names=names)}), _turned(rows) if self.turned else rows
+            Features({"image": Image(), "label": ClassLabel(names=names)}),
+            _rotate_images(rows) if self.turned else rows,
         )
 
 
-def _turned(rows: Iterator[Row]) -> Iterator[Row]:
+def _rotate_images(rows: Iterator[Row]) -> Iterator[Row]:
     for row in rows:
         for quarters in range(4):
             yield {"image": row["image"].rotate(90 * quarters), "label": quarters}
 
 
-def _rows(data: Any, chosen: NDArray[np.int64]) -> Iterator[Row]:
+def _make_rows(data: Any, chosen: NDArray[np.int64]) -> Iterator[Row]:
     from PIL import Image
 
     for i in chosen:

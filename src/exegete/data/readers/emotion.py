@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Row, lines, need_label, need_text, read, row_of
-from exegete.data.readers.layouts import FileASplit
+from exegete.data.readers.base import Row, make_row, read_text, require_label, require_text, split_lines
+from exegete.data.readers.layouts import FilePerSplit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Emotion(FileASplit):
+class Emotion(FilePerSplit):
     """`TEXT;LABEL` lines, the classes in the order of the hub's copy."""
 
     card: ClassVar[DataCard] = DataCard(
@@ -24,9 +24,9 @@ class Emotion(FileASplit):
     names: ClassVar = {"train": ("train.txt",), "dev": ("val.txt", "dev.txt"), "test": ("test.txt",)}
     labels: ClassVar = ("sadness", "joy", "love", "anger", "fear", "surprise")
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def read_rows(self, path: Path) -> Iterator[Row]:
         """The lines of a file."""
-        for where, line in lines(read(path), str(path)):
+        for where, line in split_lines(read_text(path), str(path)):
             text, _, label = line.rpartition(";")
-            row = row_of((need_text(text, "text", where), None))
-            yield row | {"label": need_label(label.strip(), self.labels, where)}
+            row = make_row((require_text(text, "text", where), None))
+            yield row | {"label": require_label(label.strip(), self.labels, where)}

@@ -13,17 +13,17 @@ from exegete.data.readers.base import (
     Names,
     Row,
     Side,
-    field,
-    json_lines,
-    listed,
-    need_label,
-    need_text,
-    read,
-    row_of,
-    text_features,
+    get_field,
+    get_list,
+    make_row,
+    make_text_features,
+    read_json_lines,
+    read_text,
+    require_label,
+    require_text,
 )
-from exegete.data.readers.layouts import FileASplit
-from exegete.data.spans import Span, marked
+from exegete.data.readers.layouts import FilePerSplit
+from exegete.data.spans import Span, merge_marked_words
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ Evidence = tuple[Any, Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eraser(FileASplit):
+class Eraser(FilePerSplit):
     """All evidence of all annotators as the rationale of the documents, which are joined by line ends.
 
     Movies: the document alone, since all ask the same. e-SNLI: premise and hypothesis. Elsewhere the query is the first
@@ -65,28 +65,28 @@ class Eraser(FileASplit):
 
     def features(self, path: Path) -> Features:
         """A text or a pair, in the classes of the task."""
-        classes = _classes(path)
-        return text_features(classes, pair=classes != MOVIES)
+        classes = _find_classes(path)
+        return make_text_features(classes, pair=classes != MOVIES)
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def read_rows(self, path: Path) -> Iterator[Row]:
         """The annotations of a file."""
-        classes, document = _classes(path), _documents(Path(self.path))
-        for where, row in json_lines(path):
-            label = need_label(field(row, "classification", where), classes, where)
-            name = need_text(field(row, "annotation_id", where), "annotation_id", where)
-            evidence = _evidence(row, where)
-            sides = [_names(row, name, evidence, where)]
+        classes, document = _find_classes(path), _make_document_reader(Path(self.path))
+        for where, row in read_json_lines(path):
+            label = require_label(get_field(row, "classification", where), classes, where)
+            name = require_text(get_field(row, "annotation_id", where), "annotation_id", where)
+            evidence = _get_evidence(row, where)
+            sides = [_get_document_names(row, name, evidence, where)]
             if classes == ENTAILMENT:
                 sides = [[f"{name}_premise"], [f"{name}_hypothesis"]]
-            texts: list[Side] = [_joined(names, evidence, document, where) for names in sides]
+            texts: list[Side] = [_join_documents(names, evidence, document, where) for names in sides]
             if classes not in (MOVIES, ENTAILMENT):
-                texts = [(need_text(field(row, "query", where), "query", where), None), *texts]
-            yield row_of(*texts) | {"label": label}
+                texts = [(require_text(get_field(row, "query", where), "query", where), None), *texts]
+            yield make_row(*texts) | {"label": label}
 
 
-def _classes(path: Path) -> Names:
-    where, row = next(json_lines(path))
-    label = field(row, "classification", where)
+def _find_classes(path: Path) -> Names:
+    where, row = next(read_json_lines(path))
+    label = get_field(row, "classification", where)
     found = next((classes for classes in CLASSES if label in classes), None)
     if found is None:
         valid = "; ".join(", ".join(classes) for classes in CLASSES)
@@ -94,25 +94,27 @@ def _classes(path: Path) -> Names:
     return found
 
 
-def _documents(base: Path) -> Callable[[str, str], Document]:
+def _make_document_reader(base: Path) -> Callable[[str, str], Document]:
     """A function that gives a document by its name, from a folder or a file of all; it takes the place for errors."""
     listing, known = base / "docs.jsonl", dict[str, Document]()
-    rows = json_lines(listing) if listing.is_file() else ()
-    listed_there = {str(field(row, "docid", where)): field(row, "document", where) for where, row in rows}
+    rows = read_json_lines(listing) if listing.is_file() else ()
+    listed_there = {str(get_field(row, "docid", where)): get_field(row, "document", where) for where, row in rows}
 
     def document(name: str, where: str) -> Document:
         if name not in known:
             if listing.is_file() and name not in listed_there:
                 raise ExegeteError(f"{where}: the document {name!r} is not in {listing}")
-            content = listed_there[name] if name in listed_there else read(_inside(base / "docs", name, where))
-            text = need_text(content, name, where)
-            known[name] = text, list(_tokens(text, empty=listing.is_file()))
+            content = (
+                listed_there[name] if name in listed_there else read_text(_resolve_inside(base / "docs", name, where))
+            )
+            text = require_text(content, name, where)
+            known[name] = text, list(_split_tokens(text, empty=listing.is_file()))
         return known[name]
 
     return document
 
 
-def _inside(folder: Path, name: str, where: str) -> Path:
+def _resolve_inside(folder: Path, name: str, where: str) -> Path:
     """A file of a folder. Raises ExegeteError for a name that leads out of it."""
     path = folder / name
     if not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder)):
@@ -120,7 +122,7 @@ def _inside(folder: Path, name: str, where: str) -> Path:
     return path
 
 
-def _tokens(text: str, *, empty: bool) -> Iterator[Span]:
+def _split_tokens(text: str, *, empty: bool) -> Iterator[Span]:
     """The tokens as the benchmark counts them: between single spaces of stripped lines; `empty` ones count or not."""
     at = 0
     for line in text.split("\n"):
@@ -132,22 +134,22 @@ def _tokens(text: str, *, empty: bool) -> Iterator[Span]:
         at += len(line) + 1
 
 
-def _evidence(row: Row, where: str) -> list[Evidence]:
-    groups = listed(row, "evidences", where)
+def _get_evidence(row: Row, where: str) -> list[Evidence]:
+    groups = get_list(row, "evidences", where)
     if not all(isinstance(group, list) for group in groups):
         raise ExegeteError(f"{where}: expected a list of lists in 'evidences'")
     parts = [evidence for group in groups for evidence in group]
-    extents = [(field(part, "start_token", where), field(part, "end_token", where)) for part in parts]
+    extents = [(get_field(part, "start_token", where), get_field(part, "end_token", where)) for part in parts]
     return [(part.get("docid"), *extent) for part, extent in zip(parts, extents, strict=True)]
 
 
-def _names(row: Row, name: str, evidence: list[Evidence], where: str) -> list[str]:
+def _get_document_names(row: Row, name: str, evidence: list[Evidence], where: str) -> list[str]:
     """The documents of an annotation: those that it lists, those of its evidence, else the one that is called as it."""
-    given = listed(row, "docids", where) if row.get("docids") else ()
+    given = get_list(row, "docids", where) if row.get("docids") else ()
     return list(dict.fromkeys(map(str, (*given, *(docid for docid, *_ in evidence if docid))))) or [name]
 
 
-def _joined(
+def _join_documents(
     names: list[str], evidence: list[Evidence], document: Callable[[str, str], Document], where: str
 ) -> tuple[str, list[list[int]]]:
     """The documents one after the other, and the characters of the evidence in them; without a name, in the first."""
@@ -160,7 +162,9 @@ def _joined(
                 raise ExegeteError(f"{where}: expected evidence within {len(spans)} tokens, got [{start}, {end}]")
             marks[start:end] = [True] * (end - start)
         words = [(span, mark) for span, mark in zip(spans, marks, strict=True) if span[0] < span[1]]
-        rationale += [[at + a, at + b] for a, b in marked([span for span, _ in words], [mark for _, mark in words])]
+        rationale += [
+            [at + a, at + b] for a, b in merge_marked_words([span for span, _ in words], [mark for _, mark in words])
+        ]
         texts.append(text)
         at += len(text) + 1
     return "\n".join(texts), rationale

@@ -9,16 +9,16 @@ from typing import ClassVar
 
 from exegete.data.cards import DataCard
 from exegete.data.marked import MAJORITY
-from exegete.data.readers.base import Row, Side, field, is_blank, need_label, need_text, row_of
-from exegete.data.readers.csv import headed
-from exegete.data.readers.layouts import FileASplit
+from exegete.data.readers.base import Row, Side, get_field, is_blank, make_row, require_label, require_text
+from exegete.data.readers.csv import read_csv_rows
+from exegete.data.readers.layouts import FilePerSplit
 from exegete.data.readers.snli import LABELS, NO_GOLD
-from exegete.data.spans import voted, word_spans
+from exegete.data.spans import find_words, vote_on_words
 from exegete.errors import ExegeteError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Esnli(FileASplit):
+class Esnli(FilePerSplit):
     """Premise and hypothesis, and the words between stars in their marked copies as rationales.
 
     Punctuation belongs to the word that it stands at, as for the annotators. `share`: a word is evidence when at least
@@ -37,24 +37,24 @@ class Esnli(FileASplit):
     pairs: ClassVar = True
     share: float = MAJORITY
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def read_rows(self, path: Path) -> Iterator[Row]:
         """The pairs with a gold label; those of train stand in two files."""
         second = [path.with_name("esnli_train_2.csv")] if path.name == "esnli_train_1.csv" else []
         for part in (path, *second):
-            for where, row in headed(part):
-                label = field(row, "gold_label", where)
+            for where, row in read_csv_rows(part):
+                label = get_field(row, "gold_label", where)
                 if label not in NO_GOLD:
-                    sides = (self._side(row, side, where) for side in (1, 2))
-                    yield row_of(*sides) | {"label": need_label(label, LABELS, where)}
+                    sides = (self._make_side(row, side, where) for side in (1, 2))
+                    yield make_row(*sides) | {"label": require_label(label, LABELS, where)}
 
-    def _side(self, row: Row, side: int, where: str) -> Side:
-        text = need_text(field(row, f"Sentence{side}", where), f"Sentence{side}", where)
+    def _make_side(self, row: Row, side: int, where: str) -> Side:
+        text = require_text(get_field(row, f"Sentence{side}", where), f"Sentence{side}", where)
         copies = [f"Sentence{side}_marked_{person}" for person in (1, 2, 3)]
-        people = [_stars(row[name], text, name, where) for name in copies if not is_blank(row.get(name))]
-        return text, voted(word_spans(text), people, self.share)
+        people = [_find_starred_words(row[name], text, name, where) for name in copies if not is_blank(row.get(name))]
+        return text, vote_on_words(find_words(text), people, self.share)
 
 
-def _stars(marked: str, text: str, name: str, where: str) -> list[bool]:
+def _find_starred_words(marked: str, text: str, name: str, where: str) -> list[bool]:
     """For each word of the text whether its marked copy has it between stars."""
     words = marked.split()
     if len(words) != len(text.split()):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.generated.corpus import examples, label_type
-from exegete.data.generated.retrieval import KINDS, exchanges
-from exegete.data.readers.base import Reader, Table, text_features
-from exegete.data.readers.exchanges import exchange_table
+from exegete.data.generated.corpus import generate_examples, get_label_type
+from exegete.data.generated.retrieval import KINDS, generate_exchanges
+from exegete.data.readers.base import Reader, Table, make_text_features
+from exegete.data.readers.exchanges import make_exchange_table
 from exegete.errors import ExegeteError, unknown
 
 
@@ -46,8 +46,8 @@ class Generated(Reader):
             raise unknown("kind of question (task=retrieval)", self.kind, KINDS)
         size = self.size if split == "train" else -(-self.size // 4)
         if self.task == "retrieval":
-            rows = exchanges(split, size=size, seed=self.seed, kind=self.kind)
-            return exchange_table([(f"row {number}", row) for number, row in enumerate(rows)])
-        features = text_features(label_type(self.task), pair=self.task == "pairs")
-        rows = examples(self.task, self.domain, split, size=size, seed=self.seed, shortcut=self.shortcut)
+            rows = generate_exchanges(split, size=size, seed=self.seed, kind=self.kind)
+            return make_exchange_table([(f"row {number}", row) for number, row in enumerate(rows)])
+        features = make_text_features(get_label_type(self.task), pair=self.task == "pairs")
+        rows = generate_examples(self.task, self.domain, split, size=size, seed=self.seed, shortcut=self.shortcut)
         return Table(features, rows)

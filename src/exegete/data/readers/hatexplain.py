@@ -14,17 +14,17 @@ from exegete.data.readers.base import (
     Reader,
     Row,
     Table,
-    field,
-    folder,
-    from_json,
-    listed,
-    need_label,
-    need_text,
-    read,
-    text_features,
+    get_field,
+    get_list,
+    make_text_features,
+    parse_json,
+    read_text,
+    require_folder,
+    require_label,
+    require_text,
 )
-from exegete.data.spans import joined, voted
-from exegete.data.splits import canonical
+from exegete.data.spans import join_words, vote_on_words
+from exegete.data.splits import normalise_split_name
 from exegete.errors import ExegeteError
 
 LABELS = ("hatespeech", "normal", "offensive")
@@ -47,35 +47,35 @@ class Hatexplain(Reader):
 
     def splits(self) -> tuple[str, ...]:
         """Those of the divisions; val is dev."""
-        return tuple(self._divisions())
+        return tuple(self._read_divisions())
 
     def table(self, split: str) -> Table:
         """The posts of a split, one row each."""
-        return Table(text_features(LABELS), self._rows(self._divisions()[split]))
+        return Table(make_text_features(LABELS), self._read_rows(self._read_divisions()[split]))
 
-    def _divisions(self) -> dict[str, list[Any]]:
-        path = folder(self.path) / "post_id_divisions.json"
-        divisions = from_json(read(path), str(path))
+    def _read_divisions(self) -> dict[str, list[Any]]:
+        path = require_folder(self.path) / "post_id_divisions.json"
+        divisions = parse_json(read_text(path), str(path))
         if not isinstance(divisions, dict) or not divisions:
             raise ExegeteError(f"{path}: expected an object with lists of posts as train, val and test")
-        return {canonical(name): listed(divisions, name, str(path)) for name in divisions}
+        return {normalise_split_name(name): get_list(divisions, name, str(path)) for name in divisions}
 
-    def _rows(self, names: list[Any]) -> Iterator[Row]:
+    def _read_rows(self, names: list[Any]) -> Iterator[Row]:
         path = Path(self.path) / "dataset.json"
-        posts = from_json(read(path), str(path))
+        posts = parse_json(read_text(path), str(path))
         for name in map(str, names):
             where = f"{path}, post {name}"
-            post = field(posts, name, str(path))
-            given = [field(person, "label", where) for person in listed(post, "annotators", where)]
+            post = get_field(posts, name, str(path))
+            given = [get_field(person, "label", where) for person in get_list(post, "annotators", where)]
             label, votes = Counter(map(str, given)).most_common(1)[0] if given else ("", 0)
             if votes > 1:
-                yield self._post(post, where) | {"label": need_label(label, LABELS, where)}
+                yield self._make_row(post, where) | {"label": require_label(label, LABELS, where)}
 
-    def _post(self, post: Row, where: str) -> Row:
-        tokens = [need_text(token, "post_tokens", where) for token in listed(post, "post_tokens", where)]
-        text, spans = joined(tokens)
-        people = listed(post, "rationales", where)
+    def _make_row(self, post: Row, where: str) -> Row:
+        tokens = [require_text(token, "post_tokens", where) for token in get_list(post, "post_tokens", where)]
+        text, spans = join_words(tokens)
+        people = get_list(post, "rationales", where)
         if not all(isinstance(marks, list) and len(marks) == len(tokens) for marks in people):
             raise ExegeteError(f"{where}: expected lists of {len(tokens)} marks, one for each token, in 'rationales'")
         marks = [[mark == 1 for mark in person] for person in people]
-        return {"text": need_text(text, "post_tokens", where), "rationale": voted(spans, marks, self.share)}
+        return {"text": require_text(text, "post_tokens", where), "rationale": vote_on_words(spans, marks, self.share)}

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Row, field, from_json, listed, need_text, read
-from exegete.data.readers.exchanges import features
-from exegete.data.readers.layouts import Divided
+from exegete.data.readers.base import Row, get_field, get_list, parse_json, read_text, require_text
+from exegete.data.readers.exchanges import exchange_features
+from exegete.data.readers.layouts import DividedFile
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ COLUMNS = ("prompt", "sources", "response", "evidence", "kind")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hotpotqa(Divided):
+class Hotpotqa(DividedFile):
     """Questions, their paragraphs as sources named by title; `evidence`: titles of those that hold a supporting fact.
 
     A folder holds the published files of the distractor setting. A file alone is divided by question (80 % train, 10 %
@@ -37,41 +37,44 @@ class Hotpotqa(Divided):
         example="hotpotqa:corpora/hotpotqa/hotpot_dev_distractor_v1.json",
     )  # fmt: skip
 
-    def keyed(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
+    def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
         """The questions, divided by their text."""
         from datasets import Features
 
-        known = features()
-        return Features({name: known[name] for name in COLUMNS}), self._rows(path)
+        known = exchange_features()
+        return Features({name: known[name] for name in COLUMNS}), self._read_rows(path)
 
-    def _rows(self, path: Path) -> Iterator[tuple[str, Row]]:
-        content = from_json(read(path), str(path))
-        for number, record in enumerate(listed({"questions": content}, "questions", str(path)), 1):
+    def _read_rows(self, path: Path) -> Iterator[tuple[str, Row]]:
+        content = parse_json(read_text(path), str(path))
+        for number, record in enumerate(get_list({"questions": content}, "questions", str(path)), 1):
             where = f"{path}, question {number}"
-            question = need_text(field(record, "question", where), "question", where)
-            sources = [_source(part, where) for part in listed(record, "context", where)]
+            question = require_text(get_field(record, "question", where), "question", where)
+            sources = [_parse_source(part, where) for part in get_list(record, "context", where)]
             titles = {source["name"] for source in sources}
-            facts = [_titled(fact, "supporting_facts", where)[0] for fact in listed(record, "supporting_facts", where)]
+            facts = [
+                _parse_titled(fact, "supporting_facts", where)[0]
+                for fact in get_list(record, "supporting_facts", where)
+            ]
             yield (
                 question,
                 {
                     "prompt": f"{{sources}}\n\nQuestion: {question}\nAnswer:",
                     "sources": sources,
-                    "response": " " + need_text(field(record, "answer", where), "answer", where).strip(),
+                    "response": " " + require_text(get_field(record, "answer", where), "answer", where).strip(),
                     "evidence": [title for title in dict.fromkeys(facts) if title in titles],
-                    "kind": need_text(record.get("type", "bridge"), "type", where),
+                    "kind": require_text(record.get("type", "bridge"), "type", where),
                 },
             )
 
 
-def _source(part: Any, where: str) -> Row:
+def _parse_source(part: Any, where: str) -> Row:
     """A paragraph [title, [sentence, …]] as a source."""
-    title, sentences = _titled(part, "context", where)
+    title, sentences = _parse_titled(part, "context", where)
     text = "".join(sentences) if isinstance(sentences, list) and all(isinstance(x, str) for x in sentences) else None
-    return {"name": title, "text": need_text(text, "context", where)}
+    return {"name": title, "text": require_text(text, "context", where)}
 
 
-def _titled(part: Any, name: str, where: str) -> tuple[str, Any]:
+def _parse_titled(part: Any, name: str, where: str) -> tuple[str, Any]:
     if not isinstance(part, list) or len(part) != 2:
         raise ExegeteError(f"{where}: expected pairs that begin with a title in {name!r}, got {part!r:.80}")
-    return need_text(part[0], name, where), part[1]
+    return require_text(part[0], name, where), part[1]

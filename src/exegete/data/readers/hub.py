@@ -9,10 +9,10 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Again, Reader, Record, Table
-from exegete.data.readers.columns import LABELS, USUAL, ColumnOptions, Records, described, tabulate
-from exegete.data.readers.images import image_table
-from exegete.data.splits import choose
+from exegete.data.readers.base import Reader, Record, RecordSource, Table
+from exegete.data.readers.columns import LABELS, USUAL, ColumnOptions, Records, describe_columns, make_table
+from exegete.data.readers.images import make_image_table
+from exegete.data.splits import find_split
 from exegete.errors import ExegeteError
 
 
@@ -33,12 +33,12 @@ class Hub(ColumnOptions, Reader):
     revision: str = ""
     image_column: str = ""
 
-    def columns(self) -> str:
+    def describe_columns(self) -> str:
         """As the dataset has them; nothing of images."""
         parts = self._load()
-        if self._images(parts):
+        if self._find_image_column(parts):
             return ""
-        return described(self, list(next(iter(parts.values())).features), f"hub:{self.path}")
+        return describe_columns(self, list(next(iter(parts.values())).features), f"hub:{self.path}")
 
     def splits(self) -> tuple[str, ...]:
         """The splits of the dataset; validation is dev."""
@@ -46,27 +46,27 @@ class Hub(ColumnOptions, Reader):
 
     def table(self, split: str) -> Table:
         """The labelled examples of a split, one row each."""
-        return self._table(split, list)
+        return self._read_split(split, list)
 
     def stream(self, split: str) -> Table:
         """The same, a row at a time from the library's files."""
-        return self._table(split, lambda records: records)
+        return self._read_split(split, lambda records: records)
 
-    def _table(self, split: str, kept: Callable[[Records], Records]) -> Table:
+    def _read_split(self, split: str, kept: Callable[[Records], Records]) -> Table:
         from datasets import Image
 
         parts, where = self._load(), f"hub:{self.path}"
-        column, name = self._images(parts), choose(split, parts)
-        each = [self._records(part.remove_columns(column or []), key) for key, part in parts.items()]
-        everything = kept(Again(lambda: chain.from_iterable(each)))
+        column, name = self._find_image_column(parts), find_split(split, parts)
+        each = [self._make_records(part.remove_columns(column or []), key) for key, part in parts.items()]
+        everything = kept(RecordSource(lambda: chain.from_iterable(each)))
         if next(iter(everything), None) is None:
             raise ExegeteError(f"{where} is empty: it has no labelled rows")
         if column is None:
-            return tabulate(self, everything, self._records(parts[name], split), where)
+            return make_table(self, everything, self._make_records(parts[name], split), where)
         pictures = parts[name].cast_column(column, Image(decode=False))
-        return image_table(self, everything, self._records(pictures, split), column, where)
+        return make_image_table(self, everything, self._make_records(pictures, split), column, where)
 
-    def _images(self, parts: Any) -> str | None:
+    def _find_image_column(self, parts: Any) -> str | None:
         from datasets import Image
 
         kinds = next(iter(parts.values())).features
@@ -86,18 +86,18 @@ class Hub(ColumnOptions, Reader):
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise ExegeteError(f"cannot load {self.path!r} from the hub: {reason}") from error
 
-    def _records(self, part: Any, split: str) -> Records:
+    def _make_records(self, part: Any, split: str) -> Records:
         from datasets import ClassLabel
 
         classes = {name: kind for name, kind in part.features.items() if isinstance(kind, ClassLabel)}
         column = self.label_column or next((name for name in LABELS if name in classes), "")
-        return Again(partial(self._each, part, split, classes, column if column in classes else None))
+        return RecordSource(partial(self._read_part, part, split, classes, column if column in classes else None))
 
-    def _each(self, part: Any, split: str, classes: dict[str, Any], column: str | None) -> Iterator[Record]:
+    def _read_part(self, part: Any, split: str, classes: dict[str, Any], column: str | None) -> Iterator[Record]:
         for number, row in enumerate(part, start=1):
             if column is None or row[column] != -1:
-                yield f"hub:{self.path}, {split} row {number}", row | _named(row, classes)
+                yield f"hub:{self.path}, {split} row {number}", row | _decode_labels(row, classes)
 
 
-def _named(row: dict[str, Any], classes: dict[str, Any]) -> dict[str, Any]:
+def _decode_labels(row: dict[str, Any], classes: dict[str, Any]) -> dict[str, Any]:
     return {name: kind.int2str(row[name]) for name, kind in classes.items() if row[name] is not None and row[name] >= 0}

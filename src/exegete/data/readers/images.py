@@ -12,7 +12,7 @@ from exegete.data.readers.columns import LABELS, ColumnOptions, Labels, Records
 from exegete.errors import ExegeteError
 
 
-def image_table(options: ColumnOptions, everything: Records, chosen: Records, column: str, where: str) -> Table:
+def make_image_table(options: ColumnOptions, everything: Records, chosen: Records, column: str, where: str) -> Table:
     """The chosen records' pictures as files; `everything` decides which labels there are, if any.
 
     Raises:
@@ -26,16 +26,18 @@ def image_table(options: ColumnOptions, everything: Records, chosen: Records, co
         raise ExegeteError(f"{where} has no column {name!r} (label_column); it has: {', '.join(there)}")
     labels = Labels.of(everything, name, options.task) if name else None
     kind = labels and (Value(NUMBER) if labels.names is None else ClassLabel(names=labels.names))
-    return Table(Features({"image": Image()} | ({"label": kind} if kind else {})), _rows(chosen, column, name, labels))
+    return Table(
+        Features({"image": Image()} | ({"label": kind} if kind else {})), _make_rows(chosen, column, name, labels)
+    )
 
 
-def _rows(records: Records, column: str, name: str | None, labels: Labels | None) -> Iterator[Row]:
+def _make_rows(records: Records, column: str, name: str | None, labels: Labels | None) -> Iterator[Row]:
     for where, record in records:
-        row = {"image": {"bytes": _content(record[column], column, where), "path": None}}
+        row = {"image": {"bytes": _read_image(record[column], column, where), "path": None}}
         yield row | ({"label": labels.encode(record[name], where)} if labels and name else {})
 
 
-def _content(stored: Any, column: str, where: str) -> bytes:
+def _read_image(stored: Any, column: str, where: str) -> bytes:
     """The bytes of a picture's file. Raises ExegeteError where it cannot be opened."""
     from PIL import Image
 

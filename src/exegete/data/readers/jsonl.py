@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Record, json_lines
+from exegete.data.readers.base import Record, read_json_lines
 from exegete.data.readers.tabular import Tabular
 
 
@@ -24,6 +24,6 @@ class Jsonl(Tabular):
         source="yours", licence="the file's", example="jsonl:reviews.jsonl?rationale_column=evidence",
     )  # fmt: skip
 
-    def each(self, path: Path) -> Iterator[Record]:
+    def read_records(self, path: Path) -> Iterator[Record]:
         """The JSON objects of the file's lines."""
-        return json_lines(path)
+        return read_json_lines(path)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Row, is_blank, lines, need_text, read, row_of, text_features
-from exegete.data.readers.layouts import Divided
+from exegete.data.readers.base import Row, is_blank, make_row, make_text_features, read_text, require_text, split_lines
+from exegete.data.readers.layouts import DividedFile
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labelled(Divided):
+class Labelled(DividedFile):
     """`LABEL text` lines; the labels are those that occur, sorted. Equal texts are always in the same part.
 
     `skip_empty` leaves out the lines that have a label and no text; by default they are an error.
@@ -31,19 +31,19 @@ class Labelled(Divided):
     )  # fmt: skip
     skip_empty: bool = False
 
-    def keyed(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
+    def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
         """The labelled lines, divided by their texts."""
-        pairs = list(_pairs(path, self.skip_empty))
+        pairs = list(_read_pairs(path, self.skip_empty))
         names = sorted({label for label, _ in pairs})
         index = {name: i for i, name in enumerate(names)}
-        rows = ((text, row_of((text, None)) | {"label": index[label]}) for label, text in pairs)
-        return text_features(names), rows
+        rows = ((text, make_row((text, None)) | {"label": index[label]}) for label, text in pairs)
+        return make_text_features(names), rows
 
 
-def _pairs(path: Path, skip_empty: bool) -> Iterator[tuple[str, str]]:
-    for where, line in lines(read(path), str(path)):
+def _read_pairs(path: Path, skip_empty: bool) -> Iterator[tuple[str, str]]:
+    for where, line in split_lines(read_text(path), str(path)):
         label, space, text = line.partition(" ")
         if not space or not label:
             raise ExegeteError(f"{where}: expected a label, a space and a text, got {line[:60]!r}")
         if not (skip_empty and is_blank(text)):
-            yield label, need_text(text, "text", where)
+            yield label, require_text(text, "text", where)

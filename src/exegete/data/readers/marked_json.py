@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from exegete.data.argilla import read_records
 from exegete.data.cards import DataCard
 from exegete.data.label_studio import read_tasks
-from exegete.data.marked import MAJORITY, Marked, marked_table
-from exegete.data.readers.base import Row, from_json, read
-from exegete.data.readers.layouts import Divided
+from exegete.data.marked import MAJORITY, MarkedExample, make_marked_table
+from exegete.data.readers.base import Row, parse_json, read_text
+from exegete.data.readers.layouts import DividedFile
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarkedJson(Divided):
+class MarkedJson(DividedFile):
     """One JSON file.
 
     `parse` takes the JSON and the path, for errors. `share`: a character is evidence when at least this share of an
     example's people marked it.
     """
 
-    parse: ClassVar[Callable[[Any, str], list[Marked]]]
+    parse: ClassVar[Callable[[Any, str], list[MarkedExample]]]
     share: float = MAJORITY
 
-    def keyed(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
+    def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
         """The marked examples, divided by their first texts."""
-        examples = type(self).parse(from_json(read(path), self.path), self.path)
+        examples = type(self).parse(parse_json(read_text(path), self.path), self.path)
         if not examples:
             raise ExegeteError(f"{path} is empty: it has no examples")
-        features, rows = marked_table(examples, self.share)
+        features, rows = make_marked_table(examples, self.share)
         return features, ((row["text"], row) for row in rows)
 
 

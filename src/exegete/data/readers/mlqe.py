@@ -10,9 +10,19 @@ from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import NUMBER, Row, decode, field, lines, need_number, need_text, row_of, tab_separated
-from exegete.data.readers.layouts import FileASplit, files
-from exegete.data.spans import locate, marked
+from exegete.data.readers.base import (
+    NUMBER,
+    Row,
+    decode_utf8,
+    get_field,
+    make_row,
+    parse_tsv,
+    require_number,
+    require_text,
+    split_lines,
+)
+from exegete.data.readers.layouts import FilePerSplit, find_split_files
+from exegete.data.spans import locate_words, merge_marked_words
 from exegete.errors import ExegeteError
 
 Edits = Mapping[tuple[str, str], "Edit"]
@@ -29,7 +39,7 @@ class Edit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mlqe(FileASplit):
+class Mlqe(FilePerSplit):
     """Source, translation, and the mean of the raters' z-standardised direct assessments.
 
     The words tagged BAD are the rationales of both sides, where the archive of post-edits holds the same two texts up
@@ -47,45 +57,45 @@ class Mlqe(FileASplit):
     pairs: ClassVar = True
     pair: str = "en-de"
 
-    def files(self) -> dict[str, Path]:
+    def find_files(self) -> dict[str, Path]:
         """The archives that are there for the first language pair."""
         first = self.pair.partition(",")[0]
-        return files(self.path, {split: (f"{first}-{split}.tar.gz",) for split in ("train", "dev", "test")})
+        return find_split_files(self.path, {split: (f"{first}-{split}.tar.gz",) for split in ("train", "dev", "test")})
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def read_rows(self, path: Path) -> Iterator[Row]:
         """The translations of an archive and of the same split of the other language pairs."""
         pairs = self.pair.split(",")
         for pair in pairs:
             archive, post_edits = (
                 path.with_name(path.name.replace(pairs[0], name, 1)) for name in (pair, f"{pair}-postediting")
             )
-            edits = _edits(post_edits) if post_edits.is_file() else {}
-            where, text = _only(_members(archive, ".tsv"), archive)
-            for place, cells in tab_separated(text, where):
-                yield _row(cells, edits, place)
+            edits = _read_edits(post_edits) if post_edits.is_file() else {}
+            where, text = _require_one(_read_members(archive, ".tsv"), archive)
+            for place, cells in parse_tsv(text, where):
+                yield _make_row(cells, edits, place)
 
 
-def _row(row: Row, edits: Edits, where: str) -> Row:
-    source = need_text(field(row, "original", where), "original", where)
-    translation = need_text(field(row, "translation", where), "translation", where)
-    edit = edits.get((_letters(source), _letters(translation)))
-    rationale = None if edit is None else _spans(edit.source, edit.source_bad, source)
-    rationale_pair = None if edit is None else _spans(edit.translation, edit.translation_bad, translation)
-    label = need_number(field(row, "z_mean", where), "z_mean", where)
-    return row_of((source, rationale), (translation, rationale_pair)) | {"label": label}
+def _make_row(row: Row, edits: Edits, where: str) -> Row:
+    source = require_text(get_field(row, "original", where), "original", where)
+    translation = require_text(get_field(row, "translation", where), "translation", where)
+    edit = edits.get((_remove_white_space(source), _remove_white_space(translation)))
+    rationale = None if edit is None else _locate_bad_words(edit.source, edit.source_bad, source)
+    rationale_pair = None if edit is None else _locate_bad_words(edit.translation, edit.translation_bad, translation)
+    label = require_number(get_field(row, "z_mean", where), "z_mean", where)
+    return make_row((source, rationale), (translation, rationale_pair)) | {"label": label}
 
 
-def _spans(words: list[str], bad: list[bool], text: str) -> list[list[int]] | None:
-    spans = locate(words, text)
-    return None if spans is None else marked(spans, bad)
+def _locate_bad_words(words: list[str], bad: list[bool], text: str) -> list[list[int]] | None:
+    spans = locate_words(words, text)
+    return None if spans is None else merge_marked_words(spans, bad)
 
 
-def _edits(archive: Path) -> Edits:
+def _read_edits(archive: Path) -> Edits:
     """The post-edited pairs by the letters of both texts. Of the tags, the ones between belong to gaps."""
     columns = [
-        [line.split() for _, line in lines(text, where)]
+        [line.split() for _, line in split_lines(text, where)]
         for where, text in (
-            _only(_members(archive, f".{name}"), archive) for name in ("src", "mt", "source_tags", "tags")
+            _require_one(_read_members(archive, f".{name}"), archive) for name in ("src", "mt", "source_tags", "tags")
         )
     ]
     if len({len(column) for column in columns}) != 1:
@@ -93,12 +103,12 @@ def _edits(archive: Path) -> Edits:
     edits = {}
     for number, (source, translation, source_tags, tags) in enumerate(zip(*columns, strict=True), start=1):
         where = f"{archive}, line {number}"
-        bad = bad_words(source_tags, len(source), where), bad_words(tags, len(translation), where)
+        bad = parse_bad_words(source_tags, len(source), where), parse_bad_words(tags, len(translation), where)
         edits["".join(source), "".join(translation)] = Edit(source, translation, *bad)
     return edits
 
 
-def bad_words(tags: list[str], count: int, where: str) -> list[bool]:
+def parse_bad_words(tags: list[str], count: int, where: str) -> list[bool]:
     """Which of so many words are tagged BAD; there are tags for words, also for the gaps around them, or for the end.
 
     Raises:
@@ -109,22 +119,22 @@ def bad_words(tags: list[str], count: int, where: str) -> list[bool]:
     return [tag == "BAD" for tag in (tags[1::2] if len(tags) == 2 * count + 1 else tags[:count])]
 
 
-def _members(archive: Path, suffix: str) -> dict[str, str]:
+def _read_members(archive: Path, suffix: str) -> dict[str, str]:
     """The text members whose names end so, read without unpacking."""
     try:
         with tarfile.open(archive) as tar:
             named = [member for member in tar.getmembers() if member.isfile() and member.name.endswith(suffix)]
             opened = [(member.name, tar.extractfile(member)) for member in named]
-            return {f"{archive}:{name}": decode(file.read(), f"{archive}:{name}") for name, file in opened if file}
+            return {f"{archive}:{name}": decode_utf8(file.read(), f"{archive}:{name}") for name, file in opened if file}
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise ExegeteError(f"{archive} cannot be read as a tar archive: {error}") from None
 
 
-def _only(members: dict[str, str], archive: Path) -> tuple[str, str]:
+def _require_one(members: dict[str, str], archive: Path) -> tuple[str, str]:
     if len(members) != 1:
         raise ExegeteError(f"{archive}: expected one member of each kind, got {sorted(members) or 'none'}")
     return next(iter(members.items()))
 
 
-def _letters(text: str) -> str:
+def _remove_white_space(text: str) -> str:
     return "".join(text.split())

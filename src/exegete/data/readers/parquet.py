@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Record, Row, file
+from exegete.data.readers.base import Record, Row, require_file
 from exegete.data.readers.tabular import Tabular
-from exegete.errors import ExegeteError, brief
+from exegete.errors import ExegeteError, shorten
 
 ROWS_AT_A_TIME = 1024
 
@@ -29,30 +29,30 @@ class Parquet(Tabular):
         source="yours", licence="the file's", example="parquet:reviews.parquet",
     )  # fmt: skip
 
-    def each(self, path: Path) -> Iterator[Record]:
+    def read_records(self, path: Path) -> Iterator[Record]:
         """The rows, numbered from 1."""
         number = 0
         try:
-            with pq.ParquetFile(file(path)) as content:
+            with pq.ParquetFile(require_file(path)) as content:
                 for batch in content.iter_batches(batch_size=ROWS_AT_A_TIME):
-                    for row in _rows(batch, path, number):
+                    for row in _to_rows(batch, path, number):
                         number += 1
                         yield f"{path}, row {number}", row
         except ExegeteError:
             raise
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-            raise ExegeteError(f"{path} cannot be read as Parquet: {brief(error, 200)}") from None
+            raise ExegeteError(f"{path} cannot be read as Parquet: {shorten(error, 200)}") from None
 
 
-def _rows(batch: pa.RecordBatch, path: Path, before: int) -> list[Row]:
+def _to_rows(batch: pa.RecordBatch, path: Path, before: int) -> list[Row]:
     try:
         rows: list[Row] = batch.to_pylist()
     except UnicodeDecodeError:
-        raise ExegeteError(f"{path}, {_not_text(batch, before)} is not UTF-8") from None
+        raise ExegeteError(f"{path}, {_find_invalid_text(batch, before)} is not UTF-8") from None
     return rows
 
 
-def _not_text(batch: pa.RecordBatch, before: int) -> str:
+def _find_invalid_text(batch: pa.RecordBatch, before: int) -> str:
     """Row and column of the first value that is not UTF-8, behind so many rows."""
     for number in range(batch.num_rows):
         for name in batch.schema.names:

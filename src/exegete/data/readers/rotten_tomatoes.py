@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Reader, Row, Table, folder, lines, need_text, read, row_of, text_features
+from exegete.data.readers.base import (
+    Reader,
+    Row,
+    Table,
+    make_row,
+    make_text_features,
+    read_text,
+    require_folder,
+    require_text,
+    split_lines,
+)
 from exegete.data.splits import DIVIDED
 
 LABELS = ("neg", "pos")
@@ -32,13 +42,13 @@ class RottenTomatoes(Reader):
 
     def table(self, split: str) -> Table:
         """The sentences of a split, one row each."""
-        base = folder(self.path)
-        rows = [row for label in (1, 0) for row in _part(base / f"rt-polarity.{LABELS[label]}", label, split)]
-        return Table(text_features(LABELS), rows)
+        base = require_folder(self.path)
+        rows = [row for label in (1, 0) for row in _read_part(base / f"rt-polarity.{LABELS[label]}", label, split)]
+        return Table(make_text_features(LABELS), rows)
 
 
-def _part(path: Path, label: int, split: str) -> Iterator[Row]:
-    found = list(lines(read(path, "latin-1"), str(path)))
+def _read_part(path: Path, label: int, split: str) -> Iterator[Row]:
+    found = list(split_lines(read_text(path, "latin-1"), str(path)))
     start, end = (int(len(found) * share + 0.5) for share in BOUNDS[split])
     for where, line in found[start:end]:
-        yield row_of((need_text(line.strip(), "text", where), None)) | {"label": label}
+        yield make_row((require_text(line.strip(), "text", where), None)) | {"label": label}

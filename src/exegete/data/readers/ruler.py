@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Row, field, json_lines, listed, need_text
-from exegete.data.readers.exchanges import features
+from exegete.data.readers.base import Row, get_field, get_list, read_json_lines, require_text
+from exegete.data.readers.exchanges import exchange_features
 from exegete.data.readers.hotpotqa import COLUMNS
-from exegete.data.readers.layouts import Divided
-from exegete.data.sentences import sentence_ends
+from exegete.data.readers.layouts import DividedFile
+from exegete.data.sentences import find_sentence_ends
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ DOCUMENT = re.compile(r"(?=Document \d+:)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ruler(Divided):
+class Ruler(DividedFile):
     """Inputs between whose first and last line stands a long text, its parts as sources.
 
     Parts are the numbered documents of an input, else `parts` stretches of whole sentences, of about equal length;
@@ -39,27 +39,27 @@ class Ruler(Divided):
         licence="Apache 2.0", example="ruler:corpora/ruler/niah_single_2",
     )  # fmt: skip
 
-    def keyed(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
+    def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
         """The inputs, divided by their text."""
         from datasets import Features
 
         if self.parts < 2:
             raise ExegeteError(f"expected 2 parts of a text or more, got {self.parts}")
-        known = features()
-        return Features({name: known[name] for name in COLUMNS}), self._rows(path)
+        known = exchange_features()
+        return Features({name: known[name] for name in COLUMNS}), self._read_rows(path)
 
-    def _rows(self, path: Path) -> Iterator[tuple[str, Row]]:
-        for where, record in json_lines(path):
-            asked = need_text(field(record, "input", where), "input", where).strip()
-            wanted = [need_text(each, "outputs", where) for each in listed(record, "outputs", where)]
+    def _read_rows(self, path: Path) -> Iterator[tuple[str, Row]]:
+        for where, record in read_json_lines(path):
+            asked = require_text(get_field(record, "input", where), "input", where).strip()
+            wanted = [require_text(each, "outputs", where) for each in get_list(record, "outputs", where)]
             head, _, rest = asked.partition("\n")
             long, _, question = rest.rpartition("\n")
-            texts = [text for text in _parts(long, self.parts) if text.strip()]
+            texts = [text for text in _split_parts(long, self.parts) if text.strip()]
             if not wanted or not texts:
                 raise ExegeteError(f"{where}: expected outputs, and an input of three lines or more")
-            prefix = record.get("answer_prefix") and need_text(record["answer_prefix"], "answer_prefix", where)
+            prefix = record.get("answer_prefix") and require_text(record["answer_prefix"], "answer_prefix", where)
             names = [f"part {number}" for number in range(1, len(texts) + 1)]
-            holding = [name for name, text in zip(names, texts, strict=True) if _holds(text, wanted)]
+            holding = [name for name, text in zip(names, texts, strict=True) if _contains_any(text, wanted)]
             yield (
                 asked,
                 {
@@ -72,15 +72,15 @@ class Ruler(Divided):
             )
 
 
-def _parts(text: str, count: int) -> list[str]:
+def _split_parts(text: str, count: int) -> list[str]:
     """The numbered documents, or stretches of sentences; together they are the text."""
     documents = DOCUMENT.split(text)
     if len(documents) > 2:
         return [documents[0] + documents[1], *documents[2:]]
-    ends = sentence_ends(text)
+    ends = find_sentence_ends(text)
     cuts = sorted({next(end for end in ends if end >= len(text) * part / count) for part in range(1, count + 1)})
     return [text[start:end] for start, end in zip([0, *cuts], cuts, strict=False)]
 
 
-def _holds(text: str, wanted: Sequence[str]) -> bool:
+def _contains_any(text: str, wanted: Sequence[str]) -> bool:
     return any(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", text) for each in wanted)

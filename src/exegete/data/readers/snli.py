@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Row, field, json_lines, need_label, need_text, read, row_of, tab_separated
-from exegete.data.readers.layouts import FileASplit, files
+from exegete.data.readers.base import (
+    Row,
+    get_field,
+    make_row,
+    parse_tsv,
+    read_json_lines,
+    read_text,
+    require_label,
+    require_text,
+)
+from exegete.data.readers.layouts import FilePerSplit, find_split_files
 from exegete.errors import ExegeteError
 
 LABELS = ("entailment", "neutral", "contradiction")
@@ -19,7 +28,7 @@ KEYS = (("sentence1", "sentence2", "gold_label"), ("premise", "hypo", "label"), 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snli(FileASplit):
+class Snli(FilePerSplit):
     """Premise and hypothesis; rows on which the annotators found no majority are left out; no rationales."""
 
     card: ClassVar[DataCard] = DataCard(
@@ -36,13 +45,13 @@ class Snli(FileASplit):
     labels: ClassVar = LABELS
     pairs: ClassVar = True
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def read_rows(self, path: Path) -> Iterator[Row]:
         """The sentence pairs with a gold label."""
-        return _pairs(json_lines(path))
+        return _make_rows(read_json_lines(path))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Xnli(FileASplit):
+class Xnli(FilePerSplit):
     """The pairs of one `language`; train is MultiNLI as XNLI's authors had it translated."""
 
     card: ClassVar[DataCard] = DataCard(
@@ -54,27 +63,27 @@ class Xnli(FileASplit):
     pairs: ClassVar = True
     language: str = "en"
 
-    def files(self) -> dict[str, Path]:
+    def find_files(self) -> dict[str, Path]:
         """The files of XNLI, and the training file of this language."""
         names = {split: [f"xnli.{split}.tsv", f"xnli.{split}.jsonl"] for split in ("dev", "test")}
-        return files(self.path, {"train": [f"multinli.train.{self.language}.tsv"]} | names)
+        return find_split_files(self.path, {"train": [f"multinli.train.{self.language}.tsv"]} | names)
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def read_rows(self, path: Path) -> Iterator[Row]:
         """The pairs of the language. Raises ExegeteError where there is none, naming the languages there are."""
-        rows = list(json_lines(path) if path.suffix == ".jsonl" else tab_separated(read(path), str(path)))
+        rows = list(read_json_lines(path) if path.suffix == ".jsonl" else parse_tsv(read_text(path), str(path)))
         mine = [row for row in rows if row[1].get("language", self.language) == self.language]
         if not mine:
             there = sorted({str(row.get("language")) for _, row in rows})
             raise ExegeteError(f"{path} has no rows in the language {self.language!r}; it has: {', '.join(there)}")
-        return _pairs(mine)
+        return _make_rows(mine)
 
 
-def _pairs(rows: Iterable[tuple[str, Row]]) -> Iterator[Row]:
+def _make_rows(rows: Iterable[tuple[str, Row]]) -> Iterator[Row]:
     for where, row in rows:
         premise, hypothesis, gold = next((keys for keys in KEYS if keys[1] in row), KEYS[-1])
-        label = field(row, gold, where)
+        label = get_field(row, gold, where)
         if label in NO_GOLD:
             continue
-        texts = (need_text(field(row, name, where), name, where) for name in (premise, hypothesis))
-        label = need_label("contradiction" if label == "contradictory" else label, LABELS, where)
-        yield row_of(*((text, None) for text in texts)) | {"label": label}
+        texts = (require_text(get_field(row, name, where), name, where) for name in (premise, hypothesis))
+        label = require_label("contradiction" if label == "contradictory" else label, LABELS, where)
+        yield make_row(*((text, None) for text in texts)) | {"label": label}

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from exegete.data.cards import DataCard
 from exegete.data.readers.base import (
     Row,
-    field,
-    from_json,
-    listed,
-    need_answer,
-    need_text,
-    read,
-    row_of,
-    text_features,
+    get_field,
+    get_list,
+    make_row,
+    make_text_features,
+    parse_json,
+    read_text,
+    require_answer,
+    require_text,
 )
-from exegete.data.readers.layouts import Divided
+from exegete.data.readers.layouts import DividedFile
 
 if TYPE_CHECKING:
     from datasets import Features
 
 
 @dataclass(frozen=True, kw_only=True)
-class Squad(Divided):
+class Squad(DividedFile):
     """Questions and paragraphs; each distinct answer once, [] for a question without one.
 
     A folder holds the published splits. A file alone is divided by paragraph: all questions of a paragraph are in the
@@ -47,34 +47,34 @@ class Squad(Divided):
         source="Rajpurkar et al. 2016, 2018", licence="CC BY-SA 4.0", example="squad:corpora/squad/dev-v2.0.json",
     )  # fmt: skip
 
-    def keyed(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
+    def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
         """The questions, divided by their paragraphs."""
-        return text_features(None, pair=True, answer=True), self._rows(path)
+        return make_text_features(None, pair=True, answer=True), self._read_rows(path)
 
-    def _rows(self, path: Path) -> Iterator[tuple[str, Row]]:
-        for where, paragraph in _paragraphs(path):
-            context = need_text(field(paragraph, "context", where), "context", where)
-            for question in listed(paragraph, "qas", where):
-                row = _row(question, context, where)
+    def _read_rows(self, path: Path) -> Iterator[tuple[str, Row]]:
+        for where, paragraph in _read_paragraphs(path):
+            context = require_text(get_field(paragraph, "context", where), "context", where)
+            for question in get_list(paragraph, "qas", where):
+                row = _make_row(question, context, where)
                 if row["answer"] or not self.sentences:
-                    yield context, _sentence(row) if self.sentences else row
+                    yield context, _shorten_to_sentence(row) if self.sentences else row
 
 
-def _paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
-    content = from_json(read(path), str(path))
-    for i, article in enumerate(listed(content, "data", str(path)), start=1):
-        for j, paragraph in enumerate(listed(article, "paragraphs", f"{path}, article {i}"), start=1):
+def _read_paragraphs(path: Path) -> Iterator[tuple[str, Any]]:
+    content = parse_json(read_text(path), str(path))
+    for i, article in enumerate(get_list(content, "data", str(path)), start=1):
+        for j, paragraph in enumerate(get_list(article, "paragraphs", f"{path}, article {i}"), start=1):
             yield f"{path}, article {i}, paragraph {j}", paragraph
 
 
-def _row(question: Any, context: str, where: str) -> Row:
-    text = need_text(field(question, "question", where), "question", where)
-    spans = (_answer(answer, context, f"{where}, {text!r}") for answer in listed(question, "answers", where))
+def _make_row(question: Any, context: str, where: str) -> Row:
+    text = require_text(get_field(question, "question", where), "question", where)
+    spans = (_parse_answer(answer, context, f"{where}, {text!r}") for answer in get_list(question, "answers", where))
     answer = [list(span) for span in dict.fromkeys(map(tuple, spans))]
-    return row_of((text, None), (context, None)) | {"answer": answer}
+    return make_row((text, None), (context, None)) | {"answer": answer}
 
 
-def _sentence(row: Row) -> Row:
+def _shorten_to_sentence(row: Row) -> Row:
     """The row with the sentence of its first answer for context, and the answers that lie in it."""
     context, (begin, end) = row["text_pair"], row["answer"][0]
     before, stop = context.rfind(". ", 0, begin), context.find(". ", end) + 1 or len(context)
@@ -83,6 +83,6 @@ def _sentence(row: Row) -> Row:
     return row | {"text_pair": context[start:stop], "answer": inside}
 
 
-def _answer(answer: Any, context: str, where: str) -> list[int]:
-    text = need_text(field(answer, "text", where), "text", where)
-    return need_answer(text, field(answer, "answer_start", where), context, where)
+def _parse_answer(answer: Any, context: str, where: str) -> list[int]:
+    text = require_text(get_field(answer, "text", where), "text", where)
+    return require_answer(text, get_field(answer, "answer_start", where), context, where)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Row, lines, need_text, read
-from exegete.data.readers.layouts import FileASplit
-from exegete.data.spans import joined, marked
+from exegete.data.readers.base import Row, read_text, require_text, split_lines
+from exegete.data.readers.layouts import FilePerSplit
+from exegete.data.spans import join_words, merge_marked_words
 from exegete.errors import ExegeteError
 
 NEUTRAL = 2
@@ -44,7 +44,7 @@ class Phrase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sst(FileASplit):
+class Sst(FilePerSplit):
     """Sentences with polar roots, in the case of the file, words joined by single spaces, brackets unescaped.
 
     The rationale is the heuristic of Carton et al. (2020) as Explanation Regularisation uses it: from the root down, a
@@ -62,18 +62,18 @@ class Sst(FileASplit):
     names: ClassVar = {"train": ("train.txt",), "dev": ("dev.txt",), "test": ("test.txt",)}
     labels: ClassVar = ("negative", "positive")
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def read_rows(self, path: Path) -> Iterator[Row]:
         """Trees whose root is neutral are left out."""
-        for where, line in lines(read(path), str(path)):
+        for where, line in split_lines(read_text(path), str(path)):
             root = parse(line, where)
             if root.label == NEUTRAL:
                 continue
-            words, scores = zip(*strengths(root), strict=True)
-            text, spans = joined(words)
+            words, scores = zip(*iterate_strengths(root), strict=True)
+            text, spans = join_words(words)
             yield {
-                "text": need_text(text, "text", where),
+                "text": require_text(text, "text", where),
                 "label": int(root.label > NEUTRAL),
-                "rationale": marked(spans, [score >= 0.5 for score in scores]),
+                "rationale": merge_marked_words(spans, [score >= 0.5 for score in scores]),
             }
 
 
@@ -86,7 +86,7 @@ def parse(line: str, where: str) -> Phrase:
         elif not stack:
             raise ExegeteError(f"{where}: expected a tree in brackets, got {piece!r} outside of one")
         elif piece == ")":
-            phrase = _phrase(stack.pop(), where)
+            phrase = _make_phrase(stack.pop(), where)
             (stack[-1] if stack else roots).append(phrase)
         else:
             stack[-1].append(piece)
@@ -95,7 +95,7 @@ def parse(line: str, where: str) -> Phrase:
     return roots[0]
 
 
-def strengths(root: Phrase) -> Iterator[tuple[str, float]]:
+def iterate_strengths(root: Phrase) -> Iterator[tuple[str, float]]:
     """Each word with the strength of the phrase that explains it."""
     todo: list[tuple[Phrase, float | None]] = [(root, None)]
     while todo:
@@ -107,7 +107,7 @@ def strengths(root: Phrase) -> Iterator[tuple[str, float]]:
             yield phrase.word, strength or 0.0
 
 
-def _phrase(parts: list[str | Phrase], where: str) -> Phrase:
+def _make_phrase(parts: list[str | Phrase], where: str) -> Phrase:
     label, *rest = parts or [""]
     if not isinstance(label, str) or label not in {"0", "1", "2", "3", "4"}:
         raise ExegeteError(f"{where}: expected a sentiment of 0 to 4 after each bracket, got {str(label)[:20]!r}")
@@ -115,9 +115,9 @@ def _phrase(parts: list[str | Phrase], where: str) -> Phrase:
     if children and len(children) == len(rest):
         return Phrase(int(label), children, inner=max(max(child.strength, child.inner) for child in children))
     if len(rest) == 1 and isinstance(rest[0], str):
-        return Phrase(int(label), word=_unescaped(rest[0]))
+        return Phrase(int(label), word=_unescape(rest[0]))
     raise ExegeteError(f"{where}: expected either one word or phrases inside each bracket, got {len(rest)} parts")
 
 
-def _unescaped(word: str) -> str:
+def _unescape(word: str) -> str:
     return _ESCAPES.get(word, word).replace("\\/", "/").replace("\\*", "*")

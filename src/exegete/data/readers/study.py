@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from exegete.data.cards import DataCard
-from exegete.data.marked import MAJORITY, Marked, marked_table
+from exegete.data.marked import MAJORITY, MarkedExample, make_marked_table
 from exegete.data.readers.base import Row
-from exegete.data.readers.layouts import Divided
+from exegete.data.readers.layouts import DividedFile
 from exegete.errors import ExegeteError, unknown
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ WHERE project.name = ? AND item.role = '' ORDER BY item.number, person.id
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study(Divided):
+class Study(DividedFile):
     """A study of the kind highlight in an SQLite or PostgreSQL storage, by its `name`; default: the only one.
 
     Of people who take part by a protocol, those count who completed it. `share`: a character is evidence when at least
@@ -52,11 +52,11 @@ class Study(Divided):
     name: str = ""
     share: float = MAJORITY
 
-    def keyed(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
+    def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
         """The marked examples, divided by their first texts."""
         storage = _server(self.path) if self.path.startswith(SERVERS) else _file(path)
         with storage as ask:
-            features, rows = marked_table(_examples(ask, self.name, self.path), self.share)
+            features, rows = make_marked_table(_examples(ask, self.name, self.path), self.share)
         return features, ((row["text"], row) for row in rows)
 
 
@@ -87,7 +87,7 @@ def _server(address: str) -> Iterator[Ask]:
         raise ExegeteError(f"{address} is no storage of studies: {' '.join(str(error).split())}") from error
 
 
-def _examples(ask: Ask, name: str, where: str) -> list[Marked]:
+def _examples(ask: Ask, name: str, where: str) -> list[MarkedExample]:
     names = [row[0] for row in ask(STUDIES)]
     if not name and len(names) != 1:
         raise ExegeteError(f"{where}: expected ?name= one of its studies in which words are marked: {', '.join(names)}")
@@ -101,6 +101,6 @@ def _examples(ask: Ask, name: str, where: str) -> list[Marked]:
             said = json.loads(answer)["marks"]
             marks.setdefault(item, {})[person] = tuple((side, start, end) for side, start, end in said)
     return [
-        Marked(tuple(each["texts"]), each["label"], marks.get(item, {}), where=f"{where}, example {number}")
+        MarkedExample(tuple(each["texts"]), each["label"], marks.get(item, {}), where=f"{where}, example {number}")
         for number, (item, each) in enumerate(contents.items(), 1)
     ]

@@ -10,11 +10,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar
 
-from exegete.data.readers.base import Again, Reader, Record, Row, Table, field
-from exegete.data.readers.columns import ColumnOptions, Records, described, resolve, tabulate
-from exegete.data.readers.exchanges import are_exchanges, exchange_table, identity
-from exegete.data.readers.layouts import files
-from exegete.data.splits import DIVIDED, belongs, canonical
+from exegete.data.readers.base import Reader, Record, RecordSource, Row, Table, get_field
+from exegete.data.readers.columns import ColumnOptions, Records, describe_columns, make_table, resolve_columns
+from exegete.data.readers.exchanges import are_exchanges, exchange_key, make_exchange_table
+from exegete.data.readers.layouts import find_split_files
+from exegete.data.splits import DIVIDED, is_in_split, normalise_split_name
 from exegete.errors import ExegeteError
 
 PEEKED = 1000
@@ -34,72 +34,74 @@ class Tabular(ColumnOptions, Reader):
     split_column: str = ""
 
     @abstractmethod
-    def each(self, path: Path) -> Iterator[Record]:
+    def read_records(self, path: Path) -> Iterator[Record]:
         """The rows of a file with their places, read one after the other."""
 
     @property
-    def judged(self) -> str:
+    def default_split(self) -> str:
         """All of a file that no column divides, else dev."""
         return "dev" if self.split_column or Path(self.path).is_dir() else "all"
 
-    def columns(self) -> str:
+    def describe_columns(self) -> str:
         """As the head, or the first rows, have them; nothing of generated text."""
-        paths = self._files().values() if Path(self.path).is_dir() else [Path(self.path)]
-        first = [record for path in paths for record in islice(self._anew(path), PEEKED)]
+        paths = self._find_files().values() if Path(self.path).is_dir() else [Path(self.path)]
+        first = [record for path in paths for record in islice(self._open_records(path), PEEKED)]
         if not self.text_column and are_exchanges(first):
             return ""
         names = list(dict.fromkeys(name for _, row in first for name in row))
-        return described(self, names, self.path, [self.split_column])
+        return describe_columns(self, names, self.path, [self.split_column])
 
     def splits(self) -> tuple[str, ...]:
         """The files of a folder, the values of the split column, or train, dev, test and all."""
         if Path(self.path).is_dir():
-            return tuple(self._files())
+            return tuple(self._find_files())
         if not self.split_column:
             return DIVIDED
-        values = (str(field(row, self.split_column, where)) for where, row in self._anew(Path(self.path)))
-        return (*dict.fromkeys(canonical(value) for value in values), "all")
+        values = (str(get_field(row, self.split_column, where)) for where, row in self._open_records(Path(self.path)))
+        return (*dict.fromkeys(normalise_split_name(value) for value in values), "all")
 
     def table(self, split: str) -> Table:
         """The records of a split, one row each."""
-        return self._table(split, lambda path: list(self._anew(path)))
+        return self._read_split(split, lambda path: list(self._open_records(path)))
 
     def stream(self, split: str) -> Table:
         """The same, a row at a time; what labels there are is found by going through the file before."""
-        return self._table(split, self._anew)
+        return self._read_split(split, self._open_records)
 
-    def _table(self, split: str, records: Callable[[Path], Records]) -> Table:
+    def _read_split(self, split: str, records: Callable[[Path], Records]) -> Table:
         if Path(self.path).is_dir():
-            parts = {name: records(path) for name, path in self._files().items()}
-            return self._tabulated(Again(lambda: chain.from_iterable(parts.values())), parts[split])
+            parts = {name: records(path) for name, path in self._find_files().items()}
+            return self._make_table(RecordSource(lambda: chain.from_iterable(parts.values())), parts[split])
         everything = records(Path(self.path))
-        return self._tabulated(everything, self._chosen(everything, split))
+        return self._make_table(everything, self._select(everything, split))
 
-    def _anew(self, path: Path) -> Records:
+    def _open_records(self, path: Path) -> Records:
         """A file's rows. Raises ExegeteError when there is none."""
-        records = Again(partial(self.each, path))
+        records = RecordSource(partial(self.read_records, path))
         if next(iter(records), None) is None:
             raise ExegeteError(f"{path} is empty: it has no rows")
         return records
 
-    def _tabulated(self, everything: Records, chosen: Records) -> Table:
+    def _make_table(self, everything: Records, chosen: Records) -> Table:
         if not self.text_column and are_exchanges(everything):
-            return exchange_table(chosen)
-        return tabulate(self, everything, chosen, self.path)
+            return make_exchange_table(chosen)
+        return make_table(self, everything, chosen, self.path)
 
-    def _chosen(self, records: Records, split: str) -> Records:
+    def _select(self, records: Records, split: str) -> Records:
         if split == "all":
             return records
         if self.split_column:
-            return self._only(records, lambda row: canonical(str(row[self.split_column])) == split)
+            return self._filter(records, lambda row: normalise_split_name(str(row[self.split_column])) == split)
         if not self.text_column and are_exchanges(records):
-            return self._only(records, lambda row: belongs(identity(row), split, self.seed))
-        text = resolve(self, records, self.path).text
-        return self._only(records, lambda row: belongs(str(row.get(text)), split, self.seed))
+            return self._filter(records, lambda row: is_in_split(exchange_key(row), split, self.seed))
+        text = resolve_columns(self, records, self.path).text
+        return self._filter(records, lambda row: is_in_split(str(row.get(text)), split, self.seed))
 
-    def _only(self, records: Records, wanted: Callable[[Row], bool]) -> Records:
-        return Again(lambda: ((where, row) for where, row in records if wanted(row)))
+    def _filter(self, records: Records, wanted: Callable[[Row], bool]) -> Records:
+        return RecordSource(lambda: ((where, row) for where, row in records if wanted(row)))
 
-    def _files(self) -> dict[str, Path]:
+    def _find_files(self) -> dict[str, Path]:
         named = {"train": ("train",), "dev": ("dev", "validation", "val"), "test": ("test",)}
-        return files(self.path, {split: [name + self.suffix for name in names] for split, names in named.items()})
+        return find_split_files(
+            self.path, {split: [name + self.suffix for name in names] for split, names in named.items()}
+        )

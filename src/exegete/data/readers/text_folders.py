@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Names, Row, need_text, read, row_of, text_features
-from exegete.data.readers.layouts import FileASplit, files
+from exegete.data.readers.base import Names, Row, make_row, make_text_features, read_text, require_text
+from exegete.data.readers.layouts import FilePerSplit, find_split_files
 
 if TYPE_CHECKING:
     from datasets import Features
@@ -18,7 +18,7 @@ UNLABELLED = "unsup"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextFolders(FileASplit):
+class TextFolders(FilePerSplit):
     """The texts as they are, by their files' names; classes are the folders in any split, without IMDB's `unsup`."""
 
     card: ClassVar[DataCard] = DataCard(
@@ -29,27 +29,27 @@ class TextFolders(FileASplit):
 
     names: ClassVar = {"train": ("train",), "dev": ("dev", "validation", "val"), "test": ("test",)}
 
-    def files(self) -> dict[str, Path]:
+    def find_files(self) -> dict[str, Path]:
         """The folders that hold classes."""
-        return files(self.path, self.names, lambda base: bool(_classes(base)))
+        return find_split_files(self.path, self.names, lambda base: bool(_find_class_folders(base)))
 
     def features(self, path: Path) -> Features:
         """Texts in the classes of all splits."""
-        return text_features(self._labels())
+        return make_text_features(self._find_labels())
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def read_rows(self, path: Path) -> Iterator[Row]:
         """The texts of a split, class by class."""
-        labels = self._labels()
-        for each in _classes(path):
+        labels = self._find_labels()
+        for each in _find_class_folders(path):
             for file in sorted(each.glob("*.txt")):
-                text = need_text(read(file), "text", str(file))
-                yield row_of((text, None)) | {"label": labels.index(each.name)}
+                text = require_text(read_text(file), "text", str(file))
+                yield make_row((text, None)) | {"label": labels.index(each.name)}
 
-    def _labels(self) -> Names:
-        return sorted({each.name for base in self.files().values() for each in _classes(base)})
+    def _find_labels(self) -> Names:
+        return sorted({each.name for base in self.find_files().values() for each in _find_class_folders(base)})
 
 
-def _classes(base: Path) -> list[Path]:
+def _find_class_folders(base: Path) -> list[Path]:
     if not base.is_dir():
         return []
     return sorted(each for each in base.iterdir() if each.is_dir() and each.name != UNLABELLED)

@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import NUMBER, Row, Side, need_number, need_text, read, row_of, text_features
-from exegete.data.readers.layouts import FileASplit
-from exegete.data.readers.mlqe import bad_words
-from exegete.data.spans import marked, word_spans
+from exegete.data.readers.base import (
+    NUMBER,
+    Row,
+    Side,
+    make_row,
+    make_text_features,
+    read_text,
+    require_number,
+    require_text,
+)
+from exegete.data.readers.layouts import FilePerSplit
+from exegete.data.readers.mlqe import parse_bad_words
+from exegete.data.spans import find_words, merge_marked_words
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -28,7 +37,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class WmtQe(FileASplit):
+class WmtQe(FilePerSplit):
     """Source and translation as they were tokenised; the label is HTER, where there is a file of it (task 1).
 
     The words tagged BAD are the rationales of each side that has a file of tags (task 2), else they are null. Tags are
@@ -45,34 +54,36 @@ class WmtQe(FileASplit):
 
     def features(self, path: Path) -> Features:
         """Pairs, with a number where there is a file of them."""
-        return text_features(NUMBER if path.with_suffix(".hter").is_file() else None, pair=True)
+        return make_text_features(NUMBER if path.with_suffix(".hter").is_file() else None, pair=True)
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def read_rows(self, path: Path) -> Iterator[Row]:
         """The lines of a split's files, which belong together by their numbers."""
-        columns = {name: _column(path, names) for name, names in COLUMNS.items()}
+        columns = {name: _read_column(path, names) for name, names in COLUMNS.items()}
         if columns["mt"] is None:
             raise ExegeteError(f"expected a file at {str(path.with_suffix('.mt'))!r}, found nothing")
         there = {name: column for name, column in columns.items() if column is not None}
         for cells in zip(*there.values(), strict=True):
             line = dict(zip(there, cells, strict=True))
-            label = {"label": need_number(line["hter"][1], "hter", line["hter"][0])} if "hter" in line else {}
-            sides = (_side(line[text], line.get(tags)) for text, tags in (("src", "source_tags"), ("mt", "tags")))
-            yield row_of(*sides) | label
+            label = {"label": require_number(line["hter"][1], "hter", line["hter"][0])} if "hter" in line else {}
+            sides = (_make_side(line[text], line.get(tags)) for text, tags in (("src", "source_tags"), ("mt", "tags")))
+            yield make_row(*sides) | label
 
 
-def _column(path: Path, names: Iterable[str]) -> list[tuple[str, str]] | None:
+def _read_column(path: Path, names: Iterable[str]) -> list[tuple[str, str]] | None:
     """(place for errors, line) of the first of these files that is there. Raises ExegeteError for other lengths."""
     found = next((file for file in (path.with_suffix(f".{name}") for name in names) if file.is_file()), None)
     if found is None:
         return None
-    lines = read(found).removesuffix("\n").split("\n")
-    count = len(read(path).removesuffix("\n").split("\n"))
+    lines = read_text(found).removesuffix("\n").split("\n")
+    count = len(read_text(path).removesuffix("\n").split("\n"))
     if len(lines) != count:
         raise ExegeteError(f"{found}: expected the {count} lines of {path.name}, got {len(lines)}")
     return [(f"{found}, line {number}", line.removesuffix("\r")) for number, line in enumerate(lines, start=1)]
 
 
-def _side(line: tuple[str, str], tags: tuple[str, str] | None) -> Side:
-    text = need_text(line[1], "text", line[0])
-    spans = word_spans(text)
-    return text, None if tags is None else marked(spans, bad_words(tags[1].split(), len(spans), tags[0]))
+def _make_side(line: tuple[str, str], tags: tuple[str, str] | None) -> Side:
+    text = require_text(line[1], "text", line[0])
+    spans = find_words(text)
+    return text, None if tags is None else merge_marked_words(
+        spans, parse_bad_words(tags[1].split(), len(spans), tags[0])
+    )

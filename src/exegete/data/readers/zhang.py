@@ -8,9 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from exegete.data.cards import DataCard
-from exegete.data.readers.base import Names, Row, lines, need_label, need_text, read, row_of, text_features
-from exegete.data.readers.csv import cells
-from exegete.data.readers.layouts import FileASplit
+from exegete.data.readers.base import (
+    Names,
+    Row,
+    make_row,
+    make_text_features,
+    read_text,
+    require_label,
+    require_text,
+    split_lines,
+)
+from exegete.data.readers.csv import read_csv_cells
+from exegete.data.readers.layouts import FilePerSplit
 from exegete.errors import ExegeteError
 
 if TYPE_CHECKING:
@@ -18,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Zhang(FileASplit):
+class Zhang(FilePerSplit):
     """Title and text of a row with a space between them; a line end is escaped as in the files.
 
     Classes have the names of `classes.txt`, and where there is none (Yelp, Amazon) their numbers.
@@ -33,24 +42,29 @@ class Zhang(FileASplit):
 
     def features(self, path: Path) -> Features:
         """Texts in the corpus's classes."""
-        return text_features(self._classes()[1])
+        return make_text_features(self._find_classes()[1])
 
-    def rows(self, path: Path) -> Iterator[Row]:
+    def read_rows(self, path: Path) -> Iterator[Row]:
         """The lines of a file."""
-        numbers, _ = self._classes()
-        for where, (label, *parts) in cells(path):
+        numbers, _ = self._find_classes()
+        for where, (label, *parts) in read_csv_cells(path):
             text = " ".join(part for part in parts if part.strip())
-            yield row_of((need_text(text, "text", where), None)) | {"label": need_label(label, numbers, where)}
+            yield make_row((require_text(text, "text", where), None)) | {"label": require_label(label, numbers, where)}
 
-    def _classes(self) -> tuple[Names, Names]:
+    def _find_classes(self) -> tuple[Names, Names]:
         """The numbers that lines have, and what the classes are called: files' own, or all numbers of all splits."""
         listing = Path(self.path) / "classes.txt"
         if listing.is_file():
-            names = [line.strip() for _, line in lines(read(listing), str(listing))]
+            names = [line.strip() for _, line in split_lines(read_text(listing), str(listing))]
             if len(set(names)) < len(names):
                 raise ExegeteError(f"{listing}: expected each class once, got: {', '.join(names)}")
             return [str(number) for number, _ in enumerate(names, start=1)], names
-        numbers = {row[0] for path in self.files().values() for where, row in cells(path) if _is_number(row[0], where)}
+        numbers = {
+            row[0]
+            for path in self.find_files().values()
+            for where, row in read_csv_cells(path)
+            if _is_number(row[0], where)
+        }
         return (found := sorted(numbers, key=int)), found
 
 

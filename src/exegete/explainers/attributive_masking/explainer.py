@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 
 from exegete.data.cards import MethodCard
-from exegete.data.hub import local_folder
-from exegete.data.provenance import plain
-from exegete.data.specs import parameters
+from exegete.data.hub import find_folder
+from exegete.data.provenance import to_json_value
+from exegete.data.specs import parse_params
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking.losses import MaskWeights
 from exegete.explainers.attributive_masking.modes import Mode, SoftMasking
@@ -147,13 +147,13 @@ class AttributiveMasking(nn.Module, SinglePass):
     @property
     def params(self) -> dict[str, Any]:
         """Settings, refinement, and a digest of the weights."""
-        settings: dict[str, Any] = plain(asdict(self.settings))
+        settings: dict[str, Any] = to_json_value(asdict(self.settings))
         refinement = {name: value for name, value in asdict(self.refinement).items() if value is not None}
         return settings | refinement | {"digest": digest_weights(self)}
 
     def with_params(self, **given: Any) -> Self:
         """This one with other parameters of `Refinement`; texts are read as values."""
-        self.refinement = replace(self.refinement, **parameters(self.name, Refinement, given))
+        self.refinement = replace(self.refinement, **parse_params(self.name, Refinement, given))
         return self
 
     # -- maps --------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         self.reader.config.save_pretrained(folder / BACKBONE)
         self.reader.tokenizer.save_pretrained(folder / BACKBONE)
         save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / WEIGHTS)
-        content = {"explainer": self.name} | plain(asdict(self.settings))
+        content = {"explainer": self.name} | to_json_value(asdict(self.settings))
         (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n")
 
     @classmethod
@@ -244,7 +244,7 @@ class AttributiveMasking(nn.Module, SinglePass):
         Raises:
             ExegeteError: a folder without its files, of another explainer, or with weights of another size.
         """
-        folder = local_folder(path)
+        folder = find_folder(path)
         content = load_config(cls.card.name, folder)
         try:
             config = AutoConfig.from_pretrained(folder / BACKBONE)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from exegete.data.token_map import token_map
+from exegete.data.token_map import map_tokens
 from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
 from exegete.models.loading.digest import get_tokenizer_definition
@@ -73,7 +73,7 @@ class Retokenizer:
         texts = [each.texts if len(each.texts) > 1 else each.texts[0] for each in batch.alignments]
         own = self.reader.encode(texts)
         assert own.alignments is not None
-        maps = [token_map(mine, theirs) for mine, theirs in zip(own.alignments, batch.alignments, strict=True)]
+        maps = [map_tokens(mine, theirs) for mine, theirs in zip(own.alignments, batch.alignments, strict=True)]
         return RetokenizedBatch(own.to(batch.device), _grid(maps, batch).to(batch.device))
 
     def _same(self, model: ExplainedModel) -> bool:

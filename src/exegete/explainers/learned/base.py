@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from exegete.data.hub import local_folder
+from exegete.data.hub import find_folder
 from exegete.errors import ExegeteError
 from exegete.explainers.base import SinglePass
 from exegete.models import Batch, ExplainedModel, Outputs
@@ -48,7 +48,7 @@ class LearnedExplainer(nn.Module, SinglePass):
         Raises:
             ExegeteError: a folder without the two files, of another explainer, or with coefficients of another size.
         """
-        root = local_folder(path)
+        root = find_folder(path)
         beside = root / cls.card.name
         folder = beside if (beside / CONFIG).is_file() else root
         params = load_config(cls.card.name, folder)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from exegete.data.cards import MethodCard
 from exegete.data.granularity import Granularity
-from exegete.data.hub import local_folder
+from exegete.data.hub import find_folder
 from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explainer, Explanation, TargetSelector
@@ -96,7 +96,7 @@ class TrainedCitation(Explainer):
         Raises:
             ExegeteError: a folder without one.
         """
-        root = local_folder(path)
+        root = find_folder(path)
         facts = load_config(cls.card.name, root / cls.card.name)
         try:
             spec, lower_bound = str(facts["method"]), facts["lower_bound"]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig
 
-from exegete.data.alignment import trimmed
+from exegete.data.alignment import trim_span
 from exegete.errors import ExegeteError
 from exegete.models.encoding.tokenize import tokenize_text
 from exegete.models.state.restore import preserve_random_state
@@ -40,7 +40,8 @@ def tokenize_response(tokenizer: Any, prompt: str, prompt_ids: Sequence[int], te
             "space between the two, or give the response as ids"
         )
     spans = tuple(
-        trimmed(text, max(start - len(prompt), 0), end - len(prompt)) for start, end in found.offsets[count : len(ids)]
+        trim_span(text, max(start - len(prompt), 0), end - len(prompt))
+        for start, end in found.offsets[count : len(ids)]
     )
     return Response(tuple(ids[count:]), text, spans)
 
@@ -58,7 +59,7 @@ def tokenize_decoder_response(tokenizer: Any, text: str, start: Sequence[int]) -
     ids, offsets = found.ids[own], found.offsets[own]
     if not ids:
         raise ExegeteError(f"the tokenizer makes no token of the response {text[:20]!r}")
-    return Response(tuple(ids), text, tuple(trimmed(text, *offset) for offset in offsets))
+    return Response(tuple(ids), text, tuple(trim_span(text, *offset) for offset in offsets))
 
 
 def decode_response(tokenizer: Any, ids: Sequence[int]) -> Response:
@@ -69,7 +70,7 @@ def decode_response(tokenizer: Any, ids: Sequence[int]) -> Response:
 
     whole = decoded(ids)
     ends = [_shared(whole, decoded(ids[:count])) for count in range(len(ids) + 1)]
-    spans = (trimmed(whole, start, end) for start, end in pairwise(ends))
+    spans = (trim_span(whole, start, end) for start, end in pairwise(ends))
     return Response(tuple(ids), whole, tuple(spans))
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from exegete.errors import ExegeteError, brief
+from exegete.errors import ExegeteError, shorten
 
 COUNTS = (
     "vocab_size",
@@ -61,12 +61,12 @@ def _check_keys(path: Path, keys: Mapping[str, type | tuple[type, ...]]) -> None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as error:
-        raise ExegeteError(f"{path} is no JSON that can be read: {brief(error, 120)}") from error
+        raise ExegeteError(f"{path} is no JSON that can be read: {shorten(error, 120)}") from error
     if not isinstance(content, dict):
         raise ExegeteError(f"{path}: expected a JSON object, got {type(content).__name__}")
     for key, kind in keys.items():
         if content.get(key) is not None and not isinstance(content[key], kind):
-            raise ExegeteError(f"{path}: {key}: got {brief(repr(content[key]), 60)} ({type(content[key]).__name__})")
+            raise ExegeteError(f"{path}: {key}: got {shorten(repr(content[key]), 60)} ({type(content[key]).__name__})")
     for key in ("dtype", "torch_dtype"):
         if path.name == "config.json" and isinstance(content.get(key), str):
             _check_dtype(f"{path}: {key}", content[key])
@@ -101,7 +101,7 @@ def check_config(name: str, config: Any) -> None:
     """Raises ExegeteError for a configuration of which no model can be made, naming the key."""
     for key, expected in _wrong_keys(config):
         value = getattr(config, key)
-        raise ExegeteError(f"{_config_of(name)}: {key}: expected {expected}, got {brief(repr(value), 60)}")
+        raise ExegeteError(f"{_config_of(name)}: {key}: expected {expected}, got {shorten(repr(value), 60)}")
 
 
 def _wrong_keys(config: Any) -> Iterator[tuple[str, str]]:
@@ -197,6 +197,6 @@ def _reason(error: Exception) -> str:
     text = " ".join(str(error).split())
     field = re.search(r"Validation error for field '(\w+)': (?:\w+: )?(.*)", text)
     if field:
-        return f"config.json: {field[1]}: {brief(field[2], 120)}"
+        return f"config.json: {field[1]}: {shorten(field[2], 120)}"
     known = isinstance(error, OSError | ValueError | RuntimeError | SafetensorError)
-    return brief(text if known and text else f"{type(error).__name__}: {text}", 200)
+    return shorten(text if known and text else f"{type(error).__name__}: {text}", 200)

@@ -25,8 +25,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from exegete.data.hub import local_folder
-from exegete.data.local import looks_local, require_there
+from exegete.data.hub import find_folder
+from exegete.data.local import looks_local, require_local_model
 from exegete.errors import ExegeteError, unknown
 from exegete.models.bi_encoder import BiEncoder, read_pooling
 from exegete.models.choices import ChoosingModel
@@ -147,7 +147,7 @@ def load(
         place, parts = _placed(device, device_map)
         if quantized := quantization_options(dtype):
             dtype, place, parts = None, None, ({"device_map": {"": place}} if place else parts) | quantized
-        pooling = read_pooling(local_folder(name) if task == SIMILARITY else Path(name))
+        pooling = read_pooling(find_folder(name) if task == SIMILARITY else Path(name))
         task = task if pooling is None else SIMILARITY
         base = find_adapter_base(name)
         names = (name,) if base is None else (name, base)
@@ -245,7 +245,7 @@ def _pretrained(
     incomplete: bool,
 ) -> PreTrainedModel:
     """The model, loaded with these options, with the adapter in it if there is one."""
-    require_there(name)
+    require_local_model(name)
     check_files(name)
     with describe_load_errors(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=given["trust_remote_code"])

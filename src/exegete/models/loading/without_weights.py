@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from exegete.data.local import require_there
+from exegete.data.local import require_local_model
 from exegete.models.generation.encoder_decoder import EncoderDecoderModel
 from exegete.models.generation.model import GeneratingModel
 from exegete.models.loading.adapters import find_adapter_base
@@ -23,7 +23,7 @@ def load_without_weights(name: str, dtype: str | None = None, max_length: int | 
         ExegeteError: nothing there, or no configuration that a language model can be made of.
     """
     named = find_adapter_base(name) or name
-    require_there(named)
+    require_local_model(named)
     check_files(named)
     with describe_load_errors(named):
         config = AutoConfig.from_pretrained(named)

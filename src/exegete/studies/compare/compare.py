@@ -14,7 +14,7 @@ import numpy as np
 
 from exegete.data.cards import MethodCard
 from exegete.data.granularity import Granularity
-from exegete.data.specs import split
+from exegete.data.specs import parse_spec
 from exegete.errors import ExegeteError
 from exegete.explainers import EXPLAINERS, Explainer
 from exegete.explainers.attribute_examples import (
@@ -252,7 +252,7 @@ def _make_metric(spec: str, unit: Granularity | None) -> Metric:
     """The metric of a spec; of generated text on units of this size, which are removed, unless the spec says it."""
     if unit is None:
         return metric(spec)
-    _, given = split(spec)
+    _, given = parse_spec(spec)
     usual = {"level": unit, "how": "remove", "absolute": False}
     valid = metric(spec).params
     return metric(spec, **{key: value for key, value in usual.items() if key in valid and key not in given})

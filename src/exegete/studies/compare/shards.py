@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from exegete.data.atomic_files import atomic_folder
-from exegete.data.provenance import digest, plain, versions, write_json
+from exegete.data.provenance import digest, get_versions, to_json_value, write_json
 from exegete.errors import ExegeteError
 from exegete.reports.attributions import Attribution, Attributions
 from exegete.studies.compare.judge import JudgedExamples
@@ -45,7 +45,7 @@ class Parts:
         if run.exists():
             _same_run(run, config)
         else:
-            write_json(run, {"digest": digest(config), "config": config, "versions": versions()})
+            write_json(run, {"digest": digest(config), "config": config, "versions": get_versions()})
         for part in map(_read, self.hidden.glob("[0-9]*")):
             self.done[tuple(part.results["example"].unique())] = part
 
@@ -134,7 +134,7 @@ def _same_run(path: Path, config: dict[str, Any]) -> None:
     except (OSError, ValueError, KeyError) as error:
         raise ExegeteError(f"{path} is damaged: choose another output directory or remove this one") from error
     if not same:
-        here = plain(config)
+        here = to_json_value(config)
         other = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
         raise OtherComparisonError(
             f"{path.parent} holds a comparison of something else (see {', '.join(other)} in {path.name}): "

@@ -86,7 +86,7 @@ def explain_shard(job: CorpusJob, model: ExplainedModel, stripe: int = 0, stripe
             if number % stripes == stripe and not parts.has(number, rows):
                 first = number * job.rows_per_part
                 try:
-                    found = _explain_rows(job, model, method, [to_model(stream.decoded(row)) for row in rows], first)
+                    found = _explain_rows(job, model, method, [to_model(stream.decode(row)) for row in rows], first)
                 except ExegeteError as error:
                     where = f"rows {first} to {first + len(rows) - 1} of {stream.spec}"
                     raise ExegeteError(f"{where} (counted from 0): {error}") from error

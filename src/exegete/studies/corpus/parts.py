@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from exegete.data.atomic_files import atomic_file
-from exegete.data.provenance import digest, versions, write_json
+from exegete.data.provenance import digest, get_versions, write_json
 from exegete.errors import ExegeteError
 from exegete.reports.attributions import Attribution
 from exegete.reports.storage import ATTRIBUTIONS, SPANS, StorageFormat, to_arrow_table
@@ -68,7 +68,7 @@ class Parts:
         if config is not None and not head.exists():
             with atomic_file(folder / CARD) as fresh:
                 fresh.write_text(_card(config), encoding="utf-8")
-            write_json(head, {"digest": digest(config), "config": config, "versions": versions(), "rows": None})
+            write_json(head, {"digest": digest(config), "config": config, "versions": get_versions(), "rows": None})
         try:
             self.head = json.loads(head.read_text(encoding="utf-8"))
             self.config: dict[str, Any] = self.head["config"]

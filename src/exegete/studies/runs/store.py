@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from exegete.data.atomic_files import atomic_folder
-from exegete.data.provenance import digest, versions, write_json
+from exegete.data.provenance import digest, get_versions, write_json
 from exegete.errors import ExegeteError
 
 RECORD, FIGURES_ONLY = "cell.json", "figures_only"
@@ -177,7 +177,7 @@ class Store:
 
 def describe(folder: Path, cell: Cell, threads: int, *, seconds: float, cpu_seconds: float) -> None:
     """Writes the record of a finished run beside its files."""
-    made = {"versions": versions(), "date": datetime.now(UTC).date().isoformat(), "machine": machine()}
+    made = {"versions": get_versions(), "date": datetime.now(UTC).date().isoformat(), "machine": machine()}
     cost = {"seconds": round(seconds, 3), "cpu_seconds": round(cpu_seconds, 3), "threads": threads}
     facts = {"key": cell.key, "title": cell.title, "config": cell.config}
     write_json(folder / RECORD, facts | {"files": sizes(folder)} | made | cost)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from exegete.data.load import open_spec
+from exegete.data.load import open_reader
 from exegete.errors import ExegeteError, unknown
 from exegete.metrics import metric
 from exegete.studies.runs.explainers import NONE, check_explainer
@@ -58,7 +58,7 @@ def _unfit(file: StudyFile) -> Iterator[tuple[Place, ExegeteError]]:
 def _looks(file: StudyFile) -> Iterator[tuple[Place, Callable[[], object]]]:
     """Every place that names something of the library, and what raises where that is not there."""
     for name, data in file.datasets.items():
-        yield ("datasets", name, "spec"), partial(open_spec, data.spec, seed=data.seed, **data.options)
+        yield ("datasets", name, "spec"), partial(open_reader, data.spec, seed=data.seed, **data.options)
     for name, each in file.explainers.items():
         yield ("explainers", name), partial(check_explainer, each)
     for name, spec in file.metrics.items():

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from exegete.data import load_data, selection
-from exegete.data.load import open_spec
-from exegete.data.provenance import data_digest
+from exegete.data.load import open_reader
+from exegete.data.provenance import digest_data
 from exegete.errors import ExegeteError
 from exegete.studies.spec.remembered import remembered
 from exegete.studies.spec.schema import StudyFile
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ASSUMED_ROWS = 5000
 """Rows of a whole dataset that is not on this machine: more than any limit of a judgement."""
-UNITS = {"characters": selection.characters, "words": selection.words}
+UNITS = {"characters": selection.count_characters, "words": selection.count_words}
 Names = tuple[str, ...]
 WEIGHTS = (".safetensors", ".bin", ".json", ".txt", ".model")
 
@@ -80,13 +80,15 @@ def load(part: Mapping[str, Any]) -> Dataset:
     """
     data = load_data(part["spec"], part["split"], seed=part["seed"], **part["options"])
     if part.get("rationales"):
-        data = selection.marked(data)
+        data = selection.select_marked(data)
     if longest := dict(part.get("longest", {})):
-        counted = selection.tokens(longest.pop("model")) if "model" in longest else None
+        counted = selection.make_token_counter(longest.pop("model")) if "model" in longest else None
         ((unit, length),) = longest.items()
-        data = selection.at_most(data, length, counted or UNITS[unit])
+        data = selection.select_short(data, length, counted or UNITS[unit])
     if part.get("exclude"):
-        data = selection.without(data, *(_excluded(json.dumps(each, sort_keys=True)) for each in part["exclude"]))
+        data = selection.exclude_examples(
+            data, *(_excluded(json.dumps(each, sort_keys=True)) for each in part["exclude"])
+        )
     order = np.random.default_rng(part["seed"]).permutation(len(data))
     if part["limit"] is not None and part["limit"] < len(data):
         data = data.select(sorted(order[: part["limit"]].tolist()))
@@ -107,7 +109,7 @@ def _excluded(resolved_part: str) -> Dataset:
 def _dataset(resolved_part: str) -> Source:
     part = json.loads(resolved_part)
     start, end = part.get("rows") or (0, part["limit"] or ASSUMED_ROWS)
-    kind = open_spec(part["spec"], **part["options"]).card.name
+    kind = open_reader(part["spec"], **part["options"]).card.name
     if kind == "hub":
         return Source({"dataset": part}, end - start)
     try:
@@ -121,12 +123,12 @@ def _dataset(resolved_part: str) -> Source:
 def _measured(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of a resolved dataset's rows and their digest."""
     rows = load(part)
-    return {"rows": len(rows), "digest": data_digest(rows)}
+    return {"rows": len(rows), "digest": digest_data(rows)}
 
 
 def _paths(part: Mapping[str, Any]) -> list[Path]:
     """The files and folders that a resolved dataset is read from."""
-    read = [open_spec(part["spec"], **part["options"]).path, part.get("longest", {}).get("model", "")]
+    read = [open_reader(part["spec"], **part["options"]).path, part.get("longest", {}).get("model", "")]
     return [Path(path) for path in read if path] + [path for each in part.get("exclude", ()) for path in _paths(each)]
 
 

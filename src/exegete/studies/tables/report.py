@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exegete.data.atomic_files import atomic_file
-from exegete.data.provenance import versions
+from exegete.data.provenance import get_versions
 from exegete.errors import ExegeteError
 from exegete.reports.pages.study_page import render_study_page
 from exegete.reports.tables import paper_table
@@ -53,7 +53,7 @@ def write_report(results: Results, folder: Path) -> Path:
             pictures.append((part.caption or name, _encode_png(figure)))
     facts = {"study": file.model_dump(exclude={"tables", "figures"}), "scale": results.grid.study.scale}
     page = render_study_page(
-        file.title or file.name, file.notes, list(tables.values()), pictures, facts | {"versions": versions()}
+        file.title or file.name, file.notes, list(tables.values()), pictures, facts | {"versions": get_versions()}
     )
     with atomic_file(folder / "report.html") as fresh:
         fresh.write_text(page, encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from exegete.data.specs import split
+from exegete.data.specs import parse_spec
 from exegete.errors import ExegeteError, unknown
 from exegete.metrics.agreement import jaccard, kendall_tau
 
@@ -26,7 +26,7 @@ def get_measure(spec: str) -> Measure:
     Raises:
         ExegeteError: an unknown name or parameter, or a value that is no number.
     """
-    name, given = split(spec)
+    name, given = parse_spec(spec)
     if name not in MEASURES:
         raise unknown("measure", name, MEASURES)
     valid = list(inspect.signature(MEASURES[name]).parameters)[2:]

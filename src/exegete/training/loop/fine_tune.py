@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import TrainingArguments
 
-from exegete.data.provenance import data_digest
+from exegete.data.provenance import digest_data
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
 from exegete.models.layers.head_activation import shares_encoder_activation
@@ -131,7 +131,7 @@ def _resolved(
         "max_length": model.max_length,
         "labels": list(model.labels),
         "data": {
-            name: {"source": data.info.description, "rows": len(data), "digest": data_digest(data)}
+            name: {"source": data.info.description, "rows": len(data), "digest": digest_data(data)}
             for name, data in (("train", train), ("dev", dev))
         },
         "objectives": {objective.name: objective.params for objective in objectives},

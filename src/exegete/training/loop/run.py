@@ -15,8 +15,8 @@ from typing import Any
 from safetensors import SafetensorError
 
 from exegete.data.atomic_files import LOCK, only_writer, remove_abandoned_lock
-from exegete.data.provenance import versions, write_json
-from exegete.errors import ExegeteError, brief
+from exegete.data.provenance import get_versions, write_json
+from exegete.errors import ExegeteError, shorten
 from exegete.training.loop.checkpoints import checkpoints, flaws, newest_whole
 
 RECORD = "exegete_run.json"
@@ -68,8 +68,8 @@ class Run:
                     raise
                 self._remove_torn()
                 raise ExegeteError(
-                    f"the run in {self.folder} cannot be written: {brief(error, 120)}; make room, and the same command "
-                    "goes on from the newest whole checkpoint"
+                    f"the run in {self.folder} cannot be written: {shorten(error, 120)}; make room, and the same "
+                    "command goes on from the newest whole checkpoint"
                 ) from error
 
     @property
@@ -94,7 +94,7 @@ class Run:
         if writes:
             self._clear()
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(self.folder / RECORD, {"status": "running", "config": self.config, "versions": versions()})
+            write_json(self.folder / RECORD, {"status": "running", "config": self.config, "versions": get_versions()})
         return None
 
     def finish(self, written: Path, metrics: Mapping[str, Any]) -> None:
@@ -106,7 +106,7 @@ class Run:
             os.replace(file, target)
         written.rmdir()
         write_json(self.folder / METRICS, metrics)
-        record = {"status": "finished", "config": self.config, "versions": versions()}
+        record = {"status": "finished", "config": self.config, "versions": get_versions()}
         write_json(self.folder / RECORD, record)
         self._remove_torn()
 

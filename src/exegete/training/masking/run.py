@@ -10,8 +10,8 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from exegete.data.provenance import data_digest, plain
-from exegete.data.selection import without
+from exegete.data.provenance import digest_data, to_json_value
+from exegete.data.selection import exclude_examples
 from exegete.errors import ExegeteError
 from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.losses import MaskWeights
@@ -82,7 +82,7 @@ def train_masking(
     if options.max_length not in (None, model.max_length):
         model = model.with_max_length(options.max_length)
     judges = tuple(each if isinstance(each, Metric) else metric(each) for each in (selection, *also))
-    train, dev = only_texts(without(train, dev)), only_texts(dev)
+    train, dev = only_texts(exclude_examples(train, dev)), only_texts(dev)
     if not len(train) or not len(dev):
         raise ExegeteError(f"there are {len(train)} texts to train on that are not among the {len(dev)} to choose on")
     options = options.filled(usual(model))
@@ -150,12 +150,12 @@ def _resolved(
         "model": {"source": model.config._name_or_path, "weights": digest_weights(model.model), **model.settings},
         "processors": [digest_processor(each.processing_class) for each in (model, masking.reader)],
         "backbone": digest_weights(masking.reader.model),
-        "settings": plain(asdict(masking.settings)),
-        "metrics": {judge.name: plain(judge.params) for judge in judges},
+        "settings": to_json_value(asdict(masking.settings)),
+        "metrics": {judge.name: to_json_value(judge.params) for judge in judges},
         "data": {
-            name: {"rows": len(data), "digest": data_digest(data)} for name, data in (("train", train), ("dev", dev))
+            name: {"rows": len(data), "digest": digest_data(data)} for name, data in (("train", train), ("dev", dev))
         },
         "early_stopping_patience": options.early_stopping_patience,
-        "arguments": plain(changed_arguments(args)),
+        "arguments": to_json_value(changed_arguments(args)),
         "seed": args.seed,
     }

@@ -18,8 +18,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from tqdm import tqdm
 from transformers import PreTrainedModel, TrainerCallback
 
-from exegete.data.provenance import data_digest, digest, plain
-from exegete.data.selection import without
+from exegete.data.provenance import digest, digest_data, to_json_value
+from exegete.data.selection import exclude_examples
 from exegete.errors import ExegeteError
 from exegete.explainers.attribute_examples import measure_pass
 from exegete.explainers.attributive_masking.losses import MaskWeights
@@ -95,8 +95,8 @@ class WeightSearch:
         judge = selection if isinstance(selection, Metric) else metric(selection)
         few = stratified(dev, self.dev_rows, self.seed)
         case = _Case(
-            self, model, only_texts(stratified(without(train, dev), self.train_rows, self.seed)), only_texts(few),
-            judge, backbone, tokenizer, dict(choices or {}), options or RunOptions(),
+            self, model, only_texts(stratified(exclude_examples(train, dev), self.train_rows, self.seed)),
+            only_texts(few), judge, backbone, tokenizer, dict(choices or {}), options or RunOptions(),
         )  # fmt: skip
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ class _Case:
         facts = {
             "model": {"weights": digest_weights(self.model.model), **self.model.settings},
             "processors": [digest_processor(each) for each in (self.model.processing_class, self.tokenizer)],
-            "data": [data_digest(self.train), data_digest(self.dev)],
+            "data": [digest_data(self.train), digest_data(self.dev)],
             "metric": {self.judge.name: self.judge.params},
             "backbone": self.backbone if isinstance(self.backbone, str | None) else digest_weights(self.backbone),
             "choices": self.choices,
@@ -169,7 +169,7 @@ class _Case:
             "search": {name: getattr(self.search, name) for name in ("epochs", "seed")},
             "forms": [self.search.weights.inverse_form, self.search.weights.sparsity_form],
         } | ({"fixed": self.search.fixed} if self.search.fixed else {})
-        return f"aml-{self.judge.name}-{digest(plain(facts))}"
+        return f"aml-{self.judge.name}-{digest(to_json_value(facts))}"
 
     def __call__(self, trial: Trial) -> float:
         """The metric after the last epoch."""

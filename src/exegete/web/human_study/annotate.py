@@ -12,7 +12,7 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlalchemy.orm import Session
 
-from exegete.data.marked import touched
+from exegete.data.marked import find_marked_units
 from exegete.errors import ExegeteError
 from exegete.web import guard
 from exegete.web.busy import written
@@ -223,7 +223,7 @@ def _chosen(way: Walk, content: dict[str, Any] | None, asked: Asked, form: guard
         return (content or {}).get("guess")
     if form is not None:
         return {number for number in range(len(asked.units)) if str(number) in form.get("unit", ())}
-    return set(np.flatnonzero(touched(asked.units, (content or {}).get("marks", []))).tolist())
+    return set(np.flatnonzero(find_marked_units(asked.units, (content or {}).get("marks", []))).tolist())
 
 
 def _confidence(way: Walk, form: guard.Form) -> dict[str, int]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from exegete.data.granularity import Granularity
-from exegete.data.marked import Marked
+from exegete.data.marked import MarkedExample
 from exegete.errors import ExegeteError
 from exegete.explainers import attribute
 from exegete.explainers.registry import add_seed, make_seeded
@@ -146,7 +146,7 @@ def _spaced(found: list[Case], limit: int) -> list[Case]:
     return [found[place * len(found) // count] for place in range(count)]
 
 
-def marked_cases(examples: Sequence[Marked]) -> list[Case]:
+def marked_cases(examples: Sequence[MarkedExample]) -> list[Case]:
     """Examples that people marked elsewhere."""
     return [
         Case(each.texts, label=None if each.label is None else str(each.label), marks=each.marks) for each in examples

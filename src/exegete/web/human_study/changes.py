@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from exegete.data.alignment import Word
-from exegete.data.marked import units_of
+from exegete.data.marked import split_units
 from exegete.errors import ExegeteError
 from exegete.explainers.attribute_examples import make_batches
 from exegete.models import ExplainedModel
@@ -67,7 +67,7 @@ def _turned(cases: Sequence[Case], answered: Sequence[Sequence[Changed]], seed: 
 def _version(cases: Sequence[Case], number: int, rule: ChangePart, seed: Sequence[int]) -> Version:
     generator = np.random.default_rng(seed)
     texts = cases[number].texts
-    words = units_of(texts)
+    words = split_units(texts)
     chosen: list[Word] = []
     for place in generator.permutation(len(words)).tolist():
         left = [word for word in words if word.side == words[place].side and word not in chosen]
@@ -75,7 +75,7 @@ def _version(cases: Sequence[Case], number: int, rule: ChangePart, seed: Sequenc
             chosen.append(words[place])
     if not chosen:
         raise ExegeteError(f"example {number + 1} has too few words to remove any: {texts[0]!r:.60}")
-    others = [word.text for other, case in enumerate(cases) if other != number for word in units_of(case.texts)]
+    others = [word.text for other, case in enumerate(cases) if other != number for word in split_units(case.texts)]
     if rule.how == "replace" and not others:
         raise ExegeteError("words are replaced by those of other examples: give 2 examples or more")
     put = [str(generator.choice(others)) if rule.how == "replace" else "" for _ in chosen]

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from exegete.data.argilla import write_records
 from exegete.data.label_studio import write_tasks
-from exegete.data.marked import marked_table
+from exegete.data.marked import make_marked_table
 from exegete.errors import ExegeteError
 from exegete.web.human_study.kinds import BEFORE, KINDS
 from exegete.web.human_study.people import left_out, row, taking
@@ -115,7 +115,7 @@ def to_parquet(session: Session, project: Project) -> bytes:
 
 def to_dataset(session: Session, project: Project) -> Dataset:
     """The texts with the rationale that half of their annotators agree on, in canonical form."""
-    features, rows = marked_table(marked_examples(session, project))
+    features, rows = make_marked_table(marked_examples(session, project))
     data = list(rows)
     return Dataset.from_dict({name: [row[name] for row in data] for name in features}, features=features)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from exegete.data.alignment import Word
-from exegete.data.marked import units_of
-from exegete.data.spans import marked
+from exegete.data.marked import split_units
+from exegete.data.spans import merge_marked_words
 from exegete.web.human_study.blind import Unnamed
 from exegete.web.human_study.texts import MissingError, texts
 
@@ -36,7 +36,7 @@ class Asked:
     @property
     def units(self) -> list[Word]:
         """The parts of all texts that can be marked."""
-        return units_of(self.texts, self.unit)
+        return split_units(self.texts, self.unit)
 
 
 class Kind(ABC):
@@ -96,7 +96,7 @@ class Highlight(Kind):
         marks = [
             [side, start, end]
             for side in range(len(asked.texts))
-            for start, end in marked(
+            for start, end in merge_marked_words(
                 [(unit.start, unit.end) for unit in units if unit.side == side],
                 [str(number) in chosen for number, unit in enumerate(units) if unit.side == side],
             )

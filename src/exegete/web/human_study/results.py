@@ -9,7 +9,7 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from exegete.data.marked import Marked
+from exegete.data.marked import MarkedExample
 from exegete.web.human_study.analysis.agreement import krippendorff
 from exegete.web.human_study.analysis.evidence import Plausible, agreement, marked_units, plausible
 from exegete.web.human_study.analysis.pairs import Strength, strengths
@@ -96,7 +96,7 @@ def widest(session: Session, project: Project) -> float:
     return float("inf") if not widths or np.isnan(widths).any() else max(widths)
 
 
-def marked_examples(session: Session, project: Project, left_out: Collection[int] = ()) -> list[Marked]:
+def marked_examples(session: Session, project: Project, left_out: Collection[int] = ()) -> list[MarkedExample]:
     """The project's texts with what every annotator marked."""
     marks: dict[int, dict[str, tuple[tuple[int, int, int], ...]]] = {}
     names = dict(session.execute(select(Annotator.id, Annotator.name).where(Annotator.project_id == project.id)).all())
@@ -105,7 +105,7 @@ def marked_examples(session: Session, project: Project, left_out: Collection[int
             mine = tuple((side, start, end) for side, start, end in answer.content["marks"])
             marks.setdefault(answer.item_id, {})[names[answer.annotator_id]] = mine
     return [
-        Marked(tuple(item.content["texts"]), item.content["label"], marks.get(item.id, {}))
+        MarkedExample(tuple(item.content["texts"]), item.content["label"], marks.get(item.id, {}))
         for item in project.items
         if item.content["texts"]
     ]
@@ -144,7 +144,7 @@ def _alpha_of_guesses(answers: Sequence[Answer]) -> float:
     return krippendorff(units.values())
 
 
-def _columns(example: Marked, unit: str) -> list[list[bool]]:
+def _columns(example: MarkedExample, unit: str) -> list[list[bool]]:
     """For each word or sentence, whether each person marked it."""
     rows = [marked_units(example, marks, unit).tolist() for marks in example.marks.values()]
     return [list(column) for column in zip(*rows, strict=True)]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from exegete.data.marked import Marked, agreed, touched, units_of
+from exegete.data.marked import MarkedExample, aggregate_marks, find_marked_units, split_units
 from exegete.reports.attributions import Attribution
 from exegete.reports.generated import GeneratedAttribution
 
@@ -25,12 +25,12 @@ class Plausible(NamedTuple):
     examples: int
 
 
-def marked_units(example: Marked, marks: Sequence[Sequence[int]], unit: str = "word") -> NDArray[np.bool_]:
+def marked_units(example: MarkedExample, marks: Sequence[Sequence[int]], unit: str = "word") -> NDArray[np.bool_]:
     """Which words, or sentences, of all texts the marks touch."""
-    return np.array(touched(units_of(example.texts, unit), marks), dtype=bool)
+    return np.array(find_marked_units(split_units(example.texts, unit), marks), dtype=bool)
 
 
-def agreement(examples: Sequence[Marked], unit: str = "word") -> float:
+def agreement(examples: Sequence[MarkedExample], unit: str = "word") -> float:
     """Mean F1 of the units that two people marked, over pairs of people and examples; NaN where nobody shares one.
 
     Two who both mark nothing agree fully.
@@ -45,7 +45,7 @@ def agreement(examples: Sequence[Marked], unit: str = "word") -> float:
 
 
 def plausible(
-    examples: Sequence[Marked], explanations: Sequence[Mapping[str, Attribution | GeneratedAttribution]]
+    examples: Sequence[MarkedExample], explanations: Sequence[Mapping[str, Attribution | GeneratedAttribution]]
 ) -> list[Plausible]:
     """By method, best first: AUC and average precision of its word scores against the evidence people agree on.
 
@@ -53,7 +53,7 @@ def plausible(
     """
     found: dict[str, list[tuple[float, float]]] = {}
     for example, methods in zip(examples, explanations, strict=True):
-        spans = agreed(example)
+        spans = aggregate_marks(example)
         marks = [(side, start, end) for side, each in enumerate(spans or []) for start, end in each]
         words = ((method, item) for method, item in methods.items() if isinstance(item, Attribution))
         for method, item in words:

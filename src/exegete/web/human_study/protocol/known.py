@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from exegete.data.alignment import words_of
+from exegete.data.alignment import split_words
 from exegete.data.exchange import Exchange
-from exegete.data.marked import touched, units_of
+from exegete.data.marked import find_marked_units, split_units
 from exegete.reports.attributions import Attribution
 from exegete.reports.generated import GeneratedAttribution
 from exegete.web.human_study.blind import Explained
@@ -47,9 +47,9 @@ def known_item(part: KnownPart, number: int, role: str, plan: Protocol) -> Item:
     if KINDS[plan.kind].changes:
         made = replace(made, changed=Changed((str(part.changed),), str(part.changed_prediction)))
     item = made.to_item(number)
-    units = units_of(case.texts, plan.main.unit)
+    units = split_units(case.texts, plan.main.unit)
     if plan.main.unit != "word":
-        hit = touched(units, evidence)
+        hit = find_marked_units(units, evidence)
         evidence = [[unit.side, unit.start, unit.end] for unit, true in zip(units, hit, strict=True) if true]
     item.role = role
     item.content = item.content | {"evidence": evidence, "feedback": list(part.feedback)}
@@ -71,8 +71,8 @@ def passed(kind: str, item: Item, content: Mapping[str, Any]) -> bool:
         return all(mine < other for other in ranks.values())
     if KINDS[kind].guesses:
         return bool(content["guess"] == item.answer)
-    words = units_of(item.content["texts"])
-    marked, wanted = (np.array(touched(words, each)) for each in (content["marks"], item.content["evidence"]))
+    words = split_units(item.content["texts"])
+    marked, wanted = (np.array(find_marked_units(words, each)) for each in (content["marks"], item.content["evidence"]))
     return bool(2 * (marked & wanted).sum() >= ENOUGH * (marked.sum() + wanted.sum()))
 
 
@@ -108,7 +108,7 @@ def _explanations(
     elif part.sources:
         wanted = np.array([name in part.evidence for name in part.sources])
     else:
-        words = words_of(case.texts[0], 0)
+        words = split_words(case.texts[0], 0)
         wanted = np.array([any(w.start < e and b < w.end for _, b, e in evidence) for w in words], dtype=bool)
     elsewhere, size = generator.permutation(np.flatnonzero(~wanted)), int(wanted.sum())
     chosen = {PLANTED: np.flatnonzero(wanted)}
@@ -124,7 +124,7 @@ def _explanations(
 
 def _cited(part: KnownPart, name: str, scores: NDArray[np.float32]) -> GeneratedAttribution:
     """An answer that comes from the sources with scores."""
-    texts, said = (*part.sources.values(), str(part.text)), words_of(part.prediction)
+    texts, said = (*part.sources.values(), str(part.text)), split_words(part.prediction)
     starts = [0, *accumulate(len(text) + len(BETWEEN) for text in texts)]
     return GeneratedAttribution(
         scores=scores[None],
@@ -149,7 +149,7 @@ def _cited(part: KnownPart, name: str, scores: NDArray[np.float32]) -> Generated
 
 def _attribution(part: KnownPart, case: Case, name: str, scores: NDArray[np.float32]) -> Attribution:
     size = len(scores)
-    words = [] if part.text is None else words_of(part.text, 0)
+    words = [] if part.text is None else split_words(part.text, 0)
     return Attribution(
         tokens=tuple(word.text for word in words) or ("",) * size,
         scores=scores,
