@@ -1,4 +1,4 @@
-"""`python -m exegete`: the command line."""
+"""Entry point of `python -m exegete`, the command line."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Errors that are due to the input, not the code: one clear line for a person."""
+"""Errors caused by the input rather than the code, each with a one-line message for the user."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from difflib import get_close_matches
 
 
 class ExegeteError(ValueError):
-    """Bad input. The message says what was expected, what came and what to do; the command line exits with 2."""
+    """Invalid input. The message says what was expected, what was given and what to do; commands exit with code 2."""
 
 
 class Stopped(ExegeteError):  # noqa: N818  # no error: a signal asked for it
-    """A signal stopped a training that something else needs; what it has done is kept, and the same call goes on."""
+    """A signal stopped a training whose result is needed. Checkpoints are kept, and the same call resumes from them."""
 
     def __init__(self, message: str, signal: int | None = None) -> None:
         super().__init__(message)
@@ -19,7 +19,7 @@ class Stopped(ExegeteError):  # noqa: N818  # no error: a signal asked for it
 
 
 def unknown(what: str, name: str, valid: Iterable[str]) -> ExegeteError:
-    """The error for a name outside a registry; it lists the valid names and the closest one."""
+    """Return the error for an unknown name, which lists the valid names and suggests the closest one."""
     names = sorted(valid)
     close = get_close_matches(name, names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -27,7 +27,7 @@ def unknown(what: str, name: str, valid: Iterable[str]) -> ExegeteError:
 
 
 def shorten(text: object, length: int = 300) -> str:
-    """The text in one line of at most `length` characters, its middle left out where it is longer."""
+    """Return the text as one line of at most `length` characters; the middle of a longer text is replaced by dots."""
     line = " ".join(str(text).split())
     half = (length - 3) // 2
     return line if len(line) <= length else f"{line[: length - 3 - half]}...{line[-half:]}"

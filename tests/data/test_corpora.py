@@ -197,7 +197,7 @@ def test_squad_with_the_sentence_of_the_answer_for_context(tmp_path):
 
 
 def test_squad_malformed(tmp_path):
-    with pytest.raises(ExegeteError, match="the answer 'tin' does not stand at character 8"):
+    with pytest.raises(ExegeteError, match="the answer 'tin' is not at character 8"):
         squad(tmp_path, [{"text": "tin", "answer_start": 8}])
     with pytest.raises(ExegeteError, match="no field 'text'"):
         squad(tmp_path, [{"answer_start": 8}])

@@ -68,7 +68,7 @@ def test_checkpoints_and_hidden_files_stay_here(tmp_path):
     added = hub.make_operations(tmp_path, "the card")
     assert [each.path_in_repo for each in added] == ["README.md", "explainer/config.json", "model.safetensors"]
     assert added[0].upload_info.size == len("the card")
-    with pytest.raises(ExegeteError, match="nothing to push"):
+    with pytest.raises(ExegeteError, match="has no files to push"):
         hub.make_operations(tmp_path / "nowhere", "")
 
 
@@ -143,4 +143,4 @@ def test_models_and_explainers_are_read_by_their_names(tmp_path):
     by_learned, by_saliency = json.loads(numbers)
     np.testing.assert_allclose(by_learned, exegete.attribute(model, "a film", learned)[0].scores, rtol=1e-5)
     np.testing.assert_allclose(by_saliency, exegete.attribute(model, "a film", "saliency")[0].scores, rtol=1e-5)
-    assert "there is no folder user/nothing, nor can such a repository be read" in error
+    assert "found no folder user/nothing, and the repository cannot be read" in error

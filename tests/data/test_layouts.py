@@ -302,7 +302,7 @@ def test_a_share_of_train_is_held_out_where_there_is_no_dev(tmp_path):
     assert load_data(spec, "dev", seed=1)["text"][:] != dev
     assert load_data(spec, None)["text"][:] == dev
     refused("unknown split 'dev'", f"zhang:{tmp_path}", "dev")
-    refused("cannot hold out 2.0 of train for dev: it is no share", f"zhang:{tmp_path}?held_out=2")
+    refused("cannot hold out 2.0 of train for dev: expected a share between 0 and 1", f"zhang:{tmp_path}?held_out=2")
     (tmp_path / "dev.csv").write_text('"1","so"\n')
     refused("cannot hold out 0.2 of train for dev: .* has the splits train, dev, test", spec)
 

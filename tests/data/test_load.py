@@ -125,8 +125,8 @@ def test_question_answering_columns(tmp_path):
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ({"text": ["tin"], "answer_start": [2]}, "'tin' does not stand at character 2"),
-        ({"text": ["tin"], "answer_start": ["6"]}, "'tin' does not stand at character 6"),
+        ({"text": ["tin"], "answer_start": [2]}, "'tin' is not at character 2"),
+        ({"text": ["tin"], "answer_start": ["6"]}, "'tin' is not at character 6"),
         ({"text": ["tin"], "answer_start": 6}, "expected a list in 'answer_start', got int"),
         ({"text": ["tin", "old"], "answer_start": [6]}, "expected a start for each answer, got 1 for 2"),
     ],
@@ -338,7 +338,7 @@ def test_a_split_without_rows_names_those_that_have_some(tmp_path):
     path = write(tmp_path / "t.csv", "text,label\na film,1\n")
     there = [split for split in ("train", "dev", "test") if is_in_split("a film", split, 0)]
     empty = "dev" if there != ["dev"] else "test"
-    with pytest.raises(ExegeteError, match=f"no rows in its split {empty}; there are some in: {there[0]}, all"):
+    with pytest.raises(ExegeteError, match=f"no rows in its split {empty}; splits with rows: {there[0]}, all"):
         load_data(path, empty)
 
 

@@ -214,7 +214,7 @@ def test_tokens_are_those_of_a_models_own_tokenizer_and_pairs_count_together(tmp
     longest = len(cut(rows[4]["text"], rows[4]["text_pair"])["input_ids"])
     found = sources.load(part | {"longest": {"tokens": longest, "model": str(tmp_path / "m")}})
     assert found["text_pair"][:] == [row["text_pair"] for row in rows[:5]]
-    with pytest.raises(ExegeteError, match=r"there is no tokenizer.json at \./nowhere"):
+    with pytest.raises(ExegeteError, match=r"\./nowhere has no tokenizer.json"):
         sources.load(part | {"longest": {"tokens": 9, "model": "./nowhere"}})
 
 

@@ -1,4 +1,4 @@
-"""A prompt and the response to it as text, with the parts of the prompt that a user can see and change."""
+"""A prompt and its response as text, with the parts of the prompt that a user can see and change."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ Rows = Literal["response", "sentences", "words", "tokens"]
 class Exchange:
     """One prompt and its response of R tokens.
 
-    `prompt`: all that the model reads. `names` [S] and `places` [S]: its visible texts, and where they stand in it;
-    `is_source` [S]: those that were given as sources. `response` and `tokens` [R]: what follows, and what the tokenizer
-    calls its parts; `token_spans` [R]: their characters in the response.
+    Attributes:
+        prompt: the whole text that the model reads.
+        names: [S] names of the prompt's visible texts.
+        places: [S] their characters in the prompt.
+        is_source: [S] whether they were given as sources.
+        response: the text that follows the prompt.
+        tokens: [R] the tokens of the response as text.
+        token_spans: [R] their characters in the response.
     """
 
     prompt: str
@@ -33,13 +38,13 @@ class Exchange:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of the sources, in their order in the prompt."""
+        """The names of the sources, in the order of the prompt."""
         return tuple(name for name, source in zip(self.names, self.is_source, strict=True) if source)
 
     def spans(self, rows: Rows) -> list[Extent]:
-        """Spans of response tokens, without gaps: the whole, or one for each sentence, word or token.
+        """Return adjacent spans of response tokens: the whole response, or one span per sentence, word or token.
 
-        A token belongs to the sentence or word that it starts in, and where it starts in none to the next one.
+        A token belongs to the sentence or word that it starts in; a token that starts between two belongs to the next.
 
         Raises:
             ExegeteError: unknown rows.
@@ -47,31 +52,36 @@ class Exchange:
         if rows not in get_args(Rows):
             raise unknown("rows of a response", rows, get_args(Rows))
         count = len(self.tokens)
-        if rows in ("response", "tokens"):
-            return [(0, count)] if rows == "response" else [(token, token + 1) for token in range(count)]
-        ends = find_sentence_ends(self.response) if rows == "sentences" else [w.end for w in split_words(self.response)]
+        if rows == "response":
+            return [(0, count)]
+        if rows == "tokens":
+            return [(token, token + 1) for token in range(count)]
+        if rows == "sentences":
+            ends = find_sentence_ends(self.response)
+        else:
+            ends = [word.end for word in split_words(self.response)]
         owner = [min(bisect_right(ends, start), max(len(ends) - 1, 0)) for start, _ in self.token_spans]
         starts = [0, *(token for token in range(1, count) if owner[token] != owner[token - 1])]
         return list(zip(starts, [*starts[1:], count], strict=True))
 
     def extent(self, span: Extent) -> Extent:
-        """The characters of the response that a span of its tokens covers."""
+        """Return the characters of the response that a span of its tokens covers."""
         return self.token_spans[span[0]][0], max(end for _, end in self.token_spans[slice(*span)])
 
 
 def check_spans(given: Any, count: int) -> list[Extent]:
-    """Spans within `count` response tokens, from a token's number, a span (start, end) or a list of those.
+    """Return spans of response tokens, given as the number of a token, a span (start, end) or a list of those.
 
     Raises:
-        ExegeteError: anything else.
+        ExegeteError: another value, or a span that is not within `count` tokens.
     """
-    each = given if isinstance(given, list) else [given]
-    found = [(one, one + 1) if isinstance(one, int) else one for one in each]
-    for one in found:
-        pair = isinstance(one, tuple | list) and len(one) == 2 and all(isinstance(number, int) for number in one)
-        if not pair or not 0 <= one[0] < one[1] <= count:
+    values = given if isinstance(given, list) else [given]
+    spans = [(value, value + 1) if isinstance(value, int) else value for value in values]
+    for span in spans:
+        is_pair = isinstance(span, tuple | list) and len(span) == 2 and all(isinstance(end, int) for end in span)
+        if not is_pair or not 0 <= span[0] < span[1] <= count:
             raise ExegeteError(
                 f"a target of generated text is one of {', '.join(get_args(Rows))}, or spans (start, end) within the "
-                f"{count} response tokens, got {one!r:.80}"
+                f"{count} response tokens, got {span!r:.80}"
             )
-    return [(one[0], one[1]) for one in found]
+    return [(span[0], span[1]) for span in spans]

@@ -1,4 +1,4 @@
-"""Folders on the Hugging Face hub: read like those that are here, written with a card that says what they hold."""
+"""Folders on the Hugging Face hub: downloaded like local ones, and uploaded with a card."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LEFT_OUT = ("checkpoint-*", ".*", "training_args.bin", CARD)
 
 
 def find_folder(name: str | Path) -> Path:
-    """The folder of that name, or the newest state of the repository `user/name` as the hub's cache keeps it.
+    """Return the local folder of this name, or the cached copy of the newest state of the repository `user/name`.
 
     Raises:
-        ExegeteError: no such repository, or no connection and nothing in the cache.
+        ExegeteError: no such repository, or no connection and no cached copy.
     """
     path = Path(name).expanduser()
     if isinstance(name, Path) or path.exists() or looks_local(name) or name.count("/") != 1:
@@ -29,14 +29,14 @@ def find_folder(name: str | Path) -> Path:
     try:
         return Path(snapshot_download(name))
     except (OSError, ValueError) as error:
-        raise ExegeteError(f"there is no folder {name}, nor can such a repository be read: {shorten(error)}") from error
+        raise ExegeteError(f"found no folder {name}, and the repository cannot be read: {shorten(error)}") from error
 
 
 def make_operations(folder: Path, card: str) -> list[CommitOperationAdd]:
-    """The files added to a repository: the folder's but checkpoints and hidden ones, and the card.
+    """Return the operations that add a folder's files, except checkpoints and hidden files, and the card.
 
     Raises:
-        ExegeteError: an empty folder, or none.
+        ExegeteError: the folder is empty or does not exist.
     """
     from huggingface_hub import CommitOperationAdd
 
@@ -44,16 +44,18 @@ def make_operations(folder: Path, card: str) -> list[CommitOperationAdd]:
         path for path in sorted(folder.rglob("*")) if path.is_file() and not _is_left_out(path.relative_to(folder))
     ]
     if not files:
-        raise ExegeteError(f"there is nothing to push in {folder}")
+        raise ExegeteError(f"{folder} has no files to push")
     added = [CommitOperationAdd(str(path.relative_to(folder)), path) for path in files]
     return [CommitOperationAdd(CARD, card.encode()), *added]
 
 
 def push(folder: Path, repo_id: str, card: str, *, private: bool = False, token: str | None = None) -> str:
-    """Writes the folder and its card to a repository, in one commit; made if it is not there. Returns its address.
+    """Upload a folder and its card to a repository, in one commit, and return the repository's address.
+
+    The repository is created if it does not exist.
 
     Raises:
-        ExegeteError: a name that is none, nothing to push, or what the hub answers.
+        ExegeteError: an invalid name, an empty folder, or an error of the hub.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -61,11 +63,11 @@ def push(folder: Path, repo_id: str, card: str, *, private: bool = False, token:
     added = make_operations(folder, card)
     api = HfApi(token=token)
     try:
-        made = api.create_repo(repo_id, private=private, exist_ok=True)
-        api.create_commit(made.repo_id, added, commit_message="Upload by exegete")
+        repository = api.create_repo(repo_id, private=private, exist_ok=True)
+        api.create_commit(repository.repo_id, added, commit_message="Upload by exegete")
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ExegeteError(f"{repo_id} cannot be pushed: {shorten(error)}") from error
-    return str(made)
+    return str(repository)
 
 
 def _is_left_out(path: Path) -> bool:
@@ -73,7 +75,7 @@ def _is_left_out(path: Path) -> bool:
 
 
 def make_card(text: str, **facts: Any) -> str:
-    """A card: the facts as its head, then the text."""
+    """Return the text of a card: the facts as its YAML header, then the text."""
     from huggingface_hub import ModelCardData
 
     return f"---\n{ModelCardData(**facts).to_yaml()}\n---\n\n{text}"

@@ -1,4 +1,4 @@
-"""`load_data`: from a spec, such as `mlqe:FOLDER?pair=ro-en`, to a dataset in canonical form."""
+"""Loading of datasets in canonical form from a spec, such as `mlqe:FOLDER?pair=ro-en`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from exegete.data.readers.registry import READERS
-from exegete.data.specs import parse_params
-from exegete.data.specs import parse_spec as split_spec
+from exegete.data.specs import parse_params, parse_spec
 from exegete.data.splits import find_split
 from exegete.errors import ExegeteError, shorten, unknown
 
@@ -26,32 +25,39 @@ if TYPE_CHECKING:
 def load_data(
     spec: str, split: str | None = "train", *, limit: int | None = None, seed: int | None = None, **options: Any
 ) -> Dataset:
-    """Reads a split of a dataset in canonical form (docs/architecture.md lists the columns).
+    """Load a split of a dataset in canonical form (docs/architecture.md lists the columns).
 
-    The rows are in memory: nothing is cached, and a changed file gives new data. `info.description` is the spec with
-    all that is not at its default.
+    The examples are in memory. Nothing is cached, so a changed file gives new data. `info.description` is the spec with
+    every option that differs from its default.
 
     Args:
-        spec: NAME:PATH?OPTION=VALUE&..., a key of READERS first; a path alone where it ends in one, as .csv or .jsonl.
-        split: train, dev (also validation, val, valid), test; single files also have all. None: dev, or all of a single
-            file that no column divides.
-        limit: at most so many rows, drawn by the seed, in the order of the file; a smaller draw is part of a larger.
-        seed: what chance decides (division of single files, the generated corpus, the draw); wins over the spec's.
-        options: as behind the question mark of the spec; these win.
+        spec: NAME:PATH?OPTION=VALUE&..., where NAME is a key of READERS. A path alone is enough if its suffix is such a
+            key, as .csv or .jsonl.
+        split: train, dev (also validation, val, valid) or test; single files also have all. Default: dev, or all of a
+            single file without a split column.
+        limit: use at most this many examples, sampled with the seed and in the order of the file. A smaller sample is
+            part of a larger one.
+        seed: random seed of the sample, of the division of single files and of the generated corpus; overrides the
+            seed of the spec.
+        options: options of the reader, which override those of the spec.
 
     Raises:
-        ExegeteError: unknown name, option or split; no rows; what is missing, unreadable, or malformed, and where: in
-            one line of at most 300 characters.
+        ExegeteError: an unknown name, option or split, no examples, or missing, unreadable or malformed files. The
+            message names the place and has one line of at most 300 characters.
     """
     with _report_in_one_line(spec):
         return _load(spec, split, limit, seed, options)
 
 
 class Stream:
-    """A split of a dataset a row at a time, read anew whenever it is gone through; see `load_data`.
+    """A split of a dataset that is read example by example, anew in every iteration; see `load_data`.
 
-    `features` are the columns' types, `spec` is the spec with all that is not at its default, `split` its split. Tables
-    and datasets of the hub take no memory; published layouts are read a file at a time.
+    Tables and datasets of the hub are never held in memory; published layouts are read file by file.
+
+    Attributes:
+        spec: the spec with every option that differs from its default.
+        split: the name of the split.
+        features: the types of the columns.
     """
 
     def __init__(self, spec: str, split: str | None = None, **options: Any) -> None:
@@ -66,14 +72,14 @@ class Stream:
             yield from self._reader.stream(self.split).rows
 
     def decode(self, row: Row) -> Row:
-        """The row with its pictures opened."""
+        """Return the row with its images decoded."""
         decoded: Row = self.features.decode_example(row)
         return decoded
 
 
 @contextmanager
 def _report_in_one_line(spec: str) -> Iterator[None]:
-    """Turns what goes wrong in reading into one line."""
+    """Shorten the message of an error in the block to one line."""
     try:
         yield
     except ExegeteError as error:
@@ -84,7 +90,7 @@ def _report_in_one_line(spec: str) -> Iterator[None]:
 
 def _load(spec: str, split: str | None, limit: int | None, seed: int | None, options: dict[str, Any]) -> Dataset:
     if limit is not None and limit < 1:
-        raise ExegeteError(f"expected a limit of at least 1 row, got {limit}")
+        raise ExegeteError(f"expected a limit of at least 1 example, got {limit}")
     reader = open_reader(spec, **options, **({} if seed is None else {"seed": seed}))
     if reader.seed < 0:
         raise ExegeteError(f"expected a seed of at least 0, got {reader.seed}")
@@ -92,34 +98,36 @@ def _load(spec: str, split: str | None, limit: int | None, seed: int | None, opt
     features, rows = reader.table(find_split(split, reader.splits()))
     data = list(rows)
     if not data:
-        there = [name for name in reader.splits() if any(True for _ in reader.table(name).rows)]
-        raise ExegeteError(f"{spec} has no rows in its split {split}; there are some in: {', '.join(there) or 'none'}")
+        others = [name for name in reader.splits() if any(True for _ in reader.table(name).rows)]
+        raise ExegeteError(f"{spec} has no rows in its split {split}; splits with rows: {', '.join(others) or 'none'}")
     if limit is not None and limit < len(data):
-        drawn = np.random.default_rng(reader.seed).permutation(len(data))[:limit]
-        data = [data[i] for i in sorted(drawn)]
+        # the first of one permutation, so that a smaller sample is part of a larger one
+        sample = np.random.default_rng(reader.seed).permutation(len(data))[:limit]
+        data = [data[i] for i in sorted(sample)]
     return _make_dataset(data, features, format_spec(reader))
 
 
 def open_reader(spec: str, **options: Any) -> Reader:
-    """The reader of a spec with its options set. Raises ExegeteError for a name or an option that there isn't."""
-    address, given = split_spec(spec)
+    """Return the reader of a spec with its options set. Raises ExegeteError for an unknown name or option."""
+    address, params = parse_spec(spec)
     name, path = _split_address(address)
-    kind = READERS[name]
-    if kind.needs_path and not path:
-        raise ExegeteError(f"expected a path in the spec {spec!r}: {kind.card.form}")
-    if path and not kind.needs_path:
-        raise ExegeteError(f"expected no path in the spec {spec!r}: {kind.card.form}")
-    given |= {option: str(value) for option, value in options.items()}
-    return kind(path=path, **parse_params(name, kind, given, fixed=("path",)))
+    reader = READERS[name]
+    if reader.needs_path and not path:
+        raise ExegeteError(f"expected a path in the spec {spec!r}: {reader.card.form}")
+    if path and not reader.needs_path:
+        raise ExegeteError(f"expected no path in the spec {spec!r}: {reader.card.form}")
+    # as text, so that values of options and of the spec are converted and checked in the same way
+    params |= {option: str(value) for option, value in options.items()}
+    return reader(path=path, **parse_params(name, reader, params, fixed=("path",)))
 
 
 def format_spec(reader: Reader) -> str:
-    """The spec that gives this reader again."""
-    changed = {
-        field.name: getattr(reader, field.name)
-        for field in fields(reader)
-        if field.name != "path" and getattr(reader, field.name) != field.default
-    }
+    """Return the spec of a reader, with every option that differs from its default."""
+    changed = {}
+    for field in fields(reader):
+        value = getattr(reader, field.name)
+        if field.name != "path" and value != field.default:
+            changed[field.name] = value
     address = f"{reader.card.name}:{reader.path}" if reader.path else reader.card.name
     return f"{address}?{urlencode(changed)}" if changed else address
 
@@ -132,7 +140,7 @@ def _split_address(address: str) -> tuple[str, str]:
     if suffix in READERS:
         return suffix, address
     if Path(address).exists():
-        raise ExegeteError(f"{address} is there, but not in which form: put that in front, as sst:{address}")
+        raise ExegeteError(f"{address} exists, but its format is unknown: put the format in front, as sst:{address}")
     if "/" in address or address.startswith("."):
         raise ExegeteError(f"there is no file or folder at {path or address}")
     raise unknown("kind of data", name, READERS)

@@ -1,4 +1,4 @@
-"""Whether a name means a place on this machine rather than on a hub."""
+"""Names of models that are local paths rather than names on the hub."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from exegete.errors import ExegeteError
 
 
 def looks_local(name: str) -> bool:
-    """Whether a name can only be a path: it begins as one, has several slashes, or its folder is there."""
+    """Return whether a name can only be a path: it begins like one, has several slashes, or its parent exists."""
     parent, slash, _ = name.rpartition("/")
     return name.startswith((".", "/", "~")) or name.count("/") > 1 or bool(slash and Path(parent).is_dir())
 
 
 def require_local_model(name: str) -> None:
-    """Raises ExegeteError for a path where there is no model."""
+    """Raise ExegeteError if the name is a local path that does not exist."""
     if looks_local(name) and not Path(os.path.expanduser(name)).exists():
         raise ExegeteError(f"there is no model at {name}")

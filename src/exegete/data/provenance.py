@@ -20,24 +20,24 @@ LIBRARIES = ("exegete", "torch", "transformers", "accelerate", "captum", "numpy"
 
 
 def get_versions() -> dict[str, str]:
-    """The versions of Python and of the installed libraries that results depend on."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the installed libraries that results depend on."""
+    installed = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def digest(value: Any) -> str:
-    """16 hexadecimal digits that stand for a JSON-like value; equal values in any key order have equal digests."""
+    """Return a digest (16 hexadecimal digits) of a JSON-like value that does not depend on the order of keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def digest_data(dataset: Dataset) -> str:
-    """A digest of the rows' stored values."""
+    """Return a digest of the values of a dataset."""
     import pyarrow as pa
 
     table = dataset.with_format("arrow")[:].combine_chunks()
@@ -48,14 +48,14 @@ def digest_data(dataset: Dataset) -> str:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Readable JSON, whole or not there; numbers that are none become null."""
+    """Write a value as indented JSON, atomically; NaN and infinity become null."""
     with atomic_file(path) as fresh:
         text = json.dumps(to_json_value(value), indent=2, ensure_ascii=False, allow_nan=False)
         fresh.write_text(text + "\n", encoding="utf-8")
 
 
 def to_json_value(value: Any) -> Any:
-    """The value as JSON holds it: keys are strings, numbers that are none null, everything unknown its text."""
+    """Return the value as JSON types: keys become strings, NaN and infinity null, unknown types their text."""
     if isinstance(value, Mapping):
         return {str(name): to_json_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The registry of one kind of parts: an id a line, what installed packages add, cards that need no import."""
+"""A registry maps the ids of one kind of part to classes or functions, and imports each part when it is looked up."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ C = TypeVar("C")
 
 
 class Registry(Mapping[str, T]):
-    """Parts of one kind by id; a part is imported when it is looked up, never for its id.
+    """The parts of one kind by id: native ones, and those that installed packages add.
 
-    `what` is what errors call a part. `group` is the entry point group in which installed packages name parts of
-    their own; they replace no native one. `native` says where in `package` (by default named as the group) ours are:
-    id → `module:name`.
+    Looking up an id imports the part; listing ids imports nothing. An unknown id raises ExegeteError with the valid ids
+    and the closest one.
 
-    Looking up raises ExegeteError for an unknown id, with the valid ones and the closest.
+    Args:
+        noun: what errors call a part, such as "method".
+        group: entry point group in which installed packages name their parts. They cannot replace a native part.
+        native: the library's own parts, id → `module:name`, with modules relative to `package`.
+        package: default: the name of the group.
     """
 
-    def __init__(self, what: str, group: str, native: Mapping[str, str], package: str = "") -> None:
-        self.what, self.group, package = what, group, package or group
-        self.native = {name: EntryPoint(name, f"{package}.{where}", group) for name, where in native.items()}
+    def __init__(self, noun: str, group: str, native: Mapping[str, str], package: str = "") -> None:
+        self.noun, self.group, package = noun, group, package or group
+        self.native = {name: EntryPoint(name, f"{package}.{address}", group) for name, address in native.items()}
 
     def __getitem__(self, name: str) -> T:
         point = self.native.get(name) or self._plugins.get(name)
         if point is None:
-            raise unknown(self.what, name, self)
+            raise unknown(self.noun, name, self)
         try:
             part: T = point.load()
         except Exception as error:
@@ -47,49 +50,30 @@ class Registry(Mapping[str, T]):
             )
         return part
 
-    def find_broken(self, kind: type = object) -> dict[str, str]:
-        """By id, the parts of installed packages without a card of this kind or not loadable; a line says why."""
-        found = {}
-        for name in self._plugins:
-            try:
-                self._load_card(name, kind)
-            except ExegeteError as error:
-                found[name] = shorten(error)
-        return found
-
-    def _load_card(self, name: str, kind: type[C]) -> C:
-        card = getattr(self[name], "card", None)
-        if not isinstance(card, kind):
-            raise ExegeteError(f"{self._describe(self._plugins[name])}: it has no `card: {kind.__name__}`")
-        return card
-
-    def _describe(self, point: EntryPoint) -> str:
-        return f"the {self.what} {point.name!r} of an installed package ({point.value})"
-
     def __iter__(self) -> Iterator[str]:
         return iter({**self.native, **self._plugins})
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len({**self.native, **self._plugins})
 
     def __contains__(self, name: object) -> bool:
         return name in self.native or name in self._plugins
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The part, or the default where there is none of the name."""
+        """Return the part of this id, or the default if the id is unknown."""
         if name not in self:
             return default
         return self[name]
 
     def make(self, spec: str, **params: Any) -> Any:
-        """The part of a spec, `id` or `id?name=value&...`, called with the parameters; `params` come on top.
+        """Create the part of a spec, `id` or `id?name=value&...`; `params` override the spec's parameters.
 
         Raises:
-            ExegeteError: an unknown id or parameter, or a value that is none of its field's type.
+            ExegeteError: an unknown id or parameter, or a value that does not have its field's type.
         """
-        name, given = parse_spec(spec)
+        name, spec_params = parse_spec(spec)
         part: Any = self[name]
-        return part(**parse_params(name, part, given | params))
+        return part(**parse_params(name, part, spec_params | params))
 
     def card(self, name: str, kind: type[C]) -> C:
         """Return the card of a part. That of a native part is read from its source file, without importing the part.
@@ -104,24 +88,44 @@ class Registry(Mapping[str, T]):
         return read_source(point.module).card(point.attr, kind)
 
     def cards(self, kind: type[C]) -> dict[str, C]:
-        """Every part's card by id. Native ones are read from their files, so that a list imports nothing heavy.
+        """Return the card of every part by id; native parts are not imported for it.
 
-        A package whose part cannot be loaded is left out, with a warning.
+        Installed parts that cannot be loaded are left out, with a warning.
         """
-        found = {name: self.card(name, kind) for name in self.native}
+        cards = {name: self.card(name, kind) for name in self.native}
         for name in self._plugins:
             try:
-                found[name] = self._load_card(name, kind)
+                cards[name] = self._load_card(name, kind)
             except ExegeteError as error:
                 logging.getLogger(__name__).warning("%s", error)
-        return found
+        return cards
+
+    def find_broken(self, kind: type = object) -> dict[str, str]:
+        """Return by id why installed parts cannot be used: they cannot be loaded, or have no card of this kind."""
+        reasons = {}
+        for name in self._plugins:
+            try:
+                self._load_card(name, kind)
+            except ExegeteError as error:
+                reasons[name] = shorten(error)
+        return reasons
+
+    def _load_card(self, name: str, kind: type[C]) -> C:
+        card = getattr(self[name], "card", None)
+        if not isinstance(card, kind):
+            raise ExegeteError(f"{self._describe(self._plugins[name])}: it has no `card: {kind.__name__}`")
+        return card
+
+    def _describe(self, point: EntryPoint) -> str:
+        return f"the {self.noun} {point.name!r} of an installed package ({point.value})"
 
     @property
     def _plugins(self) -> dict[str, EntryPoint]:
         return {name: point for name, point in find_installed(self.group).items() if name not in self.native}
 
 
+# reading the metadata of all installed packages takes a tenth of a second, so each group is searched once per process
 @cache
 def find_installed(group: str) -> dict[str, EntryPoint]:
-    """The parts that packages add to a group, by id; looked for once a process."""
+    """Return the parts that installed packages add to an entry point group, by id."""
     return {point.name: point for point in entry_points(group=group)}

@@ -1,4 +1,4 @@
-"""Which rows of a dataset take part: short ones, marked ones, and none that something else uses."""
+"""Selection of examples of a dataset: short ones, those with a rationale, those that another dataset lacks."""
 
 from __future__ import annotations
 
@@ -17,59 +17,65 @@ RATIONALES = ("rationale", "rationale_pair")
 
 
 def exclude_examples(data: Dataset, *others: Dataset) -> Dataset:
-    """The rows whose texts (image, prompt) stand in none of the others."""
-    there = {row for other in others for row in _example_keys(other)}
-    return data.select([index for index, row in enumerate(_example_keys(data)) if row not in there])
+    """Return the examples whose texts (image, prompt) are not in any of the other datasets."""
+    excluded: set[Hashable] = set()
+    for other in others:
+        excluded.update(_example_keys(other))
+    return data.select([index for index, key in enumerate(_example_keys(data)) if key not in excluded])
 
 
 def select_marked(data: Dataset) -> Dataset:
-    """The rows of which somebody marked some evidence."""
+    """Return the examples that have a rationale which is not empty."""
     columns = [data[name][:] for name in RATIONALES if name in data.column_names]
     return data.select([index for index, row in enumerate(zip(*columns, strict=True)) if any(row)])
 
 
 def select_short(data: Dataset, length: int, count: Callable[[list[str]], int]) -> Dataset:
-    """The rows whose texts have a length of at most so much, both texts of a pair together."""
+    """Return the examples whose texts have at most this length by `count`; the texts of a pair are counted together."""
     columns = [data[name][:] for name in TEXTS if name in data.column_names]
     if not columns:
-        raise ExegeteError("only texts have a length to choose rows by")
-    texts = ([text for text in row if text is not None] for row in zip(*columns, strict=True))
-    return data.select([index for index, row in enumerate(texts) if count(row) <= length])
+        raise ExegeteError("only texts have a length: the data has no column text")
+    indices = []
+    for index, row in enumerate(zip(*columns, strict=True)):
+        texts = [text for text in row if text is not None]
+        if count(texts) <= length:
+            indices.append(index)
+    return data.select(indices)
 
 
 def count_characters(texts: list[str]) -> int:
-    """The characters of a row's texts."""
+    """Return the number of characters of the texts."""
     return sum(map(len, texts))
 
 
 def count_words(texts: list[str]) -> int:
-    """The words of a row's texts, separated by white space."""
+    """Return the number of words, separated by white space, of the texts."""
     return sum(len(text.split()) for text in texts)
 
 
 def make_token_counter(source: str) -> Callable[[list[str]], int]:
-    """A function that counts the tokens of a row's texts, special ones included, as a model's tokenizer cuts them.
+    """Return a function that counts the tokens of an example's texts, special tokens included.
 
     Args:
-        source: a model's folder, or its name on the hub.
+        source: folder or hub name of the model whose tokenizer is used.
 
     Raises:
-        ExegeteError: there is no fast tokenizer (`tokenizer.json`) there.
+        ExegeteError: it has no fast tokenizer (`tokenizer.json`).
     """
-    from tokenizers import Tokenizer  # not needed to read data
+    from tokenizers import Tokenizer
 
     file = Path(source) / "tokenizer.json"
     try:
         tokenizer: Any = Tokenizer.from_file(str(file)) if file.is_file() else Tokenizer.from_pretrained(source)
-    except Exception as error:  # the library raises no type of its own
-        raise ExegeteError(f"there is no tokenizer.json at {source} to count tokens by") from error
+    except Exception as error:  # tokenizers raises plain exceptions
+        raise ExegeteError(f"cannot count tokens: {source} has no tokenizer.json") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda texts: len(tokenizer.encode(*texts).ids)
 
 
 def _example_keys(data: Dataset) -> list[Hashable]:
-    """The identity of a row: its texts, the picture, or of generated text all that is asked."""
+    """Return what identifies each example: its texts, its image, or the prompt and sources of generated text."""
     columns = [data[name][:] for name in TEXTS if name in data.column_names]
     if columns:
         return list(zip(*columns, strict=True))

@@ -1,4 +1,4 @@
-"""Character spans [start, end): where words stand in a text, and the rationale that marked words make."""
+"""Character spans [start, end) of words in a text, and rationales made of marked words."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _WORD = re.compile(r"\S+")
 
 
 def find_words(text: str) -> list[Span]:
-    """The spans of the runs without white space, the "tokens" of most annotated corpora."""
+    """Return the spans of the words between white space, the "tokens" of most annotated corpora."""
     return [match.span() for match in _WORD.finditer(text)]
 
 
 def locate_words(words: Sequence[str], text: str) -> list[Span] | None:
-    """Where each word of a tokenised copy stands in the raw text; None when they differ in more than white space."""
+    """Return the span of each word of a tokenised copy in the raw text; None if more than white space differs."""
     letters = [i for i, character in enumerate(text) if not character.isspace()]
     if "".join(words) != "".join(text[i] for i in letters) or not all(words):
         return None
@@ -26,13 +26,13 @@ def locate_words(words: Sequence[str], text: str) -> list[Span] | None:
 
 
 def join_words(words: Sequence[str]) -> tuple[str, list[Span]]:
-    """Words with single spaces between them, and where each of them stands."""
+    """Return the words joined by single spaces, and the span of each word."""
     ends = accumulate(len(word) + 1 for word in words)
     return " ".join(words), [(end - len(word) - 1, end - 1) for word, end in zip(words, ends, strict=True)]
 
 
 def vote_on_words(spans: Sequence[Span], people: Sequence[Sequence[bool]], share: float) -> list[list[int]] | None:
-    """The rationale of the words that at least this share of the people marked; None where nobody looked."""
+    """Return the rationale of the words that at least this share of the annotators marked; None without annotators."""
     if not people:
         return None
     return merge_marked_words(
@@ -41,6 +41,10 @@ def vote_on_words(spans: Sequence[Span], people: Sequence[Sequence[bool]], share
 
 
 def merge_marked_words(spans: Sequence[Span], marks: Sequence[bool]) -> list[list[int]]:
-    """The rationale of marked words: neighbours that are both marked become one span."""
-    runs = (list(run) for mark, run in groupby(zip(marks, spans, strict=True), key=lambda pair: pair[0]) if mark)
-    return [[run[0][1][0], run[-1][1][1]] for run in runs]
+    """Return the rationale of marked words; neighbouring marked words become one span."""
+    rationale = []
+    for is_marked, group in groupby(zip(marks, spans, strict=True), key=lambda pair: pair[0]):
+        if is_marked:
+            run = [span for _, span in group]
+            rationale.append([run[0][0], run[-1][1]])
+    return rationale

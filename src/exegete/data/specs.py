@@ -1,4 +1,4 @@
-"""Names with parameters in one string, as `aopc_comprehensiveness?budgets=0.1,0.2&how=mask`."""
+"""Specs: a part's id and its parameters in one string, as `aopc_comprehensiveness?budgets=0.1,0.2&how=mask`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "n
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
-    """The name and its parameters as text, from `name?a=1&b=2`; one without a value is `true`."""
+    """Return the name and the parameters, as text, of `name?a=1&b=2`; a parameter without a value is `true`."""
     name, _, query = spec.partition("?")
     query = "&".join(part if "=" in part or not part else f"{part}=true" for part in query.split("&"))
     try:
@@ -26,37 +26,47 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def split_ids(names: str) -> list[str]:
-    """Specs between commas; a comma inside parameters (after ?) belongs to them as long as no id follows.
+    """Split a comma-separated list into its specs.
+
+    A comma after a question mark is part of a parameter's value unless a letter follows it.
 
     Raises:
-        ExegeteError: there is no id.
+        ExegeteError: the list is empty.
     """
-    found: list[str] = []
-    for part in (piece.strip() for piece in names.split(",")):
-        if found and "?" in found[-1] and not part[:1].isalpha():
-            found[-1] += f",{part}"
+    specs: list[str] = []
+    for piece in names.split(","):
+        part = piece.strip()
+        # `a?budgets=0.1,0.2,b` is two specs: values of lists are numbers, ids begin with a letter
+        if specs and "?" in specs[-1] and not part[:1].isalpha():
+            specs[-1] += f",{part}"
         elif part:
-            found.append(part)
-    if not found:
+            specs.append(part)
+    if not specs:
         raise ExegeteError(f"expected ids between commas, got {names!r}")
-    return found
+    return specs
 
 
 def parse_params(name: str, cls: type, given: dict[str, Any], fixed: Collection[str] = ()) -> dict[str, Any]:
-    """Checked names, and values that came as text in the type of the dataclass's field; lists are split at commas.
+    """Check the names of parameters, and convert text values to the types of the dataclass's fields.
 
-    `name` is what errors call the class. `fixed`: fields that no spec sets.
+    Text for a tuple is split at commas. Values that are no text are kept.
+
+    Args:
+        name: what errors call the class.
+        cls: a dataclass.
+        given: the parameters by name.
+        fixed: fields that a spec cannot set.
 
     Raises:
-        ExegeteError: a parameter that the class does not have, or a value that is none of its field's type.
+        ExegeteError: the class has no such parameter, or a value does not have its field's type.
     """
     hints = _get_hints(cls)
     valid = [field.name for field in fields(cls) if field.init and field.name not in fixed]
-    wrong = next((key for key in given if key not in valid), None)
-    if wrong is not None and not valid:
-        raise ExegeteError(f"{name} takes no parameter, got {wrong!r}")
-    if wrong is not None:
-        raise unknown(f"parameter of {name}", wrong, valid)
+    for key in given:
+        if key not in valid and not valid:
+            raise ExegeteError(f"{name} takes no parameter, got {key!r}")
+        if key not in valid:
+            raise unknown(f"parameter of {name}", key, valid)
     return {key: _parse_value(f"{name}: {key}", value, hints[key]) for key, value in given.items()}
 
 
@@ -66,8 +76,10 @@ def _get_hints(cls: type) -> dict[str, Any]:
 
 
 def _parse_value(what: str, value: Any, hint: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
     if not isinstance(value, str):
-        return tuple(value) if isinstance(value, list) else value
+        return value
     if get_origin(hint) is tuple:
         return tuple(_parse_value(what, part, get_args(hint)[0]) for part in value.split(","))
     if get_origin(hint) is Literal:
@@ -78,20 +90,23 @@ def _parse_value(what: str, value: Any, hint: Any) -> Any:
 
 
 def _convert(what: str, value: str, hint: Any) -> Any:
-    kinds = get_args(hint) or (hint,)
-    if NoneType in kinds and value.lower() == "none":
+    """Convert text to a type or to one of a union: None, a choice of its Literal, a bool, or its remaining type."""
+    types = get_args(hint) or (hint,)
+    if NoneType in types and value.lower() == "none":
         return None
-    choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    literals = [option for option in types if get_origin(option) is Literal]
+    choices = [choice for literal in literals for choice in get_args(literal)]
     if value in choices:
         return value
-    if bool in kinds:
+    # before the other types, since bool("false") is True
+    if bool in types:
         if value.lower() not in BOOLEANS:
             raise ExegeteError(f"{what}: expected true or false, got {value!r}")
         return BOOLEANS[value.lower()]
-    kind = next((kind for kind in kinds if kind is not NoneType and get_origin(kind) is not Literal), None)
-    if kind is None:
+    remaining = [option for option in types if option is not NoneType and option not in literals]
+    if not remaining:
         raise unknown(what, value, choices)
     try:
-        return kind(value)
+        return remaining[0](value)
     except ValueError:
-        raise ExegeteError(f"{what}: expected {kind.__name__}, got {value!r}") from None
+        raise ExegeteError(f"{what}: expected {remaining[0].__name__}, got {value!r}") from None

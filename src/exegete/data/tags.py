@@ -1,4 +1,4 @@
-"""Tags of words: a kind, and before it how a stretch begins or goes on (IOB1, IOB2, BIOES, BILOU)."""
+"""Tags of words: a prefix for the position in a span (IOB1, IOB2, BIOES, BILOU) and the kind of the span."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ OUTSIDE, PREFIXES = "O", "BIESLUM"
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """The prefix, empty if there is none, and the kind."""
+    """Return a tag's prefix, empty if it has none, and its kind."""
     prefix, dash, kind = tag.partition("-")
     return (prefix, kind) if dash and kind and prefix in tuple(PREFIXES) else ("", tag)

@@ -1,4 +1,4 @@
-"""Formats of data. A new one is a file with its class and a line in `registry.py`."""
+"""Readers of data formats. A new reader is a file with its class and a line in `registry.py`."""
 
 from typing import TYPE_CHECKING
 

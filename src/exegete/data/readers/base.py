@@ -1,4 +1,4 @@
-"""The parts that all readers share: the contract, column types, and reading with errors that say where."""
+"""The interface of readers, column types, and functions that read and check values with errors that name the place."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Names = Sequence[str]
 Side = tuple[str, list[list[int]] | None]
-"""A text and its rationale, None where nobody looked."""
+"""A text and its rationale; None if it was not annotated."""
 Record = tuple[str, Row]
-"""A row with its place, for errors."""
+"""The place of a row, for errors, and the row."""
 NUMBER: Final = "float32"
 LabelType: TypeAlias = Names | Literal["float32"]
 
@@ -32,7 +32,7 @@ _SURROGATE = re.compile(r"(?i)\\ud[89a-f]")
 
 
 class Table(NamedTuple):
-    """One split: the columns' types, and the rows in canonical form."""
+    """A split: the types of its columns and its rows in canonical form."""
 
     features: Features
     rows: Iterable[Row]
@@ -40,7 +40,7 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordSource:
-    """Records that are read anew whenever they are gone through, so that a file of any size takes no memory."""
+    """Records that are read again in every iteration, so that a file of any size takes no memory."""
 
     read: Callable[[], Iterator[Record]]
 
@@ -50,10 +50,11 @@ class RecordSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Reader(ABC):
-    """Reads one format without network. Its fields are the options of its spec.
+    """Reads one data format without network access. The fields are the options of a spec.
 
-    `path` is what stands between the colon and the question mark. `seed` decides what chance decides: how an undivided
-    file is divided, which corpus is generated.
+    Args:
+        path: the part of the spec between colon and question mark.
+        seed: random seed of divisions and of generated data.
     """
 
     card: ClassVar[DataCard]
@@ -63,70 +64,74 @@ class Reader(ABC):
 
     @property
     def default_split(self) -> str:
-        """The split that is judged where none is named: dev, or the last where there is no dev."""
+        """The split that is used unless another is named: dev, or the last one of data without dev."""
         splits = self.splits()
         return "dev" if "dev" in map(normalise_split_name, splits) else splits[-1]
 
     def describe_columns(self) -> str:
-        """One line on which columns are read and which are not; empty where the format leaves no choice."""
+        """Return a line that says which columns are read and which are not; empty if the format leaves no choice."""
         return ""
 
     @abstractmethod
     def splits(self) -> tuple[str, ...]:
-        """The splits that are there."""
+        """Return the names of the available splits."""
 
     @abstractmethod
     def table(self, split: str) -> Table:
-        """One of `splits()`. Raises ExegeteError, naming the place, for what cannot be read."""
+        """Return the rows of one of `splits()`. Raises ExegeteError, naming the place, for unreadable data."""
 
     def stream(self, split: str) -> Table:
-        """The same; where the format allows it, without ever holding more than a row."""
+        """Return the same as `table`, but read row by row if the format allows it."""
         return self.table(split)
 
 
 def make_text_features(label: LabelType | None, *, pair: bool = False, answer: bool = False) -> Features:
-    """The canonical columns of a text or a pair; `label`: names of classes, NUMBER, or None for no label."""
+    """Return the canonical column types of texts or pairs; `label`: names of classes, NUMBER, or None for no label."""
     from datasets import ClassLabel, Features, List, Value
 
     spans = List(List(Value("int32")))
-    columns = {
-        "text": Value("string"),
-        "text_pair": Value("string") if pair else None,
-        "label": Value(NUMBER) if label == NUMBER else None if label is None else ClassLabel(names=list(label)),
-        "answer": spans if answer else None,
-        "rationale": spans,
-        "rationale_pair": spans if pair else None,
-    }
-    return Features({name: kind for name, kind in columns.items() if kind is not None})
+    columns: dict[str, Any] = {"text": Value("string")}
+    if pair:
+        columns["text_pair"] = Value("string")
+    if label is not None:
+        columns["label"] = Value(NUMBER) if label == NUMBER else ClassLabel(names=list(label))
+    if answer:
+        columns["answer"] = spans
+    columns["rationale"] = spans
+    if pair:
+        columns["rationale_pair"] = spans
+    return Features(columns)
 
 
 def make_row(*sides: Side) -> Row:
-    """The columns of one text or of two, each with its rationale."""
-    texts = {f"text{suffix}": text for suffix, (text, _) in zip(("", "_pair"), sides, strict=False)}
-    return texts | {f"rationale{suffix}": spans for suffix, (_, spans) in zip(("", "_pair"), sides, strict=False)}
+    """Return the columns of a text, or of the two texts of a pair, with their rationales."""
+    row: Row = {}
+    for suffix, (text, rationale) in zip(("", "_pair"), sides, strict=False):
+        row[f"text{suffix}"], row[f"rationale{suffix}"] = text, rationale
+    return row
 
 
 def require_folder(path: str) -> Path:
-    """The folder of a spec. Raises ExegeteError when there is none."""
+    """Return the path of a folder. Raises ExegeteError if it does not exist."""
     if not Path(path).is_dir():
         raise ExegeteError(f"expected a folder at {path!r}, found {'a file' if Path(path).exists() else 'nothing'}")
     return Path(path)
 
 
 def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
-    """The text of a file, UTF-8, line ends as they are. Raises ExegeteError when missing, empty or not UTF-8."""
+    """Return the text of a UTF-8 file, line ends unchanged. Raises ExegeteError if missing, empty or not UTF-8."""
     return decode_utf8(require_file(path).read_bytes(), str(path), encoding)
 
 
 def require_file(path: Path) -> Path:
-    """The path. Raises ExegeteError where no file is."""
+    """Return the path of a file. Raises ExegeteError if the file does not exist."""
     if not path.is_file():
         raise ExegeteError(f"expected a file at {str(path)!r}, found {'a folder' if path.exists() else 'nothing'}")
     return path
 
 
 def read_lines(path: Path, newline: str) -> Iterator[str]:
-    """The lines of a file with their ends, one at a time; `newline` as in `open`. Raises as `read_text` does."""
+    """Yield the lines of a file with their line ends; `newline` as in `open`. Raises like `read_text`."""
     blank = True
     try:
         with require_file(path).open(encoding="utf-8-sig", newline=newline) as text:
@@ -134,13 +139,14 @@ def read_lines(path: Path, newline: str) -> Iterator[str]:
                 blank = blank and not line.strip()
                 yield line
     except UnicodeDecodeError:
-        read_text(path)  # names the line
+        # the decoder of `open` does not know the line; reading the whole file again does
+        read_text(path)
     if blank:
         raise ExegeteError(f"{path} is empty")
 
 
 def decode_utf8(data: bytes, where: str, encoding: str = "utf-8-sig") -> str:
-    """Bytes as UTF-8, without a byte order mark. Raises ExegeteError when empty or not UTF-8, naming the line."""
+    """Decode UTF-8, without a byte order mark. Raises ExegeteError if empty or not UTF-8, naming the line."""
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
@@ -152,19 +158,23 @@ def decode_utf8(data: bytes, where: str, encoding: str = "utf-8-sig") -> str:
 
 
 def split_lines(text: str, where: str) -> Iterator[tuple[str, str]]:
-    """(place for errors, line) of the lines that are not blank. Only line feeds end lines, never U+0085 or U+2028."""
+    """Yield (place for errors, line) of the lines that are not blank."""
+    # str.splitlines would also split at U+0085 and U+2028, which occur within texts
     yield from number_lines(text.split("\n"), where)
 
 
 def number_lines(text: Iterable[str], where: str) -> Iterator[tuple[str, str]]:
-    """(place for errors, line) of the lines that are not blank, without their ends."""
+    """Yield (place for errors, line) of the lines that are not blank, without their line ends."""
     for number, line in enumerate(text, start=1):
         if line.strip():
             yield f"{where}, line {number}", line.removesuffix("\n").removesuffix("\r")
 
 
 def parse_tsv(text: str, where: str) -> Iterator[tuple[str, Row]]:
-    """(place for errors, cells by the names in the first line) of a table. Raises ExegeteError for lengths."""
+    """Yield (place for errors, cells by column name) of a tab-separated table whose first line has the column names.
+
+    Raises ExegeteError for a row with another number of cells.
+    """
     rows = ((place, line.split("\t")) for place, line in split_lines(text, where))
     _, head = next(rows)
     for place, cells in rows:
@@ -174,7 +184,7 @@ def parse_tsv(text: str, where: str) -> Iterator[tuple[str, Row]]:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[str, Row]]:
-    """(place for errors, object) of a jsonl file. Raises ExegeteError for a line that is no JSON object."""
+    """Yield (place for errors, object) of a jsonl file. Raises ExegeteError for a line that is no JSON object."""
     for where, line in number_lines(read_lines(path, "\n"), str(path)):
         row = parse_json(line, where)
         if not isinstance(row, dict):
@@ -183,9 +193,10 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parses a JSON text. Raises ExegeteError for invalid JSON, too deep nesting, and lone surrogates."""
+    """Parse JSON. Raises ExegeteError for invalid JSON, too deep nesting, and lone surrogates."""
     try:
         value = json.loads(text)
+        # json accepts half of a surrogate pair, which no later step could write as UTF-8
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
@@ -197,7 +208,7 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def get_field(row: Any, name: str, where: str) -> Any:
-    """A field of a row. Raises ExegeteError naming the fields there are."""
+    """Return a field of a row. Raises ExegeteError, naming the available fields, if it is missing."""
     if not isinstance(row, dict):
         raise ExegeteError(f"{where}: expected an object with a field {name!r}, got {type(row).__name__}")
     if name not in row:
@@ -206,7 +217,7 @@ def get_field(row: Any, name: str, where: str) -> Any:
 
 
 def get_list(row: Any, name: str, where: str) -> list[Any]:
-    """A field of a row that holds a list. Raises ExegeteError otherwise."""
+    """Return a field of a row that holds a list. Raises ExegeteError otherwise."""
     value = get_field(row, name, where)
     if not isinstance(value, list):
         raise ExegeteError(f"{where}: expected a list in {name!r}, got {type(value).__name__}")
@@ -214,7 +225,7 @@ def get_list(row: Any, name: str, where: str) -> list[Any]:
 
 
 def require_text(value: Any, name: str, where: str) -> str:
-    """A text that is not blank. Raises ExegeteError otherwise."""
+    """Return the value if it is a text that is not blank. Raises ExegeteError otherwise."""
     if not isinstance(value, str):
         raise ExegeteError(f"{where}: expected text in {name!r}, got {type(value).__name__}")
     if not value.strip():
@@ -223,40 +234,43 @@ def require_text(value: Any, name: str, where: str) -> str:
 
 
 def require_number(value: Any, name: str, where: str) -> float:
-    """A finite number, also as text. Raises ExegeteError otherwise."""
+    """Return a finite number, which may be given as text. Raises ExegeteError otherwise."""
     with suppress(TypeError, ValueError, OverflowError):
-        if math.isfinite(number := float(value)):
+        number = float(value)
+        if math.isfinite(number):
             return number
     raise ExegeteError(f"{where}: expected a number in {name!r}, got {value!r}")
 
 
 def is_blank(value: Any) -> bool:
-    """Whether a text is missing or only white space."""
+    """Return whether a text is missing or only white space."""
     return value is None or (isinstance(value, str) and not value.strip())
 
 
 def require_label(value: Any, names: Names, where: str) -> int:
-    """The index of a label's name. Raises ExegeteError naming the valid ones."""
+    """Return the index of a label's name. Raises ExegeteError, naming the valid labels, for an unknown one."""
     if value not in names:
         raise ExegeteError(f"{where}: expected a label of {', '.join(names)}, got {value!r}")
     return names.index(value)
 
 
 def require_spans(value: Any, text: str, where: str) -> list[list[int]]:
-    """A list of [start, end] inside the text. Raises ExegeteError otherwise."""
+    """Return the value as a list of [start, end] inside the text. Raises ExegeteError otherwise."""
     if not isinstance(value, list | tuple) or not all(_is_span(span, len(text)) for span in value):
         raise ExegeteError(f"{where}: expected a list of [start, end] within {len(text)} characters, got {value!r}")
     return [[int(span[0]), int(span[1])] for span in value]
 
 
 def require_answer(answer: Any, start: Any, text: str, where: str) -> list[int]:
-    """The [start, end] of an answer. Raises ExegeteError unless it stands there in the text."""
+    """Return the [start, end] of an answer. Raises ExegeteError if the text has something else at this place."""
     if not isinstance(answer, str) or type(start) is not int or start < 0 or not text.startswith(answer, start):
-        raise ExegeteError(f"{where}: the answer {answer!r} does not stand at character {start} of its paragraph")
+        raise ExegeteError(f"{where}: the answer {answer!r} is not at character {start} of its paragraph")
     return [start, start + len(answer)]
 
 
 def _is_span(span: Any, length: int) -> bool:
     if not isinstance(span, list | tuple) or len(span) != 2:
         return False
-    return all(isinstance(i, int) and not isinstance(i, bool) for i in span) and 0 <= span[0] < span[1] <= length
+    # bool is a subclass of int, and JSON has both
+    are_integers = all(isinstance(end, int) and not isinstance(end, bool) for end in span)
+    return are_integers and 0 <= span[0] < span[1] <= length

@@ -1,4 +1,4 @@
-"""Any table to canonical rows: which column is the text, which the label, and what kind of label it is."""
+"""Conversion of tables to canonical rows: which column is the text, which the label, and the type of the label."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from exegete.data.readers.base import (
 from exegete.errors import ExegeteError, unknown
 
 Records = Iterable[Record]
-"""Rows with their places, which can be gone through several times."""
+"""Rows with their places; every iteration begins anew."""
 
 PAIRS = (
     ("text", "text_pair"),
@@ -44,13 +44,19 @@ TASKS = ("classification", "regression")
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnOptions:
-    """Which columns to read; an empty name means: the one with a usual name, if there is any.
+    """The columns to read. An empty name means the column with a usual name, if the table has one.
 
-    `rationale_column`, `rationale_pair_column` and `answer_column` hold lists of [start, end] in characters (in a csv
-    file as JSON); an answer may also be SQuAD's {"text": [...], "answer_start": [...]}. `task` is classification or
-    regression; by default labels that are numbers with a fraction make a regression, also 1.0 where it is text (in a
-    csv file); the number 1.0 is the class 1. `skip_empty` leaves out rows with an empty text; by default they are an
-    error.
+    Args:
+        text_column: the text, or the first text of a pair.
+        text_pair_column: the second text.
+        label_column: the label.
+        rationale_column: lists of [start, end] in characters of the text, in a csv file as JSON.
+        rationale_pair_column: the same for the second text.
+        answer_column: lists of [start, end] in characters of the second text, or SQuAD's
+            {"text": [...], "answer_start": [...]}.
+        task: classification or regression. By default labels with a fraction make a regression. The text 1.0 (as in a
+            csv file) has a fraction; the number 1.0 is the class 1.
+        skip_empty: leave out rows with an empty text. By default they are an error.
     """
 
     text_column: str = ""
@@ -68,7 +74,7 @@ class ColumnOptions:
 
 
 class Columns(NamedTuple):
-    """The resolved columns; None where a table has none."""
+    """The names of the columns to read; None for those that the table lacks."""
 
     text: str
     text_pair: str | None
@@ -79,90 +85,101 @@ class Columns(NamedTuple):
 
 
 def resolve_columns(options: ColumnOptions, records: Records, where: str) -> Columns:
-    """The columns to read, of all that any row has.
+    """Return the columns to read, among those that any of the records has.
 
     Raises:
-        ExegeteError: a named one or any text is missing; the message names those there are.
+        ExegeteError: a named column or every text column is missing; the message names the available columns.
     """
-    return _find_columns(options, list(dict.fromkeys(name for _, row in records for name in row)), where)
+    # a dict keeps the order of the columns, and optional fields may be missing in some records
+    names: dict[str, None] = {}
+    for _, row in records:
+        names.update(dict.fromkeys(row))
+    return _find_columns(options, list(names), where)
 
 
 def describe_columns(options: ColumnOptions, names: list[str], where: str, used: Collection[str] = ()) -> str:
-    """One line on which of a table's columns are read and which are not, `used` being read for something else.
+    """Return a line that says which of a table's columns are read and which are not.
 
-    As "columns: text ← review; no label, no rationale (unused: stars; give --label-column, --rationale-column)". Empty
-    for a table without a text or a named column: reading it says so.
+    Such as "columns: text ← review; no label, no rationale (unused: stars; give --label-column, --rationale-column)".
+    Columns in `used` have another purpose and are not called unused. The line is empty if a text or a named column is
+    missing, since reading the table raises an error then.
     """
     try:
-        found = _find_columns(options, names, where)
+        columns = _find_columns(options, names, where)
     except ExegeteError:
         return ""
-    read = [name if name == column else f"{name} ← {column}" for name, column in found._asdict().items() if column]
-    missing = [name for name in ("label", "rationale") if not getattr(found, name) and not found.answer]
-    unused = [name for name in names if name not in (*found, *used)]
-    line = f"columns: {', '.join(read)}" + (f"; no {', no '.join(missing)}" if missing else "")
+    pairs = columns._asdict().items()
+    read = [name if name == column else f"{name} ← {column}" for name, column in pairs if column]
+    # answers take the place of a label and a rationale
+    missing = [name for name in ("label", "rationale") if not getattr(columns, name) and not columns.answer]
+    unused = [name for name in names if name not in (*columns, *used)]
+    line = f"columns: {', '.join(read)}"
+    if missing:
+        line += f"; no {', no '.join(missing)}"
     if not unused:
         return line
-    give = f"; give {', '.join(f'--{name}-column' for name in missing)}" if missing else ""
-    return f"{line} (unused: {', '.join(unused)}{give})"
+    hint = ", ".join(f"--{name}-column" for name in missing)
+    return f"{line} (unused: {', '.join(unused)}{'; give ' if hint else ''}{hint})"
 
 
 def _find_columns(options: ColumnOptions, names: list[str], where: str) -> Columns:
-    wanted = {key: value for key, value in vars(options).items() if key.endswith("_column") and value}
-    for option, name in wanted.items():
+    named = {key: value for key, value in vars(options).items() if key.endswith("_column") and value}
+    for option, name in named.items():
         if name not in names:
             raise ExegeteError(f"{where} has no column {name!r} ({option}); it has: {', '.join(names)}")
     text, pair = _find_text_columns(options, names, where)
 
-    def usual(option: str, *candidates: str) -> str | None:
-        return wanted.get(option) or next((name for name in candidates if name in names), None)
+    def find(option: str, *candidates: str) -> str | None:
+        return named.get(option) or next((name for name in candidates if name in names), None)
 
     return Columns(
         text,
         pair,
-        usual("label_column", *LABELS),
-        usual("rationale_column", "rationale"),
-        usual("rationale_pair_column", "rationale_pair") if pair else None,
-        usual("answer_column", "answer", "answers") if pair else None,
+        find("label_column", *LABELS),
+        find("rationale_column", "rationale"),
+        find("rationale_pair_column", "rationale_pair") if pair else None,
+        find("answer_column", "answer", "answers") if pair else None,
     )
 
 
 def make_table(options: ColumnOptions, everything: Records, chosen: Records, where: str) -> Table:
-    """The chosen records as a canonical table; `everything` decides which labels there are."""
+    """Return the chosen records as a canonical table; the labels are those of `everything`."""
     columns = resolve_columns(options, everything, where)
     labels = Labels.of(everything, columns.label, options.task) if columns.label else None
     features = make_text_features(
         labels.feature if labels else None, pair=columns.text_pair is not None, answer=columns.answer is not None
     )
-    kept = (record for record in chosen if not (options.skip_empty and _has_empty_text(record[1], columns)))
-    return Table(features, _make_rows(kept, columns, labels))
+    records = chosen
+    if options.skip_empty:
+        records = (record for record in chosen if not _has_empty_text(record[1], columns))
+    return Table(features, _make_rows(records, columns, labels))
 
 
 class Labels(NamedTuple):
-    """How labels are written: `names` of the classes, None for a regression."""
+    """The labels of a table: `names` of the classes, None for a regression."""
 
     names: list[str] | None
 
     @classmethod
     def of(cls, records: Records, column: str, task: str) -> Labels:
-        """The labels of these records: a regression if the task says so, or one is a fraction."""
+        """Return the labels of records: a regression if the task says so, or if a label has a fraction."""
         if task == "regression":
             return cls(None)
-        found = set()
+        names = set()
         for where, row in records:
             value = _get_label(row, column, where)
             if not task and _is_fraction(value):
                 return cls(None)
-            found.add(_to_class_name(value))
-        return cls(sorted(found, key=_sort_key))
+            names.add(_to_class_name(value))
+        return cls(sorted(names, key=_sort_key))
 
     @property
     def feature(self) -> LabelType:
-        """The label column's type, as `make_text_features` takes it."""
+        """The type of the label column, as `make_text_features` takes it."""
         return NUMBER if self.names is None else self.names
 
     def encode(self, value: Any, where: str) -> int | float:
-        """A label as the column holds it. Raises ExegeteError for what is no number in a regression."""
+        """Return a label's class index or number. Raises ExegeteError if the label of a regression is no number."""
         if self.names is not None:
             return self.names.index(_to_class_name(value))
         try:
@@ -203,7 +220,7 @@ def _is_fraction(value: Any) -> bool:
 
 
 def _to_number(value: Any) -> float:
-    """A label as a number; 0 for what is none."""
+    """Return a label as a number; 0 if it is no number."""
     try:
         return float(value)
     except OverflowError:
@@ -213,12 +230,13 @@ def _to_number(value: Any) -> float:
 
 
 def _to_class_name(value: Any) -> str:
-    """The name of a class, from its value in the data; the number 1.0 becomes 1."""
+    """Return the name of a class from its value in the data."""
+    # pandas and Parquet store whole numbers as floats if a value is missing
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _sort_key(name: str) -> tuple[int, float, str]:
-    """Whole numbers by value, before names by letter."""
+    """Sort whole numbers by value, before other names by letter."""
     try:
         return 0, int(name), name
     except ValueError:
@@ -251,7 +269,9 @@ def _parse_answers(value: Any, text: str, where: str) -> list[list[int]]:
         if len(starts) != len(texts):
             raise ExegeteError(f"{where}: expected a start for each answer, got {len(starts)} for {len(texts)}")
         value = [require_answer(answer, start, text, where) for answer, start in zip(texts, starts, strict=True)]
-    return [list(span) for span in dict.fromkeys(map(tuple, require_spans(value or [], text, where)))]
+    # SQuAD has one answer per annotator, many of them equal
+    spans = [tuple(span) for span in require_spans(value or [], text, where)]
+    return [list(span) for span in dict.fromkeys(spans)]
 
 
 def _parse_json_cell(value: Any, where: str) -> Any:

@@ -1,4 +1,4 @@
-"""Comma- or otherwise separated values with a head line."""
+"""Files of separated values whose first line has the column names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from exegete.errors import ExegeteError
 
 @dataclass(frozen=True, kw_only=True)
 class Csv(Tabular):
-    """Quoted as RFC 4180 says; `delimiter` is one character."""
+    """Reads csv files, quoted according to RFC 4180.
+
+    Args:
+        delimiter: the character between cells.
+    """
 
     suffix: ClassVar[str] = ".csv"
     card: ClassVar[DataCard] = DataCard(
@@ -28,19 +32,22 @@ class Csv(Tabular):
     delimiter: str = ","
 
     def read_records(self, path: Path) -> Iterator[Record]:
-        """The rows under the head line; all cells are strings."""
+        """Yield the rows below the line of column names; all cells are strings."""
         if len(self.delimiter) != 1:
             raise ExegeteError(f"expected one character as delimiter, got {self.delimiter!r}")
         return read_csv_rows(path, self.delimiter)
 
 
 def read_csv_rows(path: Path, delimiter: str = ",") -> Iterator[Record]:
-    """(place for errors, cells by the names in the head line). Raises ExegeteError for what is not such a table."""
+    """Yield (place for errors, cells by column name) of a csv file whose first line has the column names.
+
+    Raises ExegeteError for a repeated column name, and for a row with another number of cells.
+    """
     rows = read_csv_cells(path, delimiter)
     _, head = next(rows)
-    twice = [name for name, count in Counter(head).items() if name and count > 1]
-    if twice:
-        raise ExegeteError(f"{path} has several columns {twice[0]!r}: rename all but one in its head line")
+    repeated = [name for name, count in Counter(head).items() if name and count > 1]
+    if repeated:
+        raise ExegeteError(f"{path} has several columns {repeated[0]!r}: rename all but one in its head line")
     for where, row in rows:
         if len(row) != len(head):
             raise ExegeteError(f"{where}: expected {len(head)} cells, got {len(row)}")
@@ -48,7 +55,8 @@ def read_csv_rows(path: Path, delimiter: str = ",") -> Iterator[Record]:
 
 
 def read_csv_cells(path: Path, delimiter: str = ",") -> Iterator[tuple[str, list[str]]]:
-    """(place for errors, cells) of the lines that are not blank. Raises ExegeteError for what is not csv."""
+    """Yield (place for errors, cells) of the lines that are not blank. Raises ExegeteError for invalid csv."""
+    # the limit is a global of the csv module, 128 KiB by default; a whole document in a cell exceeds it
     csv.field_size_limit(max(csv.field_size_limit(), require_file(path).stat().st_size))
     rows = csv.reader(read_lines(path, ""), delimiter=delimiter, strict=True)
     try:

@@ -1,4 +1,4 @@
-"""Rows of generated text: a prompt or messages, sources, the response, and which sources it needs."""
+"""Examples of generated text: a prompt or messages, sources, the response, and the sources that it needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXCHANGE = ("prompt", "messages", "sources", "response", "evidence", "kind")
 
 
 def exchange_features() -> dict[str, Any]:
-    """The columns' types. `evidence`: names of sources, null where nobody looked; `kind`: of question."""
+    """Return the types of the columns. `evidence`: names of sources, null if not annotated; `kind`: of the question."""
     from datasets import List, Value
 
     text = Value("string")
@@ -29,27 +29,29 @@ def exchange_features() -> dict[str, Any]:
 
 
 def are_exchanges(records: Records) -> bool:
-    """Whether rows are about generated text: with a prompt or messages, and nothing that is usual for other texts."""
+    """Return whether records are generated text: they have a prompt or messages, and neither a text nor a label."""
     names = {name for _, row in records for name in row}
     return bool(names & {"prompt", "messages"}) and not names & {"text", "label"}
 
 
 def exchange_key(row: Row) -> str:
-    """All that is asked, as one text; rows that ask the same stay in the same split."""
+    """Return the prompt, messages and sources of an example as one text, the key that it is divided by."""
     return json.dumps([row.get(name) for name in EXCHANGE[:3]], ensure_ascii=False)
 
 
 def make_exchange_table(records: Records) -> Table:
-    """The rows with those of the columns that any has.
+    """Return the records as a table, with the columns that any of them has.
 
     Raises:
-        ExegeteError: a row without a prompt and messages or with both, or a value of another form, naming the place.
+        ExegeteError: a record with neither or both of a prompt and messages, or a malformed value, naming the place.
     """
     from datasets import Features
 
-    there = {name for _, row in records for name in row if row[name] is not None}
-    known = exchange_features()
-    columns = {name: known[name] for name in EXCHANGE if name in there}
+    present: set[str] = set()
+    for _, row in records:
+        present.update(name for name, value in row.items() if value is not None)
+    types = exchange_features()
+    columns = {name: types[name] for name in EXCHANGE if name in present}
     return Table(Features(columns), _make_rows(records, tuple(columns)))
 
 
@@ -57,7 +59,7 @@ def _make_rows(records: Records, names: tuple[str, ...]) -> Iterator[Row]:
     for where, record in records:
         if (record.get("prompt") is None) == (record.get("messages") is None):
             raise ExegeteError(f"{where}: expected either 'prompt' or 'messages'; it has: {', '.join(record)}")
-        yield {name: _READ[name](record.get(name), name, where) for name in names}
+        yield {name: _PARSERS[name](record.get(name), name, where) for name in names}
 
 
 def _parse_text(value: Any, name: str, where: str) -> str | None:
@@ -65,26 +67,34 @@ def _parse_text(value: Any, name: str, where: str) -> str | None:
 
 
 def _parse_messages(value: Any, name: str, where: str) -> list[Row] | None:
-    for one in _require_list(value, name, where) or ():
-        if not isinstance(one, dict) or not all(isinstance(one.get(key), str) for key in ("role", "content")):
-            raise ExegeteError(f"{where}: expected {name} as a list of {{'role': …, 'content': …}}, got {one!r:.80}")
-    return None if value is None else [{"role": one["role"], "content": one["content"]} for one in value]
+    messages = _require_list(value, name, where)
+    if messages is None:
+        return None
+    for message in messages:
+        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
+            raise ExegeteError(
+                f"{where}: expected {name} as a list of {{'role': …, 'content': …}}, got {message!r:.60}"
+            )
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 
 def _parse_sources(value: Any, name: str, where: str) -> list[Row] | None:
     if isinstance(value, dict):
-        value = [{"name": each, "text": text} for each, text in value.items()]
-    found = []
-    for number, one in enumerate(_require_list(value, name, where) or (), 1):
-        row = one if isinstance(one, dict) else {"text": one}
-        title = next((row[key] for key in ("name", "title") if row.get(key)), f"source {number}")
-        found.append({"name": str(title), "text": require_text(row.get("text"), name, where)})
-    return None if value is None else found
+        value = [{"name": title, "text": text} for title, text in value.items()]
+    entries = _require_list(value, name, where)
+    if entries is None:
+        return None
+    sources = []
+    for number, entry in enumerate(entries, 1):
+        row = entry if isinstance(entry, dict) else {"text": entry}
+        title = row.get("name") or row.get("title") or f"source {number}"
+        sources.append({"name": str(title), "text": require_text(row.get("text"), name, where)})
+    return sources
 
 
 def _parse_names(value: Any, name: str, where: str) -> list[str] | None:
-    found = _require_list(value, name, where)
-    return None if found is None else [require_text(one, name, where) for one in found]
+    names = _require_list(value, name, where)
+    return None if names is None else [require_text(source, name, where) for source in names]
 
 
 def _require_list(value: Any, name: str, where: str) -> list[Any] | None:
@@ -93,7 +103,7 @@ def _require_list(value: Any, name: str, where: str) -> list[Any] | None:
     return value
 
 
-_READ = {
+_PARSERS = {
     "prompt": _parse_text,
     "messages": _parse_messages,
     "sources": _parse_sources,

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub, or a local copy of one."""
+"""Datasets of the Hugging Face hub, or local copies of them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from exegete.errors import ExegeteError
 
 @dataclass(frozen=True, kw_only=True)
 class Hub(ColumnOptions, Reader):
-    """A dataset that `datasets.load_dataset` finds by name, `config` and `revision`; code of the dataset is never run.
+    """Reads a dataset with `datasets.load_dataset`, without running code of the dataset.
 
-    Class labels go by their names; rows without a gold label (-1) are left out. Images are read from `image_column`, or
-    from the first column of images where there is no text.
+    Class labels are read by their names, and rows without a gold label (-1) are left out.
+
+    Args:
+        config: name of the dataset's configuration.
+        revision: branch, tag or commit of its repository.
+        image_column: the column of images. Default: the first one of a dataset without text.
     """
 
     card: ClassVar[DataCard] = DataCard(
@@ -34,22 +38,22 @@ class Hub(ColumnOptions, Reader):
     image_column: str = ""
 
     def describe_columns(self) -> str:
-        """As the dataset has them; nothing of images."""
+        """Return a line on the columns of the dataset; empty for images."""
         parts = self._load()
         if self._find_image_column(parts):
             return ""
         return describe_columns(self, list(next(iter(parts.values())).features), f"hub:{self.path}")
 
     def splits(self) -> tuple[str, ...]:
-        """The splits of the dataset; validation is dev."""
+        """Return the splits of the dataset; validation may also be called dev."""
         return tuple(self._load())
 
     def table(self, split: str) -> Table:
-        """The labelled examples of a split, one row each."""
+        """Return the labelled rows of a split."""
         return self._read_split(split, list)
 
     def stream(self, split: str) -> Table:
-        """The same, a row at a time from the library's files."""
+        """Return the same rows, read one by one from the cached files of `datasets`."""
         return self._read_split(split, lambda records: records)
 
     def _read_split(self, split: str, kept: Callable[[Records], Records]) -> Table:
@@ -57,8 +61,9 @@ class Hub(ColumnOptions, Reader):
 
         parts, where = self._load(), f"hub:{self.path}"
         column, name = self._find_image_column(parts), find_split(split, parts)
-        each = [self._make_records(part.remove_columns(column or []), key) for key, part in parts.items()]
-        everything = kept(RecordSource(lambda: chain.from_iterable(each)))
+        # without images, which would be decoded for nothing when the labels are collected
+        records = [self._make_records(part.remove_columns(column or []), key) for key, part in parts.items()]
+        everything = kept(RecordSource(lambda: chain.from_iterable(records)))
         if next(iter(everything), None) is None:
             raise ExegeteError(f"{where} is empty: it has no labelled rows")
         if column is None:
@@ -69,12 +74,12 @@ class Hub(ColumnOptions, Reader):
     def _find_image_column(self, parts: Any) -> str | None:
         from datasets import Image
 
-        kinds = next(iter(parts.values())).features
-        if self.image_column and not isinstance(kinds.get(self.image_column), Image):
-            raise ExegeteError(f"hub:{self.path} has no images in {self.image_column!r}; it has: {', '.join(kinds)}")
-        if self.image_column or self.text_column or kinds.keys() & USUAL:
+        columns = next(iter(parts.values())).features
+        if self.image_column and not isinstance(columns.get(self.image_column), Image):
+            raise ExegeteError(f"hub:{self.path} has no images in {self.image_column!r}; it has: {', '.join(columns)}")
+        if self.image_column or self.text_column or columns.keys() & USUAL:
             return self.image_column or None
-        return next((name for name, kind in kinds.items() if isinstance(kind, Image)), None)
+        return next((name for name, feature in columns.items() if isinstance(feature, Image)), None)
 
     def _load(self) -> Any:
         from datasets import load_dataset
@@ -100,4 +105,8 @@ class Hub(ColumnOptions, Reader):
 
 
 def _decode_labels(row: dict[str, Any], classes: dict[str, Any]) -> dict[str, Any]:
-    return {name: kind.int2str(row[name]) for name, kind in classes.items() if row[name] is not None and row[name] >= 0}
+    names = {}
+    for name, feature in classes.items():
+        if row[name] is not None and row[name] >= 0:
+            names[name] = feature.int2str(row[name])
+    return names

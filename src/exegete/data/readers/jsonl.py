@@ -1,4 +1,4 @@
-"""A JSON object a line."""
+"""Files with one JSON object per line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from exegete.data.readers.tabular import Tabular
 
 @dataclass(frozen=True, kw_only=True)
 class Jsonl(Tabular):
-    """Objects with the same fields; an optional one may be missing here and there."""
+    """Reads JSON lines. Optional fields may be missing in some objects."""
 
     suffix: ClassVar[str] = ".jsonl"
     card: ClassVar[DataCard] = DataCard(
@@ -25,5 +25,5 @@ class Jsonl(Tabular):
     )  # fmt: skip
 
     def read_records(self, path: Path) -> Iterator[Record]:
-        """The JSON objects of the file's lines."""
+        """Yield the JSON objects of a file."""
         return read_json_lines(path)

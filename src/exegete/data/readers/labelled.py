@@ -1,4 +1,4 @@
-"""Plain text with a label at the start of each line."""
+"""Plain text files with a label at the start of each line."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled(DividedFile):
-    """`LABEL text` lines; the labels are those that occur, sorted. Equal texts are always in the same part.
+    """Reads `LABEL text` lines; the classes are the labels of the file, sorted. Equal texts share a split.
 
-    `skip_empty` leaves out the lines that have a label and no text; by default they are an error.
+    Args:
+        skip_empty: leave out lines with a label but no text. By default they are an error.
     """
 
     card: ClassVar[DataCard] = DataCard(
@@ -32,7 +33,7 @@ class Labelled(DividedFile):
     skip_empty: bool = False
 
     def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
-        """The labelled lines, divided by their texts."""
+        """Return the labelled lines, divided by their texts."""
         pairs = list(_read_pairs(path, self.skip_empty))
         names = sorted({label for label, _ in pairs})
         index = {name: i for i, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Tables with texts and labels in Parquet files."""
+"""Parquet files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS_AT_A_TIME = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Parquet(Tabular):
-    """Columns with the types of the file."""
+    """Reads Parquet files; columns keep the types of the file."""
 
     suffix: ClassVar[str] = ".parquet"
     card: ClassVar[DataCard] = DataCard(
@@ -30,7 +30,7 @@ class Parquet(Tabular):
     )  # fmt: skip
 
     def read_records(self, path: Path) -> Iterator[Record]:
-        """The rows, numbered from 1."""
+        """Yield the rows, numbered from 1."""
         number = 0
         try:
             with pq.ParquetFile(require_file(path)) as content:
@@ -53,7 +53,7 @@ def _to_rows(batch: pa.RecordBatch, path: Path, before: int) -> list[Row]:
 
 
 def _find_invalid_text(batch: pa.RecordBatch, before: int) -> str:
-    """Row and column of the first value that is not UTF-8, behind so many rows."""
+    """Return the row and column of the batch's first value that is not UTF-8; `before`: rows of earlier batches."""
     for number in range(batch.num_rows):
         for name in batch.schema.names:
             try:

@@ -1,4 +1,4 @@
-"""The registry of formats: READERS["sst"] reads what the spec sst:FOLDER names."""
+"""The registry of readers: READERS["sst"] reads the data of the spec sst:FOLDER."""
 
 from __future__ import annotations
 

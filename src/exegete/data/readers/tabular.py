@@ -1,4 +1,4 @@
-"""Tables of one's own: what csv, jsonl and parquet have in common."""
+"""The common base of the readers of csv, jsonl and parquet files."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from exegete.data.splits import DIVIDED, is_in_split, normalise_split_name
 from exegete.errors import ExegeteError
 
 PEEKED = 1000
-"""Rows that are looked at for the names of columns."""
+"""Number of rows that are read to find the names of columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tabular(ColumnOptions, Reader):
-    """A file, or a folder with a file a split.
+    """Reads a table in one file, or in a folder with one file per split: train, dev (or validation, val) and test.
 
-    A folder's files are named train, dev (or validation, val), test. One file is divided by its column `split_column`
-    if that is set, else 80/10/10 by a hash of the first text and the seed (equal texts stay together); `all` is the
-    whole file.
+    A single file without a split column is divided 80/10/10 by a hash of the first text and the seed, so that equal
+    texts share a split. `all` is the whole file.
+
+    Args:
+        split_column: the column of a single file that has the names of splits.
     """
 
     suffix: ClassVar[str]
@@ -35,24 +37,28 @@ class Tabular(ColumnOptions, Reader):
 
     @abstractmethod
     def read_records(self, path: Path) -> Iterator[Record]:
-        """The rows of a file with their places, read one after the other."""
+        """Yield the rows of a file with their places."""
 
     @property
     def default_split(self) -> str:
-        """All of a file that no column divides, else dev."""
+        """The split that is used unless another is named: all of a file without a split column, else dev."""
         return "dev" if self.split_column or Path(self.path).is_dir() else "all"
 
     def describe_columns(self) -> str:
-        """As the head, or the first rows, have them; nothing of generated text."""
+        """Return a line on the columns of the first rows; empty for generated text."""
         paths = self._find_files().values() if Path(self.path).is_dir() else [Path(self.path)]
-        first = [record for path in paths for record in islice(self._open_records(path), PEEKED)]
+        first: list[Record] = []
+        for path in paths:
+            first += islice(self._open_records(path), PEEKED)
         if not self.text_column and are_exchanges(first):
             return ""
-        names = list(dict.fromkeys(name for _, row in first for name in row))
-        return describe_columns(self, names, self.path, [self.split_column])
+        names: dict[str, None] = {}
+        for _, row in first:
+            names.update(dict.fromkeys(row))
+        return describe_columns(self, list(names), self.path, [self.split_column])
 
     def splits(self) -> tuple[str, ...]:
-        """The files of a folder, the values of the split column, or train, dev, test and all."""
+        """Return the splits: the files of a folder, the values of the split column, or train, dev, test and all."""
         if Path(self.path).is_dir():
             return tuple(self._find_files())
         if not self.split_column:
@@ -61,11 +67,11 @@ class Tabular(ColumnOptions, Reader):
         return (*dict.fromkeys(normalise_split_name(value) for value in values), "all")
 
     def table(self, split: str) -> Table:
-        """The records of a split, one row each."""
+        """Return the rows of a split."""
         return self._read_split(split, lambda path: list(self._open_records(path)))
 
     def stream(self, split: str) -> Table:
-        """The same, a row at a time; what labels there are is found by going through the file before."""
+        """Return the same rows, read one by one. The file is read once before, to find the labels."""
         return self._read_split(split, self._open_records)
 
     def _read_split(self, split: str, records: Callable[[Path], Records]) -> Table:
@@ -76,7 +82,7 @@ class Tabular(ColumnOptions, Reader):
         return self._make_table(everything, self._select(everything, split))
 
     def _open_records(self, path: Path) -> Records:
-        """A file's rows. Raises ExegeteError when there is none."""
+        """Return the records of a file. Raises ExegeteError if it has no rows."""
         records = RecordSource(partial(self.read_records, path))
         if next(iter(records), None) is None:
             raise ExegeteError(f"{path} is empty: it has no rows")
@@ -97,11 +103,10 @@ class Tabular(ColumnOptions, Reader):
         text = resolve_columns(self, records, self.path).text
         return self._filter(records, lambda row: is_in_split(str(row.get(text)), split, self.seed))
 
-    def _filter(self, records: Records, wanted: Callable[[Row], bool]) -> Records:
-        return RecordSource(lambda: ((where, row) for where, row in records if wanted(row)))
+    def _filter(self, records: Records, condition: Callable[[Row], bool]) -> Records:
+        return RecordSource(lambda: ((where, row) for where, row in records if condition(row)))
 
     def _find_files(self) -> dict[str, Path]:
-        named = {"train": ("train",), "dev": ("dev", "validation", "val"), "test": ("test",)}
-        return find_split_files(
-            self.path, {split: [name + self.suffix for name in names] for split, names in named.items()}
-        )
+        dev_names = [f"{name}{self.suffix}" for name in ("dev", "validation", "val")]
+        names = {"train": [f"train{self.suffix}"], "dev": dev_names, "test": [f"test{self.suffix}"]}
+        return find_split_files(self.path, names)
