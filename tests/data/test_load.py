@@ -319,7 +319,7 @@ def test_other_bad_tables(tmp_path, name, content, message):
         ({"spec": "digits", "split": "tset"}, r"unknown split 'tset'. Did you mean 'test'\?.*dev, test, train"),
         ({"spec": "digits?shortcut=1"}, "unknown parameter of digits 'shortcut'"),
         ({"spec": "digits?seed=one"}, "digits: seed: expected int, got 'one'"),
-        ({"spec": "digits", "limit": 0}, "at least 1 row"),
+        ({"spec": "digits", "limit": 0}, "at least 1 example"),
         ({"spec": "digits", "limit": 9, "seed": -1}, "seed of at least 0, got -1"),
         ({"spec": "generated?task=translation"}, "unknown task 'translation'"),
         ({"spec": "generated?domain=film"}, "Did you mean 'films'"),

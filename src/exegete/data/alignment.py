@@ -1,8 +1,8 @@
-"""Three views of one example, tied together: characters, words and the model's tokens.
+"""Alignment of the three views of an example: characters, words and the model's tokens.
 
 Characters are those of the raw text. Words do not depend on a tokenizer, so scores of different models can be compared
-word by word. Tokens come from a `tokenizers.Encoding`, whose offsets and sequence ids are believed and whose own idea
-of words is not: it restarts at every text of a pair, and for byte-level tokenizers it splits at punctuation.
+word by word. Tokens come from a `tokenizers.Encoding`. Its offsets and sequence ids are used; its `word_ids` are not,
+because they restart at every text of a pair, and byte-level tokenizers split words at punctuation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNSPACED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of one text: `text` stands at the characters [start, end) of the raw text number `side`."""
+    """A word: the characters [start, end) of the raw text number `side`."""
 
     text: str
     side: int
@@ -46,20 +46,24 @@ class Word:
 
     @property
     def span_without_punctuation(self) -> tuple[int, int]:
-        """Its first character and the one behind its last, without the punctuation around it."""
-        inner = [self.start + at for at, each in enumerate(self.text) if each.isalnum()]
+        """The characters [start, end) without the punctuation around the word."""
+        inner = [self.start + offset for offset, character in enumerate(self.text) if character.isalnum()]
         return (inner[0], inner[-1] + 1) if inner else (self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """One example of L tokens and W words.
+    """The alignment of an example with L tokens and W words.
 
-    `texts`: the raw texts, one or two. `tokens` [L]: what the tokenizer calls them. `spans` [L]: (side, start, end) of
-    each token in raw characters, without white space at its ends, so that a token of white space alone is empty; None
-    for special tokens. `words` [W]: of the first text, then of the second, without those that truncation cut off
-    entirely; a word that the tokenizer drops stays, with no tokens. `word_of` [L]: index into `words`, or -1 for a
-    token that covers no character of a word. `truncated`: whether anything was cut off.
+    Attributes:
+        texts: the raw texts, one or two.
+        tokens: [L] the tokens as the tokenizer writes them.
+        spans: [L] (side, start, end) of each token in raw characters, without white space at its ends; a token of white
+            space has an empty span, a special token None.
+        words: [W] the words of the first text, then of the second, except those that were truncated. A word that the
+            tokenizer drops is kept and has no tokens.
+        word_of: [L] index into `words`, or -1 for a token that covers no character of a word.
+        truncated: whether tokens were cut off.
     """
 
     texts: tuple[str, ...]
@@ -71,54 +75,62 @@ class Alignment:
 
 
 def split_words(text: str, side: int = 0) -> tuple[Word, ...]:
-    """The words of a text: runs without white space.
+    """Split a text at white space into words.
 
     In scripts without spaces (ideographs, kana, Thai, Lao, Khmer, Myanmar) each character, with the combining marks
-    that follow it, is a word of its own.
+    that follow it, is a word.
     """
-    spans = (span for run in _RUN.finditer(text) for span in _split_run(text, *run.span()))
-    return tuple(Word(text[start:end], side, start, end) for start, end in spans)
+    words = []
+    for run in _RUN.finditer(text):
+        for start, end in _split_run(text, *run.span()):
+            words.append(Word(text[start:end], side, start, end))
+    return tuple(words)
 
 
 def align(texts: Sequence[str], encoding: Encoding, truncated: bool = False) -> Alignment:
-    """Ties the tokens of an encoding (no padding needed, padding counts as special) to the texts it was made from.
+    """Align the tokens of an encoding with the texts that it was made from. Padding counts as special tokens.
 
-    A token that overlaps several words belongs to the one it shares the most characters with, the first among equals.
-    What truncation cut off is read from `encoding.overflowing`; `truncated` says that something was cut off where the
-    encoding does not know of it: then every word outside the stretch that a text's tokens cover counts as cut off.
+    A token that overlaps several words belongs to the one with which it shares the most characters, the first in a tie.
+
+    Args:
+        texts: the raw texts, one or two.
+        encoding: the tokenizer's encoding of them. Truncated tokens are found in `encoding.overflowing`.
+        truncated: whether the texts were truncated without a record in the encoding. Words outside of the characters
+            that a text's tokens cover are then left out.
 
     Raises:
-        ExegeteError: the encoding is not one of these texts.
+        ExegeteError: the encoding does not belong to these texts.
     """
     texts = tuple(texts)
     spans = tuple(_token_spans(texts, encoding))
-    cut = _truncated_sides(texts, spans, encoding) or (set(range(len(texts))) if truncated else set())
-    words = tuple(
-        word
-        for side, text in enumerate(texts)
-        for word in (_drop_truncated_words(split_words(text, side), spans) if side in cut else split_words(text, side))
-    )
+    truncated_sides = _truncated_sides(texts, spans, encoding)
+    if truncated and not truncated_sides:
+        truncated_sides = set(range(len(texts)))
+    words: list[Word] = []
+    for side, text in enumerate(texts):
+        text_words = split_words(text, side)
+        words += _drop_truncated_words(text_words, spans) if side in truncated_sides else text_words
     owners = _map_characters_to_words(texts, words)
-    word_of = tuple(NO_WORD if span is None else _choose_word(owners[span[0]][span[1] : span[2]]) for span in spans)
-    return Alignment(texts, tuple(encoding.tokens), spans, words, word_of, bool(cut))
+    word_of = [NO_WORD if span is None else _choose_word(owners[span[0]][span[1] : span[2]]) for span in spans]
+    return Alignment(texts, tuple(encoding.tokens), spans, tuple(words), tuple(word_of), bool(truncated_sides))
 
 
 def token_mask(alignment: Alignment, spans: Iterable[Sequence[int]], side: int = 0) -> list[bool]:
-    """[L] Which tokens overlap any of the character spans [start, end) of the text number `side`."""
+    """Return [L] whether each token overlaps a character span [start, end) of the text number `side`."""
     marked = _character_mask(alignment.texts[side], spans)
     return [span is not None and span[0] == side and any(marked[span[1] : span[2]]) for span in alignment.spans]
 
 
 def word_mask(alignment: Alignment, spans: Iterable[Sequence[int]], side: int = 0) -> list[bool]:
-    """[W] Which words overlap any of the character spans [start, end) of the text number `side`."""
+    """Return [W] whether each word overlaps a character span [start, end) of the text number `side`."""
     marked = _character_mask(alignment.texts[side], spans)
     return [word.side == side and any(marked[word.start : word.end]) for word in alignment.words]
 
 
 def pool(scores: ArrayLike, word_of: Sequence[int], n_words: int, how: How = "sum") -> NDArray[np.float64]:
-    """Token scores [L] to word scores [n_words]; a word without tokens gets 0, tokens without a word are left out.
+    """Pool token scores [L] to word scores [n_words]. A word without tokens gets 0; tokens without a word are ignored.
 
-    Raises ExegeteError for another way of pooling, and where scores and tokens are not as many.
+    Raises ExegeteError for an unknown way of pooling, and if the numbers of scores and tokens differ.
     """
     if how not in get_args(How):
         raise unknown("pooling", how, get_args(How))
@@ -137,12 +149,13 @@ def pool(scores: ArrayLike, word_of: Sequence[int], n_words: int, how: How = "su
 
 
 def _split_run(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Splits a run without white space where a character of a script without spaces begins or ends."""
+    """Yield the spans of the words of a run without white space; characters of scripts without spaces are words."""
     if not _UNSPACED.search(text, start, end):
         yield start, end
         return
     cuts, alone = [start], False
     for position in range(start, end):
+        # combining marks stay with the character before them
         if category(text[position]).startswith("M"):
             continue
         was_alone, alone = alone, _UNSPACED.match(text[position]) is not None
@@ -158,7 +171,7 @@ def _token_spans(texts: tuple[str, ...], encoding: Encoding) -> Iterator[TokenSp
             yield None
         elif side >= len(texts) or end > len(texts[side]):
             raise ExegeteError(
-                f"the encoding is not one of these texts: a token stands at characters {start} to {end} of text "
+                f"the encoding does not belong to these texts: a token has characters {start} to {end} of text "
                 f"{side + 1}, expected texts of {[len(text) for text in texts]} characters"
             )
         else:
@@ -166,28 +179,31 @@ def _token_spans(texts: tuple[str, ...], encoding: Encoding) -> Iterator[TokenSp
 
 
 def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
-    """The extent without white space at its ends; of white space alone the empty extent at its end."""
+    """Return a span without white space at its ends; a span of white space becomes the empty span at its end."""
     piece = text[start:end]
     lead = len(piece) - len(piece.lstrip())
     return start + lead, max(start + len(piece.rstrip()), start + lead)
 
 
 def _truncated_sides(texts: tuple[str, ...], kept: tuple[TokenSpan | None, ...], encoding: Encoding) -> set[int]:
-    """The texts of which the encoding itself says that tokens were cut off."""
-    spans = {span for part in encoding.overflowing for span in _token_spans(texts, part)}
+    """Return the sides whose truncated tokens the encoding has in `overflowing`."""
+    spans: set[TokenSpan | None] = set()
+    for part in encoding.overflowing:
+        spans.update(_token_spans(texts, part))
+    # with a stride, overflowing parts repeat tokens that were kept
     return {span[0] for span in spans - set(kept) if span is not None and span[1] < span[2]}
 
 
 def _drop_truncated_words(words: tuple[Word, ...], spans: tuple[TokenSpan | None, ...]) -> Iterator[Word]:
-    """The words of one truncated text that touch the stretch its tokens cover."""
+    """Yield the words of a truncated text that overlap the characters from its first to its last token."""
     sides = {word.side for word in words}
     covered = [span for span in spans if span is not None and span[0] in sides and span[1] < span[2]]
     first, last = min((span[1] for span in covered), default=0), max((span[2] for span in covered), default=0)
     return (word for word in words if word.start < last and word.end > first)
 
 
-def _map_characters_to_words(texts: tuple[str, ...], words: tuple[Word, ...]) -> list[list[int]]:
-    """For each character of each text the index of its word, or -1."""
+def _map_characters_to_words(texts: tuple[str, ...], words: Sequence[Word]) -> list[list[int]]:
+    """Return for each character of each text the index of its word, or -1."""
     owners = [[NO_WORD] * len(text) for text in texts]
     for index, word in enumerate(words):
         owners[word.side][word.start : word.end] = [index] * (word.end - word.start)
@@ -195,14 +211,17 @@ def _map_characters_to_words(texts: tuple[str, ...], words: tuple[Word, ...]) ->
 
 
 def _choose_word(owners: list[int]) -> int:
-    if not owners or owners[0] == owners[-1]:
-        return owners[0] if owners else NO_WORD
-    shares = Counter(owner for owner in owners if owner != NO_WORD)
-    return max(shares, key=lambda owner: shares[owner], default=NO_WORD)
+    """Return the word with most of a token's characters; `owners`: the word of each character."""
+    if not owners:
+        return NO_WORD
+    if owners[0] == owners[-1]:
+        return owners[0]
+    counts = Counter(owner for owner in owners if owner != NO_WORD)
+    return max(counts, key=lambda owner: counts[owner], default=NO_WORD)
 
 
 def _character_mask(text: str, spans: Iterable[Sequence[int]]) -> bytearray:
-    """1 for each character inside a span."""
+    """Return 1 for each character in a span, 0 for others."""
     marked = bytearray(len(text))
     for start, end in spans:
         if not 0 <= start <= end <= len(text):

@@ -1,4 +1,4 @@
-"""Argilla's records (as `dataset.records.to_json` writes them): fields, and people's responses, read and written."""
+"""Reading and writing of Argilla's records, as `dataset.records.to_json` writes them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ QUESTIONS = ("rationale", "rationale_pair")
 
 
 def read_records(records: Any, where: str = "the file") -> list[MarkedExample]:
-    """Reads an export of Argilla 2: each span that people submitted for a span question counts as evidence.
+    """Convert an export of Argilla 2. Every submitted span of a span question is evidence.
 
-    A question whose name ends in `_pair`, or is the second text's field, belongs to the second text.
+    A question belongs to the second text if its name ends in `_pair` or is the name of that text's field.
 
     Raises:
-        ExegeteError: something else than such records, or spans that do not fit their texts.
+        ExegeteError: no export of Argilla, or spans outside of their texts.
     """
     if not isinstance(records, list):
         raise ExegeteError(f"{where}: expected a list of records, as Argilla's records.to_json writes them")
@@ -28,22 +28,23 @@ def read_records(records: Any, where: str = "the file") -> list[MarkedExample]:
 
 
 def write_records(examples: Sequence[MarkedExample]) -> list[dict[str, Any]]:
-    """The examples as records of a dataset with the fields `text` (and `text_pair`) and span questions on each."""
-    return [
-        {
-            "id": str(number),
-            "fields": dict(zip((TEXT, PAIR), example.texts, strict=False)),
-            "metadata": {} if example.label is None else {"label": example.label},
-            "suggestions": {},
-            "responses": {
-                question: [_make_response(person, marks, side) for person, marks in example.marks.items()]
-                for side, question in enumerate(QUESTIONS[: len(example.texts)])
-            },
-            "vectors": {},
-            "status": "completed" if example.marks else "pending",
-        }
-        for number, example in enumerate(examples, 1)
-    ]
+    """Return examples as records with the fields `text` (and `text_pair`) and a span question on each."""
+    return [_make_record(example, number) for number, example in enumerate(examples, 1)]
+
+
+def _make_record(example: MarkedExample, number: int) -> dict[str, Any]:
+    responses: dict[str, list[dict[str, Any]]] = {}
+    for side, question in enumerate(QUESTIONS[: len(example.texts)]):
+        responses[question] = [_make_response(person, marks, side) for person, marks in example.marks.items()]
+    return {
+        "id": str(number),
+        "fields": dict(zip((TEXT, PAIR), example.texts, strict=False)),
+        "metadata": {} if example.label is None else {"label": example.label},
+        "suggestions": {},
+        "responses": responses,
+        "vectors": {},
+        "status": "completed" if example.marks else "pending",
+    }
 
 
 def _make_response(person: str, marks: Sequence[Mark], side: int) -> dict[str, Any]:
@@ -54,8 +55,11 @@ def _make_response(person: str, marks: Sequence[Mark], side: int) -> dict[str, A
 def _parse_record(record: Any, where: str) -> MarkedExample:
     get_field(record, "fields", where)
     fields = _get_object(record, "fields", where)
-    names = next((pair for pair in FIELDS if pair[0] in fields and pair[1] in fields), None)
-    names = names or tuple(name for name in SINGLE if name in fields)[:1]  # type: ignore[assignment]
+    names: tuple[str, ...] = tuple(name for name in SINGLE if name in fields)[:1]
+    for pair in FIELDS:
+        if pair[0] in fields and pair[1] in fields:
+            names = pair
+            break
     if not names:
         raise ExegeteError(f"{where}: expected a text in 'fields', found {', '.join(map(str, fields)) or 'nothing'}")
     marks, label = dict[str, tuple[Mark, ...]](), _get_object(record, "metadata", where).get("label")
@@ -71,7 +75,7 @@ def _parse_record(record: Any, where: str) -> MarkedExample:
 
 
 def _get_object(record: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
-    """The object that a record has under a name; empty where it is missing or null."""
+    """Return the object in a field of a record, empty if the field is missing or null."""
     value = record.get(name) or {}
     if not isinstance(value, dict):
         raise ExegeteError(f"{where}: expected an object in {name!r}, got {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Facts about a method or a metric that tables, help texts, pages and contract tests are generated from."""
+"""Cards: facts about methods, metrics and datasets, from which lists, tables, pages and contract tests are made."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ METRIC_TERMS = {
 
 
 def display_name(name: str, label: str = "") -> str:
-    """The label of a part, or its id as words."""
+    """Return the label of a part, or its id as words if it has none."""
     words = name.replace("_", " ")
     return label or words[:1].upper() + words[1:]
 
@@ -153,7 +153,7 @@ class MetricCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataCard:
-    """A reader's facts. `form`: how its spec is written; `example`: a call that works where the data is."""
+    """Facts about a dataset format. `form`: how its spec is written; `example`: a spec."""
 
     name: str
     what: str

@@ -1,4 +1,4 @@
-"""Label Studio's JSON: tasks with labelled spans of text, read and written."""
+"""Reading and writing of Label Studio's JSON: tasks with labelled spans of text."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SINGLE = (TEXT, "sentence", "review", "content")
 
 
 def read_tasks(tasks: Any, where: str = "the file") -> list[MarkedExample]:
-    """Reads an export of Label Studio (format JSON).
+    """Convert an export of Label Studio (format JSON).
 
-    Every labelled span of a text counts as evidence, whatever its label is called; cancelled annotations do not. A
-    label of the example is taken from the task's data (`label`) or from a choice that the first annotator made.
+    Every labelled span is evidence, whichever label it has; cancelled annotations are ignored. The label of an example
+    is `label` in the task's data, or else the choice of the first annotator.
 
     Raises:
-        ExegeteError: something else than such an export, or spans that do not fit their texts.
+        ExegeteError: no export of Label Studio, or spans that do not match their texts.
     """
     if not isinstance(tasks, list):
         raise ExegeteError(f"{where}: expected a list of tasks, as Label Studio exports them in the format JSON")
@@ -31,26 +31,27 @@ def read_tasks(tasks: Any, where: str = "the file") -> list[MarkedExample]:
 
 
 def write_tasks(examples: Sequence[MarkedExample]) -> list[dict[str, Any]]:
-    """The examples as tasks with annotations, which Label Studio imports."""
-    people = list(dict.fromkeys(person for example in examples for person in example.marks))
-    numbers = count(1)
-    return [
-        {
-            "id": number,
-            "data": dict(zip((TEXT, PAIR), example.texts, strict=False))
-            | ({} if example.label is None else {"label": example.label}),
-            "annotations": [
-                {
-                    "id": next(numbers),
-                    "completed_by": {"id": people.index(person) + 1, "email": f"{person}@exegete.invalid"},
-                    "was_cancelled": False,
-                    "result": [_make_result(example.texts, mark, place) for place, mark in enumerate(marks)],
-                }
-                for person, marks in example.marks.items()
-            ],
-        }
-        for number, example in enumerate(examples, 1)
-    ]
+    """Return examples as tasks with annotations, which Label Studio imports."""
+    people: dict[str, int] = {}
+    tasks, annotation_ids = [], count(1)
+    for number, example in enumerate(examples, 1):
+        data: dict[str, Any] = dict(zip((TEXT, PAIR), example.texts, strict=False))
+        if example.label is not None:
+            data["label"] = example.label
+        annotations = []
+        for person, marks in example.marks.items():
+            annotation = {
+                "id": next(annotation_ids),
+                "completed_by": {
+                    "id": people.setdefault(person, len(people) + 1),
+                    "email": f"{person}@exegete.invalid",
+                },
+                "was_cancelled": False,
+                "result": [_make_result(example.texts, mark, place) for place, mark in enumerate(marks)],
+            }
+            annotations.append(annotation)
+        tasks.append({"id": number, "data": data, "annotations": annotations})
+    return tasks
 
 
 def _make_result(texts: Sequence[str], mark: Mark, place: int) -> dict[str, Any]:
@@ -79,13 +80,13 @@ def _parse_task(task: Any, where: str) -> MarkedExample:
 def _find_text_fields(data: Any, where: str) -> tuple[str, ...]:
     if not isinstance(data, dict):
         raise ExegeteError(f"{where}: expected an object in 'data', got {type(data).__name__}")
-    pair = next((pair for pair in FIELDS if pair[0] in data and pair[1] in data), None)
-    if pair is not None:
-        return pair
-    single = next((name for name in SINGLE if name in data), None)
-    if single is None:
-        raise ExegeteError(f"{where}: expected a text in 'data', found {', '.join(map(str, data)) or 'nothing'}")
-    return (single,)
+    for pair in FIELDS:
+        if pair[0] in data and pair[1] in data:
+            return pair
+    for name in SINGLE:
+        if name in data:
+            return (name,)
+    raise ExegeteError(f"{where}: expected a text in 'data', found {', '.join(map(str, data)) or 'nothing'}")
 
 
 def _annotator_name(completed_by: Any) -> str:
@@ -112,19 +113,20 @@ def _is_text_span(value: Mapping[str, Any]) -> bool:
 
 
 def _parse_span(text: str, value: Mapping[str, Any], where: str) -> tuple[int, int]:
-    """Start and end in characters. Browsers count in UTF-16 units; the marked text, where given, tells which it is."""
+    """Return start and end in characters; `text` of the value, if it has one, is the text between them."""
     try:
         start, end = int(value["start"]), int(value["end"])
     except (TypeError, ValueError, OverflowError):
         raise ExegeteError(f"{where}: expected numbers as start and end, got {value['start']!r:.40}") from None
-    said = value.get("text")
-    if not isinstance(said, str) or text[start:end].split() == said.split():
+    expected = value.get("text")
+    if not isinstance(expected, str) or text[start:end].split() == expected.split():
         return start, end
+    # browsers count UTF-16 code units, of which an emoji has two
     units = text.encode("utf-16-le")
     inside = units[2 * start : 2 * end].decode("utf-16-le", "replace")
-    if inside.split() != said.split():
+    if inside.split() != expected.split():
         raise ExegeteError(
-            f"{where}: the span {start} to {end} is {text[start:end]!r:.40} in the text, not {said!r:.40}"
+            f"{where}: the span {start} to {end} is {text[start:end]!r:.40} in the text, not {expected!r:.40}"
         )
     before = len(units[: 2 * start].decode("utf-16-le", "replace"))
     return before, before + len(inside)

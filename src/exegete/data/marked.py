@@ -1,10 +1,10 @@
-"""Texts with what each of several people marked, and the one rationale that a corpus needs."""
+"""Examples with the marks of several annotators, and their aggregation to one rationale."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -19,17 +19,21 @@ Mark = tuple[int, int, int]
 """Side (0 or 1), start and end in characters of that side's raw text, half-open."""
 MAJORITY = 0.5
 UNITS: Mapping[str, Callable[[str, int], tuple[Word, ...]]] = {"word": split_words, "sentence": split_sentences}
-"""What people mark: words, or whole sentences."""
+"""The units that people mark."""
 
 
 @dataclass(frozen=True)
 class MarkedExample:
-    """An example as people marked it.
+    """An example with the marks of its annotators.
 
-    `texts`: one, or the two of a pair. `label`: its name, None where unknown. `marks`: what each person marked, by the
-    person's name; somebody who looked and marked nothing has no marks. `where`: its place, for errors.
+    Args:
+        texts: one text, or the two of a pair.
+        label: name of the label, None if unknown.
+        marks: marks by annotator; an annotator who marked nothing has an empty tuple.
+        where: the place of the example, for errors.
 
-    Raises `ExegeteError` for a mark outside its text, and for half a character (a lone surrogate) in a text or name.
+    Raises:
+        ExegeteError: an empty text, a mark outside of its text, or a lone surrogate in a text or name.
     """
 
     texts: tuple[str, ...]
@@ -44,56 +48,63 @@ class MarkedExample:
         try:
             "".join((*self.texts, str(self.label), *self.marks)).encode()
         except UnicodeEncodeError as error:
-            found = error.object[error.start]
+            surrogate = error.object[error.start]
             raise ExegeteError(
-                f"{where}: expected whole characters, got half of one (a lone surrogate): {found!r}"
+                f"{where}: expected whole characters, got half of one (a lone surrogate): {surrogate!r}"
             ) from None
-        for side, start, end in (mark for marks in self.marks.values() for mark in marks):
+        for side, start, end in chain.from_iterable(self.marks.values()):
             if not 0 <= side < len(self.texts) or not 0 <= start < end <= len(self.texts[side]):
                 raise ExegeteError(f"{where}: expected marks inside the texts, got [{start}, {end}] of text {side + 1}")
 
 
 def split_units(texts: Sequence[str], unit: str = "word") -> list[Word]:
-    """The words, or sentences, of all texts."""
-    return [each for side, text in enumerate(texts) for each in UNITS[unit](text, side)]
+    """Return the words or sentences of all texts."""
+    units: list[Word] = []
+    for side, text in enumerate(texts):
+        units += UNITS[unit](text, side)
+    return units
 
 
 def find_marked_units(units: Sequence[Word], marks: Sequence[Sequence[int]]) -> list[bool]:
-    """Which units the marks touch."""
-    return [
-        any(unit.side == side and unit.start < end and start < unit.end for side, start, end in marks) for unit in units
-    ]
+    """Return for each unit whether a mark overlaps it."""
+
+    def is_marked(unit: Word) -> bool:
+        return any(unit.side == side and unit.start < end and start < unit.end for side, start, end in marks)
+
+    return [is_marked(unit) for unit in units]
 
 
 def aggregate_marks(example: MarkedExample, share: float = MAJORITY) -> list[list[list[int]]] | None:
-    """For each text the spans whose characters at least this share of its people marked; None where nobody looked."""
+    """Return for each text the spans that at least this share of the annotators marked; None without annotators."""
     if not example.marks:
         return None
-    found = []
+    rationales = []
     for side, text in enumerate(example.texts):
         votes = np.zeros(len(text))
         for marks in example.marks.values():
-            mine = np.zeros(len(text), dtype=bool)
-            for _, start, end in (mark for mark in marks if mark[0] == side):
-                mine[start:end] = True
-            votes += mine
-        found.append(find_runs(votes >= max(1.0, share * len(example.marks))))
-    return found
+            # a mask, so that overlapping marks of one annotator count once
+            is_marked = np.zeros(len(text), dtype=bool)
+            for mark_side, start, end in marks:
+                if mark_side == side:
+                    is_marked[start:end] = True
+            votes += is_marked
+        rationales.append(find_runs(votes >= max(1.0, share * len(example.marks))))
+    return rationales
 
 
 def find_runs(flags: Iterable[bool | np.bool_]) -> list[list[int]]:
-    """The [start, end) of every run of true."""
-    spans, at = [], 0
+    """Return the [start, end) of every run of true values."""
+    spans, position = [], 0
     for value, group in groupby(flags, key=bool):
         size = len(list(group))
         if value:
-            spans.append([at, at + size])
-        at += size
+            spans.append([position, position + size])
+        position += size
     return spans
 
 
 def make_marked_table(examples: Sequence[MarkedExample], share: float = MAJORITY) -> Table:
-    """The examples in canonical form, with the rationale that enough people agree on."""
+    """Return the examples in canonical form, with the rationale of at least this share of annotators."""
     if not examples:
         raise ExegeteError("there are no examples")
     pair = any(len(example.texts) == 2 for example in examples)

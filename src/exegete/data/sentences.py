@@ -1,4 +1,4 @@
-"""Sentences of a text, found by punctuation and line breaks; no language is assumed."""
+"""Sentences and paragraphs of a text, found by punctuation and line breaks of any language."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _ABBREVIATION = re.compile(r"(?:\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|etc|e\.g|i
 
 
 def find_sentence_ends(text: str) -> list[int]:
-    """Where each sentence of a text ends, in characters; the white space before a sentence belongs to it.
+    """Return the character at which each sentence ends; the white space before a sentence belongs to it.
 
-    A sentence ends at a line break, and at a full stop, question or exclamation mark before white space unless a small
-    letter follows or the stop belongs to a common abbreviation. The last one ends with the text.
+    A sentence ends at a line break, and at a full stop, question mark or exclamation mark before white space, unless a
+    lower-case letter follows or the stop belongs to a common abbreviation. The last sentence ends with the text.
     """
     ends: list[int] = []
     for match in _END.finditer(text):
@@ -30,28 +30,36 @@ def find_sentence_ends(text: str) -> list[int]:
 
 
 def split_sentences(text: str, side: int = 0) -> tuple[Word, ...]:
-    """The sentences of a text as units that people can mark, without the white space around them."""
+    """Return the sentences of a text, without the white space around them, as units that people can mark."""
     ends = find_sentence_ends(text)
     spans = (trim_span(text, start, end) for start, end in zip([0, *ends], ends, strict=False))
     return tuple(Word(text[start:end], side, start, end) for start, end in spans if start < end)
 
 
 def find_paragraph_ends(text: str) -> list[int]:
-    """Where each paragraph of a text ends, in characters: at lines that are blank; the last one ends with the text."""
+    """Return the character at which each paragraph ends: at blank lines, and at the end of the text."""
     ends = [match.start() for match in _BLANK.finditer(text) if text[: match.start()].strip()]
     return [*(end for end in ends if text[end:].strip()), len(text)]
 
 
 def find_part_of_tokens(alignment: Alignment, ends_of: Callable[[str], list[int]]) -> list[int]:
-    """[L] The number of each token's sentence, or other part, through all texts; -1 for special tokens."""
+    """Return [L] the number of each token's sentence, or other part, counted through all texts; -1 for special tokens.
+
+    `ends_of` returns the ends of a text's parts, such as `find_sentence_ends`.
+    """
     ends = [ends_of(text) for text in alignment.texts]
     first = [sum(map(len, ends[:side])) for side in range(len(ends))]
-    return [
-        -1 if span is None else first[span[0]] + min(bisect_right(ends[span[0]], span[1]), len(ends[span[0]]) - 1)
-        for span in alignment.spans
-    ]
+    parts = []
+    for span in alignment.spans:
+        if span is None:
+            parts.append(-1)
+            continue
+        side, start, _ = span
+        # an empty token at the end of the text belongs to the last part
+        parts.append(first[side] + min(bisect_right(ends[side], start), len(ends[side]) - 1))
+    return parts
 
 
 def find_text_of_tokens(alignment: Alignment) -> list[int]:
-    """[L] The number of each token's text, -1 for special tokens."""
+    """Return [L] the number of each token's text, -1 for special tokens."""
     return [-1 if span is None else span[0] for span in alignment.spans]

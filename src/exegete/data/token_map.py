@@ -1,4 +1,4 @@
-"""Where one tokenizer's tokens are among another's: scores move from model to model along the characters of a text."""
+"""Mapping between the tokens of two tokenizers, along the characters of the text that both have read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from exegete.errors import ExegeteError
 
 
 def map_tokens(source: Alignment, target: Alignment) -> list[list[int]]:
-    """For every token of `target` the tokens of `source` that share a character of the same text with it, in order.
+    """Return for every token of `target` the tokens of `source` that share a character with it, in order.
 
-    A token that holds no character that any source token holds (white space, a dropped accent) has those of the
-    nearest tokens before and after it that have some. Special tokens have none, nor have tokens of a stretch that
-    `source` does not reach because it was cut off. Equal tokenizations give each token itself.
+    A token without a shared character (white space, a dropped accent) gets the tokens of its nearest neighbours on both
+    sides. Special tokens, and tokens of text that was truncated in `source`, get none. Equal tokenizations map each
+    token to itself.
 
     Raises:
         ExegeteError: the alignments are of different texts.
@@ -22,52 +22,56 @@ def map_tokens(source: Alignment, target: Alignment) -> list[list[int]]:
         raise ExegeteError("token scores can only move between tokenizations of the same text")
     if (source.tokens, source.spans) == (target.tokens, target.spans):
         return [[] if span is None else [index] for index, span in enumerate(target.spans)]
-    found: list[list[int]] = [[] for _ in target.spans]
+    mapping: list[list[int]] = [[] for _ in target.spans]
     for side in range(len(target.texts)):
-        there, here = _tokens_of_text(source, side), _tokens_of_text(target, side)
-        rows = list(_find_overlaps([span for _, span in there], [span for _, span in here]))
-        filled = _fill_from_neighbours(
-            rows, _last_character(there) if source.truncated else None, [span for _, span in here]
-        )
-        for (position, _), row in zip(here, filled, strict=True):
-            found[position] = [there[index][0] for index in row]
-    return found
+        source_tokens, target_tokens = _tokens_of_text(source, side), _tokens_of_text(target, side)
+        target_spans = [span for _, span in target_tokens]
+        overlaps = list(_find_overlaps([span for _, span in source_tokens], target_spans))
+        end = _last_character(source_tokens) if source.truncated else None
+        filled = _fill_from_neighbours(overlaps, end, target_spans)
+        for (position, _), indices in zip(target_tokens, filled, strict=True):
+            mapping[position] = [source_tokens[index][0] for index in indices]
+    return mapping
 
 
 def _tokens_of_text(alignment: Alignment, side: int) -> list[tuple[int, TokenSpan]]:
-    """The tokens of one text with their positions."""
+    """Return the positions and spans of the tokens of one text."""
     return [(i, span) for i, span in enumerate(alignment.spans) if span is not None and span[0] == side]
 
 
-def _find_overlaps(there: Sequence[TokenSpan], here: Sequence[TokenSpan]) -> Iterator[list[int]]:
-    """For each span of `here` the indices of those of `there` that overlap it; both stand in the order of the text."""
+def _find_overlaps(source: Sequence[TokenSpan], target: Sequence[TokenSpan]) -> Iterator[list[int]]:
+    """Yield for each target span the indices of the source spans that overlap it; both are in the order of the text."""
     first = 0
-    for _, start, end in here:
-        while first < len(there) and there[first][2] <= start:
+    for _, start, end in target:
+        # source spans that end before this one also end before all later ones, so the search is linear in both
+        while first < len(source) and source[first][2] <= start:
             first += 1
-        row, index = [], first
-        while index < len(there) and there[index][1] < end:
-            if there[index][2] > start and end > start:
-                row.append(index)
+        indices, index = [], first
+        while index < len(source) and source[index][1] < end:
+            if source[index][2] > start and end > start:
+                indices.append(index)
             index += 1
-        yield row
+        yield indices
 
 
-def _last_character(there: Sequence[tuple[int, TokenSpan]]) -> int:
-    """The character at which a tokenization ends."""
-    return max((span[2] for _, span in there), default=0)
+def _last_character(tokens: Sequence[tuple[int, TokenSpan]]) -> int:
+    """Return the character at which the last token ends."""
+    return max((span[2] for _, span in tokens), default=0)
 
 
-def _fill_from_neighbours(rows: list[list[int]], reach: int | None, here: Sequence[TokenSpan]) -> list[list[int]]:
-    """Empty rows get the nearest rows before and after them, unless they lie beyond `reach`."""
+def _fill_from_neighbours(rows: list[list[int]], end: int | None, spans: Sequence[TokenSpan]) -> list[list[int]]:
+    """Replace empty rows by the nearest rows before and after, unless their spans begin at `end` or later."""
     after: list[list[int]] = []
     nearest: list[int] = []
     for row in reversed(rows):
         nearest = row or nearest
         after.append(nearest)
     filled, before = [], list[int]()
-    for row, following, (_, start, _) in zip(rows, reversed(after), here, strict=True):
+    for row, following, (_, start, _) in zip(rows, reversed(after), spans, strict=True):
         before = row or before
-        cut = reach is not None and start >= reach
-        filled.append(row or ([] if cut else list(dict.fromkeys([*before, *following]))))
+        is_truncated = end is not None and start >= end
+        if not row and not is_truncated:
+            filled.append(list(dict.fromkeys([*before, *following])))
+        else:
+            filled.append(row)
     return filled

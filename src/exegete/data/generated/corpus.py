@@ -1,4 +1,4 @@
-"""The corpus that the package makes itself: texts whose evidence is known because it was planted."""
+"""The generated corpus: texts whose evidence is known because it was planted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SENTIMENTS = ("negative", "positive")
 
 
 def get_label_type(task: str) -> LabelType:
-    """The type of a task's label. Raises ExegeteError for a task that there isn't."""
+    """Return the type of a task's label. Raises ExegeteError for an unknown task."""
     if task not in TASKS:
         raise unknown("task", task, (*TASKS, "retrieval"))
     if task == "regression":
@@ -30,10 +30,10 @@ def get_label_type(task: str) -> LabelType:
 def generate_examples(
     task: str, domain: str, split: str, *, size: int, seed: int, shortcut: float = 0.0
 ) -> Iterator[dict[str, Any]]:
-    """Canonical rows; row i depends on task, domain, split, seed and i alone, not on the size.
+    """Yield canonical rows. Row i depends on task, domain, split, seed and i alone, not on the size.
 
-    `shortcut` is the probability that a sentence with a day's name is put in that goes with the label (for a regression
-    with its sign); it is no evidence. Without it the same texts come out, less that sentence.
+    `shortcut` is the probability of a sentence with the name of a day that correlates with the label (in a regression
+    with its sign) but is no evidence. Without shortcuts the texts are the same except for that sentence.
     """
     words = get_lexicon(domain)
     if not 0 <= shortcut <= 1:
@@ -41,11 +41,10 @@ def generate_examples(
     for i in range(size):
         rng = KeyedRandom("example", task, domain, split, seed, i)
         shortcut_rng = KeyedRandom("shortcut", task, domain, split, seed, i)
-        yield (
-            _make_pair(rng, shortcut_rng, words, shortcut)
-            if task == "pairs"
-            else _make_review(rng, shortcut_rng, words, shortcut, task)
-        )
+        if task == "pairs":
+            yield _make_pair(rng, shortcut_rng, words, shortcut)
+        else:
+            yield _make_review(rng, shortcut_rng, words, shortcut, task)
 
 
 def _make_review(
@@ -58,20 +57,21 @@ def _make_review(
 
 
 def _make_pair(rng: KeyedRandom, shortcut_rng: KeyedRandom, words: Lexicon, shortcut: float) -> dict[str, Any]:
-    made = make_pair(rng, words)
-    _insert_shortcut(made.premise, made.label, shortcut_rng, shortcut)
-    text, rationale = unmark(join_sentences(made.premise))
-    text_pair, rationale_pair = unmark(join_sentences(made.hypothesis))
+    pair = make_pair(rng, words)
+    _insert_shortcut(pair.premise, pair.label, shortcut_rng, shortcut)
+    text, rationale = unmark(join_sentences(pair.premise))
+    text_pair, rationale_pair = unmark(join_sentences(pair.hypothesis))
     return {
         "text": text,
         "text_pair": text_pair,
-        "label": made.label,
+        "label": pair.label,
         "rationale": rationale,
         "rationale_pair": rationale_pair,
     }
 
 
 def _insert_shortcut(sentences: list[str], label: int, shortcut_rng: KeyedRandom, shortcut: float) -> None:
-    at, hit = shortcut_rng.randrange(len(sentences) + 1), shortcut_rng.random() < shortcut
-    if hit:
-        sentences.insert(at, MARKING.format(marker=MARKERS[label]))
+    # both are always drawn, so that the place of a shortcut does not depend on its probability
+    position, is_inserted = shortcut_rng.randrange(len(sentences) + 1), shortcut_rng.random() < shortcut
+    if is_inserted:
+        sentences.insert(position, MARKING.format(marker=MARKERS[label]))

@@ -1,4 +1,4 @@
-"""The words of the generated corpus, by domain. The domains share part of their opinions and none of their aspects."""
+"""The words of the generated corpus by domain. Domains share some opinion words, but no aspects."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ Quality = tuple[Pole, Pole]
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """The vocabulary of one domain of generated examples.
+    """The vocabulary of one domain.
 
-    `aspects`: what a review judges. `strangers`: what it mentions and does not judge. `adjectives` and `verbs`:
-    opinions with their grade, −2 to 2. `fillers`: sentences without opinion; `{aspect}` stands for an aspect. For
-    pairs: `things`, what they do in `scenes` and in which `places`; of the `qualities` each has two poles, and each
-    pole two words for the same.
+    Attributes:
+        aspects: the things that a review judges.
+        strangers: things that a review mentions without judging the product.
+        adjectives: opinion words with their grade, −2 to 2.
+        verbs: the same.
+        fillers: sentences without an opinion; `{aspect}` is replaced by an aspect.
+        things: subjects of sentence pairs.
+        qualities: each has two opposite poles, and each pole two synonyms.
+        scenes: predicates of sentence pairs.
+        places: adverbials of sentence pairs.
     """
 
     aspects: tuple[str, ...]
@@ -122,7 +128,7 @@ DOMAINS: dict[str, Lexicon] = {"films": FILMS, "gadgets": GADGETS}
 
 
 def get_lexicon(domain: str) -> Lexicon:
-    """The words of a domain. Raises ExegeteError for a domain that there isn't."""
+    """Return the words of a domain. Raises ExegeteError for an unknown domain."""
     if domain not in DOMAINS:
         raise unknown("domain", domain, DOMAINS)
     return DOMAINS[domain]

@@ -1,4 +1,4 @@
-"""Pairs of sentences that differ by one planted word, which decides whether the second follows from the first."""
+"""Pairs of sentences that differ in one word, which decides whether the second follows from the first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LABELS = ("entailment", "neutral", "contradiction")
 
 
 class Pair(NamedTuple):
-    """Sentences of both sides with the evidence in brackets, and the index of the relation in LABELS."""
+    """Sentences of premise and hypothesis with the evidence in brackets, and the index of the relation in LABELS."""
 
     premise: list[str]
     hypothesis: list[str]
@@ -19,11 +19,11 @@ class Pair(NamedTuple):
 
 
 def make_pair(rng: KeyedRandom, words: Lexicon) -> Pair:
-    """The same scene twice, with another quality of the same thing.
+    """Generate a pair: the same scene twice, with another word for a quality of the same thing.
 
-    Two words for the same (big, large) entail, opposite poles (big, small) contradict, words for different qualities
-    (big, dark) are neutral. Each word is as likely under each label on each side, so that neither side alone tells. In
-    some premises (15 %) another sentence gives a quality to a thing that is drawn or spoken of: no evidence.
+    Synonyms (big, large) entail, opposite poles (big, small) contradict, different qualities (big, dark) are neutral.
+    Each word is equally likely under each label on each side, so that one side alone does not reveal the label. In 15 %
+    of the premises another sentence gives a quality to another thing, which is no evidence.
     """
     label = rng.randrange(len(LABELS))
     first, second = _sample_qualities(rng, words, LABELS[label])

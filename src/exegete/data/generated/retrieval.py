@@ -1,4 +1,4 @@
-"""Questions on notes: which of them an answer needs is known, because it was planted there."""
+"""Questions on notes; the notes that an answer needs are known, because the facts were planted there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,14 @@ PROMPT = "{sources}\n\n" + QUESTION
 
 
 class Scene(NamedTuple):
-    """Notes, what they say that people `did`, who is `asked` about, and the numbers of the notes that this needs."""
+    """Notes and a question on them.
+
+    Attributes:
+        notes: the texts.
+        did: what each person did, according to the notes.
+        asked: the person whom the question is about.
+        needed: the numbers of the notes that the answer needs.
+    """
 
     notes: list[str]
     did: dict[str, str]
@@ -43,7 +50,7 @@ class Scene(NamedTuple):
     needed: list[int]
 
     def answer(self, who: str) -> str:
-        """The deed of somebody, and that of the one who was helped, after the space that parts it from the question."""
+        """Return what a person did, and what the person did whom they helped, after a space."""
         (first, last), facts = self.did[who].split(" ", 1), [who]
         if first == HELPED:
             facts.append(last)
@@ -51,11 +58,12 @@ class Scene(NamedTuple):
 
 
 def generate_exchanges(split: str, *, size: int, seed: int, kind: str | None = None) -> Iterator[dict[str, Any]]:
-    """Rows of prompt, sources, response, evidence and kind; row i depends on split, seed and i alone.
+    """Yield rows of prompt, sources, response, evidence and kind. Row i depends on split, seed and i alone.
 
-    The notes say what people did, and mention beside the point whom the question is about. `evidence` names the notes
-    that the answer needs: one; two that say the same ("redundant"); or two of which the first leads to the second ("two
-    hops"), and then the answer has a sentence for each. `kind`: only these rows, a third of the split.
+    The notes say what people did; another note mentions the person of the question without answering it. `evidence`
+    names the notes that the answer needs: one; either of two that say the same ("redundant"); or two, the first of
+    which leads to the second ("two hops"), with a sentence of the answer for each. `kind`: yield only these rows, a
+    third of the split.
     """
     for i in range(size):
         own = KINDS[i % len(KINDS)]
@@ -72,17 +80,21 @@ def generate_exchanges(split: str, *, size: int, seed: int, kind: str | None = N
 
 
 def generate_lessons(*, seed: int) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Some of the notes of a scene, as one text, and questions with answers for all who did something there; no end.
+    """Yield without end some notes of a scene, as one text, with questions and answers on every person in them.
 
-    Scenes have from one note to all of them: with few it is soon learnt that answers stand in the notes.
+    The number of notes varies from one to all: with few of them a model soon learns that answers are in the notes.
     """
     for i in count():
-        scene = _make_scene(rng := KeyedRandom("lessons", seed, i), KINDS[i % len(KINDS)])
+        rng = KeyedRandom("lessons", seed, i)
+        scene = _make_scene(rng, KINDS[i % len(KINDS)])
         notes = "\n\n".join(scene.notes[: 1 + rng.randrange(NOTES)])
-        known = {who: scene.answer(who) for who in rng.sample(list(scene.did), len(scene.did))}
-        asked = [(QUESTION.format(who=who), said) for who, said in known.items() if _is_stated(notes, said)]
-        if asked:
-            yield notes, asked
+        questions = []
+        for person in rng.sample(list(scene.did), len(scene.did)):
+            answer = scene.answer(person)
+            if _is_stated(notes, answer):
+                questions.append((QUESTION.format(who=person), answer))
+        if questions:
+            yield notes, questions
 
 
 def _is_stated(notes: str, answer: str) -> bool:
@@ -90,7 +102,7 @@ def _is_stated(notes: str, answer: str) -> bool:
 
 
 def get_vocabulary() -> list[str]:
-    """Every word of the notes, questions and answers, sorted."""
+    """Return the words of all notes, questions and answers, sorted."""
     phrases = (*PEOPLE, *VERBS, *QUALITIES, *THINGS, HELPED, *WORDINGS, *BESIDE, *FILLERS, QUESTION)
     words = chain.from_iterable(phrase.lower().replace(".", " ").replace("?", " ").split() for phrase in phrases)
     return sorted({word for word in words if "{" not in word})
@@ -110,12 +122,12 @@ def _make_scene(rng: KeyedRandom, kind: str) -> Scene:
 
 
 def _sample_deeds(rng: KeyedRandom) -> list[str]:
-    """Deeds of people, no word of them twice."""
+    """Return different deeds, none of which share a word."""
     parts = (rng.sample(words, NOTES) for words in (VERBS, QUALITIES, THINGS))
     return [" ".join(words) for words in zip(*parts, strict=True)]
 
 
 def _add_filler(rng: KeyedRandom, sentence: str) -> str:
-    """The sentence, mostly with another one before or after it that says nothing."""
+    """Return the sentence, in two of three cases with a filler before or after it."""
     where, filler = rng.randrange(3), rng.choice(FILLERS)
     return (sentence, f"{filler} {sentence}", f"{sentence} {filler}")[where]

@@ -1,4 +1,4 @@
-"""Reviews with planted opinions: their sentiment, or their score."""
+"""Reviews with planted opinions, labelled with a sentiment or a score."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ SHORTEST, LONGEST = 8, 35
 
 
 class Review(NamedTuple):
-    """Sentences with the evidence in brackets, and what the evidence says."""
+    """Sentences with the evidence in brackets, and the label."""
 
     sentences: list[str]
     label: float
 
 
 def make_sentiment_review(rng: KeyedRandom, words: Lexicon) -> Review:
-    """A review with one opinion, or in a quarter of all two that agree; label 0 is negative, 1 positive.
+    """Generate a review with one opinion (a quarter have two that agree); label 0 is negative, 1 positive.
 
-    A quarter of the opinions is a negated opposite ("not dull"): then the negation is evidence too. Opinions about
-    something that is not judged stand in a quarter of the reviews; they are no evidence and fall by chance.
+    A quarter of the opinions are negated opposites ("not dull"), whose negation is evidence too. A quarter of the
+    reviews have a random opinion about something else, which is no evidence.
     """
     label = rng.randrange(2)
     opinions = [
@@ -33,7 +33,7 @@ def make_sentiment_review(rng: KeyedRandom, words: Lexicon) -> Review:
 
 
 def make_scored_review(rng: KeyedRandom, words: Lexicon) -> Review:
-    """A review whose label is the mean of its one to three opinions: grade (±1, ±2) times degree (1, 0.5, 1.5)."""
+    """Generate a review whose label is the mean of one to three opinions, grade (±1, ±2) × degree (0.5, 1, 1.5)."""
     graded = [_make_graded_sentence(rng, words, aspect) for aspect in rng.sample(words.aspects, 1 + rng.randrange(3))]
     return Review(
         _compose_review(rng, words, [sentence for sentence, _ in graded]), sum(g for _, g in graded) / len(graded)
@@ -42,12 +42,12 @@ def make_scored_review(rng: KeyedRandom, words: Lexicon) -> Review:
 
 def _make_polar_sentence(rng: KeyedRandom, words: Lexicon, aspect: str, label: int) -> str:
     negated = rng.random() < 0.25
-    wanted = (label == 1) != negated
+    is_positive = (label == 1) != negated
     if rng.random() < 0.7:
-        word = rng.choice([adjective for adjective, grade in words.adjectives.items() if (grade > 0) == wanted])
+        word = rng.choice([adjective for adjective, grade in words.adjectives.items() if (grade > 0) == is_positive])
         frames: tuple[str, ...] = _NEGATED_ADJECTIVE if negated else _ADJECTIVE
     else:
-        word = rng.choice([verb for verb, grade in words.verbs.items() if (grade > 0) == wanted])
+        word = rng.choice([verb for verb, grade in words.verbs.items() if (grade > 0) == is_positive])
         frames = _NEGATED_VERB if negated else _VERB
     return rng.choice(frames).format(aspect=aspect, word=word)
 
@@ -60,7 +60,7 @@ def _make_graded_sentence(rng: KeyedRandom, words: Lexicon, aspect: str) -> tupl
 
 
 def _compose_review(rng: KeyedRandom, words: Lexicon, opinions: list[str]) -> list[str]:
-    """The opinions among fillers and at most one opinion that is beside the point, in random order; 8 to 35 words."""
+    """Mix opinions with fillers and at most one irrelevant opinion, in random order, to a review of 8 to 35 words."""
     others = [_make_irrelevant_sentence(rng, words)] if rng.random() < 0.25 else []
     fillers = [f.format(aspect=rng.choice(words.aspects)) for f in rng.sample(words.fillers, 4)]
     sentences = [*opinions, *others, *(fillers.pop() for _ in range(1 + rng.randrange(2)))]

@@ -1,4 +1,4 @@
-"""A tokenizer for the generated corpus, built from its own words: nothing is trained and nothing is downloaded."""
+"""A tokenizer for the generated corpus, built from its words without training or downloads."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _WORD = re.compile(r"(?<![{a-z])[a-z]+")
 
 
 def generated_tokenizer(words: Iterable[str] | None = None) -> PreTrainedTokenizerFast:
-    """A lower-casing WordPiece tokenizer: each word of the generated corpus (or of `words`) is one token, others spelt.
+    """Return a lower-casing WordPiece tokenizer; each word of the generated corpus (or of `words`) is one token.
 
-    Letters, digits and ASCII punctuation are in the vocabulary, so only characters beyond them become [UNK] (accents
-    are stripped before). Pairs get token types 0 and 1. The vocabulary is the same in every process.
+    Other words are spelt with letters, digits and ASCII punctuation; only other characters become [UNK], after accents
+    are stripped. Pairs get token types 0 and 1. The vocabulary is the same in every process.
     """
     letters = ascii_lowercase + digits
     pieces = [
@@ -52,7 +52,7 @@ def generated_tokenizer(words: Iterable[str] | None = None) -> PreTrainedTokeniz
 
 
 def get_vocabulary() -> list[str]:
-    """Every word that the generated corpus can contain, in all domains and tasks, sorted."""
+    """Return the words of the generated corpus, of all domains and tasks, sorted."""
     phrases = [*reviews.FRAMES, *pairs.FRAMES, *DEGREES, *MARKERS, MARKING]
     phrases += [phrase for words in DOMAINS.values() for phrase in _list_phrases(words)]
     return sorted({word for phrase in phrases for word in _WORD.findall(phrase.lower())})

@@ -1,4 +1,4 @@
-"""Tagged words in columns, a word a line, as in the shared tasks of CoNLL."""
+"""Tagged words in columns, one word per line, as in the shared tasks of CoNLL."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ if TYPE_CHECKING:
     from datasets import Features
 
 Stretch = tuple[str, int, int]
-"""A kind, its first word, and the one behind its last."""
+"""A kind and the half-open span of its words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conll(FilePerSplit):
-    """A row for each tagged stretch: the sentence, words between single spaces, the stretch's `span`, its kind.
+    """Reads one row per tagged stretch of words: the sentence, the stretch's `span` and its kind as the label.
 
-    `column`: which column the tag is, from 0; negative ones count from the last. Tags are those of IOB1, IOB2, BIOES
-    and BILOU, or have no prefix: then each word is a stretch. What is tagged O is none; a sentence without tags has no
-    rows.
+    Tags are those of IOB1, IOB2, BIOES and BILOU. A tag without a prefix makes each word a stretch of its own. Words
+    tagged O belong to no stretch, so a sentence of such words has no rows.
+
+    Args:
+        column: number of the column with the tags, from 0; negative numbers count from the last column.
     """
 
     card: ClassVar[DataCard] = DataCard(
         name="conll", what="tagged words in columns: entities, chunks, parts of speech",
-        form="conll:FOLDER with train.txt, dev.txt, test.txt (or eng.train, eng.testa, eng.testb), a word and its tags "
-        "a line", source="Tjong Kim Sang and De Meulder 2003", licence="the file's", example="conll:corpora/conll2003",
+        form="conll:FOLDER with train.txt, dev.txt, test.txt (or eng.train, eng.testa, eng.testb); one word "
+        "with its tags per line", source="Tjong Kim Sang and De Meulder 2003", licence="the file's",
+        example="conll:corpora/conll2003",
     )  # fmt: skip
     names: ClassVar = {
         "train": ("train.txt", "train.conll", "eng.train"),
@@ -43,17 +46,19 @@ class Conll(FilePerSplit):
     column: int = -1
 
     def features(self, path: Path) -> Features:
-        """Kinds are those of all files, so that their numbers are the same in every split."""
+        """Return the column types; classes are the kinds of all splits, so that indices agree between splits."""
         from datasets import Features, List, Value
 
-        found = (self.read_sentences(each) for each in self.find_files().values())
-        kinds = {kind for each in found for _, tags in each for kind, _, _ in find_stretches(tags)}
+        kinds: set[str] = set()
+        for file in self.find_files().values():
+            for _, tags in self.read_sentences(file):
+                kinds.update(kind for kind, _, _ in find_stretches(tags))
         if not kinds:
             raise ExegeteError(f"{path} has no tags in column {self.column}: all are {OUTSIDE}; set column")
         return Features({**make_text_features(sorted(kinds)), "span": List(Value("int32"))})
 
     def read_rows(self, path: Path) -> Iterator[Row]:
-        """The tagged stretches of a file."""
+        """Yield a row per tagged stretch of a file."""
         names: list[str] = self.features(path)["label"].names
         for words, tags in self.read_sentences(path):
             text, spans = join_words(words)
@@ -62,7 +67,7 @@ class Conll(FilePerSplit):
                 yield {"text": text, "label": names.index(kind), "rationale": None, "span": span}
 
     def read_sentences(self, path: Path) -> Iterator[tuple[list[str], list[str]]]:
-        """The words and tags of each sentence. Raises ExegeteError for a line with too few columns."""
+        """Yield the words and tags of each sentence. Raises ExegeteError for a line with too few columns."""
         words, tags = list[str](), list[str]()
         for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
             cells = line.split()
@@ -78,14 +83,15 @@ class Conll(FilePerSplit):
 
 
 def find_stretches(tags: list[str]) -> list[Stretch]:
-    """The tagged stretches of a sentence, in order; one begins where a tag says so, or another kind stands before."""
-    found, before = list[Stretch](), ("", OUTSIDE)
+    """Return the tagged stretches of a sentence, in order."""
+    stretches, before = list[Stretch](), ("", OUTSIDE)
     for place, tag in enumerate(tags):
         prefix, kind = split_tag(tag)
-        goes_on = prefix in tuple("IMEL") and kind == before[1] and before[0] not in tuple("ESLU")
-        if goes_on and found:
-            found[-1] = (kind, found[-1][1], place + 1)
+        # in IOB1 a stretch may begin with I, so I continues a stretch only after a word of the same kind
+        is_inside = prefix in tuple("IMEL") and kind == before[1] and before[0] not in tuple("ESLU")
+        if is_inside and stretches:
+            stretches[-1] = (kind, stretches[-1][1], place + 1)
         elif kind != OUTSIDE:
-            found.append((kind, place, place + 1))
+            stretches.append((kind, place, place + 1))
         before = (prefix, kind)
-    return found
+    return stretches

@@ -1,10 +1,9 @@
-"""Handwritten digits that come with scikit-learn."""
+"""The handwritten digits of scikit-learn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,10 +17,13 @@ BOUNDS = {"train": 1297, "dev": 1547, "test": 1797}
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(Reader):
-    """1,797 images of 8×8 pixels, grey as RGB, in 10 classes: 1,297 train, 250 dev, 250 test by a seeded shuffle.
+    """Reads 1,797 grey images of 8×8 pixels, as RGB, in 10 classes.
 
-    `turned`: each image four times, and the label is by how many degrees it is turned: something to pretrain on
-    (Gidaris et al. 2018).
+    They are shuffled with the seed and divided into 1,297 train, 250 dev and 250 test images.
+
+    Args:
+        turned: give each image four times, rotated by 0, 90, 180 and 270 degrees, with the angle as the label, for
+            pretraining (Gidaris et al. 2018).
     """
 
     card: ClassVar[DataCard] = DataCard(
@@ -33,19 +35,21 @@ class Digits(Reader):
     turned: bool = False
 
     def splits(self) -> tuple[str, ...]:
-        """Always train, dev and test."""
+        """Return train, dev and test."""
         return tuple(BOUNDS)
 
     def table(self, split: str) -> Table:
-        """One row an image, or four."""
+        """Return one row per image, or four rotated ones."""
         from datasets import ClassLabel, Features, Image
         from sklearn.datasets import load_digits
 
         data = load_digits()
         order = np.random.default_rng(self.seed).permutation(len(data.target))
-        edges = dict(zip(BOUNDS, pairwise([0, *BOUNDS.values()]), strict=True))
-        names = [str(90 * quarters) for quarters in range(4)] if self.turned else [str(digit) for digit in range(10)]
-        rows = _make_rows(data, order[slice(*edges[split])])
+        splits = list(BOUNDS)
+        start = 0 if split == splits[0] else BOUNDS[splits[splits.index(split) - 1]]
+        rows = _make_rows(data, order[start : BOUNDS[split]])
+        angles, digits = [str(90 * quarters) for quarters in range(4)], [str(digit) for digit in range(10)]
+        names = angles if self.turned else digits
         return Table(
             Features({"image": Image(), "label": ClassLabel(names=names)}),
             _rotate_images(rows) if self.turned else rows,

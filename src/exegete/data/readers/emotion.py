@@ -1,4 +1,4 @@
-"""Emotion: English tweets in six basic emotions."""
+"""Emotion: English tweets labelled with six basic emotions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from exegete.data.readers.layouts import FilePerSplit
 
 @dataclass(frozen=True, kw_only=True)
 class Emotion(FilePerSplit):
-    """`TEXT;LABEL` lines, the classes in the order of the hub's copy."""
+    """Reads `TEXT;LABEL` lines; the classes have the order of the copy on the hub."""
 
     card: ClassVar[DataCard] = DataCard(
         name="emotion", what="tweets in six classes: sadness, joy, love, anger, fear, surprise",
@@ -25,7 +25,7 @@ class Emotion(FilePerSplit):
     labels: ClassVar = ("sadness", "joy", "love", "anger", "fear", "surprise")
 
     def read_rows(self, path: Path) -> Iterator[Row]:
-        """The lines of a file."""
+        """Yield the rows of a file."""
         for where, line in split_lines(read_text(path), str(path)):
             text, _, label = line.rpartition(";")
             row = make_row((require_text(text, "text", where), None))

@@ -1,4 +1,4 @@
-"""ERASER: documents, a question about them, its answer as a class, and the passages that people gave as evidence."""
+"""ERASER: documents, a query, its answer as a class, and passages marked as evidence."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ CLASSES: tuple[Names, ...] = (
     ("A", "B", "C", "D", "E"),  # CoS-E
     ("significantly decreased", "no significant difference", "significantly increased"),  # Evidence Inference
 )
-"""The classes of each task; a file's first row says which task it is of."""
+"""The classes of each task; the label of a file's first row identifies the task."""
 Document = tuple[str, list[Span]]
-"""A text and its tokens, which evidence is counted in."""
+"""A text and the spans of its tokens; evidence is given by numbers of tokens."""
 Evidence = tuple[Any, Any, Any]
-"""The name of a document or None, and the first token and the one after the last."""
+"""The name of a document or None, and the half-open span of tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Eraser(FilePerSplit):
-    """All evidence of all annotators as the rationale of the documents, which are joined by line ends.
+    """Reads documents, joined by line ends, with the evidence of all annotators as their rationale.
 
-    Movies: the document alone, since all ask the same. e-SNLI: premise and hypothesis. Elsewhere the query is the first
-    text and the documents are the second; nobody marked queries.
+    Movies: the document alone, because all queries are equal. e-SNLI: premise and hypothesis. Other tasks: the query is
+    the first text, without a rationale, and the documents are the second.
     """
 
     card: ClassVar[DataCard] = DataCard(
@@ -64,12 +64,12 @@ class Eraser(FilePerSplit):
     names: ClassVar = {"train": ("train.jsonl",), "dev": ("val.jsonl",), "test": ("test.jsonl",)}
 
     def features(self, path: Path) -> Features:
-        """A text or a pair, in the classes of the task."""
+        """Return the column types of texts or pairs, with the classes of the task."""
         classes = _find_classes(path)
         return make_text_features(classes, pair=classes != MOVIES)
 
     def read_rows(self, path: Path) -> Iterator[Row]:
-        """The annotations of a file."""
+        """Yield the annotations of a file."""
         classes, document = _find_classes(path), _make_document_reader(Path(self.path))
         for where, row in read_json_lines(path):
             label = require_label(get_field(row, "classification", where), classes, where)
@@ -87,48 +87,52 @@ class Eraser(FilePerSplit):
 def _find_classes(path: Path) -> Names:
     where, row = next(read_json_lines(path))
     label = get_field(row, "classification", where)
-    found = next((classes for classes in CLASSES if label in classes), None)
-    if found is None:
-        valid = "; ".join(", ".join(classes) for classes in CLASSES)
-        raise ExegeteError(f"{where}: expected a label of {valid}, got {label!r}")
-    return found
+    for classes in CLASSES:
+        if label in classes:
+            return classes
+    valid = "; ".join(", ".join(classes) for classes in CLASSES)
+    raise ExegeteError(f"{where}: expected a label of {valid}, got {label!r}")
 
 
 def _make_document_reader(base: Path) -> Callable[[str, str], Document]:
-    """A function that gives a document by its name, from a folder or a file of all; it takes the place for errors."""
-    listing, known = base / "docs.jsonl", dict[str, Document]()
-    rows = read_json_lines(listing) if listing.is_file() else ()
-    listed_there = {str(get_field(row, "docid", where)): get_field(row, "document", where) for where, row in rows}
+    """Return a function of a document's name and a place for errors that reads the document.
 
-    def document(name: str, where: str) -> Document:
-        if name not in known:
-            if listing.is_file() and name not in listed_there:
+    Documents are in the file docs.jsonl or in the folder docs.
+    """
+    listing, documents, contents = base / "docs.jsonl", dict[str, Document](), dict[str, Any]()
+    has_listing = listing.is_file()
+    if has_listing:
+        for place, row in read_json_lines(listing):
+            contents[str(get_field(row, "docid", place))] = get_field(row, "document", place)
+
+    def read_document(name: str, where: str) -> Document:
+        if name not in documents:
+            if has_listing and name not in contents:
                 raise ExegeteError(f"{where}: the document {name!r} is not in {listing}")
-            content = (
-                listed_there[name] if name in listed_there else read_text(_resolve_inside(base / "docs", name, where))
-            )
+            content = contents[name] if has_listing else read_text(_resolve_inside(base / "docs", name, where))
             text = require_text(content, name, where)
-            known[name] = text, list(_split_tokens(text, empty=listing.is_file()))
-        return known[name]
+            documents[name] = text, list(_split_tokens(text, keep_empty=has_listing))
+        return documents[name]
 
-    return document
+    return read_document
 
 
 def _resolve_inside(folder: Path, name: str, where: str) -> Path:
-    """A file of a folder. Raises ExegeteError for a name that leads out of it."""
+    """Return the path of a file in a folder. Raises ExegeteError for a name that leads out of it."""
     path = folder / name
+    # os.path.abspath rather than Path.resolve, so that links inside of the folder are allowed
     if not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder)):
         raise ExegeteError(f"{where}: expected the name of a document in {folder}, got {name!r}")
     return path
 
 
-def _split_tokens(text: str, *, empty: bool) -> Iterator[Span]:
-    """The tokens as the benchmark counts them: between single spaces of stripped lines; `empty` ones count or not."""
+def _split_tokens(text: str, *, keep_empty: bool) -> Iterator[Span]:
+    """Yield the spans of the tokens as the benchmark counts them: between single spaces of stripped lines."""
     at = 0
     for line in text.split("\n"):
         start = at + len(line) - len(line.lstrip())
         for token in line.strip().split(" "):
-            if token or empty:
+            if token or keep_empty:
                 yield start, start + len(token)
             start += len(token) + 1
         at += len(line) + 1
@@ -144,27 +148,30 @@ def _get_evidence(row: Row, where: str) -> list[Evidence]:
 
 
 def _get_document_names(row: Row, name: str, evidence: list[Evidence], where: str) -> list[str]:
-    """The documents of an annotation: those that it lists, those of its evidence, else the one that is called as it."""
-    given = get_list(row, "docids", where) if row.get("docids") else ()
-    return list(dict.fromkeys(map(str, (*given, *(docid for docid, *_ in evidence if docid))))) or [name]
+    """Return the documents of an annotation: the listed ones and those of its evidence, or the one of the same name."""
+    names = [str(docid) for docid in get_list(row, "docids", where)] if row.get("docids") else []
+    names += [str(docid) for docid, *_ in evidence if docid]
+    return list(dict.fromkeys(names)) or [name]
 
 
 def _join_documents(
     names: list[str], evidence: list[Evidence], document: Callable[[str, str], Document], where: str
 ) -> tuple[str, list[list[int]]]:
-    """The documents one after the other, and the characters of the evidence in them; without a name, in the first."""
-    texts, rationale, at = [], list[list[int]](), 0
+    """Return the documents, joined by line ends, and their rationale; evidence without a document is in the first."""
+    texts, rationale, offset = [], list[list[int]](), 0
     for name in names:
         text, spans = document(name, where)
         marks = [False] * len(spans)
-        for start, end in ((start, end) for docid, start, end in evidence if str(docid or names[0]) == name):
+        for docid, start, end in evidence:
+            if str(docid or names[0]) != name:
+                continue
             if not (type(start) is type(end) is int and 0 <= start <= end <= len(spans)):
                 raise ExegeteError(f"{where}: expected evidence within {len(spans)} tokens, got [{start}, {end}]")
             marks[start:end] = [True] * (end - start)
+        # empty tokens count in the evidence, but have no characters
         words = [(span, mark) for span, mark in zip(spans, marks, strict=True) if span[0] < span[1]]
-        rationale += [
-            [at + a, at + b] for a, b in merge_marked_words([span for span, _ in words], [mark for _, mark in words])
-        ]
+        for start, end in merge_marked_words([span for span, _ in words], [mark for _, mark in words]):
+            rationale.append([offset + start, offset + end])
         texts.append(text)
-        at += len(text) + 1
+        offset += len(text) + 1
     return "\n".join(texts), rationale

@@ -1,4 +1,4 @@
-"""e-SNLI: entailment between two sentences, with the words that explain the label."""
+"""e-SNLI: entailment between two sentences, with the words that annotators marked as its reason."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ from exegete.errors import ExegeteError
 
 @dataclass(frozen=True, kw_only=True)
 class Esnli(FilePerSplit):
-    """Premise and hypothesis, and the words between stars in their marked copies as rationales.
+    """Reads premise and hypothesis, with the words between stars in their marked copies as rationales.
 
-    Punctuation belongs to the word that it stands at, as for the annotators. `share`: a word is evidence when at least
-    this share of a row's annotators marked it (train has one, dev and test have three).
+    Punctuation belongs to the word that it touches, as it did for the annotators.
+
+    Args:
+        share: a word is evidence if at least this share of the annotators marked it (train has one annotator, dev and
+            test have three).
     """
 
     card: ClassVar[DataCard] = DataCard(
@@ -38,7 +41,7 @@ class Esnli(FilePerSplit):
     share: float = MAJORITY
 
     def read_rows(self, path: Path) -> Iterator[Row]:
-        """The pairs with a gold label; those of train stand in two files."""
+        """Yield the pairs with a gold label; train has two files."""
         second = [path.with_name("esnli_train_2.csv")] if path.name == "esnli_train_1.csv" else []
         for part in (path, *second):
             for where, row in read_csv_rows(part):
@@ -55,7 +58,7 @@ class Esnli(FilePerSplit):
 
 
 def _find_starred_words(marked: str, text: str, name: str, where: str) -> list[bool]:
-    """For each word of the text whether its marked copy has it between stars."""
+    """Return for each word of the text whether it is between stars in the marked copy."""
     words = marked.split()
     if len(words) != len(text.split()):
         raise ExegeteError(f"{where}: expected the {len(text.split())} words of the text in {name!r}, got {len(words)}")

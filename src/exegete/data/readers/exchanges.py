@@ -72,9 +72,8 @@ def _parse_messages(value: Any, name: str, where: str) -> list[Row] | None:
         return None
     for message in messages:
         if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            raise ExegeteError(
-                f"{where}: expected {name} as a list of {{'role': …, 'content': …}}, got {message!r:.60}"
-            )
+            expected = f"{name} as a list of {{'role': …, 'content': …}}"
+            raise ExegeteError(f"{where}: expected {expected}, got {message!r:.80}")
     return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 

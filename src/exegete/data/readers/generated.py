@@ -1,4 +1,4 @@
-"""The corpus that the package makes itself, as a reader."""
+"""The reader of the generated corpus."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from exegete.errors import ExegeteError, unknown
 
 @dataclass(frozen=True, kw_only=True)
 class Generated(Reader):
-    """Generated examples with planted evidence as rationales, or for generated text as names of sources.
+    """Generates examples with known evidence: rationales, or the names of sources for generated text.
 
-    `task` is sentiment, pairs, regression, or retrieval (questions on notes, for generated text), `domain` films or
-    gadgets; `shortcut` the probability of a spurious word that goes with the label. `size` is that of train; dev and
-    test have a quarter of it. `kind`: of questions on notes, only the "one hop", "redundant" or "two hops" ones.
+    Args:
+        task: sentiment, pairs, regression, or retrieval (questions on notes, for language models).
+        domain: films or gadgets.
+        shortcut: probability of a spurious word that correlates with the label.
+        size: number of examples of train; dev and test have a quarter of it.
+        kind: only questions on notes of this kind: "one hop", "redundant" or "two hops".
     """
 
     card: ClassVar[DataCard] = DataCard(
@@ -35,11 +38,11 @@ class Generated(Reader):
     kind: str | None = None
 
     def splits(self) -> tuple[str, ...]:
-        """Always train, dev and test."""
+        """Return train, dev and test."""
         return ("train", "dev", "test")
 
     def table(self, split: str) -> Table:
-        """The generated examples of a split, one row each."""
+        """Return the generated examples of a split."""
         if self.size < 1:
             raise ExegeteError(f"expected a size of at least 1, got {self.size}")
         if self.kind is not None and (self.task != "retrieval" or self.kind not in KINDS):

@@ -1,4 +1,4 @@
-"""HateXplain: posts that people called hate speech, offensive or normal, with the words that made them say so."""
+"""HateXplain: posts labelled as hate speech, offensive or normal, with the words that annotators marked."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ LABELS = ("hatespeech", "normal", "offensive")
 
 @dataclass(frozen=True, kw_only=True)
 class Hatexplain(Reader):
-    """The tokens of a post with single spaces between them, and the label of most of its annotators.
+    """Reads the tokens of posts, joined by single spaces, with the label of most annotators.
 
-    Posts on which no two annotators agree are left out. `share`: a token is evidence when at least this share of those
-    who marked the post marked it; nobody was asked about normal posts, so that their rationale is null.
+    Posts on which no two annotators agree are left out. Normal posts were not annotated, so their rationale is null.
+
+    Args:
+        share: a token is evidence if at least this share of those who marked the post marked it.
     """
 
     card: ClassVar[DataCard] = DataCard(
@@ -46,11 +48,11 @@ class Hatexplain(Reader):
     share: float = MAJORITY
 
     def splits(self) -> tuple[str, ...]:
-        """Those of the divisions; val is dev."""
+        """Return the splits of post_id_divisions.json; val is called dev."""
         return tuple(self._read_divisions())
 
     def table(self, split: str) -> Table:
-        """The posts of a split, one row each."""
+        """Return the posts of a split."""
         return Table(make_text_features(LABELS), self._read_rows(self._read_divisions()[split]))
 
     def _read_divisions(self) -> dict[str, list[Any]]:
@@ -66,8 +68,9 @@ class Hatexplain(Reader):
         for name in map(str, names):
             where = f"{path}, post {name}"
             post = get_field(posts, name, str(path))
-            given = [get_field(person, "label", where) for person in get_list(post, "annotators", where)]
-            label, votes = Counter(map(str, given)).most_common(1)[0] if given else ("", 0)
+            people = get_list(post, "annotators", where)
+            labels = [str(get_field(person, "label", where)) for person in people]
+            label, votes = Counter(labels).most_common(1)[0] if labels else ("", 0)
             if votes > 1:
                 yield self._make_row(post, where) | {"label": require_label(label, LABELS, where)}
 

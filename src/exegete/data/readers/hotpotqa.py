@@ -1,4 +1,4 @@
-"""HotpotQA: questions whose answer takes two of ten paragraphs, as prompts for generated text."""
+"""HotpotQA: questions whose answer needs two of ten paragraphs, as prompts for language models."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ COLUMNS = ("prompt", "sources", "response", "evidence", "kind")
 
 @dataclass(frozen=True, kw_only=True)
 class Hotpotqa(DividedFile):
-    """Questions, their paragraphs as sources named by title; `evidence`: titles of those that hold a supporting fact.
+    """Reads questions with paragraphs as sources, named by title; `evidence`: titles of those with a supporting fact.
 
-    A folder holds the published files of the distractor setting. A file alone is divided by question (80 % train, 10 %
-    dev, 10 % test by a hash of question and seed); `all` is the whole file. Other files of the same form do as well.
+    A folder has the published files of the distractor setting. A single file is divided by question (80 % train, 10 %
+    dev, 10 % test by a hash of question and seed); `all` is the whole file. Other files of the same form are read too.
     """
 
     names: ClassVar = {
@@ -38,7 +38,7 @@ class Hotpotqa(DividedFile):
     )  # fmt: skip
 
     def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
-        """The questions, divided by their text."""
+        """Return the questions, divided by their text."""
         from datasets import Features
 
         known = exchange_features()
@@ -68,7 +68,7 @@ class Hotpotqa(DividedFile):
 
 
 def _parse_source(part: Any, where: str) -> Row:
-    """A paragraph [title, [sentence, …]] as a source."""
+    """Return a paragraph [title, [sentence, …]] as a source."""
     title, sentences = _parse_titled(part, "context", where)
     text = "".join(sentences) if isinstance(sentences, list) and all(isinstance(x, str) for x in sentences) else None
     return {"name": title, "text": require_text(text, "context", where)}

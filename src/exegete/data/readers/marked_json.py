@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MarkedJson(DividedFile):
-    """One JSON file.
+    """Reads the JSON export of an annotation tool.
 
-    `parse` takes the JSON and the path, for errors. `share`: a character is evidence when at least this share of an
-    example's people marked it.
+    Args:
+        parse: converts the JSON to examples; it also takes the path, for errors.
+        share: a character is evidence if at least this share of an example's annotators marked it.
     """
 
     parse: ClassVar[Callable[[Any, str], list[MarkedExample]]]
     share: float = MAJORITY
 
     def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
-        """The marked examples, divided by their first texts."""
+        """Return the marked examples, divided by their first texts."""
         examples = type(self).parse(parse_json(read_text(path), self.path), self.path)
         if not examples:
             raise ExegeteError(f"{path} is empty: it has no examples")
@@ -41,7 +42,7 @@ class MarkedJson(DividedFile):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelStudio(MarkedJson):
-    """Label Studio's export in the format JSON."""
+    """Reads Label Studio's export in the format JSON."""
 
     card: ClassVar[DataCard] = DataCard(
         name="label_studio", what="texts and pairs with spans marked in Label Studio (export format JSON)",
@@ -54,7 +55,7 @@ class LabelStudio(MarkedJson):
 
 @dataclass(frozen=True, kw_only=True)
 class Argilla(MarkedJson):
-    """Records of Argilla 2 exported as JSON."""
+    """Reads records of Argilla 2, exported as JSON."""
 
     card: ClassVar[DataCard] = DataCard(
         name="argilla", what="texts and pairs with spans marked in Argilla 2 (records.to_json)",

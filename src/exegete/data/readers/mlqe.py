@@ -1,4 +1,4 @@
-"""MLQE-PE: how good is this machine translation? Scores by people, and words that post-editors changed."""
+"""MLQE-PE: machine translations with quality scores by people, and the words that post-editors changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Edits = Mapping[tuple[str, str], "Edit"]
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A post-edited pair: tokenised source and translation, and for each of their words whether it is BAD."""
+    """A post-edited pair: the words of source and translation, and whether each is tagged BAD."""
 
     source: list[str]
     translation: list[str]
@@ -40,11 +40,13 @@ class Edit:
 
 @dataclass(frozen=True, kw_only=True)
 class Mlqe(FilePerSplit):
-    """Source, translation, and the mean of the raters' z-standardised direct assessments.
+    """Reads source, translation, and the mean of the raters' z-standardised direct assessments.
 
-    The words tagged BAD are the rationales of both sides, where the archive of post-edits holds the same two texts up
-    to white space; elsewhere (in train, and for pairs that differ between the archives) they are null.
-    `pair`: languages, or several pairs between commas, one after the other.
+    The words tagged BAD are the rationales of both texts if the archive of post-edits has the same pair up to white
+    space. Otherwise (in train, and for pairs that differ between the archives) rationales are null.
+
+    Args:
+        pair: the language pair, or several between commas, which are read one after the other.
     """
 
     card: ClassVar[DataCard] = DataCard(
@@ -58,12 +60,12 @@ class Mlqe(FilePerSplit):
     pair: str = "en-de"
 
     def find_files(self) -> dict[str, Path]:
-        """The archives that are there for the first language pair."""
+        """Return the archives of the first language pair by split."""
         first = self.pair.partition(",")[0]
         return find_split_files(self.path, {split: (f"{first}-{split}.tar.gz",) for split in ("train", "dev", "test")})
 
     def read_rows(self, path: Path) -> Iterator[Row]:
-        """The translations of an archive and of the same split of the other language pairs."""
+        """Yield the translations of an archive, and those of the same split of the other language pairs."""
         pairs = self.pair.split(",")
         for pair in pairs:
             archive, post_edits = (
@@ -91,13 +93,11 @@ def _locate_bad_words(words: list[str], bad: list[bool], text: str) -> list[list
 
 
 def _read_edits(archive: Path) -> Edits:
-    """The post-edited pairs by the letters of both texts. Of the tags, the ones between belong to gaps."""
-    columns = [
-        [line.split() for _, line in split_lines(text, where)]
-        for where, text in (
-            _require_one(_read_members(archive, f".{name}"), archive) for name in ("src", "mt", "source_tags", "tags")
-        )
-    ]
+    """Return the post-edited pairs by both texts without white space."""
+    columns = []
+    for name in ("src", "mt", "source_tags", "tags"):
+        where, text = _require_one(_read_members(archive, f".{name}"), archive)
+        columns.append([line.split() for _, line in split_lines(text, where)])
     if len({len(column) for column in columns}) != 1:
         raise ExegeteError(f"{archive}: expected as many lines in src, mt, source_tags and tags")
     edits = {}
@@ -109,18 +109,22 @@ def _read_edits(archive: Path) -> Edits:
 
 
 def parse_bad_words(tags: list[str], count: int, where: str) -> list[bool]:
-    """Which of so many words are tagged BAD; there are tags for words, also for the gaps around them, or for the end.
+    """Return for each of `count` words whether it is tagged BAD.
+
+    Tags are for the words, for the words and the gaps around them, or for the words and the sentence's end.
 
     Raises:
         ExegeteError: any other number of tags.
     """
     if len(tags) not in (count, count + 1, 2 * count + 1):
         raise ExegeteError(f"{where}: expected a tag for each word of {count}, or each gap too, got {len(tags)}")
-    return [tag == "BAD" for tag in (tags[1::2] if len(tags) == 2 * count + 1 else tags[:count])]
+    # gap, word, gap, …, word, gap
+    word_tags = tags[1::2] if len(tags) == 2 * count + 1 else tags[:count]
+    return [tag == "BAD" for tag in word_tags]
 
 
 def _read_members(archive: Path, suffix: str) -> dict[str, str]:
-    """The text members whose names end so, read without unpacking."""
+    """Return the texts of an archive's members with this suffix, by name; nothing is unpacked to disk."""
     try:
         with tarfile.open(archive) as tar:
             named = [member for member in tar.getmembers() if member.isfile() and member.name.endswith(suffix)]

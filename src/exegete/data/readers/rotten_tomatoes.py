@@ -1,4 +1,4 @@
-"""Rotten Tomatoes: sentences of film reviews, a file of good ones and a file of bad ones."""
+"""Rotten Tomatoes: sentences of film reviews, one file of positive and one of negative sentences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOUNDS = {"train": (0.0, 0.8), "dev": (0.8, 0.9), "test": (0.9, 1.0), "all": (0.
 
 @dataclass(frozen=True, kw_only=True)
 class RottenTomatoes(Reader):
-    """Good sentences, then bad ones; of each file the first 80 % are train, the next 10 % dev, as in the hub's copy."""
+    """Reads positive, then negative sentences; of each file 80 % are train, 10 % dev, 10 % test, as on the hub."""
 
     card: ClassVar[DataCard] = DataCard(
         name="rotten_tomatoes", what="film reviews, sentence by sentence, two classes",
@@ -37,18 +37,20 @@ class RottenTomatoes(Reader):
     )  # fmt: skip
 
     def splits(self) -> tuple[str, ...]:
-        """Always train, dev, test and all."""
+        """Return train, dev, test and all."""
         return DIVIDED
 
     def table(self, split: str) -> Table:
-        """The sentences of a split, one row each."""
+        """Return the sentences of a split."""
         base = require_folder(self.path)
-        rows = [row for label in (1, 0) for row in _read_part(base / f"rt-polarity.{LABELS[label]}", label, split)]
+        rows: list[Row] = []
+        for label in (1, 0):
+            rows += _read_part(base / f"rt-polarity.{LABELS[label]}", label, split)
         return Table(make_text_features(LABELS), rows)
 
 
 def _read_part(path: Path, label: int, split: str) -> Iterator[Row]:
-    found = list(split_lines(read_text(path, "latin-1"), str(path)))
-    start, end = (int(len(found) * share + 0.5) for share in BOUNDS[split])
-    for where, line in found[start:end]:
+    sentences = list(split_lines(read_text(path, "latin-1"), str(path)))
+    start, end = (int(len(sentences) * share + 0.5) for share in BOUNDS[split])
+    for where, line in sentences[start:end]:
         yield make_row((require_text(line.strip(), "text", where), None)) | {"label": label}

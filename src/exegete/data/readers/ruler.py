@@ -1,4 +1,4 @@
-"""RULER: needles in long texts, as prompts for generated text."""
+"""RULER: facts hidden in long texts (needles in a haystack), as prompts for language models."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ DOCUMENT = re.compile(r"(?=Document \d+:)")
 
 @dataclass(frozen=True, kw_only=True)
 class Ruler(DividedFile):
-    """Inputs between whose first and last line stands a long text, its parts as sources.
+    """Reads inputs with a long text between first and last line; the parts of the text are the sources.
 
-    Parts are the numbered documents of an input, else `parts` stretches of whole sentences, of about equal length;
-    `evidence`: those in which a wanted output stands word for word, null where that tells nothing, in none or in all.
-    `kind` is the name of the file's folder, which is that of the task. A file alone is divided by its inputs.
+    `evidence`: the parts that contain an expected output word by word; null if all parts do or none does. `kind`: the
+    name of the file's folder, which is the task's. A single file is divided by its inputs.
+
+    Args:
+        parts: number of parts of about equal length, made of whole sentences. Numbered documents are always one part
+            per document.
     """
 
     parts: int = 10
@@ -40,7 +43,7 @@ class Ruler(DividedFile):
     )  # fmt: skip
 
     def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
-        """The inputs, divided by their text."""
+        """Return the inputs, divided by their text."""
         from datasets import Features
 
         if self.parts < 2:
@@ -50,22 +53,22 @@ class Ruler(DividedFile):
 
     def _read_rows(self, path: Path) -> Iterator[tuple[str, Row]]:
         for where, record in read_json_lines(path):
-            asked = require_text(get_field(record, "input", where), "input", where).strip()
-            wanted = [require_text(each, "outputs", where) for each in get_list(record, "outputs", where)]
-            head, _, rest = asked.partition("\n")
+            prompt = require_text(get_field(record, "input", where), "input", where).strip()
+            outputs = [require_text(each, "outputs", where) for each in get_list(record, "outputs", where)]
+            head, _, rest = prompt.partition("\n")
             long, _, question = rest.rpartition("\n")
             texts = [text for text in _split_parts(long, self.parts) if text.strip()]
-            if not wanted or not texts:
+            if not outputs or not texts:
                 raise ExegeteError(f"{where}: expected outputs, and an input of three lines or more")
             prefix = record.get("answer_prefix") and require_text(record["answer_prefix"], "answer_prefix", where)
             names = [f"part {number}" for number in range(1, len(texts) + 1)]
-            holding = [name for name, text in zip(names, texts, strict=True) if _contains_any(text, wanted)]
+            holding = [name for name, text in zip(names, texts, strict=True) if _contains_any(text, outputs)]
             yield (
-                asked,
+                prompt,
                 {
                     "prompt": f"{head}\n{''.join(f'{{{name}}}' for name in names)}\n{question}{prefix or ''}",
                     "sources": [{"name": name, "text": text} for name, text in zip(names, texts, strict=True)],
-                    "response": " " + ", ".join(wanted),
+                    "response": " " + ", ".join(outputs),
                     "evidence": holding if 0 < len(holding) < len(names) else None,
                     "kind": path.resolve().parent.name,
                 },
@@ -73,7 +76,7 @@ class Ruler(DividedFile):
 
 
 def _split_parts(text: str, count: int) -> list[str]:
-    """The numbered documents, or stretches of sentences; together they are the text."""
+    """Split a text into its numbered documents, or into parts of whole sentences."""
     documents = DOCUMENT.split(text)
     if len(documents) > 2:
         return [documents[0] + documents[1], *documents[2:]]
@@ -82,5 +85,5 @@ def _split_parts(text: str, count: int) -> list[str]:
     return [text[start:end] for start, end in zip([0, *cuts], cuts, strict=False)]
 
 
-def _contains_any(text: str, wanted: Sequence[str]) -> bool:
-    return any(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", text) for each in wanted)
+def _contains_any(text: str, outputs: Sequence[str]) -> bool:
+    return any(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", text) for each in outputs)

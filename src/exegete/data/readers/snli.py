@@ -1,4 +1,4 @@
-"""Natural language inference: does the hypothesis follow from the premise? SNLI, MultiNLI and XNLI."""
+"""Natural language inference, whether a hypothesis follows from a premise: SNLI, MultiNLI and XNLI."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEYS = (("sentence1", "sentence2", "gold_label"), ("premise", "hypo", "label"), 
 
 @dataclass(frozen=True, kw_only=True)
 class Snli(FilePerSplit):
-    """Premise and hypothesis; rows on which the annotators found no majority are left out; no rationales."""
+    """Reads premise and hypothesis, without rationales. Rows without a majority label are left out."""
 
     card: ClassVar[DataCard] = DataCard(
         name="snli", what="entailment between two sentences, three classes: SNLI, MultiNLI",
@@ -46,13 +46,13 @@ class Snli(FilePerSplit):
     pairs: ClassVar = True
 
     def read_rows(self, path: Path) -> Iterator[Row]:
-        """The sentence pairs with a gold label."""
+        """Yield the pairs with a gold label."""
         return _make_rows(read_json_lines(path))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Xnli(FilePerSplit):
-    """The pairs of one `language`; train is MultiNLI as XNLI's authors had it translated."""
+    """Reads the pairs of one `language`; train is XNLI's machine translation of MultiNLI."""
 
     card: ClassVar[DataCard] = DataCard(
         name="xnli", what="entailment between two sentences in 15 languages, three classes",
@@ -64,18 +64,18 @@ class Xnli(FilePerSplit):
     language: str = "en"
 
     def find_files(self) -> dict[str, Path]:
-        """The files of XNLI, and the training file of this language."""
+        """Return the files of XNLI, and the training file of this language, by split."""
         names = {split: [f"xnli.{split}.tsv", f"xnli.{split}.jsonl"] for split in ("dev", "test")}
         return find_split_files(self.path, {"train": [f"multinli.train.{self.language}.tsv"]} | names)
 
     def read_rows(self, path: Path) -> Iterator[Row]:
-        """The pairs of the language. Raises ExegeteError where there is none, naming the languages there are."""
+        """Yield the pairs of the language. Raises ExegeteError, naming the languages of the file, if it has none."""
         rows = list(read_json_lines(path) if path.suffix == ".jsonl" else parse_tsv(read_text(path), str(path)))
-        mine = [row for row in rows if row[1].get("language", self.language) == self.language]
-        if not mine:
-            there = sorted({str(row.get("language")) for _, row in rows})
-            raise ExegeteError(f"{path} has no rows in the language {self.language!r}; it has: {', '.join(there)}")
-        return _make_rows(mine)
+        pairs = [row for row in rows if row[1].get("language", self.language) == self.language]
+        if not pairs:
+            languages = sorted({str(row.get("language")) for _, row in rows})
+            raise ExegeteError(f"{path} has no rows in the language {self.language!r}; it has: {', '.join(languages)}")
+        return _make_rows(pairs)
 
 
 def _make_rows(rows: Iterable[tuple[str, Row]]) -> Iterator[Row]:

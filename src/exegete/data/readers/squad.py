@@ -1,4 +1,4 @@
-"""SQuAD: find the answer to a question in a paragraph, or see that it has none."""
+"""SQuAD: questions whose answer is a span of a paragraph, or that have no answer."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Squad(DividedFile):
-    """Questions and paragraphs; each distinct answer once, [] for a question without one.
+    """Reads questions, paragraphs and distinct answers; a question without an answer has [].
 
-    A folder holds the published splits. A file alone is divided by paragraph: all questions of a paragraph are in the
-    same part (80 % train, 10 % dev, 10 % test of the paragraphs by a hash of text and seed); `all` is the whole file.
+    A folder has the published splits. A single file is divided by paragraph (80 % train, 10 % dev, 10 % test by a hash
+    of text and seed), so that all questions on a paragraph share a split; `all` is the whole file.
 
     Args:
-        sentences: the context is the sentence of the first answer alone, and questions without one are left out.
+        sentences: use only the sentence of the first answer as context, and leave out questions without an answer.
     """
 
     names: ClassVar = {
@@ -48,7 +48,7 @@ class Squad(DividedFile):
     )  # fmt: skip
 
     def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
-        """The questions, divided by their paragraphs."""
+        """Return the questions, divided by their paragraphs."""
         return make_text_features(None, pair=True, answer=True), self._read_rows(path)
 
     def _read_rows(self, path: Path) -> Iterator[tuple[str, Row]]:
@@ -75,7 +75,7 @@ def _make_row(question: Any, context: str, where: str) -> Row:
 
 
 def _shorten_to_sentence(row: Row) -> Row:
-    """The row with the sentence of its first answer for context, and the answers that lie in it."""
+    """Return the row with the sentence of its first answer as context, and the answers in this sentence."""
     context, (begin, end) = row["text_pair"], row["answer"][0]
     before, stop = context.rfind(". ", 0, begin), context.find(". ", end) + 1 or len(context)
     start = 0 if before < 0 else before + 2

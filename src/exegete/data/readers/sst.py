@@ -1,4 +1,4 @@
-"""Stanford Sentiment Treebank: parse trees with a sentiment from 0 to 4 on every phrase."""
+"""Stanford Sentiment Treebank: parse trees with a sentiment from 0 to 4 for every phrase."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ _ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{"
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A node of a tree.
+    """A node of a parse tree.
 
-    `label` is 0 to 4; `strength` |label − 2| / 2; `inner` the greatest strength among all proper descendants. A leaf
-    has its word and no children.
+    Attributes:
+        label: sentiment, 0 to 4.
+        children: the phrases that it consists of; a leaf has none.
+        word: the word of a leaf.
+        inner: the greatest strength of its proper descendants.
     """
 
     label: int
@@ -34,22 +37,22 @@ class Phrase:
 
     @property
     def strength(self) -> float:
-        """The distance of the sentiment from neutral, halved: 0, 0.5 or 1."""
+        """|label − 2| / 2, the distance of the sentiment from neutral: 0, 0.5 or 1."""
         return abs(self.label - NEUTRAL) / 2
 
     @property
     def explains(self) -> bool:
-        """Whether nothing inside is as strong: the phrase's sentiment comes from it as a whole."""
+        """Whether its sentiment is stronger than that of every phrase within it."""
         return not self.children or self.strength > self.inner
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sst(FilePerSplit):
-    """Sentences with polar roots, in the case of the file, words joined by single spaces, brackets unescaped.
+    """Reads sentences whose root is not neutral; words are joined by single spaces, brackets unescaped, case is kept.
 
-    The rationale is the heuristic of Carton et al. (2020) as Explanation Regularisation uses it: from the root down, a
-    phrase whose strength is strictly greater than that of each of its proper descendants (a leaf always) is taken whole
-    and not looked into; its words get its strength, and those with 0.5 or more are the rationale.
+    The rationale follows the heuristic of Carton et al. (2020) as Explanation Regularisation uses it. From the root
+    down, a phrase that is stronger than each of its proper descendants (every leaf is) gives its strength to all of its
+    words, and is not divided further. Words with a strength of at least 0.5 are the rationale.
     """
 
     card: ClassVar[DataCard] = DataCard(
@@ -63,7 +66,7 @@ class Sst(FilePerSplit):
     labels: ClassVar = ("negative", "positive")
 
     def read_rows(self, path: Path) -> Iterator[Row]:
-        """Trees whose root is neutral are left out."""
+        """Yield the sentences of a file, except those with a neutral root."""
         for where, line in split_lines(read_text(path), str(path)):
             root = parse(line, where)
             if root.label == NEUTRAL:
@@ -78,7 +81,8 @@ class Sst(FilePerSplit):
 
 
 def parse(line: str, where: str) -> Phrase:
-    """A tree in brackets, `(3 (2 so) (3 good))`. Raises ExegeteError when it isn't one."""
+    """Parse a tree in brackets, such as `(3 (2 so) (3 good))`. Raises ExegeteError for another text."""
+    # a stack instead of recursion, since a damaged file may nest deeper than Python recurses
     pieces, stack, roots = _PIECE.findall(line.strip()), list[list[str | Phrase]](), list[Phrase]()
     for piece in pieces:
         if piece == "(":
@@ -96,11 +100,11 @@ def parse(line: str, where: str) -> Phrase:
 
 
 def iterate_strengths(root: Phrase) -> Iterator[tuple[str, float]]:
-    """Each word with the strength of the phrase that explains it."""
+    """Yield each word with the strength of the phrase that explains it."""
     todo: list[tuple[Phrase, float | None]] = [(root, None)]
     while todo:
-        phrase, given = todo.pop()
-        strength = phrase.strength if given is None and phrase.explains else given
+        phrase, inherited = todo.pop()
+        strength = phrase.strength if inherited is None and phrase.explains else inherited
         if phrase.children:
             todo.extend((child, strength) for child in reversed(phrase.children))
         else:

@@ -1,4 +1,4 @@
-"""Rationales that people marked in a study of `exegete serve`, read from the study's own storage."""
+"""Rationales that people marked in a human study of `exegete serve`, read from the study's database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datasets import Features
 
 Ask = Callable[..., Iterable[tuple[Any, ...]]]
-"""Rows of a query, whose places are ?, with values for these."""
+"""Executes a query with values for its placeholders `?`, and returns the rows."""
 SERVERS = ("postgresql://", "postgres://")
 STUDIES = "SELECT name FROM project WHERE kind = 'highlight' ORDER BY id"
 MARKS = """
@@ -36,11 +36,14 @@ WHERE project.name = ? AND item.role = '' ORDER BY item.number, person.id
 
 @dataclass(frozen=True, kw_only=True)
 class Study(DividedFile):
-    """A study of the kind highlight in an SQLite or PostgreSQL storage, by its `name`; default: the only one.
+    """Reads a study of the kind highlight from an SQLite or PostgreSQL database.
 
-    Of people who take part by a protocol, those count who completed it. `share`: a character is evidence when at least
-    this share of an example's people marked it. A server's address has no password, as records of runs keep it: libpq
-    reads PGPASSWORD or ~/.pgpass.
+    Participants of a protocol count if they completed it. The address of a server must not contain a password, because
+    records of runs keep the address; libpq reads PGPASSWORD or ~/.pgpass.
+
+    Args:
+        name: the study. Default: the only one of the database.
+        share: a character is evidence if at least this share of an example's annotators marked it.
     """
 
     card: ClassVar[DataCard] = DataCard(
@@ -53,15 +56,15 @@ class Study(DividedFile):
     share: float = MAJORITY
 
     def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, Row]]]:
-        """The marked examples, divided by their first texts."""
-        storage = _server(self.path) if self.path.startswith(SERVERS) else _file(path)
+        """Return the marked examples, divided by their first texts."""
+        storage = _open_server(self.path) if self.path.startswith(SERVERS) else _open_file(path)
         with storage as ask:
-            features, rows = make_marked_table(_examples(ask, self.name, self.path), self.share)
+            features, rows = make_marked_table(_read_examples(ask, self.name, self.path), self.share)
         return features, ((row["text"], row) for row in rows)
 
 
 @contextmanager
-def _file(path: Path) -> Iterator[Ask]:
+def _open_file(path: Path) -> Iterator[Ask]:
     if not path.is_file():
         raise ExegeteError(f"there is no file {path}: expected the storage of a study, as exegete-studies.db")
     try:
@@ -72,7 +75,7 @@ def _file(path: Path) -> Iterator[Ask]:
 
 
 @contextmanager
-def _server(address: str) -> Iterator[Ask]:
+def _open_server(address: str) -> Iterator[Ask]:
     if ":" in address.partition("://")[2].rpartition("@")[0]:
         raise ExegeteError("records keep the address of data: leave the password out, and give it as PGPASSWORD")
     try:
@@ -87,7 +90,7 @@ def _server(address: str) -> Iterator[Ask]:
         raise ExegeteError(f"{address} is no storage of studies: {' '.join(str(error).split())}") from error
 
 
-def _examples(ask: Ask, name: str, where: str) -> list[MarkedExample]:
+def _read_examples(ask: Ask, name: str, where: str) -> list[MarkedExample]:
     names = [row[0] for row in ask(STUDIES)]
     if not name and len(names) != 1:
         raise ExegeteError(f"{where}: expected ?name= one of its studies in which words are marked: {', '.join(names)}")
@@ -95,12 +98,13 @@ def _examples(ask: Ask, name: str, where: str) -> list[MarkedExample]:
         raise unknown("study in which words are marked", name, names)
     contents: dict[int, Row] = {}
     marks: dict[int, dict[str, tuple[tuple[int, int, int], ...]]] = {}
-    for item, content, person, answer in ask(MARKS, (name or names[0],)):
-        contents[item] = json.loads(content)
+    for item, text, person, answer in ask(MARKS, (name or names[0],)):
+        contents[item] = json.loads(text)
         if person is not None:
-            said = json.loads(answer)["marks"]
-            marks.setdefault(item, {})[person] = tuple((side, start, end) for side, start, end in said)
-    return [
-        MarkedExample(tuple(each["texts"]), each["label"], marks.get(item, {}), where=f"{where}, example {number}")
-        for number, (item, each) in enumerate(contents.items(), 1)
-    ]
+            spans = json.loads(answer)["marks"]
+            marks.setdefault(item, {})[person] = tuple((side, start, end) for side, start, end in spans)
+    examples = []
+    for number, (item, content) in enumerate(contents.items(), 1):
+        place = f"{where}, example {number}"
+        examples.append(MarkedExample(tuple(content["texts"]), content["label"], marks.get(item, {}), where=place))
+    return examples

@@ -1,4 +1,4 @@
-"""Quality estimation of WMT: sentences, their machine translations, how much people changed and which words are bad."""
+"""Quality estimation of WMT: machine translations, the share of edits they needed, and tags of bad words."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ COLUMNS = {
     "tags": ("tags", "mt_tags"),
     "source_tags": ("source_tags", "src_tags"),
 }
-"""Endings of the files of a split."""
+"""Suffixes of the files of a split."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WmtQe(FilePerSplit):
-    """Source and translation as they were tokenised; the label is HTER, where there is a file of it (task 1).
+    """Reads tokenised sources and translations; the label is HTER, if its file exists (task 1).
 
-    The words tagged BAD are the rationales of each side that has a file of tags (task 2), else they are null. Tags are
+    The words tagged BAD are the rationale of each text with a file of tags (task 2); others are null. Tags are
     for words (to 2017), words and the gaps around them (from 2018), or words and the sentence's end (from 2022).
     """
 
@@ -53,11 +53,11 @@ class WmtQe(FilePerSplit):
     names: ClassVar = {split: (f"{split}.src", f"{split}/{split}.src") for split in ("train", "dev", "test")}
 
     def features(self, path: Path) -> Features:
-        """Pairs, with a number where there is a file of them."""
+        """Return the column types of pairs, with a number as label if the HTER file exists."""
         return make_text_features(NUMBER if path.with_suffix(".hter").is_file() else None, pair=True)
 
     def read_rows(self, path: Path) -> Iterator[Row]:
-        """The lines of a split's files, which belong together by their numbers."""
+        """Yield the rows of a split; line n of each of its files belongs to row n."""
         columns = {name: _read_column(path, names) for name, names in COLUMNS.items()}
         if columns["mt"] is None:
             raise ExegeteError(f"expected a file at {str(path.with_suffix('.mt'))!r}, found nothing")
@@ -70,15 +70,16 @@ class WmtQe(FilePerSplit):
 
 
 def _read_column(path: Path, names: Iterable[str]) -> list[tuple[str, str]] | None:
-    """(place for errors, line) of the first of these files that is there. Raises ExegeteError for other lengths."""
-    found = next((file for file in (path.with_suffix(f".{name}") for name in names) if file.is_file()), None)
-    if found is None:
+    """Return (place for errors, line) of the first existing file. Raises ExegeteError if its length differs."""
+    files = [path.with_suffix(f".{name}") for name in names]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
         return None
-    lines = read_text(found).removesuffix("\n").split("\n")
+    lines = read_text(file).removesuffix("\n").split("\n")
     count = len(read_text(path).removesuffix("\n").split("\n"))
     if len(lines) != count:
-        raise ExegeteError(f"{found}: expected the {count} lines of {path.name}, got {len(lines)}")
-    return [(f"{found}, line {number}", line.removesuffix("\r")) for number, line in enumerate(lines, start=1)]
+        raise ExegeteError(f"{file}: expected the {count} lines of {path.name}, got {len(lines)}")
+    return [(f"{file}, line {number}", line.removesuffix("\r")) for number, line in enumerate(lines, start=1)]
 
 
 def _make_side(line: tuple[str, str], tags: tuple[str, str] | None) -> Side:

@@ -1,4 +1,4 @@
-"""The topics and reviews of Zhang et al.: csv files without a head line, the class first."""
+"""The topics and reviews of Zhang et al.: csv files without a line of column names, the class first."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Zhang(FilePerSplit):
-    """Title and text of a row with a space between them; a line end is escaped as in the files.
+    """Reads title and text, joined by a space; line ends stay escaped as in the files.
 
-    Classes have the names of `classes.txt`, and where there is none (Yelp, Amazon) their numbers.
+    Classes have the names in `classes.txt`, or are named by their numbers if it is missing (Yelp, Amazon).
     """
 
     card: ClassVar[DataCard] = DataCard(
@@ -41,34 +41,30 @@ class Zhang(FilePerSplit):
     names: ClassVar = {"train": ("train.csv",), "dev": ("dev.csv", "valid.csv"), "test": ("test.csv",)}
 
     def features(self, path: Path) -> Features:
-        """Texts in the corpus's classes."""
+        """Return the column types of texts with the classes of the corpus."""
         return make_text_features(self._find_classes()[1])
 
     def read_rows(self, path: Path) -> Iterator[Row]:
-        """The lines of a file."""
+        """Yield the rows of a file."""
         numbers, _ = self._find_classes()
         for where, (label, *parts) in read_csv_cells(path):
             text = " ".join(part for part in parts if part.strip())
             yield make_row((require_text(text, "text", where), None)) | {"label": require_label(label, numbers, where)}
 
     def _find_classes(self) -> tuple[Names, Names]:
-        """The numbers that lines have, and what the classes are called: files' own, or all numbers of all splits."""
+        """Return the numbers of the classes in the files, and their names: those of classes.txt, or the numbers."""
         listing = Path(self.path) / "classes.txt"
         if listing.is_file():
             names = [line.strip() for _, line in split_lines(read_text(listing), str(listing))]
             if len(set(names)) < len(names):
                 raise ExegeteError(f"{listing}: expected each class once, got: {', '.join(names)}")
             return [str(number) for number, _ in enumerate(names, start=1)], names
-        numbers = {
-            row[0]
-            for path in self.find_files().values()
-            for where, row in read_csv_cells(path)
-            if _is_number(row[0], where)
-        }
-        return (found := sorted(numbers, key=int)), found
-
-
-def _is_number(label: str, where: str) -> bool:
-    if not label.isdecimal():
-        raise ExegeteError(f"{where}: expected the number of a class first, got {label!r:.60}")
-    return True
+        numbers: set[str] = set()
+        # of all splits, so that a class has the same index in each of them
+        for path in self.find_files().values():
+            for where, row in read_csv_cells(path):
+                if not row[0].isdecimal():
+                    raise ExegeteError(f"{where}: expected the number of a class first, got {row[0]!r:.60}")
+                numbers.add(row[0])
+        ordered = sorted(numbers, key=int)
+        return ordered, ordered

@@ -1,4 +1,4 @@
-"""Words that can take another's place without changing what a text says: contractions, names, places, numbers."""
+"""Swaps of words that keep the meaning of a text: contractions, names, places, numbers."""
 
 from exegete.data.swaps.find import KINDS, Swap, apply_swaps, find_swaps
 

@@ -1,4 +1,4 @@
-"""Which stretches of a text can be swapped, and for what (after CheckList, Ribeiro et al. 2020)."""
+"""Finding stretches of a text that can be swapped, and their replacements (after CheckList, Ribeiro et al. 2020)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAIRS = (*lists.NEGATIONS, *((f"{word} {verb}", f"{word}{clitic}") for word, ver
 
 
 class Swap(NamedTuple):
-    """Characters `start` to `end` of a text, which can become any of the `choices`."""
+    """Characters `start` to `end` of a text, and the `choices` that can replace them."""
 
     kind: str
     start: int
@@ -27,43 +27,48 @@ class Swap(NamedTuple):
 
 
 def find_swaps(text: str, *, kinds: Sequence[str] | None = None, choices: int = 5, seed: int = 0) -> list[Swap]:
-    """Finds all swaps in a text, from left to right; stretches do not overlap, the longer one wins.
+    """Find all swaps in a text, from left to right. Of overlapping stretches the longest is kept.
 
     `contraction`: expanded ("don't" → "do not", also "do n't" of tokenised text) or contracted, as the text writes its
     own contractions. `name`: a first name becomes another one that is given to the same people, a surname another
     surname. `place`: a city becomes a city, a country a country. `number`: digits become a number within 20 %, a number
     in words a neighbouring one.
 
-    Names and places are those of short lists (`swaps/lists.py`); they begin with a capital, unless the whole text has
-    none. Only the digits 0 to 9 are numbers, and none that is part of a word, a date, a fraction or a decimal. Texts in
-    other scripts have few swaps or none, and then the list is empty.
+    Names and places are those in `swaps/lists.py`. They must begin with a capital letter unless the whole text is in
+    lower case. Numbers have the digits 0 to 9 and are not part of a word, a date, a fraction or a decimal. Texts in
+    other scripts have few swaps or none.
 
     Args:
         text: any text.
         kinds: some of `KINDS`; default: all.
-        choices: at most so many for each stretch, drawn by (seed, text, place).
-        seed: of the draws.
+        choices: maximum number of choices per stretch, sampled by (seed, text, position).
+        seed: random seed of the samples.
 
     Raises:
-        ExegeteError: an unknown kind, or no choices.
+        ExegeteError: an unknown kind, or `choices` below 1.
     """
-    wrong = next((kind for kind in kinds or () if kind not in KINDS), None)
-    if wrong is not None:
-        raise unknown("kind of swap", wrong, KINDS)
+    for kind in kinds or ():
+        if kind not in KINDS:
+            raise unknown("kind of swap", kind, KINDS)
     if choices < 1:
         raise ExegeteError(f"choices is at least 1, got {choices}")
-    every = [Swap(kind, *found) for kind in KINDS if kinds is None or kind in kinds for found in KINDS[kind](text)]
+    candidates: list[Swap] = []
+    for kind, find in KINDS.items():
+        if kinds is None or kind in kinds:
+            candidates += [Swap(kind, *stretch) for stretch in find(text)]
     kept: list[Swap] = []
-    for swap in sorted(every, key=lambda one: (one.start - one.end, one.start)):
+    # the longest first, so that a name within a longer name is not swapped
+    for swap in sorted(candidates, key=lambda swap: (swap.start - swap.end, swap.start)):
         if all(swap.end <= other.start or other.end <= swap.start for other in kept):
             kept.append(swap)
-    return [_sample_choices(swap, text, choices, seed) for swap in sorted(kept, key=lambda one: one.start)]
+    return [_sample_choices(swap, text, choices, seed) for swap in sorted(kept, key=lambda swap: swap.start)]
 
 
-def apply_swaps(text: str, found: Sequence[Swap], chosen: Mapping[int, str]) -> str:
-    """The text with the chosen words in the place of some of its swaps, by their number."""
-    for number in sorted(chosen, reverse=True):
-        text = text[: found[number].start] + chosen[number] + text[found[number].end :]
+def apply_swaps(text: str, swaps: Sequence[Swap], replacements: Mapping[int, str]) -> str:
+    """Return the text with some of its swaps replaced; `replacements` are by the number of the swap."""
+    # from right to left, so that the positions of earlier swaps stay valid
+    for number in sorted(replacements, reverse=True):
+        text = text[: swaps[number].start] + replacements[number] + text[swaps[number].end :]
     return text
 
 
@@ -87,7 +92,7 @@ def _find_places(text: str) -> Iterator[Stretch]:
 
 
 def _find_listed(text: str, words: Sequence[str]) -> Iterator[Stretch]:
-    """Every word of the list in the text, and all the others of the list in its spelling."""
+    """Yield every word of the list in the text, with the other words of the list in the same case."""
     lower = text == text.lower()
     for match in _match_any(words, lower).finditer(text):
         spelt = match.group()
@@ -112,13 +117,13 @@ def _find_numbers(text: str) -> Iterator[Stretch]:
 
 
 def _find_contractions(text: str) -> Iterator[Stretch]:
-    """Contractions in full, and what is in full contracted, in one word or in two as the text has it elsewhere."""
+    """Yield contractions with their full form, and full forms with their contraction, as the text writes its own."""
     gap = " " if _APART.search(text) else ""
     quote = "’" if "’" in text and "'" not in text else "'"
     for full, short in PAIRS:
         for match in _match_contracted(short).finditer(text):
             yield *match.span(), (_match_case(match.group(), "cannot" if full == "can not" else full),)
-        clitic = _CLITIC.sub(lambda found: gap + found.group().replace("'", quote), short)
+        clitic = _CLITIC.sub(lambda clitic: gap + clitic.group().replace("'", quote), short)
         for match in _match_full(full).finditer(text):
             yield *match.span(), (_match_case(match.group(), clitic),)
 
@@ -133,7 +138,7 @@ KINDS: Mapping[str, Callable[[str], Iterator[Stretch]]] = {
 
 @cache
 def _match_any(words: Sequence[str], any_case: bool = False) -> Pattern:
-    """Any of the words alone, as it is written, in capitals, or with `any_case` in any way."""
+    """Return a pattern of any of the words, as written or in capitals; with `any_case` in any case."""
     forms = words if any_case else [*words, *(word.upper() for word in words)]
     longest = sorted(map(re.escape, forms), key=len, reverse=True)
     return re.compile(rf"(?<![\w-])(?:{'|'.join(longest)})(?![\w-])", re.IGNORECASE if any_case else 0)
@@ -141,19 +146,20 @@ def _match_any(words: Sequence[str], any_case: bool = False) -> Pattern:
 
 @cache
 def _match_contracted(short: str) -> Pattern:
-    """In any case, with a space before the clitic or none; "it's been" and "it's got" are no "it is"."""
+    """Return a pattern of a contraction in any case, with or without a space before the clitic."""
+    # in "it's been" and "it's got" the clitic is "has", not "is"
     spelt = _CLITIC.sub(lambda clitic: r"\s?" + clitic.group().replace("'", "['’]"), short)
     return re.compile(rf"(?<!\w){spelt}(?!\w)(?!\s(?:been|got|had)\b)", re.IGNORECASE)
 
 
 @cache
 def _match_full(full: str) -> Pattern:
-    """In any case, with a word after it: nobody says "yes, it's"."""
+    """Return a pattern of a full form in any case that a word follows: "yes, it is" has no contraction."""
     return re.compile(rf"(?<!\w){full.replace(' ', chr(92) + 's')}(?=\s+\w)", re.IGNORECASE)
 
 
 def _match_case(model: str, word: str) -> str:
-    """The word in the model's case: all capitals, all small, or as it is with the model's first letter."""
+    """Return the word in the case of the model word: upper, lower, or unchanged but for the first letter."""
     if len(model) > 1 and model.isupper():
         return word.upper()
     if model.islower():

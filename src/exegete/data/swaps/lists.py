@@ -1,7 +1,7 @@
-"""Names and places, written for this project: common ones that are hardly ever another word.
+"""Common names and places that are hardly ever another word, compiled for this project.
 
-Words that open sentences or mean something else in English (Will, Grace, Mark, Rose, Reading, Nice, Turkey, Chad) are
-left out on purpose: a swap must not change what a text says.
+Words with another meaning in English (Will, Grace, Mark, Rose, Reading, Nice, Turkey, Chad) are left out, because a
+swap must not change the meaning of a text.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CITIES = (
     "Warsaw", "Zürich",
 )  # fmt: skip
 
-# In a text without capitals these are found in lower case too, save those that are words there.
+# In a text without capitals, names are also found in lower case, except for these, which are words too.
 WORDS = frozenset({"carol", "grant", "hugh", "sharon", "chile", "jersey", "miller", "cooper", "carter", "walker"})
 
 NUMBERS = (
@@ -64,7 +64,7 @@ NUMBERS = (
 )  # fmt: skip
 TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 
-# What is contracted, and how: (in full, contracted). A clitic alone goes with every pronoun before it.
+# Full forms and their contractions.
 NEGATIONS = (
     ("are not", "aren't"), ("could not", "couldn't"), ("did not", "didn't"), ("does not", "doesn't"),
     ("do not", "don't"), ("had not", "hadn't"), ("has not", "hasn't"), ("have not", "haven't"), ("is not", "isn't"),
