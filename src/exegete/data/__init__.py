@@ -21,7 +21,6 @@ __all__ = [
     "load_data",
     "pool",
     "split_words",
-    "split_words",
     "token_mask",
     "word_mask",
 ]

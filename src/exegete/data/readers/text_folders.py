@@ -22,7 +22,7 @@ class TextFolders(FilePerSplit):
     """Reads texts in the order of file names; the classes are the folders of all splits, except IMDB's `unsup`."""
 
     card: ClassVar[DataCard] = DataCard(
-        name="text_folders", what="any classification in folders by class with one text per file, such as IMDB's aclImdb",
+        name="text_folders", what="any classification in folders by class, one text per file, such as IMDB's aclImdb",
         form="text_folders:FOLDER with SPLIT/CLASS/*.txt; ?held_out=0.1", source="yours; IMDB: Maas et al. 2011",
         licence="the files'", example="text_folders:corpora/aclImdb",
     )  # fmt: skip
