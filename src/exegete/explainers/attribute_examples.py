@@ -396,4 +396,6 @@ def _locate_readout(batch: Batch, row: int) -> tuple[int, int, int] | None:
     alignment = batch.alignments[row]
     numbers = np.asarray(alignment.word_of)[batch.readout_mask[row][batch.attended[row]].cpu().numpy()]
     words = [alignment.words[number] for number in numbers if number >= 0]
-    return (words[0].side, words[0].bare[0], words[-1].bare[1]) if words else None
+    return (
+        (words[0].side, words[0].span_without_punctuation[0], words[-1].span_without_punctuation[1]) if words else None
+    )

@@ -141,7 +141,7 @@ def describe_score(item: Attribution | GeneratedAttribution, task: str) -> str:
     name = item.params.get("of", item.method)
     if name not in EXPLAINERS:
         return ""
-    return EXPLAINERS.card(name, MethodCard).scores(task, item.params.get("output"), signed=item.signed)
+    return EXPLAINERS.card(name, MethodCard).describe_scores(task, item.params.get("output"), signed=item.signed)
 
 
 def default_method(model: ExplainedModel) -> str:
