@@ -12,14 +12,14 @@ import exegete
 from chats import CHAT, chatting
 from exegete import Attributions, ExegeteError
 from exegete.explainers import EXPLAINERS
-from exegete.explainers.generated import FAMILIES_SCORING_TOKENS, resolve_unit
+from exegete.explainers.generated import TOKEN_FAMILIES, resolve_unit
 from exegete.explainers.plan import plan_work
 from exegete.reports.highlighted.generated_view import highlight_generated
 from exegete.reports.terminal import render_attribution
 from two_sided import two_sided
 
 SPANS = [(0, 1), (1, 4), (0, 6)]
-SCORING = [name for name, kind in EXPLAINERS.items() if kind.card.family in FAMILIES_SCORING_TOKENS]
+SCORING = [name for name, kind in EXPLAINERS.items() if kind.card.family in TOKEN_FAMILIES]
 SCORING.remove("decompx_classifier")  # has no use of a language model
 MOVING = ("integrated_gradients", "smooth_grad", "gradient_shap")
 """What they begin with, or add, is at the response, too."""

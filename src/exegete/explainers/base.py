@@ -125,12 +125,8 @@ class Explainer(ABC):
     ) -> Explanation:
         """Return the scores, finite or not, with all that the method computes beside them.
 
-        Args:
-            model: see `attribute`.
-            batch: see `attribute`.
-            target: see `attribute`.
-            special_tokens: keep the scores of special tokens, which are zero otherwise. Explanation regularisation
-                treats special tokens as part of the input. Scores of padding are then arbitrary.
+        `special_tokens` keeps the scores of special tokens, which are zero otherwise: explanation regularisation treats
+        them as part of the input. Scores of padding are then arbitrary. See `attribute` for the other arguments.
 
         Raises:
             ExegeteError: a pair of outputs for a method that cannot explain differences, or scores of a wrong shape.

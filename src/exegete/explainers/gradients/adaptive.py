@@ -1,6 +1,6 @@
-"""Points on a path placed where the function bends: Simpson's rule on intervals that are halved where they err.
+"""Adaptive quadrature along a path: Simpson's rule on intervals that are halved where their error is large.
 
-The function's values at the points come with its gradients, so every interval's error is known, not estimated: the
+The function's values at the points come with its gradients, so the error of every interval is known, not estimated: the
 rule's result minus the rise of the function over the interval.
 """
 
@@ -18,26 +18,28 @@ Evaluate = Callable[[Sequence[int], Sequence[float]], Sequence["Value"]]
 
 
 class Value(NamedTuple):
-    """The function and its slope along the path at a point."""
+    """The function's value and its slope along the path at a point."""
 
     score: float
     slope: float
 
 
 class Path:
-    """One path from 0 to 1: the points asked so far and the intervals between them."""
+    """One path from 0 to 1: the points evaluated so far and the intervals between them."""
 
     def __init__(self) -> None:
         self.values: dict[float, Value] = {}
         self.ends = list(INITIAL_POINTS)
 
     def missing_points(self) -> list[float]:
-        """Points that the intervals need and that are not known."""
-        points = {point for interval in pairwise(self.ends) for point, _ in _simpson(*interval)}
+        """Return the points that the intervals need and that are not evaluated yet."""
+        points: set[float] = set()
+        for start, end in pairwise(self.ends):
+            points.update(point for point, _ in _simpson(start, end))
         return sorted(points - self.values.keys())
 
     def weights(self) -> dict[float, float]:
-        """The composite rule's weight of every point; they add up to 1."""
+        """Return the composite rule's weight of every point; weights sum to 1."""
         total = dict.fromkeys(self.values, 0.0)
         for interval in pairwise(self.ends):
             for point, weight in _simpson(*interval):
@@ -45,30 +47,33 @@ class Path:
         return total
 
     def errors(self) -> list[float]:
-        """The integration error of each interval."""
-        return [
-            sum(weight * self.values[point].slope for point, weight in _simpson(start, end))
-            - (self.values[end].score - self.values[start].score)
-            for start, end in pairwise(self.ends)
-        ]
+        """Return the signed integration error of each interval."""
+        errors = []
+        for start, end in pairwise(self.ends):
+            integral = sum(weight * self.values[point].slope for point, weight in _simpson(start, end))
+            errors.append(integral - (self.values[end].score - self.values[start].score))
+        return errors
 
     def has_converged(self, tolerance: float) -> bool:
-        """Whether the errors together are under `tolerance` of the whole rise, and not by cancelling out alone."""
+        """Return whether the total error is below `tolerance` of the whole rise, and not only because errors cancel."""
         gaps, allowed = self.errors(), tolerance * abs(self.values[1.0].score - self.values[0.0].score)
         return abs(sum(gaps)) <= allowed and sum(map(abs, gaps)) <= CANCELLATION * allowed
 
     def halve_intervals(self) -> None:
-        """Halves the interval that errs most, and those that err nearly as much."""
+        """Halve the interval with the largest error, and those whose error is nearly as large."""
         gaps = [abs(gap) for gap in self.errors()]
-        worst = zip(pairwise(self.ends), gaps, strict=True)
-        middles = [(start + end) / 2 for (start, end), gap in worst if gap >= SPLIT_SHARE * max(gaps)]
+        # Several intervals per round: the new points of one round share passes.
+        least, middles = SPLIT_SHARE * max(gaps), []
+        for (start, end), gap in zip(pairwise(self.ends), gaps, strict=True):
+            if gap >= least:
+                middles.append((start + end) / 2)
         self.ends = sorted([*self.ends, *middles])
 
 
 def integrate(evaluate: Evaluate, count: int, tolerance: float, max_steps: int) -> list[Path]:
-    """`count` paths, each refined until its error is under `tolerance` of its rise or `max_steps` points are asked.
+    """Integrate along `count` paths; each is refined until its error is below `tolerance` or it has `max_steps` points.
 
-    `evaluate(paths, points)` gets, round by round, the new points of all paths that are not done, each point once.
+    `evaluate(paths, points)` is called once per round with the new points of all unfinished paths.
     """
     paths = [Path() for _ in range(count)]
     pending = list(range(count))
@@ -84,6 +89,6 @@ def integrate(evaluate: Evaluate, count: int, tolerance: float, max_steps: int) 
 
 
 def _simpson(start: float, end: float) -> tuple[tuple[float, float], ...]:
-    """Points and weights on an interval."""
+    """Return points and weights of Simpson's rule on an interval."""
     sixth = (end - start) / 6
     return (start, sixth), ((start + end) / 2, 4 * sixth), (end, sixth)

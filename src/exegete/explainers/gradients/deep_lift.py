@@ -1,4 +1,4 @@
-"""Differences from a reference instead of slopes, through Captum."""
+"""DeepLift, through Captum."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from exegete.models.state.locks import PROCESS_LOCK
 class DeepLift(DimensionwiseExplainer):
     """Captum's DeepLift with the rescale rule on input embeddings (Shrikumar et al. 2017).
 
-    Limits, which are Captum's: only activations that are modules (nn.Tanh, nn.ReLU, ...) and used once are rescaled; in
+    Limits, which are Captum's: it rescales only activations that are modules (nn.Tanh, nn.ReLU, ...) and used once; in
     transformers that is often the pooler alone. Softmax, GELU and layer norms keep plain gradients, so the scores lie
-    between gradient × (E − b) and DeepLift, and do not add up to f_c(E) − f_c(b).
+    between gradient × (E − b) and DeepLift, and do not sum to f_c(E) − f_c(b).
 
-    `baselines`: `mask` (content positions hold the mask token, special tokens stay), `pad`, or `zero` (everywhere).
+    `baselines`: `mask` (the mask token at content positions, special tokens unchanged), `pad`, or `zero` (everywhere).
     """
 
     baselines: Reference = "mask"
@@ -40,17 +40,18 @@ class DeepLift(DimensionwiseExplainer):
     )  # fmt: skip
 
     def passes(self, length: int) -> tuple[float, float]:
-        """Input and reference, forward and backward."""
+        """Return two forward and two backward passes: input and reference."""
         return 2.0, 2.0
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Captum's contributions, taken together over d."""
+        """Return Captum's contributions, aggregated over d: [B, L]."""
         return self.aggregate_dimensions(self._contributions(model, batch, target))
 
     def _contributions(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """[B, L, d] What Captum says, without a graph; its hooks are gone afterwards, also when it raises."""
+        """Return Captum's contributions [B, L, d], without a graph."""
         embeddings = model.embed(batch).detach().requires_grad_()
         reference = model.embed_reference(batch, self.baselines).detach()
+        # Captum's hooks and the filter of warnings are global to the process.
         with PROCESS_LOCK, warnings.catch_warnings(), torch.enable_grad():
             warnings.filterwarnings("ignore", "Setting forward, backward hooks", UserWarning)
             explainer = CaptumDeepLift(ScoreOfEmbeddings(model, batch, target))

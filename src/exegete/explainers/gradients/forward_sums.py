@@ -1,4 +1,4 @@
-"""Sums of scores over parts of an input, for many targets: derivatives carried forward from the parts."""
+"""Sums of scores over parts of an input for many targets, by forward-mode differentiation."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.passes.forward_mode import PASSES_PER_PART, compute_directional_derivatives
 
 NO_FORWARD_DERIVATIVE = "forward AD"
-"""Words of torch's error for an operation whose derivative it cannot carry forward."""
+"""Words of torch's error for an operation without a forward-mode derivative."""
 
 
 def is_forward_cheaper(method: Explainer, targets: int, parts: int) -> bool:
-    """Whether passes forward from so many parts are fewer than passes back from so many targets, and give the same.
+    """Return whether forward-mode passes, one per part, are fewer than backward passes, one per target.
 
-    Scores have to be sums of a direction times the gradient of what is no probability.
+    Only for methods whose scores are sums of a direction times a gradient, and not of probabilities, which are not
+    linear in the numbers that forward mode carries.
     """
     if not isinstance(method, DimensionwiseExplainer) or method.aggregate != "sum" or method.output == "prob":
         return False
@@ -29,10 +30,10 @@ def is_forward_cheaper(method: Explainer, targets: int, parts: int) -> bool:
 def sum_scores_forward(
     method: Explainer, model: ExplainedModel, batch: Batch, targets: Sequence[Tensor], parts: Tensor
 ) -> Tensor | None:
-    """[T, B, U] Sums of a method's scores over each of the parts [U, B, L]; None where it has to go backward.
+    """Return sums [T, B, U] of a method's scores over each part [U, B, L], or None if only backward passes will do.
 
-    A model with operations that carry no derivative forward (experts' grouped products) goes backward: torch tells of
-    them by the error alone.
+    Σ_{i in part} ⟨direction_i, ∂f/∂E_i⟩ is the derivative of f along the direction restricted to the part: one
+    forward-mode pass per part serves all targets.
     """
     if not isinstance(method, DimensionwiseExplainer):
         return None
@@ -48,6 +49,7 @@ def sum_scores_forward(
                     slopes = compute_directional_derivatives(explained, batch, at, direction, parts & batch.content)
                     total = slopes if total is None else total + slopes
         except NotImplementedError as error:
+            # Grouped products of experts have no forward-mode derivative, which torch tells by this error alone.
             if NO_FORWARD_DERIVATIVE not in str(error):
                 raise
             return None

@@ -1,4 +1,4 @@
-"""Expected gradients between references and the input, through Captum."""
+"""Expected gradients between reference and input, through Captum."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from exegete.models.state.restore import isolate_random_state
 
 @dataclass(frozen=True)
 class GradientShap(DimensionwiseExplainer):
-    """Captum's GradientSHAP, mean over draws of ∇f_c(b + α(E − b)) · (E − b) (Lundberg and Lee 2017).
+    """Captum's GradientSHAP: mean over draws of ∇f_c(b + α(E − b)) · (E − b) (Lundberg and Lee 2017).
 
-    α ~ U(0, 1); b is the reference or, as often, the input itself (which gives nothing), as in the comparisons of AML.
-    Captum draws from the global random state of NumPy and torch: it is seeded for each example, and put back. Examples
-    are therefore handed to Captum one at a time.
+    α ~ U(0, 1); b is the reference or, equally often, the input itself (which contributes 0), as in the comparisons of
+    AML. Captum draws from the global random state of NumPy and torch, which is seeded per example and then restored.
+    Examples are therefore passed to Captum one at a time.
 
     Args:
-        n_samples: draws an example.
+        n_samples: draws per example.
         stdevs: standard deviation of noise added to the input.
-        baselines: `mask` (content positions hold the mask token, special tokens stay), `pad`, or `zero` (everywhere).
-        seed: with the example's own content it decides the draws; batching and order change nothing.
+        baselines: `mask` (the mask token at content positions, special tokens unchanged), `pad`, or `zero`
+            (everywhere).
+        seed: random seed; it determines the draws together with the example's content, whatever the batch and order.
     """
 
     n_samples: int = 5
@@ -49,11 +50,11 @@ class GradientShap(DimensionwiseExplainer):
     )  # fmt: skip
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One forward and one backward pass for each draw."""
+        """Return one forward and one backward pass per draw."""
         return float(self.n_samples), float(self.n_samples)
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Captum's attributions of each example with its own seed, taken together over d."""
+        """Return Captum's attributions of each example with its own seed, aggregated over d: [B, L]."""
         scores = model.embed(batch).new_zeros(batch.content.shape)
         for row, seed in enumerate(example_seeds(batch, self.seed)):
             alone, columns = batch.select([row]).trim_padding()
@@ -63,14 +64,14 @@ class GradientShap(DimensionwiseExplainer):
         return scores
 
     def _alone(self, model: ExplainedModel, alone: Batch, target: Tensor, seed: int) -> Tensor:
-        """[1, L] of an example without padding."""
+        """Return the scores [1, L] of an example without padding."""
         embeddings = model.embed(alone).detach().requires_grad_()
-        either = torch.cat([model.embed_reference(alone, self.baselines), embeddings]).detach()
+        baselines = torch.cat([model.embed_reference(alone, self.baselines), embeddings]).detach()
         explainer = CaptumGradientShap(ScoreOfEmbeddings(model, alone, target))
         with isolate_random_state(), torch.enable_grad():
             torch.manual_seed(seed)
             np.random.seed(seed % (1 << 32))  # noqa: NPY002  (Captum draws from the global generator)
             contributions: Tensor = explainer.attribute(
-                embeddings, either, n_samples=self.n_samples, stdevs=self.stdevs
+                embeddings, baselines, n_samples=self.n_samples, stdevs=self.stdevs
             )
         return self.aggregate_dimensions(contributions.detach())

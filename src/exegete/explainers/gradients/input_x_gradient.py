@@ -16,7 +16,7 @@ from exegete.models import Batch, ExplainedModel
 
 @dataclass(frozen=True)
 class InputXGradient(DimensionwiseExplainer, EmbeddingGradient):
-    """Input embedding times the gradient of the target's logit, taken together over d (Shrikumar et al. 2017)."""
+    """Input embedding times the gradient of the target's logit, aggregated over d (Shrikumar et al. 2017)."""
 
     card: ClassVar = MethodCard(
         name="input_x_gradient", label="Input × gradient", family="gradients", signed=True, differentiable=True,
@@ -28,10 +28,10 @@ class InputXGradient(DimensionwiseExplainer, EmbeddingGradient):
     )  # fmt: skip
 
     def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point]:
-        """The input, in its own direction."""
+        """Yield the input, in its own direction."""
         embeddings = model.embed(batch)
         yield Point(embeddings, embeddings)
 
     def scores_from_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
-        """E_id ∂f_c/∂E_id, taken together over d; their sum is the inner product of embedding and gradient."""
+        """Compute E_id ∂f_c/∂E_id, aggregated over d: [..., L]."""
         return self.aggregate_dimensions(slope * embeddings)

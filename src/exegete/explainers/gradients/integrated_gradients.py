@@ -27,19 +27,19 @@ from exegete.models.explained import Reference
 
 @dataclass(frozen=True)
 class IntegratedGradients(DimensionwiseExplainer):
-    """(E − b) ⊙ ∫₀¹ ∇f_c(b + α(E − b)) dα, taken together over d (Sundararajan et al. 2017).
+    """(E − b) ⊙ ∫₀¹ ∇f_c(b + α(E − b)) dα, aggregated over d (Sundararajan et al. 2017).
 
-    Completeness: sums over all positions add up to f_c(E) − f_c(b); `delta` is what is missing.
+    Completeness: the scores of all positions sum to f_c(E) − f_c(b), up to the quadrature error `delta`.
 
     Args:
-        n_steps: quadrature points; `auto`: each example gets as many as it takes to come under `tolerance`, placed
-            where its path bends (Simpson's rule on intervals that are halved where they err; none is asked twice).
-        baselines: `mask` (content positions hold the mask token, special tokens stay), `pad`, or `zero` (everywhere;
-            special tokens then carry a share of the sum, which scores do not show).
-        rule: `gausslegendre`, `riemann_middle` or `riemann_trapezoid`; of no account with `auto`.
-        internal_batch_size: interpolated inputs a pass; default: by tokens.
+        n_steps: quadrature points; `auto`: each example gets as many as it needs to reach `tolerance`, placed where its
+            path bends (Simpson's rule on intervals that are halved where their error is large).
+        baselines: `mask` (the mask token at content positions, special tokens unchanged), `pad`, or `zero` (everywhere;
+            special tokens then carry a share of the sum, which the scores omit).
+        rule: `gausslegendre`, `riemann_middle` or `riemann_trapezoid`; ignored with `auto`.
+        internal_batch_size: interpolated inputs per pass; default: by tokens.
         tolerance: `auto` stops when |delta| is at most this share of |f_c(E) − f_c(b)|.
-        max_steps: `auto` starts no further round at this many points.
+        max_steps: `auto` stops refining at this number of points.
     """
 
     n_steps: int | Literal["auto"] = 50
@@ -70,30 +70,31 @@ class IntegratedGradients(DimensionwiseExplainer):
             raise ExegeteError(f"tolerance is above 0, got {self.tolerance}")
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One each a point, and two forward for the convergence delta; `auto`: at most."""
+        """Return a forward and a backward pass per point, and two forward passes for `delta`; with `auto` at most."""
         steps = self.max_steps if self.n_steps == "auto" else self.n_steps
         return steps + 2.0, float(steps)
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
-        """Scores, and per example how far all of them are from adding up to f(E) − f(b)."""
+        """Return the scores, and per example the error of their sum, Σ − (f(E) − f(b))."""
         target = select_target(None)
         start, end = self._ends(model, batch)
         if self.n_steps == "auto":
             return self._adaptive(model, batch, target, start, end)
         contributions = self._contributions(model, batch, target, start, end)
+        # The two ends are no quadrature points, so the error costs two forward passes.
         with torch.no_grad():
             ends = [model.task.score(model(batch, embeddings=point).logits, target) for point in (end, start)]
             delta = contributions.detach().sum((1, 2)) - (ends[0] - ends[1])
         return Explanation(self.aggregate_dimensions(contributions), delta)
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Without what they miss, which takes two passes."""
+        """Return the scores [B, L] without `delta`, which would cost two passes."""
         if self.n_steps == "auto":
             return self.compute(model, batch, constant_target(target)).scores
         return self.aggregate_dimensions(self._contributions(model, batch, target, *self._ends(model, batch)))
 
     def points(self, model: ExplainedModel, batch: Batch) -> Iterator[Point] | None:
-        """Those of a rule, in the direction of the path; `auto` chooses others for each target."""
+        """Return the points of the rule, in the direction of the path; None with `auto`, which chooses per target."""
         if self.n_steps == "auto":
             return None
         start, end = self._ends(model, batch)
@@ -104,13 +105,13 @@ class IntegratedGradients(DimensionwiseExplainer):
         )
 
     def _ends(self, model: ExplainedModel, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Reference and input [B, L, d]."""
+        """Return the embeddings [B, L, d] of reference and input."""
         keep_graph = torch.is_grad_enabled()
         end = embed_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
         return model.embed_reference(batch, self.baselines), end
 
     def _contributions(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """[B, L, d] Every embedding dimension's share of f(end) − f(start), with a fixed number of points."""
+        """Return every embedding dimension's share [B, L, d] of f(end) − f(start), with a fixed number of points."""
         assert self.n_steps != "auto"
         difference = end - start
         alphas, weights = (
@@ -121,13 +122,14 @@ class IntegratedGradients(DimensionwiseExplainer):
         def between(index: Tensor) -> Tensor:
             return start[rows[index]] + alphas[points[index], None, None] * difference[rows[index]]
 
+        # Σ_q w_q ∇f(b + α_q (E − b)) ⊙ (E − b): examples and points are packed into the same passes.
         total = torch.zeros_like(difference)
         for part in gradients_at(model, batch, target, rows, between, self.internal_batch_size):
             total = total.index_add(0, rows[part.points], part.gradient * weights[points[part.points], None, None])
         return total * difference
 
     def _adaptive(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Explanation:
-        """Points are chosen by numbers; of a point positions' shares are kept, of norms those of dimensions."""
+        """Return the explanation with points chosen adaptively per example."""
         difference = end - start
         shares: dict[tuple[int, float], Tensor] = {}
 
@@ -142,6 +144,7 @@ class IntegratedGradients(DimensionwiseExplainer):
             for part in gradients_at(model, batch, target, rows, between, self.internal_batch_size):
                 scores[part.points.cpu()] = part.score.detach().double().cpu()
                 share = part.gradient * difference[rows[part.points]]
+                # Only sums can be reduced before integration: norms need every dimension, at d times the memory.
                 share = share.sum(-1, keepdim=True) if self.aggregate == "sum" else share
                 shares.update(zip(((numbers[i], points[i]) for i in part.points.tolist()), share, strict=True))
             sums = (float(shares[key].detach().double().sum()) for key in zip(numbers, points, strict=True))

@@ -1,4 +1,4 @@
-"""The target's score and its gradient at many points of embedding space, packed into passes of a token budget."""
+"""The target's score and its gradient at many points of embedding space, packed into passes by a token budget."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.models.perturbation.run import TOKENS_PER_PASS
 
 TOKENS_WORTH_A_PASS = {"cpu": 32, "cuda": 4096}
+"""The overhead of a pass, as the number of tokens that take as long."""
 Rule = Literal["gausslegendre", "riemann_middle", "riemann_trapezoid"]
 
 
@@ -35,17 +36,17 @@ def gradients_at(
     at: Callable[[Tensor], Tensor],
     points_per_pass: int | None = None,
 ) -> Iterator[GradientsAt]:
-    """Each of M points once, long examples first, in passes without padding that none of its examples needs.
+    """Yield the gradients at M points, each once, long examples first, in passes without unnecessary padding.
 
     Args:
         model: what to explain.
         batch: B examples.
         target: [B], or [B, 2] for spans.
-        rows: [M] the example of each point.
-        at: the input embeddings [m, L, d] of the points with these numbers [m].
+        rows: [M], the example of each point.
+        at: a function from the numbers of points [m] to their input embeddings [m, L, d].
         points_per_pass: default: by tokens.
 
-    Gradients keep a graph to the model's weights when gradients are enabled.
+    Gradients keep a graph to the model's weights if gradients are enabled.
     """
     keep_graph = torch.is_grad_enabled()
     capture = Capture(differentiable_twice=keep_graph)
@@ -58,6 +59,7 @@ def gradients_at(
                 model(part, inputs, capture).logits, shift_spans(model, columns, target[rows[index]])
             )
             slope = compute_gradient(score, inputs, keep_graph=keep_graph)
+        # The padding that was cut off gets a zero gradient.
         outside = (0, 0, columns.start, batch.length - columns.stop)
         yield GradientsAt(index, score if keep_graph else score.detach(), torch.nn.functional.pad(slope, outside))
 
@@ -65,7 +67,7 @@ def gradients_at(
 def scores_at(
     model: ExplainedModel, batch: Batch, target: Tensor, rows: Tensor, at: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """[M] The target's score at each point, without its gradient; arguments as for `gradients_at`."""
+    """Return the target's score [M] at each point, without gradients; for the arguments see `gradients_at`."""
     parts, capture = [], Capture(differentiable_twice=torch.is_grad_enabled())
     for index in _pack_points(batch, rows, None):
         part, columns = batch.select(rows[index]).trim_padding()
@@ -77,15 +79,16 @@ def scores_at(
 
 
 def repeat_rows(batch: Batch, count: int) -> tuple[Tensor, Tensor]:
-    """Rows [B · count] and numbers [B · count] of `count` points for each example."""
+    """Return, for `count` points per example, the row and the number of each point: [B · count] twice."""
     rows = torch.arange(len(batch), device=batch.device).repeat_interleave(count)
     return rows, torch.arange(count, device=batch.device).repeat(len(batch))
 
 
 @cache
 def quadrature(rule: Rule, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights on [0, 1]; the weights add up to 1."""
+    """Return nodes and weights of a rule on [0, 1]; weights sum to 1."""
     if rule == "gausslegendre":
+        # NumPy's nodes are on [-1, 1].
         nodes, weights = np.polynomial.legendre.leggauss(points)
         return (nodes + 1) / 2, weights / 2
     if rule == "riemann_middle":
@@ -96,9 +99,9 @@ def quadrature(rule: Rule, points: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pack_points(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Iterator[Tensor]:
-    """Numbers of points that make a pass, those of long examples first.
+    """Yield the numbers of the points of each pass, those of long examples first.
 
-    Points of shorter examples join a pass only where their padding costs less than a pass of their own would.
+    Points of shorter examples join a pass only if their padding costs less than another pass would.
     """
     if not len(rows):
         return
@@ -107,7 +110,7 @@ def _pack_points(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Ite
         yield from order.split(points_per_pass)
         return
     device = batch.device.type if batch.device.type in TOKENS_PER_PASS else "cuda"
-    lengths, counts = (found.tolist() for found in sizes.unique_consecutive(return_counts=True))
+    lengths, counts = (values.tolist() for values in sizes.unique_consecutive(return_counts=True))
     start, stop, longest = 0, 0, 0
     for length, count in zip(lengths, counts, strict=True):
         if (longest - length) * count > TOKENS_WORTH_A_PASS[device]:
@@ -118,5 +121,5 @@ def _pack_points(batch: Batch, rows: Tensor, points_per_pass: int | None) -> Ite
 
 
 def shift_spans(model: ExplainedModel, columns: slice, target: Tensor) -> Tensor:
-    """The target in a batch that was cut to these columns: spans are counted from its first position."""
+    """Return the target for a batch cut to these columns; spans count from the first column."""
     return target - columns.start if model.task.name == "span" else target

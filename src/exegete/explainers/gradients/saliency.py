@@ -1,4 +1,4 @@
-"""How fast the target's logit changes with each input embedding."""
+"""Saliency: the norm of the gradient at each input embedding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Saliency(EmbeddingGradient):
 
     Args:
         norm: `l2`, or `mean_absolute`, the mean of |∂f/∂E| over the embedding's dimensions.
-        aggregate: `sum`, `l2` or `abs` of the dimensions, in place of `norm`; sums have a sign.
+        aggregate: `sum`, `l2` or `abs` over the dimensions, instead of `norm`; sums have a sign.
     """
 
     norm: Norm = "l2"
@@ -42,16 +42,16 @@ class Saliency(EmbeddingGradient):
 
     @property
     def signed(self) -> bool:
-        """Sums have a sign, norms have none."""
+        """Whether scores have a sign: sums have one, norms have none."""
         return self.aggregate == "sum"
 
     @property
     def params(self) -> dict[str, Any]:
-        """As of any method, but for an `aggregate` that was not asked for."""
+        """The method's parameters by name, without an `aggregate` that is not set."""
         return {name: value for name, value in super().params.items() if (name, value) != ("aggregate", None)}
 
     def scores_from_gradient(self, slope: Tensor, embeddings: Tensor) -> Tensor:
-        """‖∂f_c/∂E_i‖, or the mean of its absolute values."""
+        """Compute ‖∂f_c/∂E_i‖, or the mean of its absolute values: [..., L]."""
         if self.aggregate is not None:
             return aggregate_dimensions(slope, self.aggregate)
         return slope.norm(dim=-1) if self.norm == "l2" else slope.abs().mean(-1)

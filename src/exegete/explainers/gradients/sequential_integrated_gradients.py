@@ -1,4 +1,4 @@
-"""Integrated gradients word by word: every position has a path of its own."""
+"""Sequential integrated gradients: every position has a path of its own."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from exegete.models.explained import Reference
 
 @dataclass(frozen=True)
 class SequentialIntegratedGradients(DimensionwiseExplainer):
-    """(E_i − b_i) · ∫₀¹ ∂f_c/∂E_i dα with E_i alone on its way from b_i, for every position i (Enguehard 2023).
+    """(E_i − b_i) · ∫₀¹ ∂f_c/∂E_i dα, where only E_i moves from b_i, for every position i (Enguehard 2023).
 
     The class is fixed, and the path is one of word embeddings, to which the model adds positions and norms.
-    Completeness holds position by position: a score is f_c(E) − f_c(E with b_i for E_i); `delta` is the largest miss.
+    Completeness holds per position: a score is f_c(E) − f_c(E with b_i for E_i); `delta` is the largest error.
 
     Args:
-        n_steps: Gauss-Legendre points a position (the authors take 50), at tokens · n_steps (F + B); `auto`: the
-            integral from both its ends, which completeness gives without any point between them, and without error;
-            it gives sums alone.
+        n_steps: Gauss-Legendre points per position (the authors take 50), at tokens · n_steps (F + B); `auto`: the
+            exact integral from both its ends, by completeness; for sums only.
         aggregate: see `DimensionwiseExplainer`.
-        baselines: `mask` (content positions hold the mask token), `pad` or `zero`.
+        baselines: `mask` (the mask token at content positions), `pad` or `zero`.
     """
 
     n_steps: int | Literal["auto"] = "auto"
@@ -48,12 +47,12 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
             raise ExegeteError(f"aggregate={self.aggregate!r} needs points between the ends: give n_steps, as 20")
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One each a point of a position, and forward the ends of every path."""
+        """Return a pass per point of each position, and a forward pass per end of each path."""
         steps = 0 if self.n_steps == "auto" else self.n_steps
         return length * (steps + 1) + 1.0, float(length * steps)
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
-        """Scores, and per example the largest distance of one from its word's drop."""
+        """Return the scores, and per example the largest error of one, relative to its word's drop."""
         target = select_target(None)
         keep_graph = torch.is_grad_enabled()
         end = embed_with_gradient(model, batch, keep_graph=True) if keep_graph else model.embed(batch)
@@ -66,8 +65,9 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
         return Explanation(self.aggregate_dimensions(shares), miss.gather(1, miss.abs().argmax(1, keepdim=True))[:, 0])
 
     def _drops(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """[B, L] f_c(E) − f_c(E with b_i for E_i)."""
+        """Return the drops f_c(E) − f_c(E with b_i for E_i): [B, L]."""
         rows, positions = batch.content.nonzero(as_tuple=True)
+        # The unchanged inputs come first (position -1), then every input with one position at its baseline.
         everyone = torch.arange(len(batch), device=rows.device)
         paths, places = torch.cat([everyone, rows]), torch.cat([everyone.new_full((len(batch),), -1), positions])
 
@@ -79,7 +79,8 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
         return torch.zeros_like(end[..., 0]).index_put((rows, positions), drop.to(end.dtype))
 
     def _integrals(self, model: ExplainedModel, batch: Batch, target: Tensor, start: Tensor, end: Tensor) -> Tensor:
-        """[B, L, d] Σ_q w_q ∂f_c/∂E_i ⊙ (E_i − b_i), all (position, point) pairs of all examples packed together."""
+        """Return Σ_q w_q ∂f_c/∂E_i ⊙ (E_i − b_i): [B, L, d]."""
+        # All (position, point) pairs of all examples are packed into the same passes.
         alphas, weights = (
             torch.as_tensor(x, dtype=end.dtype, device=end.device)
             for x in quadrature("gausslegendre", int(self.n_steps))
@@ -101,7 +102,7 @@ class SequentialIntegratedGradients(DimensionwiseExplainer):
 
 
 def _interpolate_position(start: Tensor, end: Tensor, rows: Tensor, positions: Tensor, alphas: Tensor) -> Tensor:
-    """[m, L, d] E of the rows, with one position of each at b + α(E − b); position -1: none."""
+    """Return E of the rows [m, L, d], with one position of each at b + α(E − b); position -1: none."""
     here = torch.arange(end.shape[1], device=end.device) == positions[:, None]
     away = (here * (1 - alphas[:, None])).to(end.dtype)[..., None]
     return end[rows] - away * (end - start)[rows]

@@ -1,4 +1,4 @@
-"""The gradient, averaged over noisy copies of the input."""
+"""SmoothGrad: the gradient, averaged over noisy copies of the input."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class SmoothGrad(DimensionwiseExplainer):
     """‖mean over noise of ∂f_c/∂E at E + N(0, σ²)‖ (Smilkov et al. 2017).
 
     Args:
-        n_samples: noisy copies an example.
-        noise: σ as a share of the range of the example's own embeddings.
-        seed: with the example's own content it decides the noise; batching and order change nothing.
-        aggregate: of the mean gradient over the embedding's dimensions, see `DimensionwiseExplainer`.
+        n_samples: noisy copies per example.
+        noise: σ, as a share of the range of the example's own embeddings.
+        seed: random seed; it determines the noise together with the example's content, whatever the batch and order.
+        aggregate: how the mean gradient is reduced over the embedding's dimensions, see `DimensionwiseExplainer`.
     """
 
     n_samples: int = 50
@@ -46,7 +46,7 @@ class SmoothGrad(DimensionwiseExplainer):
             raise ExegeteError(f"smooth_grad needs n_samples of at least 1, got {self.n_samples}")
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One each a noisy copy."""
+        """Return one forward and one backward pass per noisy copy."""
         return float(self.n_samples), float(self.n_samples)
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
@@ -55,6 +55,7 @@ class SmoothGrad(DimensionwiseExplainer):
         seeds = list(example_seeds(batch, self.seed))
         rows, numbers = repeat_rows(batch, self.n_samples)
 
+        # Copy k of an example draws from its seed + k, so that copies can be computed in any pass.
         def add_noise(points: Tensor) -> Tensor:
             copies = rows[points]
             own = [seeds[row] + number for row, number in zip(copies.tolist(), numbers[points].tolist(), strict=True)]
