@@ -12,8 +12,8 @@ import torch
 
 import exegete
 from exegete import Attributions, ExegeteError, explainer
-from exegete.explainers.perturbation.coalitions import coalition_values
-from exegete.explainers.perturbation.spex import fit_proxy, moebius_transform, shapley_values, subsets
+from exegete.explainers.perturbation.coalitions import all_subsets, coalition_values
+from exegete.explainers.perturbation.spex import fit_proxy, moebius_transform, shapley_values
 from exegete.explainers.units import number_units
 from exegete.reports import storage
 from small import alone, shared
@@ -36,7 +36,7 @@ def by_definition(value, count):
 
 def test_transform_and_interactions_by_definition():
     values = np.random.default_rng(0).random(32)
-    found, sets = moebius_transform(values), subsets(5)
+    found, sets = moebius_transform(values), all_subsets(5)
     for own, value in zip(sets, values, strict=True):
         there = set(np.flatnonzero(own).tolist())
         assert sum(m for part, m in found.items() if there.issuperset(part)) == pytest.approx(value)
@@ -54,7 +54,7 @@ def test_few_words_are_exact(family):
     found = explainer("spex?n_samples=32").explain(model, batch, target)
     exact = explainer("kernel_shap?n_samples=64").attribute(model, batch, target)
     torch.testing.assert_close(found.scores, exact, rtol=1e-8, atol=1e-12)
-    sets = subsets(5)
+    sets = all_subsets(5)
     answers = coalition_values(model, batch, target, torch.from_numpy(sets)[:, None].repeat(1, 2, 1), unit, "remove")
     value = {frozenset(np.flatnonzero(own).tolist()): float(v) for own, v in zip(sets, answers[:, 0], strict=True)}
     member = (unit[0][None] == torch.arange(5)[:, None]).double()

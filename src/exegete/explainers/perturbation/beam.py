@@ -1,4 +1,4 @@
-"""Beam search for the best order in which to take units away, for many examples in the same passes."""
+"""Beam search for the best order in which to remove units, for many examples in the same passes."""
 
 from __future__ import annotations
 
@@ -11,69 +11,72 @@ from torch import Tensor
 
 
 class Beam:
-    """The orders kept for one example, all of the same length: sets taken [K, n], when [K, n], and worth [K].
+    """The best orders found for one example, all of the same length.
 
-    An order's worth is the sum of what each of its beginnings gains. Of the orders that lead to one set of units only
-    the best is kept, so that a beam of all sets finds the best order there is.
+    `removed` [K, n]: the units that each of K orders has removed. `removed_at` [K, n]: the step at which it removed
+    them. `total_gain` [K]: the sum of the gains of all beginnings of an order. Of the orders that lead to the same set
+    of units only the best is kept, so that a beam as wide as the number of sets finds the best order of all.
     """
 
-    def __init__(self, count: int, beam_width: int) -> None:
-        self.count, self.beam_width = count, beam_width
+    def __init__(self, count: int, width: int) -> None:
+        self.count, self.width = count, width
         self.removed = np.zeros((1, count), np.bool_)
         self.removed_at = np.full((1, count), count - 1)
         self.total_gain = np.zeros(1)
-        self._next: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+        self._candidates: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def extend(self) -> NDArray[np.bool_]:
-        """[M, n] Every set that is one unit larger, from the best of the orders that lead to it; none of everything."""
+        """Return every set [M, n] with one more removed unit; none once all units but one are removed."""
         if self.removed[0].sum() >= self.count - 1:
-            self._next = None
+            self._candidates = None
             return self.removed[:0]
         parent, unit = np.nonzero(~self.removed)
         sets = self.removed[parent]
         sets[np.arange(len(unit)), unit] = True
+        # Sorted by gain before `unique` takes the first of equal sets: the best order to each set remains.
         best = np.argsort(-self.total_gain[parent], kind="stable")
         _, first = np.unique(np.packbits(sets[best], axis=1), axis=0, return_index=True)
-        chosen = best[np.sort(first)]
-        self._next = parent[chosen], unit[chosen]
-        return sets[chosen]
+        selected = best[np.sort(first)]
+        self._candidates = parent[selected], unit[selected]
+        return sets[selected]
 
-    def keep(self, gains: NDArray[np.float64]) -> None:
-        """Keeps the best of the orders last asked about, given what each of their sets gains."""
-        if self._next is None:
+    def prune(self, gains: NDArray[np.float64]) -> None:
+        """Keep the best of the orders that `extend` returned last, given the gain of each of their sets."""
+        if self._candidates is None:
             return
-        parent, unit = self._next
+        parent, unit = self._candidates
         total_gain = self.total_gain[parent] + gains
-        best = np.argsort(-total_gain, kind="stable")[: self.beam_width]
-        parent, unit, each = parent[best], unit[best], np.arange(len(best))
-        depth = int(self.removed[0].sum())
-        self.removed, self.removed_at, self.total_gain = self.removed[parent], self.removed_at[parent], total_gain[best]
-        self.removed[each, unit], self.removed_at[each, unit] = True, depth
+        best = np.argsort(-total_gain, kind="stable")[: self.width]
+        parent, unit, row = parent[best], unit[best], np.arange(len(best))
+        step = int(self.removed[0].sum())
+        self.removed, self.removed_at = self.removed[parent], self.removed_at[parent]
+        self.total_gain = total_gain[best]
+        self.removed[row, unit], self.removed_at[row, unit] = True, step
 
     def ranks(self) -> NDArray[np.float64]:
-        """[n] n − 1 for the unit that goes first, 0 for the one that goes last."""
+        """Return the ranks [n] by the best order: n − 1 for the unit removed first, 0 for the last."""
         ranks: NDArray[np.float64] = (self.count - 1 - self.removed_at[np.argmax(self.total_gain)]).astype(np.float64)
         return ranks
 
 
 def run_beams(beams: Sequence[Beam], gains: Callable[[Tensor], NDArray[np.float64]]) -> None:
-    """Extends all beams unit by unit until their orders hold all units but one.
+    """Extend all beams unit by unit until their orders contain all units but one.
 
     Args:
         beams: one for each of B examples.
-        gains: what taking sets of units [M, B, U] away gains, [B, M]; an example with fewer sets gets empty ones.
+        gains: returns the gain [B, M] of removing sets of units [M, B, U]; examples with fewer sets get empty ones.
     """
     width = max(beam.count for beam in beams)
     for _ in range(width - 1):
-        extend = [beam.extend() for beam in beams]
-        found = gains(_stack_sets(extend, width))
-        for beam, sets, gain in zip(beams, extend, found, strict=True):
-            beam.keep(gain[: len(sets)])
+        sets_of = [beam.extend() for beam in beams]
+        values = gains(_stack_sets(sets_of, width))
+        for beam, sets, row in zip(beams, sets_of, values, strict=True):
+            beam.prune(row[: len(sets)])
 
 
-def _stack_sets(sets: Sequence[NDArray[np.bool_]], width: int) -> Tensor:
-    """[M, B, width]; an example with fewer sets asks about the empty one."""
-    grid = torch.zeros(max(1, *(len(one) for one in sets)), len(sets), width, dtype=torch.bool)
-    for column, one in enumerate(sets):
-        grid[: len(one), column, : one.shape[1]] = torch.from_numpy(one)
+def _stack_sets(sets_of: Sequence[NDArray[np.bool_]], width: int) -> Tensor:
+    """Return the sets of all examples as [M, B, width], padded with the empty set."""
+    grid = torch.zeros(max(1, *(len(sets) for sets in sets_of)), len(sets_of), width, dtype=torch.bool)
+    for column, sets in enumerate(sets_of):
+        grid[: len(sets), column, : sets.shape[1]] = torch.from_numpy(sets)
     return grid

@@ -1,4 +1,4 @@
-"""Model scores with only some of the words present: the shared part of LIME and of the Shapley methods."""
+"""Model outputs with only some of the units present: the shared part of LIME and the Shapley methods."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.run import RemovalMethod
 
 POSITIONS_PER_CALL = 1 << 22
+"""Positions of keep-masks that are built at a time: 4 MiB of booleans."""
 FEWEST = 4
 
 
 class Coalitions(NamedTuple):
-    """Coalitions of one example's n units: who is `present` [M, n] bool, and what each counts, `weights` [M, ...]."""
+    """Coalitions of one example's n units: `present` [M, n] bool, and their `weights` [M, ...]."""
 
     present: NDArray[np.bool_]
     weights: NDArray[np.float64]
@@ -33,15 +34,15 @@ class Coalitions(NamedTuple):
 
 @dataclass(frozen=True)
 class CoalitionMethod(OutputExplainer):
-    """The target's probability, explained by asking for it under many sets of present words (or tokens).
+    """Base of the methods that explain the target's probability from its values on many sets of present units.
 
     Args:
-        n_samples: perturbed inputs an example, at most; with 2^n ≤ n_samples every set of the n units is asked once,
-            and nothing is left to chance. Equal inputs are run once.
+        n_samples: perturbed inputs per example, at most; if 2^n ≤ n_samples, every set of the n units is used once, and
+            nothing is random. Equal inputs are run once.
         granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens.
-        perturbation: what happens to absent units: `remove`, `mask`, `pad` or `zero`.
-        seed: with the example's own content it decides the draws; batching and order change nothing.
+        perturbation: how absent units are removed: `remove`, `mask`, `pad` or `zero`.
+        seed: with the example's content it determines the draws; batching and order change nothing.
     """
 
     n_samples: int = 500
@@ -54,20 +55,20 @@ class CoalitionMethod(OutputExplainer):
             raise ExegeteError(f"{self.name} needs n_samples of at least {FEWEST}, got {self.n_samples}")
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One a set of units, at most."""
+        """Return the number of forward and backward passes: one per set of units, at most."""
+        # The exponent is capped: 2^length overflows a float for long texts.
         return float(min(self.n_samples, 2 ** min(length, 60))), 0.0
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """Draws sets of units, asks the model, and lets the method make scores [B, U] of the answers."""
+        """Return scores [B, L] that the method derives from the model's answers on sets of units."""
         unit = number_units(batch, self.granularity)
         counts = (unit.max(1).values + 1).tolist()
-        drawn = [
-            self._make_coalitions(count, random)
-            for count, random in zip(counts, example_generators(batch, self.seed), strict=True)
-        ]
-        present = _pad_arrays([one.present.astype(np.float64) for one in drawn]).to(batch.device)
-        weights = _pad_arrays([one.weights for one in drawn]).to(batch.device)
+        random = example_generators(batch, self.seed)
+        coalitions = [self._make_coalitions(count, own) for count, own in zip(counts, random, strict=True)]
+        present = _pad_arrays([each.present.astype(np.float64) for each in coalitions]).to(batch.device)
+        weights = _pad_arrays([each.weights for each in coalitions]).to(batch.device)
         values = coalition_values(model, batch, target, present.transpose(0, 1) > 0, unit, self.perturbation)
+        # float64: the linear systems are ill-conditioned with many units.
         return spread(self.solve(present, weights, values.T.double()).to(values.dtype), unit)
 
     def _make_coalitions(self, count: int, random: np.random.Generator) -> Coalitions:
@@ -78,15 +79,18 @@ class CoalitionMethod(OutputExplainer):
 
     @abstractmethod
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The weight of each of all 2^n coalitions [2^n, n]: [2^n, ...]."""
+        """Return the weight [2^n, ...] of each of all coalitions [2^n, n]."""
 
     @abstractmethod
     def draw(self, count: int, random: np.random.Generator) -> Coalitions:
-        """At most `n_samples` coalitions of `count` units, more than can all be asked."""
+        """Return at most `n_samples` random coalitions of `count` units."""
 
     @abstractmethod
     def solve(self, present: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-        """[B, U] from coalitions [B, M, U], weights [B, M, ...] and values [B, M] in float64; filler weighs 0."""
+        """Return scores [B, U] from coalitions [B, M, U], weights [B, M, ...] and values [B, M] in float64.
+
+        Padding has weight 0.
+        """
 
 
 def all_coalitions(count: int) -> NDArray[np.bool_]:
@@ -110,26 +114,35 @@ def coalition_values(
     how: RemovalMethod,
     value: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """[M, B] The target's probability with only the `present` [M, B, U] units of each example; `unit` [B, L].
+    """Return the target's probability with only the present units of each example: [M, B].
 
-    `value`: another number than the task's own, from answers and target.
+    Args:
+        model: the model that is asked.
+        batch: B examples.
+        target: what is explained.
+        present: [M, B, U] the present units of each set.
+        unit: [B, L] the unit of each position, −1 for positions that always stay.
+        how: how absent units are removed.
+        value: a function of answers and target for another number than the task's own.
     """
     value = value or model.task.score_probabilities
+    # Unit −1 becomes column 0, which is always present.
     present = torch.nn.functional.pad(present, (1, 0), value=True)
     index = (unit + 1)[None]
-    size = max(1, POSITIONS_PER_CALL // unit.numel())
+    sets_per_call = max(1, POSITIONS_PER_CALL // unit.numel())
+    values = []
     with model.cache_perturbed():
-        answers = [
-            value(model.predict_perturbed(batch, part.gather(2, index.expand(len(part), -1, -1)), how), target)
-            for part in present.split(size)
-        ]
-    return torch.cat(answers)
+        for part in present.split(sets_per_call):
+            keep = part.gather(2, index.expand(len(part), -1, -1))
+            values.append(value(model.predict_perturbed(batch, keep, how), target))
+    return torch.cat(values)
 
 
-def _pad_arrays(rows: list[NDArray[np.float64]]) -> Tensor:
-    """Arrays of uneven shape in one tensor of the largest shape, filled with zeros; no dimension is empty."""
-    shape = np.maximum(np.array([row.shape for row in rows]).max(0), 1)
-    grid = torch.zeros(len(rows), *shape.tolist(), dtype=torch.float64)
-    for line, row in zip(grid, rows, strict=True):
-        line[tuple(slice(size) for size in row.shape)] = torch.from_numpy(row)
+def _pad_arrays(arrays: list[NDArray[np.float64]]) -> Tensor:
+    """Stack arrays of different shapes in one tensor of the largest shape, padded with zeros."""
+    # An example without content has no units; a dimension of 1 keeps reductions over it valid.
+    shape = np.maximum(np.array([array.shape for array in arrays]).max(0), 1)
+    grid = torch.zeros(len(arrays), *shape.tolist(), dtype=torch.float64)
+    for row, array in zip(grid, arrays, strict=True):
+        row[tuple(slice(size) for size in array.shape)] = torch.from_numpy(array)
     return grid

@@ -1,8 +1,10 @@
-"""A sparse linear model of an answer's log-odds in which parts of the input are there."""
+"""ContextCite: a sparse linear model of an answer's log-odds, as a function of the present parts of the input."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +23,7 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.run import RemovalMethod
 from exegete.models.tasks import Task
 
+# scikit-learn's default tolerance of 1e-4 limits the accuracy of the weights to four digits.
 TOLERANCE = 1e-10
 SWEEPS = 10_000
 
@@ -29,19 +32,19 @@ SWEEPS = 10_000
 class ContextCite(OutputExplainer):
     """Weights of a LASSO of the answer on the units present in random ablations (Cohen-Wang et al. 2024). Signed.
 
-    f = log p/(1 − p) of the target's probability p, generated tokens together (where the answer is a span of the input,
-    which removal can make impossible: p itself); f divided by the number R of tokens
-    explained is regressed on standardised masks, min 1/(2M) ‖f/R − Zw − b‖² + alpha ‖w‖₁, and weights are taken back to
-    the masks' own scale and to f: how much f gains from the unit. `Explanation.bias` [B] is the intercept.
+    f = log p/(1 − p) of the target's probability p, for generated text of all its tokens together; for spans of the
+    input, which removal can make impossible, f is p itself. f / R, with R the number of explained tokens, is regressed
+    on standardised masks, min 1/(2M) ‖f/R − Zw − b‖² + alpha ‖w‖₁. The weights are converted back to the scale of the
+    masks and of f: a unit's score is how much its presence increases f. `Explanation.bias` [B] is the intercept.
 
     Args:
-        n_samples: how many random ablations are asked, M.
-        granularity: the units, `word`, `token`, `sentence`, `paragraph` or `source`; default: sentences (or what
-            `Batch.unit_of` says) of a prompt, words elsewhere. A unit's weight is shared equally by its tokens.
-        perturbation: what happens to absent units: `remove`, `mask`, `pad` or `zero`.
-        keep: the probability that a unit is present.
-        alpha: the weight of the penalty ‖w‖₁; a larger one sets more units to zero.
-        seed: decides the masks, which depend on the number of units and not on the text; 0: the authors' masks.
+        n_samples: number of random ablations, M.
+        granularity: the units, `word`, `token`, `sentence`, `paragraph` or `source`; default: sentences (or the units
+            of `Batch.unit_of`) of a prompt, otherwise words. A unit's weight is shared equally by its tokens.
+        perturbation: how absent units are removed: `remove`, `mask`, `pad` or `zero`.
+        keep: probability that a unit is present.
+        alpha: weight of the penalty ‖w‖₁; a larger one sets more units to zero.
+        seed: determines the masks, which depend on the number of units and not on the text; 0: the authors' masks.
         output: `logit`, `log_prob` or `prob` is regressed; default: f.
 
     Raises:
@@ -70,78 +73,82 @@ class ContextCite(OutputExplainer):
             )
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One an ablation, at most: equal inputs are run once."""
+        """Return the number of forward and backward passes: one per ablation, at most."""
         return float(self.n_samples), 0.0
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
-        """Asks for the answer under every mask, and fits example by example."""
+        """Return the weights of the LASSO as scores, fitted example by example."""
         target = select_target(None)
         unit = number_units(batch, self.granularity or default_granularity(batch))
         counts = (unit.max(1).values + 1).tolist()
-        draw_masks = self.draw_masks(unit)
-        values = self.evaluate_masks(model, batch, target, draw_masks, unit).double().cpu().numpy()
+        present = self.draw_masks(unit)
+        values = self.evaluate_masks(model, batch, target, present, unit).double().cpu().numpy()
         sizes = (target[:, 1] - target[:, 0]).tolist() if model.task.name == "generation" else [1] * len(batch)
-        weights, biases = torch.zeros(len(batch), draw_masks.shape[2], dtype=torch.float64), []
+        weights, biases = torch.zeros(len(batch), present.shape[2], dtype=torch.float64), []
         for row, count in enumerate(counts):
-            found, bias = fit_lasso(draw_masks[:, row, :count].cpu().numpy(), values[:, row], sizes[row], self.alpha)
-            weights[row, :count] = torch.from_numpy(found)
+            own, bias = fit_lasso(present[:, row, :count].cpu().numpy(), values[:, row], sizes[row], self.alpha)
+            weights[row, :count] = torch.from_numpy(own)
             biases.append(bias)
         scores = weights.to(batch.device, model.dtype)
         return Explanation(spread(scores, unit), bias=torch.tensor(biases).to(scores))
 
     def draw_masks(self, unit: Tensor) -> Tensor:
-        """[M, B, U] Which units [B, L] are there in each ablation."""
+        """Return the units present in each ablation [M, B, U], given the unit of each position [B, L]."""
         return batch_ablation_masks(self.n_samples, unit.amax(1) + 1, self.keep, self.seed * self.n_samples)
 
     def evaluate_masks(
-        self, model: ExplainedModel, batch: Batch, target: Tensor, draw_masks: Tensor, unit: Tensor
+        self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor, unit: Tensor
     ) -> Tensor:
-        """[M, B] f with only the `draw_masks` [M, B, U] units."""
-        plain = self.output is not None or batch.foil is not None or model.task.name in ("regression", "span")
-        value = (
-            model.task.score_probabilities
-            if plain
-            else lambda evaluate_masks, target: log_odds(model.task, evaluate_masks, target)
-        )
-        return coalition_values(model, batch, target, draw_masks, unit, self.perturbation, value)
+        """Return f with only the `present` [M, B, U] units: [M, B]."""
+        value: Callable[[Tensor, Tensor], Tensor] = partial(log_odds, model.task)
+        if self.output is not None or batch.foil is not None or model.task.name in ("regression", "span"):
+            value = model.task.score_probabilities
+        return coalition_values(model, batch, target, present, unit, self.perturbation, value)
 
 
 def default_granularity(batch: Batch) -> Granularity:
-    """Sentences of a prompt, where they are known; words otherwise."""
+    """Return `sentence` for a prompt whose sentences are known, otherwise `word`."""
     known = batch.unit_of is not None or batch.alignments is not None
     return "sentence" if batch.response is not None and known else "word"
 
 
 def ablation_masks(count: int, units: int, keep: float = 0.5, seed: int = 0) -> NDArray[np.bool_]:
-    """[count, units] Who is present: mask i is drawn by the seed + i alone."""
-    drawn = [np.random.RandomState(seed + i).choice([False, True], units, p=[1 - keep, keep]) for i in range(count)]
-    return np.array(drawn, dtype=np.bool_).reshape(count, units)
+    """Return random masks of present units [count, units]; mask i depends on seed + i and the number of units only."""
+    # The legacy generator with one seed per mask is the authors': their published masks are reproduced.
+    masks = [np.random.RandomState(seed + i).choice([False, True], units, p=[1 - keep, keep]) for i in range(count)]
+    return np.array(masks, dtype=np.bool_).reshape(count, units)
 
 
 def batch_ablation_masks(samples: int, counts: Tensor, keep: float = 0.5, seed: int = 0) -> Tensor:
-    """[samples, B, U] Masks of examples that have `counts` [B] units each; what an example does not have is absent."""
-    found = torch.zeros(samples, len(counts), max(1, int(counts.max())), dtype=torch.bool)
+    """Return masks [samples, B, U] for examples with `counts` [B] units; padding is absent."""
+    masks = torch.zeros(samples, len(counts), max(1, int(counts.max())), dtype=torch.bool)
     for row, count in enumerate(counts.tolist()):
-        found[:, row, :count] = torch.from_numpy(ablation_masks(samples, count, keep, seed))
-    return found.to(counts.device)
+        masks[:, row, :count] = torch.from_numpy(ablation_masks(samples, count, keep, seed))
+    return masks.to(counts.device)
 
 
-def log_odds(task: Task, evaluate_masks: Tensor, target: Tensor) -> Tensor:
-    """[..., B] log p − log(1 − p) of the target's probability, no larger than the number format tells from 1."""
+def log_odds(task: Task, answers: Tensor, target: Tensor) -> Tensor:
+    """Return log p − log(1 − p) of the target's probability [..., B], or the difference for a pair of targets."""
     if task.is_contrast(target):
-        first, second = (log_odds(task, evaluate_masks, each) for each in target.unbind(-1))
+        first, second = (log_odds(task, answers, each) for each in target.unbind(-1))
         return first - second
-    chance = task.with_output("log_prob").score_probabilities(evaluate_masks, target)
-    chance = chance.clamp(max=-torch.finfo(chance.dtype).eps / 2).double()
-    return chance - (-chance.expm1()).log()
+    log_p = task.with_output("log_prob").score_probabilities(answers, target)
+    # p rounds to 1 for confident models, and the odds to ∞: use the largest p below 1 of the number format.
+    log_p = log_p.clamp(max=-torch.finfo(log_p.dtype).eps / 2).double()
+    # expm1 keeps the digits of 1 − p that `1 - exp` loses near p = 1.
+    return log_p - (-log_p.expm1()).log()
 
 
 def fit_lasso(
-    draw_masks: NDArray[np.bool_], values: NDArray[np.float64], size: int, alpha: float
+    present: NDArray[np.bool_], values: NDArray[np.float64], size: int, alpha: float
 ) -> tuple[NDArray[np.float64], float]:
-    """Weights [U] and intercept of f [M] by masks [M, U], penalised per one of the `size` tokens explained."""
-    masks = draw_masks.astype(np.float64)
+    """Return the weights [U] and intercept of a LASSO of f [M] on masks [M, U].
+
+    f is divided by `size`, the number of explained tokens, so that the penalty acts per token.
+    """
+    masks = present.astype(np.float64)
     mean, deviation = masks.mean(0), masks.std(0)
+    # A unit that no mask changes gets weight 0 instead of 0 / 0.
     deviation[deviation == 0] = 1.0
     if not masks.shape[1]:
         return mean, float(values.mean())

@@ -1,4 +1,4 @@
-"""Shapley values as the solution of a weighted regression."""
+"""KernelSHAP: Shapley values as the solution of a weighted regression."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class KernelShap(CoalitionMethod):
     """Shapley values of the target's probability by constrained least squares (Lundberg and Lee 2017). Signed.
 
     min_φ Σ_z k(z) (v(z) − v(∅) − z·φ)² with Σ φ = v(all) − v(∅), where k(z) = (n − 1) / (C(n, |z|) |z| (n − |z|)). With
-    all coalitions these are the exact Shapley values; else sets are drawn from k, each together with its complement,
-    which takes all odd noise out (Covert and Lee 2021). Scores of the units always add up to v(all) − v(∅).
+    all coalitions these are the exact Shapley values. Otherwise sets are drawn from k in pairs of a set and its
+    complement, which reduces the variance (Covert and Lee 2021). The scores always add up to v(all) − v(∅).
 
     Parameters: see `CoalitionMethod`.
     """
@@ -36,8 +36,9 @@ class KernelShap(CoalitionMethod):
     )  # fmt: skip
 
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The Shapley kernel; nobody and everybody are constraints, not data."""
+        """Return the Shapley kernel of each coalition: [2^n]."""
         count = present.shape[1]
+        # The kernel is infinite for the empty and the full set: they are constraints of `solve`, with weight 0 here.
         kernel = np.zeros(count + 1)
         for size in range(1, count):
             kernel[size] = (count - 1) / (comb(count, size) * size * (count - size))
@@ -45,25 +46,29 @@ class KernelShap(CoalitionMethod):
         return weights
 
     def draw(self, count: int, random: np.random.Generator) -> Coalitions:
-        """Nobody, everybody, and pairs of a set drawn from the kernel and its complement."""
+        """Return the empty set, the full set, and pairs of a set drawn from the kernel and its complement."""
         pairs = (self.n_samples - 2) // 2
         sizes = np.arange(1, count)
+        # The kernel summed over all sets of one size: sizes near the ends are the most likely.
         chance = 1 / (sizes * (count - sizes))
         size = random.choice(sizes, pairs, p=chance / chance.sum())
-        chosen = random.random((pairs, count)).argsort(1).argsort(1) < size[:, None]
+        # Ranks of random numbers below `size` select a uniform set of this size.
+        sets = random.random((pairs, count)).argsort(1).argsort(1) < size[:, None]
         ends = np.array([[False], [True]]).repeat(count, 1)
-        return Coalitions(np.concatenate([ends, chosen, ~chosen]), np.repeat([0.0, 1.0], [2, 2 * pairs]))
+        return Coalitions(np.concatenate([ends, sets, ~sets]), np.repeat([0.0, 1.0], [2, 2 * pairs]))
 
     def solve(self, present: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-        """Shares of v(all) − v(∅) alike, plus the least-squares solution among what adds up to nothing."""
-        nobody, everybody = values[:, 0], values[:, :2][:, -1]
-        real = present.amax(1)
-        count = real.sum(1, keepdim=True).clamp(min=1)
-        alike = real * (everybody - nobody)[:, None] / count
-        balanced = torch.diag_embed(real) - real[:, :, None] * real[:, None, :] / count[..., None]
-        design = present @ balanced
-        rest = values - nobody[:, None] - (present @ alike[..., None])[..., 0]
+        """Return equal shares of v(all) − v(∅), plus the least-squares solution among vectors that add up to 0."""
+        empty, full = values[:, 0], values[:, :2][:, -1]
+        exists = present.amax(1)
+        count = exists.sum(1, keepdim=True).clamp(min=1)
+        equal = exists * (full - empty)[:, None] / count
+        # Projection onto vectors with sum 0: the constraint is eliminated, and the regression is unconstrained.
+        centring = torch.diag_embed(exists) - exists[:, :, None] * exists[:, None, :] / count[..., None]
+        design = present @ centring
+        residual = values - empty[:, None] - (present @ equal[..., None])[..., 0]
         weighted = (weights[..., None] * design).transpose(1, 2)
+        # A pseudoinverse, since the projection makes the system singular (and padding adds zero rows).
         inverse = torch.linalg.pinv(weighted @ design, hermitian=True, rtol=1e-10)
-        shares: Tensor = alike + (inverse @ weighted @ rest[..., None])[..., 0]
+        shares: Tensor = equal + (inverse @ weighted @ residual[..., None])[..., 0]
         return shares

@@ -1,4 +1,4 @@
-"""A linear model of the answers near the input."""
+"""LIME: a linear model of the answers in the neighbourhood of the input."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from exegete.explainers.perturbation.coalitions import CoalitionMethod, Coalitio
 
 @dataclass(frozen=True)
 class Lime(CoalitionMethod):
-    """Coefficients of a weighted ridge regression of the target's probability on who is present. Signed.
+    """Coefficients of a weighted ridge regression of the target's probability on the present units. Signed.
 
-    Units are present with probability ½; the first sample is the whole input. A sample z weighs exp(−D² / 2w²), with D
-    its cosine distance 1 − √(|z| / n) from the whole (Ribeiro et al. 2016). The intercept is not penalised.
+    Units are present with probability ½; the first sample is the whole input. A sample z has weight exp(−D² / 2w²),
+    with D its cosine distance 1 − √(|z| / n) from the whole input (Ribeiro et al. 2016). The intercept has no penalty.
 
     Args:
-        kernel_width: w above, the width of the kernel that weighs samples.
-        alpha: the ridge penalty on Σ coefficient².
+        kernel_width: the width w of the kernel.
+        alpha: weight of the ridge penalty Σ coefficient².
 
     Other parameters: see `CoalitionMethod`.
     """
@@ -47,28 +47,30 @@ class Lime(CoalitionMethod):
             )
 
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """All coalitions stand for as many draws as there would have been, so the penalty means the same."""
+        """Return equal weights that sum to n_samples, so that the penalty has the same effect as with draws: [2^n]."""
         return np.full(len(present), self.n_samples / len(present))
 
     def draw(self, count: int, random: np.random.Generator) -> Coalitions:
-        """Fair coins, after one sample of everybody."""
+        """Return sets with each unit present with probability ½, the first one with all units."""
         present = random.random((self.n_samples, count)) < 0.5
         present[0] = True
         return Coalitions(present, np.ones(len(present)))
 
     def solve(self, present: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-        """(Xᵀ W X + α I)⁻¹ Xᵀ W y, with X and y centred at their weighted means.
+        """Return (Xᵀ W X + α I)⁻¹ Xᵀ W y, with X and y centred at their weighted means: [B, U].
 
         Raises:
-            ExegeteError: without a penalty, samples that leave coefficients open.
+            ExegeteError: the system is singular, which happens only without a penalty.
         """
         size = present.amax(1).sum(1, keepdim=True).clamp(min=1)
         distance = 1 - (present.sum(2) / size).sqrt()
         weights = weights * torch.exp(-(distance**2) / (2 * self.kernel_width**2))
+        # Centring at the weighted means removes the intercept, so that it is not penalised.
         share = (weights / weights.sum(1, keepdim=True))[..., None]
         centred = present - (share * present).sum(1, keepdim=True)
         answers = values[..., None] - (share * values[..., None]).sum(1, keepdim=True)
         weighted = (weights[..., None] * centred).transpose(1, 2)
+        # Units that an example does not have get a 1 on the diagonal: the batch stays solvable, their weight is 0.
         penalty = torch.where(present.any(1), self.alpha, present.new_ones(())).diag_embed()
         coefficients, singular = torch.linalg.solve_ex(weighted @ centred + penalty, weighted @ answers)
         if singular.any():

@@ -1,4 +1,4 @@
-"""Occlusion: how the answer changes when a word is taken away."""
+"""Occlusion: the change of the answer when a word is removed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from exegete.models.perturbation.run import RemovalMethod, run_perturbed
 
 @dataclass(frozen=True)
 class Occlusion(OutputExplainer):
-    """Drop of the target's probability when a word (or other unit) is taken away (Zeiler and Fergus 2014). Signed.
+    """Drop of the target's probability when a word (or another unit) is removed (Zeiler and Fergus 2014). Signed.
 
-    Generated text: drop of the log-probability, unless `output` says otherwise.
+    For generated text it is the drop of the log-probability, unless `output` is given.
 
     `granularity`: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's drop is shared equally by its
     tokens. `perturbation`: `mask`, `remove`, `pad` or `zero`.
@@ -38,12 +38,13 @@ class Occlusion(OutputExplainer):
     )  # fmt: skip
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One a unit and one of the whole, at most: equal inputs are run once."""
+        """Return the number of passes: at most one per unit, plus one for the full input; equal inputs are run once."""
         return length + 1.0, 0.0
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
-        """p_c(x) − p_c(x without the unit); the text itself is one of the versions that are run."""
+        """Return the drops p_c(x) − p_c(x without the unit), and the logits of the full input."""
         unit = number_units(batch, self.granularity)
+        # Row 0 keeps everything: the full input runs in the same passes, and its logits serve for the prediction.
         number = torch.arange(-1, max(int(unit.max()), 0) + 1, device=batch.device)
         keep = unit != number[:, None, None]
         keep[0] = True

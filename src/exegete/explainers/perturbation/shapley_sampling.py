@@ -1,4 +1,4 @@
-"""Shapley values from random orders of arrival."""
+"""Shapley values from random orders of the units."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from exegete.explainers.perturbation.coalitions import CoalitionMethod, Coalitio
 
 @dataclass(frozen=True)
 class ShapleySampling(CoalitionMethod):
-    """Mean rise of the target's probability when a unit joins those before it in an order (Castro et al. 2009). Signed.
+    """Mean increase of the target's probability when a unit is added in a random order (Castro et al. 2009). Signed.
 
-    Exact with all coalitions; else over as many random orders as `n_samples` allows, at least one, every second one the
-    reverse of the one before it. Scores of the units always add up to v(all) − v(∅).
+    Exact with all coalitions. Otherwise the mean is over as many random orders as `n_samples` allows, at least one;
+    every second order is the reverse of the one before it. The scores always add up to v(all) − v(∅).
 
-    Parameters: see `CoalitionMethod`; `n_samples` counts perturbed inputs, of which an order takes n − 1.
+    Parameters: see `CoalitionMethod`; `n_samples` counts perturbed inputs, and an order takes n − 1 of them.
     """
 
     card: ClassVar = MethodCard(
@@ -34,23 +34,29 @@ class ShapleySampling(CoalitionMethod):
     )  # fmt: skip
 
     def exact_weights(self, present: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """[2^n, n] φ_i = Σ_z v(z) (z_i (|z| − 1)! (n − |z|)! − (1 − z_i) |z|! (n − |z| − 1)!) / n!."""
+        """Return the weights [2^n, n] of the values v(z) in the Shapley values.
+
+        φ_i = Σ_z v(z) (z_i (|z| − 1)! (n − |z|)! − (1 − z_i) |z|! (n − |z| − 1)!) / n!.
+        """
         count = present.shape[1]
         size = present.sum(1)
-        joined = np.array([0.0, *(1 / (count * comb(count - 1, s - 1)) for s in range(1, count + 1))])[size]
-        missing = np.array([*(1 / (count * comb(count - 1, s)) for s in range(count)), 0.0])[size]
-        weights: NDArray[np.float64] = np.where(present, joined[:, None], -missing[:, None])
+        # (s − 1)! (n − s)! / n! = 1 / (n · C(n − 1, s − 1)): binomials do not overflow as factorials do.
+        coefficient = np.array([1 / (count * comb(count - 1, s)) for s in range(count)])
+        if_present = np.array([0.0, *coefficient])[size]
+        if_absent = np.array([*coefficient, 0.0])[size]
+        weights: NDArray[np.float64] = np.where(present, if_present[:, None], -if_absent[:, None])
         return weights
 
     def draw(self, count: int, random: np.random.Generator) -> Coalitions:
-        """All beginnings of each order; a unit's score is the value of the one it completes less the one before."""
+        """Return all beginnings of random orders; a unit's weight is 1 in the set that it completes, −1 one before."""
         orders = max(1, (self.n_samples - 2) // (count - 1))
         rank = random.random((-(-orders // 2), count)).argsort(1)
+        # Reversed orders reduce the variance: a unit that came early in one comes late in the other.
         rank = np.stack([rank, count - 1 - rank], 1).reshape(-1, 1, count)[:orders]
-        arrived = np.arange(count + 1)[:, None]
-        share = ((rank == arrived - 1).astype(np.float64) - (rank == arrived)) / orders
-        return Coalitions((rank < arrived).reshape(-1, count), share.reshape(-1, count))
+        added = np.arange(count + 1)[:, None]
+        share = ((rank == added - 1).astype(np.float64) - (rank == added)) / orders
+        return Coalitions((rank < added).reshape(-1, count), share.reshape(-1, count))
 
     def solve(self, present: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-        """The scores as sums of weighted coalition values: Σ_z share_i(z) v(z)."""
+        """Return the scores as weighted sums of the coalitions' values, Σ_z weight_i(z) v(z): [B, U]."""
         return (weights * values[..., None]).sum(1)

@@ -1,4 +1,4 @@
-"""The order in which to take words away, found by beam search."""
+"""SolvEx: ranks from the best order of removing words, found by beam search."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class Solvex(Explainer):
-    """Ranks from the best order of taking units away (Zhou and Shah 2023). Signed.
+    """Ranks from the best order of removing units (Zhou and Shah 2023). Signed.
 
-    An order's worth is the sum, over its beginnings R, of the objective: `comprehensiveness` p(x) − p(x∖R),
-    `sufficiency` p(R) − p(x), `difference` p(R) − p(x∖R), `log_odds` log p(x) − log p(x∖R). The unit taken t-th of n
-    gets n − t; all scores are then shifted by the same o − ½, with o so that as many signs as possible are those of
-    the drops when the unit alone is taken. With a beam of all sets the order is the best there is. Differences under a
-    millionth count as ties, which the first unit wins.
+    The best order maximises the sum, over its beginnings R, of the objective: `comprehensiveness` p(x) − p(x∖R),
+    `sufficiency` p(R) − p(x), `difference` p(R) − p(x∖R), or `log_odds` log p(x) − log p(x∖R). Of n units, the one
+    removed t-th gets n − t. All scores are then shifted by the same o − ½, with the o that makes as many signs as
+    possible equal to those of the drops when a unit is removed alone. If the beam holds all sets, the order is optimal.
+    Differences below a millionth count as ties, which the first unit wins.
 
     Args:
-        objective: `comprehensiveness`, `sufficiency`, `difference` or `log_odds`, of which the best order is sought.
-        beam: orders kept at every length, the best of each set of units.
+        objective: `comprehensiveness`, `sufficiency`, `difference` or `log_odds`, which the order maximises.
+        beam: number of orders kept at each length, the best one of each set of units.
         granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
             tokens.
         perturbation: `remove`, `mask`, `pad` or `zero`; default: `mask` for `log_odds`, else `remove`.
@@ -62,19 +62,20 @@ class Solvex(Explainer):
             raise ExegeteError(f"solvex needs a beam of at least 1, got {self.beam}")
 
     def passes(self, length: int) -> tuple[float, float]:
-        """Every extension of every order kept, once for each side that the objective looks at; at most."""
+        """Return the number of passes: at most one per extension of a kept order and per side of the objective."""
         sides = 2 if self.objective == "difference" else 1
         extensions = sum(min(self.beam, 2.0 ** min(length, 60)) * (length - depth) for depth in range(length))
         return min(sides * extensions + length, 2.0 ** min(length, 1000)) + 1.0, 0.0
 
     def scores(self, model: ExplainedModel, batch: Batch, target: Tensor) -> Tensor:
-        """All examples' beams grow by a unit together, so that their inputs share passes."""
+        """Return shifted ranks [B, L]; the beams of all examples grow together, so that their inputs share passes."""
         if self.objective == "log_odds" and model.task.name == "regression":
             raise ExegeteError("log_odds needs probabilities, and a regression has none: choose another objective")
         unit = number_units(batch, self.granularity)
         beams = [Beam(int(count) + 1, self.beam) for count in unit.max(1).values]
         width = max(1, *(beam.count for beam in beams))
         with model.cache_perturbed():
+            # Rounded: differences of float noise would break ties differently in other batches.
             run_beams(beams, lambda removed: self._gains(model, batch, target, removed, unit).round(DIGITS))
             drops = self._drops(model, batch, target, unit, width)
         ranks = [_shift_ranks(beam.ranks(), drop[: beam.count]) for beam, drop in zip(beams, drops, strict=True)]
@@ -86,18 +87,18 @@ class Solvex(Explainer):
     def _gains(
         self, model: ExplainedModel, batch: Batch, target: Tensor, removed: Tensor, unit: Tensor
     ) -> NDArray[np.float64]:
-        """[B, M] The objective of taking these units [M, B, U] away."""
+        """Return the objective [B, M] of removing units [M, B, U], up to a constant per example."""
         removed = removed.to(batch.device)
-        without = None if self.objective == "sufficiency" else self._answers(model, batch, target, ~removed, unit)
+        if self.objective == "sufficiency":
+            return self._answers(model, batch, target, removed, unit)
+        # p(x) is the same for all orders of an example, so it is left out.
+        without = self._answers(model, batch, target, ~removed, unit)
         if self.objective == "log_odds":
-            assert without is not None
-            worse: NDArray[np.float64] = -np.log(np.maximum(without, np.finfo(np.float32).tiny))
-            return worse
+            gains: NDArray[np.float64] = -np.log(np.maximum(without, np.finfo(np.float32).tiny))
+            return gains
         if self.objective == "comprehensiveness":
-            assert without is not None
             return -without
-        alone = self._answers(model, batch, target, removed, unit)
-        return alone if without is None else alone - without
+        return self._answers(model, batch, target, removed, unit) - without
 
     def _answers(
         self, model: ExplainedModel, batch: Batch, target: Tensor, present: Tensor, unit: Tensor
@@ -109,7 +110,7 @@ class Solvex(Explainer):
     def _drops(
         self, model: ExplainedModel, batch: Batch, target: Tensor, unit: Tensor, width: int
     ) -> NDArray[np.float64]:
-        """[B, U] p(x) − p(x without the unit)."""
+        """Return p(x) − p(x without the unit) for each unit: [B, U]."""
         removed = torch.cat([torch.zeros(1, width), torch.eye(width)]).bool()[:, None].expand(-1, len(batch), -1)
         answers = self._answers(model, batch, target, ~removed.to(batch.device), unit)
         drops: NDArray[np.float64] = answers[:, :1] - answers[:, 1:]
@@ -117,7 +118,7 @@ class Solvex(Explainer):
 
 
 def _shift_ranks(ranks: NDArray[np.float64], drops: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks minus the o − ½ with which the most signs are those of the drops, the smallest o among equals."""
+    """Return ranks minus the o − ½ with which most signs equal those of the drops; the smallest o if several do."""
     signs = np.sign(np.where(np.abs(drops) < NOTHING, 0.0, drops))
     shifts = np.arange(len(ranks) + 1) - 0.5
     agreeing = (np.sign(ranks - shifts[:, None]) == signs).sum(1)

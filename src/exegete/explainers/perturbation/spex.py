@@ -1,4 +1,4 @@
-"""Which units act together: interactions of pairs, exact for few units, sparse for many."""
+"""SPEX: interactions of pairs of units, exact for few units and sparse for many."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from exegete.data.cards import MethodCard
 from exegete.data.granularity import Granularity
 from exegete.errors import ExegeteError
 from exegete.explainers.base import Explanation, OutputExplainer, TargetSelector
-from exegete.explainers.perturbation.coalitions import FEWEST, coalition_values
+from exegete.explainers.perturbation.coalitions import FEWEST, all_subsets, coalition_values
 from exegete.explainers.seeding import example_generators
 from exegete.explainers.units import number_units, spread
 from exegete.models import Batch, ExplainedModel
 from exegete.models.perturbation.run import RemovalMethod
 
 NOTHING = 1e-12
-FEWEST_FITTED = 64  # what leaves of 20 samples can be split on in each of five folds
+FEWEST_FITTED = 64
+"""ProxySPEX cross-validates trees with at least 20 samples per leaf on five folds; fewer samples allow no split."""
 Floats = NDArray[np.float64]
 Sets = NDArray[np.bool_]
 Moebius = Mapping[tuple[int, ...], float]
-"""m(S) by the units of S, in order."""
+"""The Möbius transform m(S), by the sorted units of S."""
 
 
 @dataclass(frozen=True)
 class Spex(OutputExplainer):
     """Shapley values of units, and Shapley interactions of pairs (Butler et al. 2025, ProxySPEX). Signed.
 
-    With m the Möbius transform of the target's probability v over sets of present units, v(S) = Σ over T ⊆ S of m(T), a
-    unit's score is Σ over S ∋ i of m(S) / |S|, and a pair's interaction Σ over S ⊇ {i, j} of m(S) / (|S| − 1): what
-    both add together beyond what each adds alone (Grabisch and Roubens 1999). Where all 2^n sets fit into `n_samples`
-    all are asked and nothing is estimated; else boosted trees are fitted to random sets, and m is that of their largest
-    Fourier coefficients (`shapiq`, from the extra `interactions`).
+    Let m be the Möbius transform of the target's probability v over sets of present units: v(S) = Σ over T ⊆ S of m(T).
+    A unit's score is Σ over S ∋ i of m(S) / |S|. The interaction of a pair is Σ over S ⊇ {i, j} of m(S) / (|S| − 1),
+    which is what both add together beyond what each adds alone (Grabisch and Roubens 1999). If all 2^n sets fit into
+    `n_samples`, the values are exact. Otherwise boosted trees are fitted to random sets, and m is computed from their
+    largest Fourier coefficients (`shapiq`, from the extra `interactions`).
 
     Args:
-        n_samples: perturbed inputs an example, at most; equal ones are run once.
-        granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a score is shared equally by a unit's
-            tokens, and a pair's by the pairs of theirs.
-        perturbation: what happens to absent units: `remove`, `mask`, `pad` or `zero`.
-        seed: with the example's own content it decides the sets; batching and order change nothing.
+        n_samples: perturbed inputs per example, at most; equal inputs are run once.
+        granularity: `word`, `token`, `sentence`, `paragraph` or `source`; a unit's score is shared equally by its
+            tokens, and an interaction by the pairs of tokens.
+        perturbation: how absent units are removed: `remove`, `mask`, `pad` or `zero`.
+        seed: with the example's content it determines the sets; batching and order change nothing.
 
     Raises:
         ExegeteError: too few samples, or more units than they allow without the extra.
@@ -69,26 +70,26 @@ class Spex(OutputExplainer):
             raise ExegeteError(f"spex needs n_samples of at least {FEWEST}, got {self.n_samples}")
 
     def passes(self, length: int) -> tuple[float, float]:
-        """One a set of units, at most."""
+        """Return the number of passes: at most one per set of units."""
         return float(min(self.n_samples, 2 ** min(length, 60))), 0.0
 
     def compute(self, model: ExplainedModel, batch: Batch, select_target: TargetSelector) -> Explanation:
-        """Asks for the answer of sets, example by example; `pairs` are those of positions."""
+        """Return Shapley values as scores, and the interactions of positions as `pairs`, example by example."""
         target = select_target(None)
         unit = number_units(batch, self.granularity)
         counts = (unit.max(1).values + 1).tolist()
         scores = torch.zeros(len(batch), max(1, *counts), dtype=torch.float64)
         pairs = torch.zeros(*scores.shape, scores.shape[1], dtype=torch.float64)
         for row, (count, random) in enumerate(zip(counts, example_generators(batch, self.seed), strict=True)):
-            own = slice(row, row + 1)
-            values = partial(self._values, model, batch.select([row]), target[own], unit[own])
+            one = slice(row, row + 1)
+            values = partial(self._values, model, batch.select([row]), target[one], unit[one])
             if count < 60 and 2**count <= self.n_samples:
-                found = moebius_transform(values(subsets(count)))
+                transform = moebius_transform(values(all_subsets(count)))
             else:
-                found = fit_proxy(values, count, self.n_samples, int(random.integers(2**31)))
-            alone, together = shapley_values(found, count)
-            scores[row, :count], pairs[row, :count, :count] = torch.from_numpy(alone), torch.from_numpy(together)
-        scores, pairs = (each.to(batch.device, model.dtype) for each in (scores, pairs))
+                transform = fit_proxy(values, count, self.n_samples, int(random.integers(2**31)))
+            single, pair = shapley_values(transform, count)
+            scores[row, :count], pairs[row, :count, :count] = torch.from_numpy(single), torch.from_numpy(pair)
+        scores, pairs = scores.to(batch.device, model.dtype), pairs.to(batch.device, model.dtype)
         return Explanation(spread(scores, unit), pairs=_spread_pairs(pairs, unit))
 
     def _values(self, model: ExplainedModel, batch: Batch, target: Tensor, unit: Tensor, sets: Sets) -> Floats:
@@ -98,22 +99,29 @@ class Spex(OutputExplainer):
         return values
 
 
-def subsets(count: int) -> Sets:
-    """[2^count, count] Every set; set s holds unit i where bit i of s is set."""
-    return (np.arange(1 << count)[:, None] >> np.arange(count) & 1).astype(np.bool_)
-
-
 def moebius_transform(values: Floats) -> Moebius:
-    """The transform of values [2^n] of all sets as `subsets` numbers them."""
-    found, count = values.copy(), len(values).bit_length() - 1
+    """Return the Möbius transform of the values [2^n] of all sets, ordered as in `all_subsets`."""
+    transform, count = values.copy(), len(values).bit_length() - 1
+    # One subtraction per unit and set (n · 2^n in all), as in the fast Walsh-Hadamard transform.
     for bit in range(count):
-        halves = found.reshape(-1, 2, 1 << bit)
+        halves = transform.reshape(-1, 2, 1 << bit)
         halves[:, 1] -= halves[:, 0]
-    return {tuple(np.flatnonzero(own).tolist()): float(m) for own, m in zip(subsets(count), found, strict=True)}
+    sets = all_subsets(count)
+    return {tuple(np.flatnonzero(members).tolist()): float(m) for members, m in zip(sets, transform, strict=True)}
 
 
 def fit_proxy(values: Callable[[Sets], Floats], count: int, samples: int, seed: int) -> Moebius:
-    """A transform of the second degree with the Shapley values and interactions of pairs that ProxySPEX finds."""
+    """Return a transform of degree 2 with the Shapley values and pairwise interactions that ProxySPEX estimates.
+
+    Args:
+        values: returns the value of each set [M, n].
+        count: number of units, n.
+        samples: number of sets to evaluate.
+        seed: random seed of ProxySPEX.
+
+    Raises:
+        ExegeteError: too few samples, or `shapiq` is not installed.
+    """
     if samples < FEWEST_FITTED:
         raise ExegeteError(f"spex needs n_samples of at least {FEWEST_FITTED} for {count} units, got {samples}")
     try:
@@ -125,45 +133,47 @@ def fit_proxy(values: Callable[[Sets], Floats], count: int, samples: int, seed: 
         raise ExegeteError(message) from error
 
     def game(sets: Sets) -> Floats:
-        found = values(np.asarray(sets, dtype=np.bool_))
-        if np.ptp(found) < NOTHING:
+        answers = values(np.asarray(sets, dtype=np.bool_))
+        # Boosted trees cannot be fitted to a constant: ProxySPEX fails inside its libraries.
+        if np.ptp(answers) < NOTHING:
             raise _ConstantGameError
-        return found
+        return answers
 
     try:
-        found = proxy.approximate(samples, game)
+        estimate = proxy.approximate(samples, game)
     except _ConstantGameError:
         return {}
-    known = {tuple(own): float(found.values[place]) for own, place in found.interaction_lookup.items()}
-    degree: dict[tuple[int, ...], float] = {own: value for own, value in known.items() if len(own) == 2}
+    known = {tuple(units): float(estimate.values[place]) for units, place in estimate.interaction_lookup.items()}
+    transform: dict[tuple[int, ...], float] = {units: value for units, value in known.items() if len(units) == 2}
     for unit in range(count):
-        shared = sum(value for own, value in known.items() if len(own) == 2 and unit in own)
-        degree[(unit,)] = known.get((unit,), 0.0) - shared / 2
-    return degree
+        # The Shapley value of unit i is m(i) + ½ Σ_j m(i, j): solve for m(i).
+        shared = sum(value for units, value in known.items() if len(units) == 2 and unit in units)
+        transform[(unit,)] = known.get((unit,), 0.0) - shared / 2
+    return transform
 
 
 class _ConstantGameError(Exception):
-    """All sets have the same value, which no model can be fitted to."""
+    """Raised to stop the fit if all sets have the same value."""
 
 
-def shapley_values(found: Moebius, count: int) -> tuple[Floats, Floats]:
-    """Shapley values [n] and symmetric interactions of pairs [n, n] of a Möbius transform; zero on the diagonal."""
-    alone, together = np.zeros(count), np.zeros((count, count))
-    for own, value in found.items():
-        places = list(own)
+def shapley_values(transform: Moebius, count: int) -> tuple[Floats, Floats]:
+    """Return Shapley values [n] and symmetric pairwise interactions [n, n], with a diagonal of 0."""
+    single, pair = np.zeros(count), np.zeros((count, count))
+    for units, value in transform.items():
+        places = list(units)
         if places:
-            alone[places] += value / len(places)
+            single[places] += value / len(places)
         if len(places) > 1:
-            together[np.ix_(places, places)] += value / (len(places) - 1)
-    np.fill_diagonal(together, 0.0)
-    return alone, together
+            pair[np.ix_(places, places)] += value / (len(places) - 1)
+    np.fill_diagonal(pair, 0.0)
+    return single, pair
 
 
 def _spread_pairs(pairs: Tensor, unit: Tensor) -> Tensor:
-    """[B, L, L] from units' [B, U, U], shared equally by the pairs of positions; 0 outside units."""
+    """Return interactions of positions [B, L, L] from those of units [B, U, U], shared equally by pairs of tokens."""
     inside, index = unit >= 0, unit.clamp(min=0)
     size = torch.zeros_like(pairs[:, 0]).scatter_add_(1, index, inside.to(pairs))
     shared = pairs / (size[:, :, None] * size[:, None]).clamp(min=1)
     rows = shared.gather(1, index[:, :, None].expand(-1, -1, shared.shape[2]))
-    found = rows.gather(2, index[:, None].expand(-1, index.shape[1], -1))
-    return found * (inside[:, :, None] & inside[:, None])
+    positions = rows.gather(2, index[:, None].expand(-1, index.shape[1], -1))
+    return positions * (inside[:, :, None] & inside[:, None])

@@ -1,4 +1,4 @@
-"""How many other answers a model finds likelier than the one that is explained."""
+"""The rank of the explained answer among all answers of a model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from exegete.models.tasks import Generation, Task
 
 
 class TargetRank(Task):
-    """A task whose score is how many outputs come before the target's own: the most over a span's tokens or ends.
+    """A task whose score is the number of outputs that are likelier than the target's.
+
+    For a target of several tokens, or of a start and an end, it is the largest of their numbers.
 
     Args:
-        task: what the target belongs to.
+        task: the task that the target belongs to.
     """
 
     def __init__(self, task: Task) -> None:
@@ -23,18 +25,19 @@ class TargetRank(Task):
         self.name = task.name  # type: ignore[misc]
 
     def logits(self, output: Any, batch: Batch) -> Tensor:
-        """The task's own; of generated text [B, R] how many tokens are likelier than each of the response's."""
+        """Return the task's own logits; for generated text the rank of each response token [B, R]."""
         if not isinstance(self.task, Generation):
             return self.task.logits(output, batch)
+        # Ranks are counted here, where the logits of the whole vocabulary still exist.
         full, ids, real = self.task.read(output, batch)
         return (full > full.gather(-1, ids)).sum(-1) * real
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """There are none."""
+        """Return the logits: ranks have no probabilities."""
         return logits
 
     def score(self, logits: Tensor, target: Tensor) -> Tensor:
-        """[B]."""
+        """Return the number of likelier outputs: [B]."""
         if isinstance(self.task, Generation):
             step = torch.arange(logits.shape[1], device=logits.device)
             inside = (step >= target[:, :1]) & (step < target[:, 1:])
