@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -72,12 +71,9 @@ def datasets() -> None:
 
     Example: exegete datasets
     """
-    import pandas as pd
+    from exegete.data import READERS, DataCard, list_datasets
 
-    from exegete.data import READERS
-    from exegete.data.cards import DataCard
-
-    _show(pd.DataFrame([asdict(card) for card in READERS.cards(DataCard).values()]), READERS, DataCard)
+    _show(list_datasets(), READERS, DataCard)
 
 
 def _show(frame: pd.DataFrame, registry: Registry[Any] | None = None, kind: type = object) -> None:

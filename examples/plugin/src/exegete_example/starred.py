@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from exegete.data.cards import DataCard
-from exegete.data.readers import Reader, Table
-from exegete.data.readers.base import Row, make_text_features, read_text, require_text, split_lines
-from exegete.data.splits import DIVIDED, is_in_split
-from exegete.errors import ExegeteError
+from exegete import ExegeteError
+from exegete.data import DataCard, DividedFile, make_text_features, read_text, require_text, split_lines
+
+if TYPE_CHECKING:
+    from datasets import Features
 
 
 @dataclass(frozen=True, kw_only=True)
-class Starred(Reader):
-    """A line is `LABEL: text`; what stands between two stars is its rationale, and the stars are taken out."""
+class Starred(DividedFile):
+    """Reads `LABEL: text` lines; the words between two stars are the rationale, and the stars are removed."""
 
     card: ClassVar = DataCard(
         name="starred",
@@ -27,32 +27,27 @@ class Starred(Reader):
         example="starred:reviews.txt",
     )
 
-    def splits(self) -> tuple[str, ...]:
-        """Always train, dev, test and all."""
-        return DIVIDED
-
-    def table(self, split: str) -> Table:
-        """The lines of a split, one row each."""
-        found = list(_lines(Path(self.path)))
-        names = sorted({label for label, _, _ in found})
-        rows: list[Row] = [
-            {"text": text, "label": names.index(label), "rationale": spans}
-            for label, text, spans in found
-            if is_in_split(text, split, self.seed)
-        ]
-        return Table(make_text_features(names), rows)
+    def read_keyed_rows(self, path: Path) -> tuple[Features, Iterable[tuple[str, dict[str, Any]]]]:
+        """Return the column types, and each line as a row with its text, by which the file is divided."""
+        lines = list(_read_lines(path))
+        names = sorted({label for label, _, _ in lines})
+        rows = []
+        for label, text, rationale in lines:
+            rows.append((text, {"text": text, "label": names.index(label), "rationale": rationale}))
+        return make_text_features(names), rows
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str, list[list[int]]]]:
-    """Label, text and spans of every line. Raises ExegeteError, naming the line, for what is not in the format."""
+def _read_lines(path: Path) -> Iterator[tuple[str, str, list[list[int]]]]:
+    """Yield the label, text and rationale of every line. Raises ExegeteError, naming the line, for another format."""
     for where, line in split_lines(read_text(path), str(path)):
         label, colon, marked = line.partition(": ")
         pieces = marked.split("*")
         if not colon or len(pieces) % 2 == 0:
             raise ExegeteError(f"{where}: expected LABEL: text with stars in pairs, got {line[:60]!r}")
-        text, spans = "", []
+        text, rationale = "", []
         for number, piece in enumerate(pieces):
+            # every second piece is between stars
             if number % 2 and piece:
-                spans.append([len(text), len(text) + len(piece)])
+                rationale.append([len(text), len(text) + len(piece)])
             text += piece
-        yield label, require_text(text, "text", where), spans
+        yield label, require_text(text, "text", where), rationale

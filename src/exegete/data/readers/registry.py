@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from exegete.data.cards import DataCard
 from exegete.data.registry import Registry
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from exegete.data.readers.base import Reader
 
 READERS: Registry[type[Reader]] = Registry(
@@ -42,3 +46,10 @@ READERS: Registry[type[Reader]] = Registry(
     },
     package="exegete.data.readers",
 )
+
+
+def list_datasets() -> pd.DataFrame:
+    """Return a table of all datasets and formats: name, what they hold, form of the spec, source, licence, example."""
+    import pandas as pd
+
+    return pd.DataFrame([asdict(card) for card in READERS.cards(DataCard).values()])
