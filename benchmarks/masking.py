@@ -24,7 +24,7 @@ from exegete.explainers.attributive_masking import AttributiveMasking
 from exegete.explainers.attributive_masking.explainer import answer_distribution
 from exegete.explainers.attributive_masking.refinement import evaluate_maps, group_by_length, load_metric, trajectory
 from exegete.models import Batch, ExplainedModel
-from exegete.training.masking.data import only_texts, stratified
+from exegete.training.masking.data import sample_stratified, select_texts
 from timing import DATA, MODELS, given, keep, seconds
 
 STEPS, FEWER, TOGETHER = 10, 8, 8
@@ -56,7 +56,7 @@ def main() -> None:
     """Measures, prints, and keeps the numbers as JSON."""
     options = given(__doc__, model=MODELS / "minilm-sst2", masking=Path("runs/aml"), sentences=16, repeats=2)
     model = exegete.load(options.model, device="cpu", max_length=64)
-    rows = list(only_texts(stratified(exegete.load_data(f"sst:{DATA / 'sst'}", "dev"), options.sentences, 7)))
+    rows = list(select_texts(sample_stratified(exegete.load_data(f"sst:{DATA / 'sst'}", "dev"), options.sentences, 7)))
     case = Case(model, AttributiveMasking.from_pretrained(options.masking), rows)
     found = {"versions": get_versions(), "sentences": len(rows), "tokens": [one.length for one in case.alone]}
     found |= case.one_pass()

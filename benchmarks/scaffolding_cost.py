@@ -32,11 +32,11 @@ from exegete.explainers.learned.learned_attention import mean_head_logits
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.objectives import CrossEntropy, StepContext
-from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
-from exegete.training.bilevel.lookahead import LookaheadStep, Mode, Student, drawing
+from exegete.training.bilevel.inner_optimizers import make_inner_optimizer
+from exegete.training.bilevel.lookahead import LookaheadStep, Mode, Student, seeded_random_state
 from exegete.training.bilevel.replayed_pass import RecordedPass
-from exegete.training.bilevel.scaffold import Teacher
-from exegete.training.loop.module import TrainingModule
+from exegete.training.bilevel.scaffold import TeacherExplainer
+from exegete.training.loop.training_module import TrainingModule
 from timing import DATA, given, keep, minilm, seconds
 
 LENGTH, WEIGHT, RATE = 64, 5.0, 5e-3
@@ -76,8 +76,8 @@ class Desk:
         own = ParameterisedAttention.for_model(self.model)
         self.student = Student(self.model, own, WEIGHT)
         self.module = TrainingModule(self.model, [CrossEntropy()]).train()
-        self.scaffold = Teacher(ParameterisedAttention.for_model(self.teacher))
-        self.optimizer = torch.optim.SGD(self.student.weights().values(), lr=RATE, weight_decay=0.01)
+        self.scaffold = TeacherExplainer(ParameterisedAttention.for_model(self.teacher))
+        self.optimizer = torch.optim.SGD(self.student.trainable_weights().values(), lr=RATE, weight_decay=0.01)
         self.kept = [self.heads(batch) for batch in self.batches]
 
     def answered(self, rows: list[Any]) -> Batch:
@@ -97,13 +97,13 @@ class Desk:
 
     def plain(self, number: int) -> None:
         """A step of fine-tuning on the teacher's answers."""
-        with drawing(number):
+        with seeded_random_state(number):
             self.module(self.batches[number], StepContext())["terms"].sum().backward()
         self.stepped()
 
     def lesson(self, number: int) -> None:
         """A step of the student, which learns from explanations too."""
-        with drawing(number):
+        with seeded_random_state(number):
             self.student("loss", self.batches[number], self.taught(number).detach()).backward()
         self.stepped()
 
@@ -115,14 +115,16 @@ class Desk:
 
     def outer(self, number: int, mode: Mode, before: RecordedPass | None = None) -> None:
         """One step of the teacher's explainer; with `before` through the step that the student is about to take."""
-        lookahead = LookaheadStep(self.student, inner_optimizer_of(self.optimizer, self.student.weights()), mode, 5.0)
+        lookahead = LookaheadStep(
+            self.student, make_inner_optimizer(self.optimizer, self.student.trainable_weights()), mode, 5.0
+        )
         batch, held_out = self.batches[number], self.batches[number - 1]
         with self.scaffold.requiring_gradients() as coefficients:
             taught = self.taught(number)
             if before is None:
                 slope, _ = lookahead.gradient(batch, taught, held_out, number)
             else:
-                slope, _ = lookahead.gradient_of_own_step(batch, taught, held_out, number, before)
+                slope, _ = lookahead.gradient_after_backward(batch, taught, held_out, number, before)
             (gradient,) = torch.autograd.grad(taught, coefficients, slope)
         self.scaffold.step(gradient, 5e-4, 5.0)
 
@@ -133,7 +135,7 @@ class Desk:
 
     def own_step(self, number: int) -> None:
         """A step of both without a lookahead one."""
-        with drawing(number), RecordedPass() as before:
+        with seeded_random_state(number), RecordedPass() as before:
             self.student("loss", self.batches[number], self.taught(number).detach()).backward()
         self.outer(number, "forward", before)
         self.stepped()

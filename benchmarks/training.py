@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 import exegete
+from exegete.cli.demo.answering_model import untrained
 from exegete.data.generated.retrieval import get_vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
@@ -42,9 +43,8 @@ from exegete.objectives import (
     SufficiencyLoss,
 )
 from exegete.recipes import RECIPES
-from exegete.training.answering import untrained
 from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent
-from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.training_module import TrainingModule
 from timing import DATA, given, keep, minilm, ratios
 
 RUNS = 4

@@ -73,7 +73,7 @@ def test_a_teacher_that_is_stopped_is_no_bad_input(tmp_path, monkeypatch, capsys
     train = ["train", "smat", "--config", "tiny", "--data", "generated?size=32", "--epochs", "1", "--device", "cpu"]
     assert main([*train, "--quiet", "--output-dir", str(tmp_path / "run")]) == 128 + signal.SIGTERM
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said == "stopped: the teacher's training was stopped: the same call goes on from there"
+    assert said == "stopped: the teacher's training was stopped: the same call resumes it"
 
 
 def test_a_signal_that_becomes_an_error_of_pythons_own_is_a_stop_too(monkeypatch, capsys):

@@ -8,7 +8,7 @@ from exegete import ExegeteError, explainer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.learned.hidden_state_probe import HiddenStateProbe
 from exegete.explainers.units import number_units, sum_by_unit
-from exegete.training.source_attention import Effects, coefficients, disagreement
+from exegete.training.source_attention import Effects, fit_coefficients, negative_correlation
 from models.test_generation import PROMPTS, RESPONSES, generating, padded_right
 from small import FAMILIES, alone, shared, small, uneven
 from two_sided import two_sided
@@ -111,9 +111,9 @@ def test_planted_coefficients_are_found_again():
     effects = Effects(inputs, inputs @ planted.coefficients.flatten())
     seen, unseen = (Effects(*(part[rows] for part in effects)) for rows in (slice(0, 72), slice(72, 96)))
     learned = HiddenStateProbe.for_model(model).double()
-    untrained = disagreement(unseen.inputs @ learned.coefficients.flatten(), unseen.answers)
-    learned.set_coefficients(coefficients(seen, 400, 0.01))
-    assert disagreement(unseen.inputs @ learned.coefficients.flatten(), unseen.answers) < -0.97
+    untrained = negative_correlation(unseen.inputs @ learned.coefficients.flatten(), unseen.answers)
+    learned.set_coefficients(fit_coefficients(seen, 400, 0.01))
+    assert negative_correlation(unseen.inputs @ learned.coefficients.flatten(), unseen.answers) < -0.97
     assert untrained > -0.5
     similar = torch.corrcoef(torch.stack([learned.coefficients.flatten(), planted.coefficients.flatten()]))[0, 1]
     assert similar > 0.9

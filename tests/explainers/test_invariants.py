@@ -18,7 +18,7 @@ from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.perturbation.context_cite import ContextCite, ablation_masks, fit_lasso
 from exegete.models import Capture
 from exegete.models.layers.architecture import get_layers
-from exegete.training.source_attention import disagreement
+from exegete.training.source_attention import negative_correlation
 from models.test_generation import PROMPTS, RESPONSES, generating, padded_right
 from small import shared, uneven
 
@@ -119,7 +119,9 @@ def test_a_head_that_says_the_same_under_all_masks_learns_nothing():
     inputs = torch.randn(3, 16, 5, generator=generator).double()
     inputs[..., 2] = 0.7
     weights = torch.ones(5, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(disagreement(inputs @ weights, inputs[..., 0] + inputs[..., 1] ** 2), weights)
+    (slope,) = torch.autograd.grad(
+        negative_correlation(inputs @ weights, inputs[..., 0] + inputs[..., 1] ** 2), weights
+    )
     assert abs(slope[2]) < 1e-12
     assert (slope[[0, 1, 3, 4]].abs() > 1e-6).all()
 

@@ -9,8 +9,7 @@ from PIL import Image
 import exegete
 import families
 from exegete import ExegeteError
-from exegete.training.loop.arguments import training_arguments
-from exegete.training.loop.options import RunOptions
+from exegete.training.loop.options import RunOptions, make_training_arguments
 
 
 @pytest.fixture(scope="module")
@@ -96,4 +95,4 @@ def test_a_tracker_that_is_not_installed_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.integrations.get_available_reporting_integrations", lambda: ["clearml"])
     options = RunOptions(arguments={"report_to": "wandb"})
     with pytest.raises(ExegeteError, match="report_to=wandb: expected one of none, all, clearml"):
-        training_arguments(options, {"metric_for_best_model": "loss"}, tmp_path, {"loss": False})
+        make_training_arguments(options, {"metric_for_best_model": "loss"}, tmp_path, {"loss": False})

@@ -17,8 +17,8 @@ from exegete.models.generation.model import GeneratingModel
 from exegete.objectives import AblationFidelity, CrossEntropy, KlToOriginal, StepContext, objective, task_losses
 from exegete.objectives.teacher_memory import hash_examples
 from exegete.testing.models import make_examples, random_model, replace_layer_norms
-from exegete.training.loop.lora import with_lora
-from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.lora import add_lora
+from exegete.training.loop.training_module import TrainingModule
 
 SOURCES = [[-1] + [0] * 3 + [1] * 2 + [2] * 4, [-1] + [0] * 2 + [1] * 5 + [2]]
 
@@ -175,7 +175,7 @@ def test_a_model_with_adapters_is_compared_with_itself_without_them():
     model = GeneratingModel(families.tiny("llama", "CausalLM", dtype=torch.float64, seed=1))
     batch = model.batch([[5, 6, 7]], [[9, 8]])
     plain = _logits(model, batch, 0).log_softmax(-1)
-    with_lora(model, 2, 4)
+    add_lora(model, 2, 4)
     module = TrainingModule(model, [KlToOriginal()]).eval()
     assert module.objectives[0].original is model
     with torch.no_grad():

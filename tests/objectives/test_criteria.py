@@ -28,7 +28,7 @@ from exegete.objectives import (
 )
 from exegete.objectives.consistency import align_left, pairwise_kl, pool_hidden_states
 from exegete.objectives.criterion import select_top
-from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.training_module import TrainingModule
 from small import PAIRS, shared, small
 
 CRITERIA = [ComprehensivenessLoss, SufficiencyLoss, ConsistencyLoss, ClusteringConsistencyLoss]

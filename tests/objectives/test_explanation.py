@@ -15,7 +15,7 @@ from exegete import ExegeteError
 from exegete.models import Batch, Capture, ExplainedModel, Outputs
 from exegete.objectives import ExplanationLoss, StepContext, TrainingStep
 from exegete.testing.models import replace_layer_norms
-from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.training_module import TrainingModule
 from smooth import along_directions
 
 # torch gives the padding token, which gim is measured from otherwise, no gradient.

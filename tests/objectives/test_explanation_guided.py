@@ -17,7 +17,7 @@ from exegete.models import ExplainedModel
 from exegete.objectives import ExplanationGuidedLoss, StepContext
 from exegete.objectives.teacher import compute_importance, select_least_important, to_distribution
 from exegete.testing.models import replace_layer_norms
-from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.training_module import TrainingModule
 from smooth import along_directions
 
 SIZE = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12, "dtype": torch.float64}

@@ -24,7 +24,7 @@ from exegete.objectives import (
 )
 from exegete.objectives.virtual_adversarial import answer_divergence
 from exegete.testing.models import replace_layer_norms
-from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.training_module import TrainingModule
 from smooth import along_directions
 
 TINY = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}

@@ -13,7 +13,7 @@ from exegete import ExegeteError
 from exegete.models import ExplainedModel
 from exegete.objectives import ExplanationGuidedLoss, StepContext
 from exegete.objectives.teacher_memory import TeacherMemory
-from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.training_module import TrainingModule
 
 TEXTS = families.examples("bert", 5)
 

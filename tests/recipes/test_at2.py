@@ -52,15 +52,15 @@ def test_a_stopped_run_goes_on_to_the_same_coefficients(tmp_path, monkeypatch):
     monkeypatch.setattr(ablation_effects, "batches", lambda model, rows: ([row] for row in range(len(rows))))
     before = digest_weights(model.model)
     whole = trained(model, tmp_path / "whole", rows)
-    measured, asked = ablation_effects.measured, []
+    measure_effects, asked = ablation_effects.measure_effects, []
 
     def stopping(*given):
         asked.append(1)
         if len(asked) == 3:
             signal.raise_signal(signal.SIGTERM)
-        return measured(*given)
+        return measure_effects(*given)
 
-    monkeypatch.setattr(ablation_effects, "measured", stopping)
+    monkeypatch.setattr(ablation_effects, "measure_effects", stopping)
     stopped = trained(model, tmp_path / "stopped", rows)
     assert not stopped.finished
     assert stopped.signal == signal.SIGTERM

@@ -25,7 +25,7 @@ from exegete.objectives import (
 )
 from exegete.recipes import RECIPES, Recipe, extract_rationales
 from exegete.recipes.fresh import select_words
-from exegete.training import Constrained, ConstrainedTrainer, RunOptions
+from exegete.training import ConstrainedObjective, ConstrainedTrainer, RunOptions
 
 QUICK = {"num_train_epochs": 1, "per_device_train_batch_size": 16, "disable_tqdm": True, "use_cpu": True}
 
@@ -103,7 +103,7 @@ def test_joint_guidance_has_the_papers_values(guide, rate, epochs, how, shared):
 def test_constrained_guidance_has_the_papers_values(guide, rate, climb, bound, dev_bound):
     recipe = RECIPES["er_constrained"](guide)
     constrained = recipe.objectives[1]
-    assert isinstance(constrained, Constrained)
+    assert isinstance(constrained, ConstrainedObjective)
     assert (constrained.bound, constrained.dev_bound, constrained.learning_rate) == (bound, dev_bound, climb)
     assert constrained.weight == 1.0
     assert constrained.feasible(1.0999 * dev_bound)

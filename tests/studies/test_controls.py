@@ -107,11 +107,13 @@ def test_students_are_those_that_learn_one_by_one(results):
     parts = {name: sources.load(study.dataset(name)) for name in ("pool", "dev", "test", "films")}
     assert not set(parts["pool"]["text"][:]) & set(parts["films"]["text"][:])
     teaching = Teaching(teacher, "untrained")
-    said = teaching.taught(parts["pool"])
+    said = teaching.label_data(parts["pool"])
     folder = results.store.root / "again"
     arguments = {"num_train_epochs": 2, "learning_rate": 1e-3, "use_cpu": True, "save_strategy": "no"}
     arguments |= {"eval_strategy": "no", "load_best_model_at_end": False}
-    result = teaching.run("tiny", said, teaching.taught(parts["dev"]), folder, RunOptions(seed=3, arguments=arguments))
+    result = teaching.run(
+        "tiny", said, teaching.label_data(parts["dev"]), folder, RunOptions(seed=3, arguments=arguments)
+    )
     one, other = (performance(model, parts["test"])[1]["predicted"].map(np.argmax) for model in (result.model, teacher))
     told = rows.query("explainer == 'untrained' and example == 3")["simulatability"].item()
     assert told == pytest.approx((one == other).mean())

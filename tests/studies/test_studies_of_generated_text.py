@@ -11,6 +11,7 @@ import torch
 import yaml
 
 import exegete
+from exegete.cli.demo.answering_model import train_answering_model
 from exegete.explainers.learned.trained_citation import TrainedCitation
 from exegete.metrics.faithfulness.ablation import Lds
 from exegete.studies.runs.grid import grid
@@ -21,8 +22,7 @@ from exegete.studies.runs.store import Store
 from exegete.studies.spec.study_file import load_study
 from exegete.studies.tables.results import collect_results
 from exegete.studies.tables.tables import make_study_table
-from exegete.training.answering import train_answering
-from exegete.training.citations import held, measured, promise
+from exegete.training.citations import calibrate_bounds, measure_citations, summarize_bounds
 
 NOTES = "generated?task=retrieval&size=24"
 
@@ -32,7 +32,7 @@ def done(tmp_path_factory):
     """A study of two models that hardly learned anything, one for each seed, with all of its runs done."""
     root = tmp_path_factory.mktemp("study")
     for seed in range(2):
-        train_answering(root / f"base-{seed}", seed=seed, device="cpu", scale=0.001)
+        train_answering_model(root / f"base-{seed}", seed=seed, device="cpu", scale=0.001)
     content = {
         "datasets": {
             "lessons": {"spec": NOTES, "split": "train", "limit": 4},
@@ -174,9 +174,11 @@ def test_promises_are_calibrated_on_one_set_and_held_against_another(done, tmp_p
     check_protocol("promises", options)
     found = follow("promises", model, asked, options)
     cited = TrainedCitation.from_pretrained(tmp_path)
-    made = promise([measured(model, cited, row, "remove") for row in known], 0.4)
-    pairs = [(each, made.bounds(each.scores)) for each in (measured(model, cited, row, "remove") for row in asked)]
-    expected = held(pairs)
+    made = calibrate_bounds([measure_citations(model, cited, row, "remove") for row in known], 0.4)
+    pairs = [
+        (each, made.bounds(each.scores)) for each in (measure_citations(model, cited, row, "remove") for row in asked)
+    ]
+    expected = summarize_bounds(pairs)
     assert [*found.values()] == pytest.approx(
         [expected["held"], expected["promised"], expected["bounded"]], nan_ok=True
     )

@@ -14,7 +14,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 
 from exegete import ExegeteError
-from steps_of_eight import prepared
+from steps_of_eight import prepare
 
 usual = AcceleratorState.__init__
 SHARDS = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}}
@@ -33,7 +33,7 @@ def sharding(state, *args, fsdp_plugin=None, **named):
 def refused(folder: Path, guide: str) -> str:
     """What a training says that cannot be."""
     try:
-        prepared(folder, guide, **SHARDS).train()
+        prepare(folder, guide, **SHARDS).train()
     except ExegeteError as error:
         return str(error)
     return ""
@@ -47,7 +47,7 @@ def main(folder: Path) -> None:
     ends = {"whole": None, "resumed": str(folder / "whole" / "checkpoint-3")}
     for name, checkpoint in ends.items():
         more = {"save_strategy": "steps", "save_steps": 3} if checkpoint is None else {}
-        loop = prepared(folder / name, guide, **SHARDS, **MOMENTUM, **more)
+        loop = prepare(folder / name, guide, **SHARDS, **MOMENTUM, **more)
         loop.train(resume_from_checkpoint=checkpoint)
         loop.save_model()
         here = [weight.to_local().numel() for weight in loop.model.parameters()]

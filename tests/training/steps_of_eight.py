@@ -19,7 +19,7 @@ import families
 from exegete.data import generated_tokenizer
 from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, ExplanationLoss
-from exegete.training import Constrained
+from exegete.training import ConstrainedObjective
 from runs import generated, trainer
 
 
@@ -40,11 +40,11 @@ def small_model():
     return ExplainedModel(families.tiny("bert", num_labels=2, vocab_size=len(tokenizer), **quiet), tokenizer)
 
 
-def prepared(folder: Path, guide: str, parts: int = 1, **arguments):
+def prepare(folder: Path, guide: str, parts: int = 1, **arguments):
     """A trainer of six steps."""
     torch.set_num_threads(1)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    constrained = Constrained(ExplanationLoss(exegete.explainer(guide)), bound=0.02, learning_rate=0.5)
+    constrained = ConstrainedObjective(ExplanationLoss(exegete.explainer(guide)), bound=0.02, learning_rate=0.5)
     return trainer(
         folder, small_model(), data(), objectives=[CrossEntropy(), constrained], optim="sgd", learning_rate=0.1,
         per_device_train_batch_size=8 // processes // parts, gradient_accumulation_steps=parts, max_steps=6,
@@ -55,7 +55,7 @@ def prepared(folder: Path, guide: str, parts: int = 1, **arguments):
 
 def run(folder: Path, guide: str, parts: int = 1, **arguments) -> None:
     """Six steps; what was logged and learned is written to the folder by the first process."""
-    loop = prepared(folder, guide, parts, **arguments)
+    loop = prepare(folder, guide, parts, **arguments)
     loop.train()
     if loop.is_world_process_zero():
         names = ("loss", "cross_entropy", "explanation", "explanation_multiplier")

@@ -12,8 +12,8 @@ from exegete import ExegeteError
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.models import Batch
 from exegete.models.passes.last_layer import skip_unread_positions
-from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
-from exegete.training.bilevel.lookahead import LookaheadStep, Student, clipping, drawing
+from exegete.training.bilevel.inner_optimizers import make_inner_optimizer
+from exegete.training.bilevel.lookahead import LookaheadStep, Student, clip_factor, seeded_random_state
 from exegete.training.bilevel.replayed_pass import RecordedPass
 from small import PAIRS, small, uneven
 
@@ -42,7 +42,7 @@ class Scene:
         model = small(family, **({"initializer_range": 0.3} | dropped | own | changes))
         self.student = Student(model, ParameterisedAttention.for_model(model, normaliser="softmax").double(), 5.0)
         rows = [*PAIRS, PAIRS[0]] if kind == "span" else uneven(family, 4)
-        self.inner, self.outer = (answered(model, rows[half]) for half in (slice(2), slice(2, 4)))
+        self.inner, self.outer = (label_with_predictions(model, rows[half]) for half in (slice(2), slice(2, 4)))
         weights = torch.randn(self.inner.attended.shape, generator=torch.Generator().manual_seed(1)).double()
         self.taught = weights.masked_fill(~self.inner.attended, -torch.inf).softmax(-1)
         self.optimizer = OPTIMIZERS[optimizer](list(self.student.parameters()))
@@ -55,14 +55,14 @@ class Scene:
 
     def lookahead(self, mode):
         return LookaheadStep(
-            self.student, inner_optimizer_of(self.optimizer, self.student.weights()), mode, self.max_norm
+            self.student, make_inner_optimizer(self.optimizer, self.student.trainable_weights()), mode, self.max_norm
         )
 
     def gradient(self, mode="forward"):
         return self.lookahead(mode).gradient(self.inner, self.taught, self.outer, seed=3)
 
 
-def answered(model, rows) -> Batch:
+def label_with_predictions(model, rows) -> Batch:
     batch = model.encode(rows)
     labels = {
         "classification": torch.tensor([0, 2]),
@@ -91,11 +91,11 @@ def test_one_forward_mode_pass_gives_what_double_backward_gives_with_dropout(kin
 def test_a_step_that_is_taken_anyway_is_looked_through_as_if_it_were_a_pilot(kind, optimizer):
     scene = Scene(kind, optimizer, max_norm=0.5, steps=1)
     expected, loss = scene.gradient("unrolled")
-    with drawing(3), RecordedPass() as before:
+    with seeded_random_state(3), RecordedPass() as before:
         scene.student("loss", scene.inner, scene.taught).backward()
-    weights, maps = scene.student.weights(), len(before.outputs)
+    weights, maps = scene.student.trainable_weights(), len(before.outputs)
     kept = {name: (weight.detach().clone(), copy.deepcopy(weight.grad)) for name, weight in weights.items()}
-    found, same = scene.lookahead("forward").gradient_of_own_step(scene.inner, scene.taught, scene.outer, 3, before)
+    found, same = scene.lookahead("forward").gradient_after_backward(scene.inner, scene.taught, scene.outer, 3, before)
     close(found, expected)
     assert float(loss) == pytest.approx(float(same), rel=1e-12)
     assert len(before.outputs) < maps / 2 or kind == "decoder"
@@ -132,8 +132,8 @@ def test_both_follow_the_optimizers_own_step(optimizer):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_step_looked_through_is_the_one_that_the_optimizer_takes(optimizer, steps):
     scene = Scene(optimizer=optimizer, steps=steps)
-    weights = scene.student.weights()
-    update = inner_optimizer_of(scene.optimizer, weights)
+    weights = scene.student.trainable_weights()
+    update = make_inner_optimizer(scene.optimizer, weights)
     scene.student("loss", scene.inner, scene.taught).backward()
     expected = {
         name: update(name, weight.detach(), weight.grad) for name, weight in weights.items() if weight.grad is not None
@@ -155,7 +155,7 @@ def test_it_is_what_differences_of_the_outer_loss_give_through_a_real_step(mode)
     for size in (1e-5, -1e-5):
         other = copy.deepcopy((scene.student, scene.optimizer))
         student, optimizer = other
-        with drawing(3):
+        with seeded_random_state(3):
             student("loss", scene.inner, scene.taught + size * direction).backward()
         torch.nn.utils.clip_grad_norm_(student.parameters(), 100.0)
         optimizer.step()
@@ -222,7 +222,7 @@ def test_clipping_is_torchs():
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient.clone()
         torch.nn.utils.clip_grad_norm_(parameters, norm)
-        factor = clipping(gradients, norm)
+        factor = clip_factor(gradients, norm)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             torch.testing.assert_close(parameter.grad, factor * gradient)
 
@@ -234,7 +234,7 @@ def test_a_question_answering_student_keeps_every_position():
     taught = batch.attended / batch.attended.sum(1, keepdim=True).double()
     optimizer = OPTIMIZERS["sgd"](list(student.parameters()))
     pair = [
-        LookaheadStep(student, inner_optimizer_of(optimizer, student.weights()), mode).gradient(
+        LookaheadStep(student, make_inner_optimizer(optimizer, student.trainable_weights()), mode).gradient(
             batch, taught, batch, 0
         )[0]
         for mode in ("forward", "unrolled")
@@ -247,10 +247,10 @@ def test_a_question_answering_student_keeps_every_position():
 def test_what_cannot_be_looked_through_is_refused():
     weights = {"w": torch.nn.Parameter(torch.ones(2))}
     with pytest.raises(ExegeteError, match="SGD"):
-        inner_optimizer_of(torch.optim.RMSprop(weights.values()), weights)
+        make_inner_optimizer(torch.optim.RMSprop(weights.values()), weights)
     with pytest.raises(ExegeteError, match="does not step other"):
-        inner_optimizer_of(torch.optim.SGD(weights.values()), {"other": torch.nn.Parameter(torch.ones(1))})
+        make_inner_optimizer(torch.optim.SGD(weights.values()), {"other": torch.nn.Parameter(torch.ones(1))})
     with pytest.raises(ExegeteError, match="amsgrad"):
-        inner_optimizer_of(torch.optim.Adam(weights.values(), amsgrad=True), weights)
+        make_inner_optimizer(torch.optim.Adam(weights.values(), amsgrad=True), weights)
     with pytest.raises(ExegeteError, match="forward, unrolled"):
         Scene().lookahead("backward")

@@ -15,6 +15,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 import exegete
 from exegete import ExegeteError, explainer
 from exegete.cli import main
+from exegete.cli.demo.answering_model import untrained
 from exegete.data.generated.retrieval import get_vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
@@ -23,8 +24,7 @@ from exegete.explainers.learned.trained_citation import TrainedCitation, sparsif
 from exegete.recipes import RECIPES
 from exegete.reports.attributions import Attributions
 from exegete.training import citations
-from exegete.training.answering import untrained
-from exegete.training.loop.exchanges import ended
+from exegete.training.loop.data import tokenize_responses
 from runs import ARGUMENTS, difference, generated
 from test_resume import interrupted
 
@@ -146,9 +146,9 @@ def test_falls_are_those_of_each_source_taken_away_alone(start):
 def test_responses_end_where_the_model_ends_a_text(start):
     model, data = exegete.load(start, task="generation", device="cpu"), rows("dev", 2)
     end = model.config.eos_token_id
-    found = ended(model, data)
+    found = tokenize_responses(model, data)
     assert all(row["response"][-1] == end and end not in row["response"][:-1] for row in found)
-    assert ended(model, found)["response"] == found["response"]
+    assert tokenize_responses(model, found)["response"] == found["response"]
     said = model.tokenizer.decode(found[0]["response"], skip_special_tokens=True)
     assert said.split() == model.tokenizer.decode(model.tokenizer(data[0]["response"])["input_ids"][1:-1]).split()
 

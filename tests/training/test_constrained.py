@@ -15,15 +15,15 @@ import exegete
 from exegete import ExegeteError
 from exegete.objectives import CrossEntropy, ExplanationLoss
 from exegete.recipes import RECIPES
-from exegete.training import Constrained, ConstrainedTrainer, ObjectiveTrainer, fine_tune
-from exegete.training.loop.constrained import Multiplier, exhausted, linear
-from exegete.training.loop.trainer import LEARNED
+from exegete.training import ConstrainedObjective, ConstrainedTrainer, ObjectiveTrainer, fine_tune
+from exegete.training.loop.constrained import Multiplier, is_patience_exhausted, linear_schedule
+from exegete.training.loop.trainer import LEARNED_FILE
 from runs import ARGUMENTS, bert, difference, generated, sentences, trainer, weights
 from test_resume import interrupted
 
 
 def guided(bound=0.01, guide="attention_rollout", **options):
-    return Constrained(ExplanationLoss(exegete.explainer(guide)), bound, **options)
+    return ConstrainedObjective(ExplanationLoss(exegete.explainer(guide)), bound, **options)
 
 
 def test_the_multiplier_is_what_torchs_rmsprop_makes_of_it_with_a_linear_schedule():
@@ -79,7 +79,7 @@ def test_the_schedule_is_hugging_faces():
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
         schedule = get_linear_schedule_with_warmup(optimizer, math.ceil(0.1 * total), total)
         for number in range(total):
-            assert linear(number, total) == pytest.approx(schedule.get_last_lr()[0])
+            assert linear_schedule(number, total) == pytest.approx(schedule.get_last_lr()[0])
             optimizer.step()
             schedule.step()
 
@@ -98,7 +98,7 @@ def test_the_schedule_is_hugging_faces():
     ],
 )
 def test_the_first_feasible_epoch_starts_the_count_anew_with_half_the_patience(evaluations, patience, expected):
-    assert exhausted(evaluations, patience) == expected
+    assert is_patience_exhausted(evaluations, patience) == expected
 
 
 def run(folder, objective, trainer=ConstrainedTrainer, **arguments):
@@ -179,7 +179,7 @@ def exegete_learned(folder):
     from safetensors.torch import load_file
 
     newest = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
-    return load_file(newest / LEARNED)
+    return load_file(newest / LEARNED_FILE)
 
 
 def test_bad_bounds_are_refused():
@@ -188,7 +188,7 @@ def test_bad_bounds_are_refused():
     with pytest.raises(ExegeteError, match="learning rate is above 0"):
         guided(learning_rate=0.0)
     with pytest.raises(ExegeteError, match="cannot be bounded"):
-        Constrained(guided(), 0.1)
+        ConstrainedObjective(guided(), 0.1)
 
 
 def test_nothing_counts_is_nothing_logged_as_zero(tmp_path):

@@ -16,8 +16,8 @@ from exegete.metrics import metric
 from exegete.objectives import CrossEntropy, SufficiencyLoss
 from exegete.recipes import RECIPES
 from exegete.training import CriterionTrainer, fine_tune
-from exegete.training.bilevel.criteria import overall
-from exegete.training.loop.trainer import LEARNED
+from exegete.training.bilevel.criteria import sum_criteria
+from exegete.training.loop.trainer import LEARNED_FILE
 from families import processor, tiny
 from runs import ARGUMENTS, answers, difference, generated, pairs, weights
 from test_resume import interrupted
@@ -103,8 +103,8 @@ def test_the_epoch_that_is_best_by_the_criterions_own_metric_on_dev_is_kept(tmp_
 
 
 def test_the_sum_of_criteria_turns_signs_and_counts_the_undefined_as_the_worst():
-    assert overall({"comprehensiveness": 0.5, "sufficiency": 0.2}) == pytest.approx(0.3)
-    assert overall({"consistency": float("nan"), "simulatability": 0.75}) == pytest.approx(-0.25)
+    assert sum_criteria({"comprehensiveness": 0.5, "sufficiency": 0.2}) == pytest.approx(0.3)
+    assert sum_criteria({"consistency": float("nan"), "simulatability": 0.75}) == pytest.approx(-0.25)
 
 
 @pytest.mark.parametrize("make", [pairs, answers])
@@ -121,7 +121,7 @@ def test_pairs_and_spans_are_trained_for_all_criteria(make, tmp_path):
 
 def test_the_student_learns_and_is_saved_beside_and_stays_out_of_the_model(student, tmp_path):
     result = ivra(tmp_path, "simulatability", start=student, student=student, student_rate=0.1)
-    beside = load_file(tmp_path / LEARNED)
+    beside = load_file(tmp_path / LEARNED_FILE)
     before = load_file(f"{student}/model.safetensors")
     names = [name for name in beside if name.startswith("simulatability_companion.network.explained.model.")]
     moved = [
@@ -243,7 +243,7 @@ def test_stopped_and_resumed_it_is_unbroken(student, tmp_path):
     resumed = ivra(tmp_path / "run", "simulatability,sufficiency", **options)
     assert resumed.finished
     assert difference(weights(tmp_path / "whole"), weights(tmp_path / "run")) == 0.0
-    for name in (LEARNED, COEFFICIENTS):
+    for name in (LEARNED_FILE, COEFFICIENTS):
         assert difference(load_file(tmp_path / "whole" / name), load_file(tmp_path / "run" / name)) == 0.0
     record = json.loads((tmp_path / "run" / "exegete_run.json").read_text())
     assert "simulatability" in json.dumps(record)

@@ -12,7 +12,7 @@ from scipy.stats import pearsonr
 
 import families
 from exegete.models import ExplainedModel
-from exegete.training.loop.evaluation import answer_characters, answer_positions, score
+from exegete.training.loop.evaluation import find_answer_characters, predict_answer_positions, score
 from runs import answers, bert, sentences, trainer
 
 
@@ -59,12 +59,12 @@ def test_the_answer_is_the_best_span_inside_the_context_or_none():
     torch.manual_seed(0)
     logits = torch.randn(12, 2, batch.length)
     logits[::3, :, 0] += 4
-    for row, (start, end) in enumerate(answer_positions(model, batch, logits).tolist()):
+    for row, (start, end) in enumerate(predict_answer_positions(model, batch, logits).tolist()):
         inside = [i for i, span in enumerate(batch.alignments[row].spans) if span is not None and span[0] == 1]
         spans = [(s, e) for s in inside for e in inside if s <= e < s + 30]
         best = max([*spans, (0, 0)], key=lambda span: float(logits[row, 0, span[0]] + logits[row, 1, span[1]]))
         assert (start, end) == best
-    assert {start == 0 for start in answer_positions(model, batch, logits)[:, 0].tolist()} == {True, False}
+    assert {start == 0 for start in predict_answer_positions(model, batch, logits)[:, 0].tolist()} == {True, False}
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
@@ -76,7 +76,7 @@ def test_labelled_positions_are_the_answers_characters(family):
     batch = model.encode(rows)
     expected = [row["answer"][0] if row["answer"] else [0, 0] for row in rows]
     texts = [row["text_pair"][a:b].strip() for row, (a, b) in zip(rows, expected, strict=True)]
-    found = answer_characters(batch, batch.labels).tolist()
+    found = find_answer_characters(batch, batch.labels).tolist()
     assert [row["text_pair"][a:b].strip() for row, (a, b) in zip(rows, found, strict=True)] == texts
 
 

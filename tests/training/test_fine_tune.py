@@ -19,7 +19,7 @@ from exegete import ExegeteError
 from exegete.objectives import OBJECTIVES, CrossEntropy
 from exegete.recipes import RECIPES
 from exegete.training import train_baseline
-from exegete.training.loop.from_scratch import words_tokenizer
+from exegete.training.loop.starting_model import make_word_tokenizer
 from runs import ARGUMENTS, answers, difference, generated, pairs, sentences, weights
 from test_scaffold import pictures
 
@@ -193,7 +193,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tmp_path):
 
 
 def test_a_tokenizer_made_from_texts_knows_their_frequent_words_and_spells_the_others():
-    made = words_tokenizer(["Bb ba", "bb, ab bb"], vocabulary=13)
+    made = make_word_tokenizer(["Bb ba", "bb, ab bb"], vocabulary=13)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     expected = [*special, ",", "a", "b", "##,", "##a", "##b", "bb", "ab"]
     assert sorted(made.get_vocab(), key=made.get_vocab().get) == expected

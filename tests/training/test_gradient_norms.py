@@ -8,7 +8,7 @@ import torch
 import exegete
 from exegete.objectives import CrossEntropy, ExplanationLoss, StepContext
 from exegete.training import RunOptions
-from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.training_module import TrainingModule
 from runs import generated, trainer
 from steps_of_eight import small_model
 

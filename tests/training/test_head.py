@@ -15,8 +15,8 @@ from exegete.models.layers.layer_parts import get_head_parts
 from exegete.objectives import CrossEntropy
 from exegete.recipes import RECIPES
 from exegete.training import ObjectiveTrainer, RunOptions, fine_tune
-from exegete.training.loop.head import head_activation, head_dropout, split_head
-from exegete.training.loop.lora import with_lora
+from exegete.training.loop.head import head_activation, head_dropout, set_head_learning_rate
+from exegete.training.loop.lora import add_lora
 from runs import ARGUMENTS, difference, generated, trainer, weights
 from test_resume import interrupted
 
@@ -38,7 +38,7 @@ def test_the_head_is_what_stands_on_the_encoder(family):
         [{"params": list(model.parameters())[::2], "weight_decay": 0.5}, {"params": list(model.parameters())[1::2]}],
         lr=0.01,
     )
-    split_head(optimizer, model, 7.0)
+    set_head_learning_rate(optimizer, model, 7.0)
     groups = [({names[id(weight)] for weight in group["params"]}, group) for group in optimizer.param_groups]
     fast = set().union(*(found for found, group in groups if group["lr"] == pytest.approx(0.07)))
     slow = set().union(*(found for found, group in groups if group["lr"] == 0.01))
@@ -51,10 +51,10 @@ def test_the_head_is_what_stands_on_the_encoder(family):
 @pytest.mark.parametrize("family", ["roberta", "gpt2"])
 def test_the_head_beside_adapters_is_the_head(family):
     model = exegete.load(families.tiny(family), families.processor(family))
-    with_lora(model)
+    add_lora(model)
     names = {id(weight): name for name, weight in model.model.named_parameters() if weight.requires_grad}
     optimizer = torch.optim.SGD([weight for weight in model.model.parameters() if weight.requires_grad], lr=0.01)
-    split_head(optimizer, model.model, 7.0)
+    set_head_learning_rate(optimizer, model.model, 7.0)
     slow, fast = ([names[id(weight)] for weight in group["params"]] for group in optimizer.param_groups)
     (head,) = HEADS[family]
     assert all("lora_" in name and f".{head}." not in name for name in slow)
@@ -101,9 +101,9 @@ def test_models_without_a_head_and_rates_of_nothing_are_refused():
     model = families.tiny("bert")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ExegeteError, match="positive multiple"):
-        split_head(optimizer, model, 0.0)
+        set_head_learning_rate(optimizer, model, 0.0)
     with pytest.raises(ExegeteError, match="no head"):
-        split_head(optimizer, model.base_model, 2.0)
+        set_head_learning_rate(optimizer, model.base_model, 2.0)
 
 
 def test_the_recipe_has_the_papers_ratio():

@@ -9,8 +9,7 @@ import exegete
 import families
 from exegete.errors import ExegeteError
 from exegete.objectives import CrossEntropy, StepContext
-from exegete.training.loop.masked_inputs import masked
-from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.training_module import TrainingModule, mask_random_tokens
 
 
 @pytest.fixture
@@ -20,7 +19,7 @@ def model():
 
 def lost(model, share: float, number: int = 0, copies: int = 400):
     batch = model.encode(families.SENTENCES[:1] * copies)
-    after = masked(model, batch, share, StepContext(0, number)).inputs["input_ids"]
+    after = mask_random_tokens(model, batch, share, StepContext(0, number)).inputs["input_ids"]
     gone = after != batch.inputs["input_ids"]
     assert (after[gone] == model.mask_id).all()
     assert not (gone & ~batch.content).any()
@@ -52,4 +51,4 @@ def test_training_steps_see_masked_words_and_evaluation_does_not(model):
 def test_pictures_have_no_words():
     model = exegete.load(families.tiny("vit"), families.processor("vit"))
     with pytest.raises(ExegeteError, match="images"):
-        masked(model, model.encode(families.examples("vit")), 0.5, StepContext())
+        mask_random_tokens(model, model.encode(families.examples("vit")), 0.5, StepContext())

@@ -31,11 +31,11 @@ from exegete.recipes import RECIPES
 from exegete.testing.no_side_effects import find_changes, simulate_use, snapshot
 from exegete.training import RunOptions
 from exegete.training.bilevel.students import Teaching
-from exegete.training.loop.batches import Collator
-from exegete.training.loop.module import TrainingModule
-from exegete.training.masking.data import stratified
-from exegete.training.masking.run import masking_arguments, train_masking, usual
-from exegete.training.masking.search import WeightSearch, drawn, opened
+from exegete.training.loop.data import Collator
+from exegete.training.loop.training_module import TrainingModule
+from exegete.training.masking.data import sample_stratified
+from exegete.training.masking.run import default_arguments, make_masking_arguments, train_masking
+from exegete.training.masking.search import WeightSearch, open_study, suggest_weights
 from exegete.training.masking.trainer import MaskingTrainer
 
 QUICK = {"disable_tqdm": True, "use_cpu": True, "per_device_train_batch_size": 4, "logging_steps": 1}
@@ -187,7 +187,7 @@ def searched(folder, trials=3, trainer=None, **options):
 def study_of(folder):
     url = f"sqlite:///{folder / 'search.db'}"
     (summary,) = optuna.get_all_study_summaries(url)
-    return opened(url, summary.study_name, True)
+    return open_study(url, summary.study_name, True)
 
 
 def dying(trial):
@@ -226,12 +226,12 @@ def test_a_killed_search_loses_the_running_trial_alone_and_goes_on_as_an_unbroke
 def test_trials_that_run_at_a_time_have_other_weights_and_a_dead_one_leaves_its_own():
     study = optuna.create_study()
     trials = [study.ask() for _ in range(3)]
-    found = [drawn(trial, 42) for trial in trials]
+    found = [suggest_weights(trial, 42) for trial in trials]
     assert len({tuple(weights.values()) for weights in found}) == 3
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     trials[2].set_user_attr("process", [platform.node(), gone.pid])
-    assert drawn(study.ask(), 42) == found[2]
+    assert suggest_weights(study.ask(), 42) == found[2]
 
 
 def test_a_weight_that_is_given_stays_while_the_others_are_searched(tmp_path):
@@ -284,23 +284,23 @@ def test_draws_are_spread_over_classes_and_no_text_is_on_both_sides():
     labels = [0] * 80 + [1] * 20
     data = Dataset.from_dict({"text": [f"t{i}" for i in range(100)], "label": labels}, features=features)
     for count in (10, 50, 99):
-        drawn = stratified(data, count, 3)
+        drawn = sample_stratified(data, count, 3)
         assert len(set(drawn["text"])) == count
         assert abs(sum(drawn["label"]) - 0.2 * count) <= 1
-    assert stratified(data, 50, 3)["text"][:] == stratified(data, 50, 3)["text"][:]
-    assert stratified(data, 50, 3)["text"][:] != stratified(data, 50, 4)["text"][:]
-    assert len(stratified(data, 1000, 0)) == 100
-    rest = exclude_examples(data, stratified(data, 30, 1))
+    assert sample_stratified(data, 50, 3)["text"][:] == sample_stratified(data, 50, 3)["text"][:]
+    assert sample_stratified(data, 50, 3)["text"][:] != sample_stratified(data, 50, 4)["text"][:]
+    assert len(sample_stratified(data, 1000, 0)) == 100
+    rest = exclude_examples(data, sample_stratified(data, 30, 1))
     assert len(rest) == 70
-    assert not set(rest["text"]) & set(stratified(data, 30, 1)["text"])
+    assert not set(rest["text"]) & set(sample_stratified(data, 30, 1)["text"])
     with pytest.raises(ExegeteError, match="at least one row"):
-        stratified(data, 0, 1)
+        sample_stratified(data, 0, 1)
 
 
 def test_evaluations_come_every_third_of_an_epoch():
     for rows, steps in ((1000, 16), (20, 1), (450, 7)):
         options = RunOptions(arguments=QUICK | {"per_device_train_batch_size": 20})
-        args = masking_arguments(options, [exegete.metric("log_odds")], rows, Path("x"))
+        args = make_masking_arguments(options, [exegete.metric("log_odds")], rows, Path("x"))
         assert args.eval_steps == steps
         assert (args.learning_rate, args.num_train_epochs, args.max_grad_norm) == (4e-5, 10, 0.0)
         assert (args.metric_for_best_model, args.greater_is_better) == ("log_odds", False)
@@ -308,7 +308,7 @@ def test_evaluations_come_every_third_of_an_epoch():
 
 def test_decoders_are_explained_at_twice_the_rate():
     decoder = ExplainedModel(families.tiny("gpt2"), families.tokenizer("gpt2"))
-    assert [usual(model)["learning_rate"] for model in (bert(), decoder)] == [4e-5, 8e-5]
+    assert [default_arguments(model)["learning_rate"] for model in (bert(), decoder)] == [4e-5, 8e-5]
     assert "learning_rate" not in RECIPES["aml"]().arguments
 
 
@@ -316,10 +316,12 @@ def test_another_figure_that_chooses_is_better_in_its_own_direction():
     judges = [exegete.metric("aopc_comprehensiveness"), exegete.metric("sufficiency")]
     for best, higher in (("aopc_comprehensiveness", True), ("sufficiency", False), ("mask_sparsity", False)):
         options = RunOptions(arguments=QUICK | {"metric_for_best_model": best})
-        args = masking_arguments(options, judges, 20, Path("x"))
+        args = make_masking_arguments(options, judges, 20, Path("x"))
         assert (args.metric_for_best_model, args.greater_is_better) == (best, higher)
     with pytest.raises(ExegeteError, match="unknown figure to choose the best model by 'accuracy'"):
-        masking_arguments(RunOptions(arguments=QUICK | {"metric_for_best_model": "accuracy"}), judges, 20, Path("x"))
+        make_masking_arguments(
+            RunOptions(arguments=QUICK | {"metric_for_best_model": "accuracy"}), judges, 20, Path("x")
+        )
 
 
 def test_bad_input(tmp_path):
@@ -352,7 +354,7 @@ def prompted():
 
 def test_batches_of_a_prompted_model_have_its_prompt_also_where_texts_are_cut_shorter():
     model, rows = prompted(), list(texts(4))
-    for one in (model, Teaching(model).cutting(60).teacher):
+    for one in (model, Teaching(model).with_max_length(60).teacher):
         expected, found = one.encode(rows), Collator(one)(rows)["batch"]
         assert torch.equal(found.inputs["input_ids"], expected.inputs["input_ids"])
         assert "Is it good" in one.tokenizer.decode(found.inputs["input_ids"][0])

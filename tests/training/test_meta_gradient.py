@@ -7,7 +7,7 @@ from torch.func import functional_call
 from exegete import ExegeteError
 from exegete.explainers.learned.parameterised_attention import ParameterisedAttention
 from exegete.models import Capture
-from exegete.training.bilevel.meta_gradient import divergence, meta_gradient
+from exegete.training.bilevel.meta_gradient import explanation_divergence, meta_gradient
 from small import shared, small, uneven
 
 RATE, WEIGHT = 0.5, 5.0
@@ -50,7 +50,7 @@ class Scene:
     def stepped(self, taught, graph):
         """The student's weights after the inner step."""
         logits, explanation = functional_call(self.student, self.weights, (self.inner,))
-        loss = torch.nn.functional.cross_entropy(logits, LABELS) + WEIGHT * divergence(taught, explanation)
+        loss = torch.nn.functional.cross_entropy(logits, LABELS) + WEIGHT * explanation_divergence(taught, explanation)
         slopes = torch.autograd.grad(loss, list(self.weights.values()), create_graph=graph, allow_unused=True)
         pairs = zip(self.weights.items(), slopes, strict=True)
         return {name: weight if slope is None else weight - RATE * slope for (name, weight), slope in pairs}
@@ -105,7 +105,7 @@ def test_divergence_by_hand_has_the_teacher_first():
     teacher, student = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]), torch.tensor([[0.25, 0.75, 0.0]] * 2)
     first = 0.5 * torch.tensor(2.0).log() + 0.5 * torch.tensor(2 / 3).log()
     second = torch.tensor(4.0).log()
-    torch.testing.assert_close(divergence(teacher, student), (first + second) / 2, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(explanation_divergence(teacher, student), (first + second) / 2, rtol=1e-5, atol=1e-6)
 
 
 def test_what_does_not_fit_is_refused():

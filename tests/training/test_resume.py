@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from exegete.training import ObjectiveTrainer, fine_tune
-from exegete.training.loop.checkpoints import newest_whole
+from exegete.training.loop.run import find_newest_checkpoint
 from runs import ARGUMENTS, difference, generated, weights
 
 SCHEDULE = {"num_train_epochs": 3, "learning_rate": 1e-3, "eval_steps": 2, "save_total_limit": None, "logging_steps": 4}
@@ -59,7 +59,7 @@ def test_killed_and_resumed_is_unbroken(unbroken, tmp_path, killed_in, goes_on_f
     code = f"import sys; sys.path[:0] = {paths!r}; import torch; torch.set_num_threads(1); {script}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    assert newest_whole(tmp_path).name == f"checkpoint-{goes_on_from}"
+    assert find_newest_checkpoint(tmp_path).name == f"checkpoint-{goes_on_from}"
     assert not (tmp_path / "model.safetensors").exists()
     assert train(tmp_path).steps == STEPS
     assert difference(weights(unbroken), weights(tmp_path)) == 0.0
@@ -135,15 +135,15 @@ TORN = {
 def test_a_torn_checkpoint_is_passed_over_with_a_warning(unbroken, tmp_path, how, caplog):
     for step in (8, 10, 12):
         shutil.copytree(unbroken / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
-    assert newest_whole(tmp_path).name == "checkpoint-12"
+    assert find_newest_checkpoint(tmp_path).name == "checkpoint-12"
     TORN[how](tmp_path / "checkpoint-12")
-    assert newest_whole(tmp_path).name == "checkpoint-10"
-    assert "checkpoint-12 is not whole" in caplog.text
+    assert find_newest_checkpoint(tmp_path).name == "checkpoint-10"
+    assert "checkpoint-12 is not complete" in caplog.text
 
 
 def test_a_run_goes_on_before_its_torn_checkpoint_and_ends_at_the_same_weights(unbroken, tmp_path):
     train(tmp_path, interrupted(signal.SIGTERM, 7))
-    assert newest_whole(tmp_path).name == "checkpoint-7"
+    assert find_newest_checkpoint(tmp_path).name == "checkpoint-7"
     _truncated(tmp_path / "checkpoint-7" / "model.safetensors")
     train(tmp_path)
     assert difference(weights(unbroken), weights(tmp_path)) == 0.0

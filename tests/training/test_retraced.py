@@ -9,7 +9,7 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
-from exegete.training.bilevel.replayed_pass import Known, RecordedPass, ReplayedPass
+from exegete.training.bilevel.replayed_pass import RecordedOutput, RecordedPass, ReplayedPass
 
 WITH_TANGENTS = {
     "all": ("0.weight", "0.bias", "2.weight", "2.bias", "4.weight"),
@@ -60,7 +60,7 @@ def test_what_was_remembered_is_taken_and_other_maps_are_computed():
     ((place, kept),) = before.outputs
     assert torch.equal(kept, hidden)
     for weight, expected in ((place, hidden + 1), (0, hidden)):
-        before.outputs = deque([Known(weight, hidden.detach() + 1)])
+        before.outputs = deque([RecordedOutput(weight, hidden.detach() + 1)])
         with torch.no_grad(), forward_ad.dual_level(), ReplayedPass(before):
             found = dual_pass(model, WITH_TANGENTS["all"], inputs).primal
         torch.testing.assert_close(found, model[1:](expected).detach())

@@ -24,28 +24,28 @@ from exegete.models import Capture, ExplainedModel
 from exegete.models.loading.digest import digest_weights
 from exegete.objectives import TrainingStep, task_losses
 from exegete.training import RunOptions
-from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
+from exegete.training.bilevel.inner_optimizers import make_inner_optimizer
 from exegete.training.bilevel.lookahead import LookaheadStep, Student
-from exegete.training.bilevel.scaffold import Teacher, projected, static
+from exegete.training.bilevel.scaffold import TeacherExplainer, make_static_explainer, normalize_scores
 from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
 from exegete.training.bilevel.students import (
     Teaching,
-    _explanations,
-    _head_logits,
-    measured,
-    students,
+    _compute_explanations,
+    _compute_head_logits,
+    evaluate_student,
+    train_students,
 )
 from exegete.training.bilevel.teacher_outputs import (
     GOLD,
-    TaughtBatch,
-    answers,
-    encoded,
-    taught,
-    teacher_answers,
+    TeacherBatch,
+    encode_batches,
+    get_teacher_answers,
+    label_by_teacher,
+    predict_answers,
     teacher_outputs,
 )
-from exegete.training.loop.checkpoints import newest_whole
-from exegete.training.loop.trainer import LEARNED
+from exegete.training.loop.run import find_newest_checkpoint
+from exegete.training.loop.trainer import LEARNED_FILE
 from runs import ARGUMENTS, difference, sentences, weights
 from runs import answers as questions
 from small import shared
@@ -82,7 +82,9 @@ def student(folder, teaching, data=None, dev=None, model=None, **options):
     data = sentences(16) if data is None else data
     settings = ARGUMENTS | SCHEDULE | options.pop("arguments", {})
     chosen = RunOptions(arguments=settings, **options)
-    return teaching.student(config() if model is None else model, data, data if dev is None else dev, folder, chosen)
+    return teaching.train_student(
+        config() if model is None else model, data, data if dev is None else dev, folder, chosen
+    )
 
 
 TASKS = {
@@ -103,8 +105,8 @@ def test_every_task_has_students_and_a_teacher_that_learns(kind, tmp_path):
     teacher, data, model = TASKS[kind]()
     before = {name: value.clone() for name, value in teacher.model.state_dict().items()}
     result = student(tmp_path / "run", Teaching(teacher, rate=0.05), data, model=model)
-    predicted = answers(result.model, taught(teacher, data))
-    own = taught(teacher, data)
+    predicted = predict_answers(result.model, label_by_teacher(teacher, data))
+    own = label_by_teacher(teacher, data)
     if kind == "regression":
         expected = np.corrcoef(predicted[:, 0], own["label"][:])[0, 1]
     elif kind == "span":
@@ -141,7 +143,7 @@ def test_without_a_pilot_the_explainers_step_is_looked_through_the_students_own(
     Dropout is drawn again where it is not remembered, as on devices whose kernels draw it.
     """
     if not remembered:
-        monkeypatch.setattr("exegete.training.bilevel.replayed_pass._share", lambda *_, **__: 0.0)
+        monkeypatch.setattr("exegete.training.bilevel.replayed_pass._dropout_rate", lambda *_, **__: 0.0)
     teacher, found, expected = teacher_of(), [], []
     steps = {"arguments": {"max_steps": 3}, "model": config(hidden_dropout_prob=0.1)}
 
@@ -149,16 +151,18 @@ def test_without_a_pilot_the_explainers_step_is_looked_through_the_students_own(
         def outer_step(self, number):
             scaffold, held_out = self.scaffold, self._held_out(int(self.scaffold.teacher.count))
             own = Student(self.explained, scaffold.student, self.scaffolding.weight)
-            update = inner_optimizer_of(self.optimizer, own.weights())
+            update = make_inner_optimizer(self.optimizer, own.trainable_weights())
             lookahead = LookaheadStep(own, update, "unrolled", self.args.max_grad_norm)
             with scaffold.teacher.requiring_gradients() as coefficients:
-                said = self.scaffolding.explanation(self.rows, self.taught_batch.attended)
-                slope, _ = lookahead.gradient(self.taught_batch, said, held_out, self._seed("student"))
+                said = self.scaffolding.explain_rows(self.rows, self.teacher_batch.attended)
+                slope, _ = lookahead.gradient(self.teacher_batch, said, held_out, self._seed("student"))
                 expected.append(torch.autograd.grad(said, coefficients, slope.to(said))[0])
             super().outer_step(number)
 
-    step = Teacher.step
-    monkeypatch.setattr(Teacher, "step", lambda self, slope, *rest: (found.append(slope), step(self, slope, *rest)))
+    step = TeacherExplainer.step
+    monkeypatch.setattr(
+        TeacherExplainer, "step", lambda self, slope, *rest: (found.append(slope), step(self, slope, *rest))
+    )
     monkeypatch.setattr("exegete.training.bilevel.students.ScaffoldTrainer", Watching)
     student(tmp_path / "run", Teaching(teacher, rate=0.05, lookahead=False), **steps)
     assert len(found) == 3
@@ -219,21 +223,21 @@ def test_after_a_crash_between_checkpoints_it_goes_on_to_the_same_weights(tmp_pa
         patched.setattr("exegete.training.bilevel.students.ScaffoldTrainer", Crashing)
         with pytest.raises(ConnectionError):
             student(tmp_path / "run", teaching, **every)
-    assert newest_whole(tmp_path / "run").name == "checkpoint-4"
+    assert find_newest_checkpoint(tmp_path / "run").name == "checkpoint-4"
     assert student(tmp_path / "run", teaching, **every).finished
     for files in (weights(tmp_path / "whole"), weights(tmp_path / "run")), _learned(tmp_path):
         assert difference(*files) == 0.0
 
 
 def _learned(folder):
-    return [load_file(folder / name / LEARNED) for name in ("whole", "run")]
+    return [load_file(folder / name / LEARNED_FILE) for name in ("whole", "run")]
 
 
 def test_the_teacher_is_asked_once_and_its_kept_explanations_are_its_own(tmp_path):
     teacher, data = teacher_of(), sentences(12)
     passes = []
     hook = teacher.model.register_forward_pre_hook(lambda *_: passes.append(1))
-    terms, own = Teaching(teacher).objectives(taught(teacher, data)), taught(teacher, data)
+    terms, own = Teaching(teacher).make_objectives(label_by_teacher(teacher, data)), label_by_teacher(teacher, data)
     before = len(passes)
     assert before == 3
     Teaching(teacher).run(config(), own, own, tmp_path / "run", RunOptions(arguments=ARGUMENTS | SCHEDULE), terms)
@@ -247,11 +251,13 @@ def test_what_is_kept_is_what_the_explainer_says_of_another_batch(family, name):
     """Other padding, other neighbours, padding on the left in decoders."""
     teacher = shared(family, dtype=torch.float32)
     data = pictures(6) if family == "vit" else sentences(6)
-    method = static(name, teacher)
-    kept = teacher_outputs(teacher, data, lambda batch: _explanations(teacher, method, batch))
+    method = make_static_explainer(name, teacher)
+    kept = teacher_outputs(teacher, data, lambda batch: _compute_explanations(teacher, method, batch))
     batch = teacher.encode([data[row] for row in (5, 0, 3)])
-    found = kept.of(torch.tensor([5, 0, 3]), batch.attended)[:, 0]
-    expected = projected(method, method.explain(teacher, batch, special_tokens=True).scores.detach(), batch.attended)
+    found = kept.read(torch.tensor([5, 0, 3]), batch.attended)[:, 0]
+    expected = normalize_scores(
+        method, method.explain(teacher, batch, special_tokens=True).scores.detach(), batch.attended
+    )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert (found[~batch.attended] == 0).all()
     torch.testing.assert_close(found.sum(1), torch.ones(3))
@@ -264,9 +270,9 @@ def test_kept_head_logits_mix_to_what_the_explainer_says(family):
     explainer = ParameterisedAttention.for_model(teacher)
     with torch.no_grad():
         explainer.coefficients.copy_(torch.randn(2, 4, generator=torch.Generator().manual_seed(0)))
-    kept = teacher_outputs(teacher, data, lambda batch: _head_logits(teacher, explainer, batch))
+    kept = teacher_outputs(teacher, data, lambda batch: _compute_head_logits(teacher, explainer, batch))
     batch = teacher.encode([data[row] for row in (4, 1)])
-    mixed = explainer.mixed(kept.of(torch.tensor([4, 1]), batch.attended).unflatten(1, (2, 4)), batch.attended)
+    mixed = explainer.mixed(kept.read(torch.tensor([4, 1]), batch.attended).unflatten(1, (2, 4)), batch.attended)
     torch.testing.assert_close(
         mixed, explainer.explain(teacher, batch, special_tokens=True).scores, rtol=1e-4, atol=1e-5
     )
@@ -275,27 +281,27 @@ def test_kept_head_logits_mix_to_what_the_explainer_says(family):
 def test_projections_by_hand():
     attended = torch.tensor([[True, True, False], [True, True, True]])
     scores = torch.tensor([[0.1, 0.2, 9.0], [0.0, 0.0, 0.0]])
-    signed = projected(exegete.explainer("input_x_gradient"), scores, attended)
+    signed = normalize_scores(exegete.explainer("input_x_gradient"), scores, attended)
     first = np.exp(1.0) / (np.exp(1.0) + np.exp(2.0))
     torch.testing.assert_close(signed[0], torch.tensor([first, 1 - first, 0.0], dtype=torch.float32))
-    half = projected(exegete.explainer("integrated_gradients"), scores, attended)
+    half = normalize_scores(exegete.explainer("integrated_gradients"), scores, attended)
     torch.testing.assert_close(half[0, 1] / half[0, 0], torch.tensor(np.exp(0.2), dtype=torch.float32))
-    shares = projected(exegete.explainer("attention_all"), scores, attended)
+    shares = normalize_scores(exegete.explainer("attention_all"), scores, attended)
     torch.testing.assert_close(shares, torch.tensor([[1 / 3, 2 / 3, 0.0], [1 / 3, 1 / 3, 1 / 3]]))
 
 
 def test_static_integrated_gradients_have_ten_points_from_zero_unless_told_otherwise():
     teacher = shared("bert")
-    usual = static("integrated_gradients", teacher).params
+    usual = make_static_explainer("integrated_gradients", teacher).params
     assert (usual["n_steps"], usual["baselines"]) == (10, "zero")
-    assert static("integrated_gradients?n_steps=7", teacher).params["n_steps"] == 7
+    assert make_static_explainer("integrated_gradients?n_steps=7", teacher).params["n_steps"] == 7
 
 
 def test_the_outer_optimizer_is_torchs_adamw_on_a_clipped_gradient():
     explainer = ParameterisedAttention(2, 4)
     reference = torch.nn.Parameter(explainer.coefficients.detach().clone())
     optimizer = torch.optim.AdamW([reference], lr=0.02, weight_decay=0.0)
-    teacher, generator = Teacher(explainer), torch.Generator().manual_seed(0)
+    teacher, generator = TeacherExplainer(explainer), torch.Generator().manual_seed(0)
     for _ in range(20):
         gradient = 3 * torch.randn(2, 4, generator=generator)
         reference.grad = gradient.clone()
@@ -308,12 +314,12 @@ def test_the_outer_optimizer_is_torchs_adamw_on_a_clipped_gradient():
 
 def test_held_out_batches_go_through_all_dev_data_in_a_new_order_each_time(tmp_path):
     teacher, data = teacher_of(), sentences(13)
-    own = taught(teacher, data)
+    own = label_by_teacher(teacher, data)
     from transformers import TrainingArguments
 
     args = TrainingArguments(output_dir=str(tmp_path), per_device_train_batch_size=4, report_to="none", use_cpu=True)
     loop = ScaffoldTrainer(
-        ExplainedModel(families.tiny("bert"), teacher.processing_class), args, Teaching(teacher).objectives(own),
+        ExplainedModel(families.tiny("bert"), teacher.processing_class), args, Teaching(teacher).make_objectives(own),
         train_dataset=own, eval_dataset=own,
     )  # fmt: skip
     epochs = [[ids for part in range(3) for ids in _ids(loop._held_out(3 * epoch + part))] for epoch in range(3)]
@@ -335,11 +341,11 @@ def test_labels_of_taught_data_are_the_teachers_and_gold_ones_are_numbered_as_it
     teacher = ExplainedModel(model, families.tokenizer("bert"))
     types = Features({"text": Value("string"), "label": ClassLabel(names=["negative", "positive"])})
     data = Dataset.from_dict({"text": sentences(4)["text"][:], "label": [0, 1, 1, 0]}, features=types)
-    own = taught(teacher, data)
+    own = label_by_teacher(teacher, data)
     assert own[GOLD][:] == [1, 0, 0, 1]
     assert own["label"][:] == teacher.predict(teacher.encode(list(data))).tolist()
-    assert teacher_answers(own).tolist() == own["label"][:]
-    assert taught(teacher, data.remove_columns("label"))["label"][:] == own["label"][:]
+    assert get_teacher_answers(own).tolist() == own["label"][:]
+    assert label_by_teacher(teacher, data.remove_columns("label"))["label"][:] == own["label"][:]
 
 
 def test_a_student_with_another_vocabulary_is_refused_unless_it_learns_no_explanations(tmp_path):
@@ -380,7 +386,7 @@ def test_a_teacher_that_knows_one_class_only_has_students_that_agree(tmp_path):
 
 def test_a_student_that_sees_one_class_only_is_judged_on_all_of_them(tmp_path):
     teacher, data = teacher_of(), sentences(24)
-    said = np.array(taught(teacher, data)["label"][:])
+    said = np.array(label_by_teacher(teacher, data)["label"][:])
     first = data.select(np.flatnonzero(said == said[0]))
     assert 0 < len(first) < len(data)
     result = student(tmp_path, Teaching(teacher, rate=0.05), first, data)
@@ -403,14 +409,14 @@ def test_a_student_that_is_its_teacher_learns_nothing_from_explanations(special_
     teacher = teacher_of()
     method = InterpretableAttention.for_model(teacher, normaliser="softmax", special_tokens=special_tokens)
     method.save_pretrained(tmp_path)
-    data = taught(teacher, sentences(4))
-    scaffolding = Teaching(teacher, f"interpretable_attention:{tmp_path}").objectives(data)[1].prepared(teacher)
+    data = label_by_teacher(teacher, sentences(4))
+    scaffolding = Teaching(teacher, f"interpretable_attention:{tmp_path}").make_objectives(data)[1].prepare_for(teacher)
     batch = teacher.encode(list(data))
-    explained = scaffolding.explanation(torch.arange(4), batch.attended)
+    explained = scaffolding.explain_rows(torch.arange(4), batch.attended)
     assert bool(explained[batch.attended & ~batch.content].any()) == special_tokens
     outputs = teacher(batch, capture=scaffolding.capture)
     step = TrainingStep(
-        teacher, TaughtBatch.of(batch, explained), outputs, *task_losses(teacher, batch, outputs.logits)
+        teacher, TeacherBatch.from_batch(batch, explained), outputs, *task_losses(teacher, batch, outputs.logits)
     )
     assert scaffolding(step).abs() < 1e-6
     other = teacher_of(seed=5)
@@ -442,7 +448,7 @@ def test_a_retrained_student_learns_from_the_explainer_held_still(tmp_path):
 
 
 def test_a_student_may_explain_itself_as_ivra_does(tmp_path):
-    taught = Teaching(teacher_of(), "untrained", weight=1.0, own="interpretable_attention")
+    taught = Teaching(teacher_of(), "untrained", weight=1.0, student_explainer="interpretable_attention")
     result = student(tmp_path / "run", taught)
     own = InterpretableAttention.from_pretrained(tmp_path / "run" / "student_explainer")
     assert (own.normaliser, own.mix) == ("sparsemax", "literal")
@@ -455,12 +461,12 @@ def test_a_student_may_explain_itself_as_ivra_does(tmp_path):
 def test_a_student_for_every_explainer_size_and_seed_and_what_is_finished_is_kept(tmp_path):
     teacher, data = teacher_of(), sentences(12)
     settings = {"explainers": ["none", "learned"], "sizes": [4, 8], "seeds": [0, 1], "arguments": ARGUMENTS | SCHEDULE}
-    frame = students(config(), Teaching(teacher), data, data, data, tmp_path, **settings)
+    frame = train_students(config(), Teaching(teacher), data, data, data, tmp_path, **settings)
     assert len(frame) == 8
-    again = students(config(), Teaching(teacher), data, data, data, tmp_path, **settings)
+    again = train_students(config(), Teaching(teacher), data, data, data, tmp_path, **settings)
     pd.testing.assert_frame_equal(frame, again)
     model = exegete.load(tmp_path / "learned-8-1", device="cpu")
-    agreed = (answers(model, data).argmax(-1) == answers(teacher, data).argmax(-1)).mean()
+    agreed = (predict_answers(model, data).argmax(-1) == predict_answers(teacher, data).argmax(-1)).mean()
     row = frame[(frame["explainer"] == "learned") & (frame["size"] == 8) & (frame["seed"] == 1)]
     assert float(row["simulatability"].iloc[0]) == pytest.approx(agreed)
     record = json.loads((tmp_path / "learned-8-1" / "exegete_run.json").read_text())
@@ -471,7 +477,7 @@ def test_all_students_of_one_model_object_start_from_its_weights(tmp_path):
     data, start = sentences(12), families.tiny("bert")
     settings = {"explainers": ["none"], "sizes": [8], "seeds": [0, 1], "arguments": ARGUMENTS | SCHEDULE}
     settings["processing_class"] = families.tokenizer("bert")
-    students(start, Teaching(teacher_of()), data, data, data, tmp_path, **settings)
+    train_students(start, Teaching(teacher_of()), data, data, data, tmp_path, **settings)
     records = [json.loads((tmp_path / f"none-8-{seed}" / "exegete_run.json").read_text()) for seed in (0, 1)]
     assert [record["config"]["model"]["weights"] for record in records] == [digest_weights(families.tiny("bert"))] * 2
 
@@ -484,10 +490,12 @@ def test_a_student_that_knows_the_classes_in_another_order_is_compared_by_their_
     options = {"model": start, "arguments": still, "processing_class": teacher.processing_class}
     result = student(tmp_path / "run", Teaching(teacher, "none"), data, **options)
     assert result.model.labels == ("yes", "no", "maybe")
-    said, own = ([model.labels[i] for i in answers(model, data).argmax(-1)] for model in (teacher, result.model))
+    said, own = (
+        [model.labels[i] for i in predict_answers(model, data).argmax(-1)] for model in (teacher, result.model)
+    )
     agreed = np.mean([one == other for one, other in zip(said, own, strict=True)])
     right = np.mean([data.features["label"].names[row["label"]] == name for row, name in zip(data, own, strict=True)])
-    for figures in (result.metrics, measured(result.model, taught(teacher, data))):
+    for figures in (result.metrics, evaluate_student(result.model, label_by_teacher(teacher, data))):
         assert (figures["simulatability"], figures["accuracy"]) == (pytest.approx(agreed), pytest.approx(right))
 
 
@@ -504,15 +512,15 @@ def test_scores_by_hand():
 
 def test_a_lesson_keeps_everything_of_its_batch():
     batch = shared("bert").encode(["a film", "a small town"])
-    lesson = TaughtBatch.of(batch, torch.ones(batch.attended.shape)).to("cpu")
-    assert lesson.taught is not None
+    lesson = TeacherBatch.from_batch(batch, torch.ones(batch.attended.shape)).to("cpu")
+    assert lesson.teacher_explanation is not None
     assert lesson.alignments == batch.alignments
     assert torch.equal(lesson.inputs["input_ids"], batch.inputs["input_ids"])
 
 
 def test_batches_of_a_teacher_are_all_its_rows():
     teacher, data = teacher_of(), sentences(9)
-    assert sorted(row for rows, _ in encoded(teacher, data) for row in rows) == list(range(9))
+    assert sorted(row for rows, _ in encode_batches(teacher, data) for row in rows) == list(range(9))
     assert Capture(heads=True, heads_only=True).in_attention
 
 
@@ -527,6 +535,6 @@ def test_an_explainer_that_was_trained_anew_in_its_folder_is_another_one(tmp_pat
         saved = ParameterisedAttention.for_model(teacher)
         torch.nn.init.constant_(saved.coefficients[0], value)
         saved.save_pretrained(tmp_path)
-        data = taught(teacher, sentences(4))
-        found.append(Teaching(teacher, f"parameterised_attention:{tmp_path}").objectives(data)[1].params)
+        data = label_by_teacher(teacher, sentences(4))
+        found.append(Teaching(teacher, f"parameterised_attention:{tmp_path}").make_objectives(data)[1].params)
     assert found[0] == found[1] != found[2]

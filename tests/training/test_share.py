@@ -19,7 +19,7 @@ from exegete.objectives import (
     StepContext,
     VirtualAdversarialLoss,
 )
-from exegete.training.loop.module import TrainingModule, drawn
+from exegete.training.loop.training_module import TrainingModule, sample_share
 from runs import bert
 
 
@@ -48,7 +48,7 @@ def test_so_many_random_examples_in_their_order_without_empty_columns(share, siz
     batch = batch_of(model)
     draws = set()
     for number in range(20):
-        part = drawn(batch, share, StepContext(number=number))
+        part = sample_share(batch, share, StepContext(number=number))
         texts = [alignment.texts[0] for alignment in part.alignments]
         assert len(texts) == size
         assert part.attended.any(0).all()
@@ -57,7 +57,8 @@ def test_so_many_random_examples_in_their_order_without_empty_columns(share, siz
         draws.add(tuple(places))
     assert len(draws) > 3
     assert torch.equal(
-        drawn(batch, share, StepContext(number=4)).labels, drawn(batch, share, StepContext(number=4)).labels
+        sample_share(batch, share, StepContext(number=4)).labels,
+        sample_share(batch, share, StepContext(number=4)).labels,
     )
 
 
@@ -98,7 +99,7 @@ def test_terms_with_one_share_see_the_same_examples_and_the_main_pass_stays_plai
     module = TrainingModule(model, terms)
     found = module(batch, StepContext())
     assert torch.equal(found["logits"], plain["logits"])
-    part = drawn(batch, 0.5, StepContext())
+    part = sample_share(batch, 0.5, StepContext())
     alone = [CrossEntropy(), GradientPenalty(), VirtualAdversarialLoss(), ExplanationGuidedLoss(terms[3].explainer)]
     expected = TrainingModule(model, alone)(part, StepContext())["terms"][[1, 3]]
     torch.testing.assert_close(found["terms"][[1, 3]], expected, rtol=1e-4, atol=1e-6)
@@ -110,4 +111,4 @@ def test_terms_with_one_share_see_the_same_examples_and_the_main_pass_stays_plai
 def test_a_share_is_above_zero_and_at_most_one(share):
     model = bert()
     with pytest.raises(ExegeteError, match="share of the batch"):
-        drawn(batch_of(model), share, StepContext())
+        sample_share(batch_of(model), share, StepContext())

@@ -22,8 +22,8 @@ from exegete.objectives import (
     TrainingStep,
     task_losses,
 )
-from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent, held_out_examples
-from exegete.training.loop.module import TrainingModule
+from exegete.training.bilevel.simulatability import Simulatability, SimulatingStudent, select_held_out
+from exegete.training.loop.training_module import TrainingModule
 from small import PAIRS, small
 
 FAMILIES = ["bert", "gpt2", "llama"]
@@ -102,7 +102,7 @@ def classroom(model, objective):
 
 def sides(batch):
     """Rows that teach and rows that judge; there are some of both."""
-    held_out = held_out_examples(batch, 0.5)
+    held_out = select_held_out(batch, 0.5)
     assert 0 < held_out.sum() < len(batch)
     return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
 
@@ -130,7 +130,7 @@ def test_what_judges_a_student_never_teaches_it(share):
     draw = torch.Generator().manual_seed(0)
     texts = [" ".join("abcdefghij"[i] for i in torch.randint(10, (6,), generator=draw)) for _ in range(2000)]
     model = small("bert")
-    side = held_out_examples(model.encode([{"text": text} for text in texts]), share)
+    side = select_held_out(model.encode([{"text": text} for text in texts]), share)
     assert side.float().mean().item() == pytest.approx(share, abs=0.04)
     for left in (False, True):
         padded = model.encode([{"text": text} for text in [*texts[:20], " ".join(texts[20:24])]])
@@ -139,13 +139,13 @@ def test_what_judges_a_student_never_teaches_it(share):
             places = (torch.arange(padded.length) - gap) % padded.length
             inputs = {name: value.gather(1, places) for name, value in padded.inputs.items()}
             padded = replace(padded, inputs=inputs, attended=padded.attended.gather(1, places))
-        assert torch.equal(held_out_examples(padded, share)[:20], side[:20])
+        assert torch.equal(select_held_out(padded, share)[:20], side[:20])
     everywhere = torch.ones(9, 5, dtype=torch.bool)
     images = Batch({"pixel_values": torch.rand(9, 3, 8, 8, generator=draw)}, everywhere, everywhere, everywhere.long())
-    side = held_out_examples(images, 0.5)
+    side = select_held_out(images, 0.5)
     assert side.any()
     assert not side.all()
-    assert torch.equal(held_out_examples(images.select([4]), 0.5), side[4:5])
+    assert torch.equal(select_held_out(images.select([4]), 0.5), side[4:5])
 
 
 @pytest.mark.parametrize("special_tokens", [True, False])

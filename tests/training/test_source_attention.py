@@ -9,7 +9,7 @@ import exegete
 from exegete import explainer
 from exegete.explainers.learned.attention_to_source import AttentionToSource
 from exegete.explainers.perturbation.context_cite import ContextCite
-from exegete.training.source_attention import Effects, coefficients, disagreement, measured
+from exegete.training.source_attention import Effects, fit_coefficients, measure_effects, negative_correlation
 from small import shared, uneven
 
 
@@ -54,14 +54,14 @@ def test_published_features_and_scores(golden_generation, numbers):
 @pytest.mark.real
 def test_published_training(numbers):
     first = torch.full((8,), 1 / 8, dtype=torch.float64)
-    loss = disagreement(numbers["features_ref_f16"] @ first, numbers["outputs_ref_f16"])
+    loss = negative_correlation(numbers["features_ref_f16"] @ first, numbers["outputs_ref_f16"])
     torch.testing.assert_close(loss, numbers["loss_first"], rtol=1e-6, atol=1e-6)
     for kind, ending in (("features_ref_f16", ""), ("features", "_exact")):
         answers = numbers[kind.replace("features", "outputs")]
         for steps in (1, 10):
-            found = coefficients(Effects(numbers[kind], answers), steps, 1e-2)
+            found = fit_coefficients(Effects(numbers[kind], answers), steps, 1e-2)
             torch.testing.assert_close(found, numbers[f"weights_{steps}{ending}"], rtol=1e-6, atol=1e-6)
-    found = coefficients(Effects(numbers["features"], numbers["outputs"]), 300, 1e-2)
+    found = fit_coefficients(Effects(numbers["features"], numbers["outputs"]), 300, 1e-2)
     assert torch.cosine_similarity(found, numbers["weights_300_exact"], dim=0) > 0.999
 
 
@@ -70,9 +70,9 @@ def test_the_loss_knows_no_scale():
     inputs, answers = (torch.randn(3, 16, 5, generator=generator).double() for _ in range(2))
     answers = answers[..., 0]
     weights = torch.randn(5, generator=generator).double().requires_grad_()
-    loss = disagreement(inputs @ weights, answers)
+    loss = negative_correlation(inputs @ weights, answers)
     assert -1 <= loss <= 1
-    torch.testing.assert_close(disagreement(inputs @ (3 * weights), 2 * answers + 1), loss, rtol=1e-6, atol=0)
+    torch.testing.assert_close(negative_correlation(inputs @ (3 * weights), 2 * answers + 1), loss, rtol=1e-6, atol=0)
     (slope,) = torch.autograd.grad(loss, weights)
     assert abs(slope @ weights) < 1e-6 * slope.norm() * weights.norm()
 
@@ -83,11 +83,13 @@ def test_fitting_classifiers_and_files(family, tmp_path):
     batch = model.encode(uneven(family, 4))
     ablated = ContextCite(n_samples=16)
     made = AttentionToSource.for_model(model)
-    effects = Effects.together(measured(made, model, batch.select(rows), ablated) for rows in ([0, 1], [2, 3]))
-    made.set_coefficients(coefficients(effects, 60, 0.01))
-    inputs, answers = measured(made, model, batch, ablated)
+    effects = Effects.concatenate(
+        measure_effects(made, model, batch.select(rows), ablated) for rows in ([0, 1], [2, 3])
+    )
+    made.set_coefficients(fit_coefficients(effects, 60, 0.01))
+    inputs, answers = measure_effects(made, model, batch, ablated)
     before, after = (
-        disagreement(inputs @ x.flatten().to(inputs), answers)
+        negative_correlation(inputs @ x.flatten().to(inputs), answers)
         for x in (AttentionToSource.for_model(model).coefficients, made.coefficients)
     )
     assert after < before

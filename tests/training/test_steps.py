@@ -27,8 +27,8 @@ from exegete.objectives import (
     VirtualAdversarialLoss,
     task_losses,
 )
-from exegete.training.loop.batches import lengths, longest_first, shuffled
-from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.data import shuffle_by_length, sort_longest_first, text_lengths
+from exegete.training.loop.training_module import TrainingModule
 from runs import answers, bert, difference, generated, sentences, trainer
 
 TEXTS = families.examples("bert")
@@ -216,17 +216,17 @@ def test_a_moment_draws_the_same_numbers_again_and_every_other_moment_others():
 
 def test_an_epoch_sees_every_row_once_in_another_order_with_less_padding():
     data = sentences(200)
-    sizes = lengths(data)
-    orders = [shuffled(sizes, 8, seed=0, epoch=epoch) for epoch in (0, 1)]
+    sizes = text_lengths(data)
+    orders = [shuffle_by_length(sizes, 8, seed=0, epoch=epoch) for epoch in (0, 1)]
     assert all(sorted(order) == list(range(200)) for order in orders)
     assert orders[0] != orders[1]
-    assert orders[0] == shuffled(sizes, 8, seed=0, epoch=0)
+    assert orders[0] == shuffle_by_length(sizes, 8, seed=0, epoch=0)
 
     def padded(order):
         return sum(8 * max(sizes[row] for row in order[i : i + 8]) for i in range(0, 200, 8))
 
     assert padded(orders[0]) < 0.8 * padded(np.random.default_rng(0).permutation(200).tolist())
-    assert [sizes[row] for row in longest_first(sizes)] == sorted(sizes, reverse=True)
+    assert [sizes[row] for row in sort_longest_first(sizes)] == sorted(sizes, reverse=True)
 
 
 def test_two_objectives_of_one_name_are_refused():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
+from exegete.training.bilevel.inner_optimizers import make_inner_optimizer
 from exegete.training.bilevel.used_embeddings import UsedEmbeddings
 from small import small, uneven
 
@@ -18,7 +18,11 @@ def losses(model, weights, batch):
 def rows_of(model, *batches):
     weights = dict(model.named_parameters())
     rows = UsedEmbeddings(model, *batches)
-    return rows, weights, *rows.of(weights, inner_optimizer_of(torch.optim.SGD(weights.values(), lr=0.1), weights))
+    return (
+        rows,
+        weights,
+        *rows.select(weights, make_inner_optimizer(torch.optim.SGD(weights.values(), lr=0.1), weights)),
+    )
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "distilbert", "electra", "big_bird"])
@@ -29,7 +33,7 @@ def test_logits_and_gradients_are_those_of_the_whole_table(family):
     assert not batch.attended.all()
     before = model.embedding.padding_idx
     rows, weights, own, _ = rows_of(model, batch)
-    with rows.looked_up():
+    with rows.use_rows_in_lookup():
         found = torch.autograd.grad(losses(model, own, batch), list(own.values()), materialize_grads=True)
     assert model.embedding.padding_idx == before
     expected = torch.autograd.grad(losses(model, weights, batch), list(weights.values()), materialize_grads=True)
@@ -52,7 +56,7 @@ def test_padding_that_is_attended_to_has_no_gradient_either(family):
     assert model.embedding.padding_idx == model.pad_id
     rows, _, own, _ = rows_of(model, batch)
     (name,) = (key for key, weight in own.items() if weight.shape[0] == len(rows.used) and "word" in key)
-    with rows.looked_up():
+    with rows.use_rows_in_lookup():
         (found,) = torch.autograd.grad(losses(model, own, batch), [own[name]])
     assert not found[rows.used == model.pad_id].any()
     assert found[rows.used != model.pad_id].any()
@@ -62,7 +66,7 @@ def test_a_word_of_no_batch_is_not_looked_up():
     model = small("bert")
     short, long = (model.encode(uneven("bert", 4)[half]) for half in (slice(0, 1), slice(1, 4)))
     rows, _, own, _ = rows_of(model, short)
-    with rows.looked_up(), pytest.raises(IndexError):
+    with rows.use_rows_in_lookup(), pytest.raises(IndexError):
         losses(model, own, long)
     assert torch.isfinite(model(long).logits).all()
 
@@ -72,7 +76,7 @@ def test_where_inputs_are_not_looked_up_as_they_stand_nothing_happens(family):
     model = small(family)
     batch = model.encode(uneven(family, 2))
     rows, weights, own, _ = rows_of(model, batch)
-    with rows.looked_up():
+    with rows.use_rows_in_lookup():
         found = losses(model, own, batch)
     assert all(own[key] is weight for key, weight in weights.items())
     assert torch.equal(found, losses(model, weights, batch))
@@ -85,9 +89,9 @@ def test_a_frozen_table_stays_whole(frozen):
     batch = model.encode(uneven("bert", 2))
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     rows = UsedEmbeddings(model, batch)
-    own, _ = rows.of(weights, inner_optimizer_of(torch.optim.SGD(weights.values(), lr=0.1), weights))
+    own, _ = rows.select(weights, make_inner_optimizer(torch.optim.SGD(weights.values(), lr=0.1), weights))
     assert all(own[key] is weight for key, weight in weights.items()) == frozen
-    with rows.looked_up():
+    with rows.use_rows_in_lookup():
         found = losses(model, own, batch)
     torch.testing.assert_close(found, losses(model, {}, batch))
 
@@ -100,6 +104,6 @@ def test_an_update_of_rows_is_that_of_the_table_there(kind):
         table.grad = torch.randn(6, 3)
         optimizer.step()
     rows, gradient = torch.tensor([1, 4]), torch.randn(6, 3)
-    update, weight = inner_optimizer_of(optimizer, {"table": table}), table.detach()
+    update, weight = make_inner_optimizer(optimizer, {"table": table}), table.detach()
     whole = update("table", weight, gradient)[rows]
-    torch.testing.assert_close(update.of_rows("table", rows)("table", weight[rows], gradient[rows]), whole)
+    torch.testing.assert_close(update.for_rows("table", rows)("table", weight[rows], gradient[rows]), whole)

@@ -8,7 +8,7 @@ import pytest
 
 from exegete.cli import main
 from exegete.data.atomic_files import only_writer
-from exegete.training.loop.checkpoints import checkpoints, flaws
+from exegete.training.loop.run import find_flaws, list_checkpoints
 from runs import difference, weights
 
 COMMAND = ["train", "baseline", "--model", "tiny", "--data", "generated?size=40", "--epochs", "2", "--quiet"]
@@ -44,7 +44,7 @@ def test_a_full_disk_is_told_in_one_line_and_the_run_goes_on_when_there_is_room(
     (line,) = [line for line in said.splitlines() if line.startswith("exegete:")]
     assert "cannot be written" in line
     assert "Traceback" not in said
-    assert not any(any(True for _ in flaws(path)) for path in checkpoints(tmp_path))
+    assert not any(any(True for _ in find_flaws(path)) for path in list_checkpoints(tmp_path))
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
     assert train(tmp_path) == 0
     assert difference(weights(tmp_path), weights(undisturbed)) == 0

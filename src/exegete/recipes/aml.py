@@ -20,7 +20,7 @@ from exegete.recipes.base import Recipe
 from exegete.recipes.explained_model import load_explained_model
 from exegete.training import RunOptions, TrainResult
 from exegete.training.loop.starting_model import Source
-from exegete.training.masking.data import stratified
+from exegete.training.masking.data import sample_stratified
 from exegete.training.masking.run import train_masking
 from exegete.training.masking.search import WeightSearch
 
@@ -66,7 +66,10 @@ class AmlRecipe(Recipe):
         if weights is None:
             beside = folder.with_name(f"{folder.name}-{SEARCH}")
             weights = self.search.run(explained, train, dev, beside, self.selection, **shared)
-        rows = stratified(train, self.train_rows, options.seed), stratified(dev, self.dev_rows, options.seed)
+        rows = (
+            sample_stratified(train, self.train_rows, options.seed),
+            sample_stratified(dev, self.dev_rows, options.seed),
+        )
         return train_masking(explained, *rows, folder, selection=self.selection, weights=weights, **shared)
 
 

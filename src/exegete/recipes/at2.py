@@ -19,7 +19,7 @@ from exegete.models.perturbation.run import RemovalMethod
 from exegete.recipes.base import Recipe
 from exegete.recipes.explained_model import load_explained_model
 from exegete.training import RunOptions, TrainResult
-from exegete.training.ablation_effects import Fit, train_source_attention
+from exegete.training.ablation_effects import FitOptions, train_source_attention
 from exegete.training.loop.starting_model import Source
 
 Learner = Literal["attention_to_source", "hidden_state_probe"]
@@ -54,10 +54,10 @@ class At2Recipe(Recipe):
         wrong = next((name for name in given if name not in ARGUMENTS), None)
         if wrong is not None:
             raise unknown("argument of at2", wrong, ARGUMENTS)
-        options.require_fixed_model()
+        options.forbid_model_options()
         if options.early_stopping_patience:
             raise ExegeteError("at2 fits in so many steps as it is told: early stopping does not apply")
-        fit = Fit(given["max_steps"], given["learning_rate"], given["per_device_train_batch_size"])
+        fit = FitOptions(given["max_steps"], given["learning_rate"], given["per_device_train_batch_size"])
         explained = load_explained_model(self.name, model, options, self.task)
         learner = LEARNERS[self.learner].for_model(explained)
         return train_source_attention(explained, train, dev, folder, self.ablated, fit, options, learner)

@@ -15,11 +15,11 @@ from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel
 from exegete.objectives import CrossEntropy, Objective
 from exegete.training import ObjectiveTrainer, RunOptions, TrainResult, fine_tune
-from exegete.training.loop.arguments import FROM_SCRATCH
+from exegete.training.loop.data import is_generation_data
 from exegete.training.loop.evaluation import HIGHER_IS_BETTER
-from exegete.training.loop.exchanges import are_exchanges
-from exegete.training.loop.run import note
-from exegete.training.loop.starting_model import Source, is_new, label_names
+from exegete.training.loop.options import FROM_SCRATCH_ARGUMENTS
+from exegete.training.loop.run import add_to_record
+from exegete.training.loop.starting_model import Source, is_from_scratch, label_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Recipe:
     objectives: tuple[Objective, ...] = (CrossEntropy(),)
     trainer: type[ObjectiveTrainer] = ObjectiveTrainer
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    from_scratch: Mapping[str, Any] = field(default_factory=lambda: FROM_SCRATCH)
+    from_scratch: Mapping[str, Any] = field(default_factory=lambda: FROM_SCRATCH_ARGUMENTS)
     patience: int | None = None
     threshold: float = 0.0
     max_length: int | None = None
@@ -69,14 +69,16 @@ class Recipe:
             ExegeteError: there is no rationale in the data of a method that needs some, or there are responses where
                 none are trained; else as `fine_tune`.
         """
-        if are_exchanges(train) and not self.trains_language_models:
+        if is_generation_data(train) and not self.trains_language_models:
             raise ExegeteError(f"{self.name} trains no language model: give data with labels, or train baseline")
         if any(objective.needs_rationale for objective in self.objectives):
             for name, data in (("train", train), ("dev", dev)):
                 _require_rationales(name, data)
-        result = self.run(model, train, dev, Path(output_dir), RunOptions.of(options, given))
+        result = self.run(model, train, dev, Path(output_dir), RunOptions.with_overrides(options, given))
         if PartialState().is_main_process:
-            note(result.folder, {"recipe": self.name, "paper": self.paper, "departures": list(self.departures)})
+            add_to_record(
+                result.folder, {"recipe": self.name, "paper": self.paper, "departures": list(self.departures)}
+            )
         return result
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
@@ -93,10 +95,10 @@ class Recipe:
 
     def resolve_options(self, options: RunOptions, model: Source, train: Dataset) -> RunOptions:
         """The options with the recipe's own values where nothing else was asked for."""
-        new, own = self.from_scratch if is_new(model) else {}, dict(self.arguments)
+        new, own = self.from_scratch if is_from_scratch(model) else {}, dict(self.arguments)
         if label_names(train) is None and own.get("metric_for_best_model") in HIGHER_IS_BETTER["classification"]:
             del own["metric_for_best_model"]
-        return options.filled(
+        return options.fill_defaults(
             {**own, **new},
             early_stopping_patience=None if options.arguments.get("eval_strategy") == "no" else self.patience,
             early_stopping_threshold=self.threshold,

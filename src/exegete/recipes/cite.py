@@ -21,9 +21,15 @@ from exegete.objectives import AblationFidelity, CrossEntropy, KlToOriginal, Obj
 from exegete.recipes.base import Recipe
 from exegete.recipes.lora import LoraRecipe
 from exegete.training import RunOptions, TrainResult
-from exegete.training.citations import CHOSEN_ON, coverage, measured, promise, threshold
-from exegete.training.loop.exchanges import are_exchanges
-from exegete.training.loop.lora import with_lora
+from exegete.training.citations import (
+    THRESHOLD_ROWS,
+    calibrate_bounds,
+    choose_threshold,
+    compute_coverage,
+    measure_citations,
+)
+from exegete.training.loop.data import is_generation_data
+from exegete.training.loop.lora import add_lora
 from exegete.training.loop.starting_model import Source
 
 LEARNED_METHOD = AttentionToSource.card.name
@@ -55,14 +61,14 @@ class CiteRecipe(LoraRecipe):
         method = method.to(model.device) if isinstance(method, nn.Module) else method
         unit = self._unit(train) or default_granularity(model.encode([train[0]]))
         found = TrainedCitation(
-            method, unit, threshold(model, method, list(train.take(min(CHOSEN_ON, len(train)))), unit, how)
+            method, unit, choose_threshold(model, method, list(train.take(min(THRESHOLD_ROWS, len(train)))), unit, how)
         )
-        if not are_exchanges(dev):
+        if not is_generation_data(dev):
             found.save_pretrained(result.folder, self.citation)
             return
-        prompts = [measured(model, found, row, how) for row in dev]
-        kept = replace(found, lower_bound=promise(prompts, self.alpha))
-        kept.save_pretrained(result.folder, self.citation, coverage=coverage(prompts, self.alpha))
+        prompts = [measure_citations(model, found, row, how) for row in dev]
+        kept = replace(found, lower_bound=calibrate_bounds(prompts, self.alpha))
+        kept.save_pretrained(result.folder, self.citation, coverage=compute_coverage(prompts, self.alpha))
 
     def _unit(self, data: Dataset) -> Granularity | None:
         return self.fidelity.granularity or ("source" if "sources" in data.column_names else None)
@@ -70,7 +76,7 @@ class CiteRecipe(LoraRecipe):
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
         """Made for the model that training starts from."""
         if self.rank:
-            with_lora(model, self.rank, 2 * self.rank)
+            add_lora(model, self.rank, 2 * self.rank)
         learned = self.citation == LEARNED_METHOD
         made: Explainer = AttentionToSource.for_model(model) if learned else explainer(self.citation)
         fidelity = replace(self.fidelity, explainer=made, granularity=self._unit(train))

@@ -9,7 +9,7 @@ from exegete.objectives import CrossEntropy
 from exegete.recipes.base import Recipe
 from exegete.recipes.guidance import DEPARTURES as SHARED
 from exegete.recipes.guidance import SHARED_FIELDS, arguments, make_explanation_loss
-from exegete.training import Constrained, ConstrainedTrainer
+from exegete.training import ConstrainedObjective, ConstrainedTrainer
 
 DEPARTURES = (*SHARED, "The multiplier is stepped by its own RMSprop alone; the authors' AdamW steps it too.")
 
@@ -39,7 +39,7 @@ def er_constrained(
     limit = values.train_bound if bound is None else bound
     if limit is None:
         raise ExegeteError(f"the paper has no bound for {loss.explainer.name}: give one, or find it first")
-    constrained = Constrained(
+    constrained = ConstrainedObjective(
         loss,
         bound=limit,
         dev_bound=values.dev_bound if bound is None and dev_bound is None else dev_bound,

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from exegete.errors import ExegeteError
 from exegete.models import ExplainedModel, load
 from exegete.training import RunOptions
-from exegete.training.loop.starting_model import Source, is_new
+from exegete.training.loop.starting_model import Source, is_from_scratch
 
 
 def load_explained_model(
@@ -26,11 +26,11 @@ def load_explained_model(
         if tokenizer not in (None, model.processing_class):
             raise ExegeteError("the explained model has its tokenizer already: processing_class does not apply")
         return model if max_length is None else model.with_max_length(max_length)
-    if is_new(model):
+    if is_from_scratch(model):
         raise ExegeteError(f"{name} explains a model that is fine-tuned already: give its folder as the model")
     if isinstance(tokenizer, str | Path):
         tokenizer = AutoTokenizer.from_pretrained(str(tokenizer))
     if not isinstance(model, str | Path):
         return load(model, tokenizer, task=task, max_length=max_length)
-    device = "cpu" if options.named.get("use_cpu") or not torch.cuda.is_available() else "cuda"
+    device = "cpu" if options.trainer_arguments.get("use_cpu") or not torch.cuda.is_available() else "cuda"
     return load(model, tokenizer, device, task=task, max_length=max_length)

@@ -29,9 +29,9 @@ from exegete.objectives.criterion import TEMPERATURE
 from exegete.objectives.sufficiency import Form
 from exegete.recipes.base import Recipe
 from exegete.training import CriterionTrainer, RunOptions, TrainResult
-from exegete.training.bilevel.simulatability import Inner, Simulatability, SimulatingStudent
-from exegete.training.loop.lora import adapters_inside, with_lora
-from exegete.training.loop.starting_model import Source, starting_model
+from exegete.training.bilevel.simulatability import InnerOptimizerName, Simulatability, SimulatingStudent
+from exegete.training.loop.lora import add_lora, temporary_adapters
+from exegete.training.loop.starting_model import Source, load_starting_model
 
 CALIBRATION_ROWS = 64
 
@@ -96,7 +96,7 @@ class IvraRecipe(Recipe):
     train_model: bool = True
     lora: bool | None = None
     student: str | None = None
-    student_optimizer: Inner = "sgd"
+    student_optimizer: InnerOptimizerName = "sgd"
     student_weight: float = 1.0
 
     def run(self, model: Source, train: Dataset, dev: Dataset, folder: Path, options: RunOptions) -> TrainResult:
@@ -105,8 +105,8 @@ class IvraRecipe(Recipe):
         A schedule that the options' arguments name takes the place of the steps by `gamma`.
         """
         if "lr_scheduler_type" in options.arguments:
-            options = options.filled({"lr_scheduler_kwargs": {}})
-        with adapters_inside(model if isinstance(model, nn.Module) else None):
+            options = options.fill_defaults({"lr_scheduler_kwargs": {}})
+        with temporary_adapters(model if isinstance(model, nn.Module) else None):
             return super().run(model, train, dev, folder, options)
 
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
@@ -122,7 +122,7 @@ class IvraRecipe(Recipe):
         if not self.train_model:
             model.requires_grad_(False)
         elif model.is_decoder if self.lora is None else self.lora:
-            with_lora(model)
+            add_lora(model)
         own: dict[str, dict[str, Any]] = {Simulatability.name: {"student": student}}
         made = [
             CRITERIA[name](explainer, lr_multiplier=self.lr_multiplier, **params, **own.get(name, {}))
@@ -134,7 +134,7 @@ class IvraRecipe(Recipe):
         if Simulatability.name not in self.criteria:
             return None
         assert self.student is not None
-        start = starting_model(
+        start = load_starting_model(
             self.student, train, model.processing_class, max_length=model.requested_max_length, seed=seed
         )
         own = (start.config.vocab_size, model.config.vocab_size)
@@ -175,7 +175,7 @@ def ivra(
         str | None, "What simulatability's student starts from: a pretrained model, not fine-tuned, same tokenizer."
     ] = None,
     student_optimizer: Annotated[
-        Inner, "The student's optimizer. The paper has sgd; small models learn little by it in short runs."
+        InnerOptimizerName, "The student's optimizer. The paper has sgd; small models learn little by it in short runs."
     ] = "sgd",
     student_rate: Annotated[float, "The student's learning rate; for adamw try 1e-4."] = 5e-3,
     student_weight: Annotated[

@@ -15,8 +15,8 @@ from exegete.models import ExplainedModel
 from exegete.objectives import Objective
 from exegete.recipes.base import Recipe
 from exegete.training import RunOptions, TrainResult
-from exegete.training.loop.lora import adapters_inside, with_lora
-from exegete.training.loop.starting_model import Source, is_new
+from exegete.training.loop.lora import add_lora, temporary_adapters
+from exegete.training.loop.starting_model import Source, is_from_scratch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +31,14 @@ class LoraRecipe(Recipe):
         Raises:
             ExegeteError: a model from scratch.
         """
-        if is_new(model):
+        if is_from_scratch(model):
             raise ExegeteError("adapters stand beside weights that were trained: give lora a model, not a size")
-        with adapters_inside(model if isinstance(model, nn.Module) else None):
+        with temporary_adapters(model if isinstance(model, nn.Module) else None):
             return super().run(model, train, dev, folder, options)
 
     def build_objectives(self, model: ExplainedModel, train: Dataset, seed: int) -> Sequence[Objective]:
         """Cross-entropy, of a model that has adapters from here on."""
-        with_lora(model, self.rank, 2 * self.rank)
+        add_lora(model, self.rank, 2 * self.rank)
         return super().build_objectives(model, train, seed)
 
 

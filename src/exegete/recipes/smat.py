@@ -19,7 +19,7 @@ from exegete.models import ExplainedModel, load
 from exegete.recipes.base import Recipe
 from exegete.recipes.baseline import train_companion
 from exegete.training import RunOptions, TrainResult
-from exegete.training.bilevel.scaffold import Own
+from exegete.training.bilevel.scaffold import StudentExplainer
 from exegete.training.bilevel.scaffold_trainer import ScaffoldTrainer
 from exegete.training.bilevel.students import Teaching
 from exegete.training.loop.starting_model import Source
@@ -65,7 +65,7 @@ class SmatRecipe(Recipe):
         the teacher's explainer.
 
         Raises:
-            ExegeteError: as `Teaching.student`; a teacher whose training was stopped.
+            ExegeteError: as `Teaching.train_student`; a teacher whose training was stopped.
         """
         resolve_options = self.resolve_options(options, model, train)
         teacher = self.teacher
@@ -75,7 +75,7 @@ class SmatRecipe(Recipe):
             asked = replace(options, arguments=own, early_stopping_patience=None, max_length=resolve_options.max_length)
             teacher = train_companion(folder, "teacher", model, train, dev, asked)
         rows = train if self.size is None else train.select(range(min(self.size, len(train))))
-        return self.teaching(teacher).student(model, rows, dev, folder, resolve_options)
+        return self.teaching(teacher).train_student(model, rows, dev, folder, resolve_options)
 
 
 def smat(
@@ -92,7 +92,7 @@ def smat(
     ] = None,
     normaliser: Annotated[Normaliser, "What makes shares of the heads' coefficients."] = "sparsemax",
     student_explainer: Annotated[
-        Own, "What the student explains itself by; IvRA's students have interpretable_attention."
+        StudentExplainer, "What the student explains itself by; IvRA's students have interpretable_attention."
     ] = "parameterised_attention",
     lookahead: Annotated[
         bool, "Find it through a further step of the student, as the paper; else through the one it takes, for less."
@@ -125,7 +125,7 @@ def smat(
             explainer=_resolve_explainer(teacher, explainer_id),
             weight=weight,
             normaliser=normaliser,
-            own=student_explainer,
+            student_explainer=student_explainer,
             lookahead=lookahead,
             interval=meta_interval,
             rate=meta_learning_rate,

@@ -16,7 +16,7 @@ from exegete.models import Batch, ExplainedModel
 from exegete.objectives import Objective, StepContext, TrainingStep, task_losses
 from exegete.testing.models import make_examples, random_model, replace_layer_norms, select_example
 from exegete.testing.no_side_effects import find_changes, snapshot
-from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.training_module import TrainingModule
 
 TRAINING, EVALUATION = StepContext(), StepContext(training=False)
 

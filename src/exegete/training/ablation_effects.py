@@ -21,17 +21,16 @@ from exegete.explainers.learned.base import FittedExplainer
 from exegete.explainers.perturbation.context_cite import ContextCite
 from exegete.models import Batch, ExplainedModel
 from exegete.models.loading.digest import digest_processor, digest_weights
-from exegete.training.loop.execute import TrainResult
+from exegete.training.loop.execute import StopAfterStep, TrainResult
 from exegete.training.loop.options import RunOptions
-from exegete.training.loop.run import HISTORY, Run
-from exegete.training.loop.stop import StopAfterStep
-from exegete.training.source_attention import Effects, coefficients, disagreement, measured
+from exegete.training.loop.run import HISTORY, TrainingRun
+from exegete.training.source_attention import Effects, fit_coefficients, measure_effects, negative_correlation
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Fit:
+class FitOptions:
     """How coefficients are fitted: `steps` of Adam at a rate that begins with `rate`, on `batch` answers each."""
 
     steps: int = 1000
@@ -45,7 +44,7 @@ def train_source_attention(
     dev: Dataset,
     output_dir: str | Path,
     ablated: ContextCite,
-    fit: Fit,
+    fit: FitOptions,
     options: RunOptions,
     learner: FittedExplainer,
 ) -> TrainResult:
@@ -57,35 +56,35 @@ def train_source_attention(
     Raises:
         ExegeteError: the folder holds another run.
     """
-    run = Run(Path(output_dir), _resolved(model, train, dev, ablated, fit, options, learner))
-    done = run.finished() if options.resume and not options.overwrite else None
+    run = TrainingRun(Path(output_dir), _resolve_config(model, train, dev, ablated, fit, options, learner))
+    done = run.finished_metrics() if options.resume and not options.overwrite else None
     if done is not None:
         logger.warning("%s holds the finished run of this configuration: nothing to do", run.folder)
-        _kept(run, resume=False)
+        _effects_folder(run, resume=False)
         return TrainResult(run.folder, model, done, reused=True)
     begun, stop, quiet = time.monotonic(), StopAfterStep(), bool(options.arguments.get("disable_tqdm"))
     with run.writing():
         run.begin(resume=options.resume, overwrite=options.overwrite)
-        kept = _kept(run, resume=options.resume and not options.overwrite)
+        kept = _effects_folder(run, resume=options.resume and not options.overwrite)
         with stop.listening():
             for data, rows in ((kept / "train", train), (kept / "dev", dev)):
-                if not _measure(learner, model, rows, ablated, data, stop, quiet):
+                if not _measure_effects(learner, model, rows, ablated, data, stop, quiet):
                     seconds = time.monotonic() - begun
                     return TrainResult(run.folder, model, {}, 0, seconds, finished=False, signal=stop.signal)
-        seen, unseen = (_read(kept / name, model.device) for name in ("train", "dev"))
-        found = coefficients(seen, fit.steps, fit.rate, fit.batch, options.seed)
+        seen, unseen = (_read_effects(kept / name, model.device) for name in ("train", "dev"))
+        found = fit_coefficients(seen, fit.steps, fit.rate, fit.batch, options.seed)
         mean = torch.full_like(found, 1 / len(found))
         metrics = {"correlation": _correlation(unseen, found), "correlation_of_mean": _correlation(unseen, mean)}
-        unnamed = run.unnamed
+        staging = run.empty_staging_folder()
         learner.set_coefficients(found)
-        learner.save_pretrained(unnamed)
-        write_json(unnamed / HISTORY, {"history": [{"train_correlation": _correlation(seen, found)}]})
-        run.finish(unnamed, metrics)
-        _kept(run, resume=False)
+        learner.save_pretrained(staging)
+        write_json(staging / HISTORY, {"history": [{"train_correlation": _correlation(seen, found)}]})
+        run.finish(staging, metrics)
+        _effects_folder(run, resume=False)
     return TrainResult(run.folder, model, metrics, fit.steps, time.monotonic() - begun)
 
 
-def _kept(run: Run, *, resume: bool) -> Path:
+def _effects_folder(run: TrainingRun, *, resume: bool) -> Path:
     """The folder of what this very run has measured; what others left is removed."""
     kept = run.folder / f".effects-{digest(run.config)}"
     for other in run.folder.glob(".effects-*"):
@@ -94,7 +93,7 @@ def _kept(run: Run, *, resume: bool) -> Path:
     return kept
 
 
-def _measure(
+def _measure_effects(
     learner: FittedExplainer,
     model: ExplainedModel,
     data: Dataset,
@@ -113,13 +112,13 @@ def _measure(
             return False
         if not file.is_file():
             batch = model.encode([rows[row] for row in part])
-            found = measured(learner, model, batch, ablated, _sentences(batch))
+            found = measure_effects(learner, model, batch, ablated, _sentence_targets(batch))
             save_file({name: value.contiguous() for name, value in found._asdict().items()}, file.with_suffix(".new"))
             file.with_suffix(".new").replace(file)
     return True
 
 
-def _sentences(batch: Batch) -> Sequence[torch.Tensor]:
+def _sentence_targets(batch: Batch) -> Sequence[torch.Tensor]:
     """Each sentence of a response is an answer of its own; nothing for answers that are no text."""
     if batch.exchanges is None:
         return ()
@@ -127,24 +126,24 @@ def _sentences(batch: Batch) -> Sequence[torch.Tensor]:
     return [torch.tensor([span], device=batch.device) for span in exchange.spans("sentences")]
 
 
-def _read(folder: Path, device: torch.device) -> Effects:
+def _read_effects(folder: Path, device: torch.device) -> Effects:
     def parts() -> Iterator[Effects]:
         for file in sorted(folder.glob("*.safetensors")):
             yield Effects(**load_file(file, device=str(device)))
 
-    return Effects.together(parts())
+    return Effects.concatenate(parts())
 
 
 def _correlation(effects: Effects, found: torch.Tensor) -> float:
-    return -float(disagreement(effects.inputs @ found, effects.answers))
+    return -float(negative_correlation(effects.inputs @ found, effects.answers))
 
 
-def _resolved(
+def _resolve_config(
     model: ExplainedModel,
     train: Dataset,
     dev: Dataset,
     ablated: ContextCite,
-    fit: Fit,
+    fit: FitOptions,
     options: RunOptions,
     learner: FittedExplainer,
 ) -> Mapping[str, Any]:

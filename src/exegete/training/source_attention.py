@@ -25,14 +25,14 @@ class Effects(NamedTuple):
     answers: Tensor
 
     @classmethod
-    def together(cls, parts: Iterable[Effects]) -> Effects:
+    def concatenate(cls, parts: Iterable[Effects]) -> Effects:
         """All of several batches."""
         inputs, answers = zip(*parts, strict=True)
         return cls(torch.cat(inputs), torch.cat(answers))
 
 
 @torch.no_grad()
-def measured(
+def measure_effects(
     learner: FittedExplainer, model: ExplainedModel, batch: Batch, ablated: ContextCite, targets: Sequence[Tensor] = ()
 ) -> Effects:
     """The effects of ablations on each target of a batch; without targets on its predictions (whole responses).
@@ -50,10 +50,12 @@ def measured(
             shares = shares.to(torch.promote_types(shares.dtype, torch.float32))
             answers = asked.evaluate_masks(model, batch, target, present, unit)
             parts.append(Effects(signs.to(shares) @ shares, answers.T.to(shares)))
-    return Effects.together(parts)
+    return Effects.concatenate(parts)
 
 
-def coefficients(effects: Effects, steps: int = 1000, rate: float = 1e-3, batch: int = 512, seed: int = 0) -> Tensor:
+def fit_coefficients(
+    effects: Effects, steps: int = 1000, rate: float = 1e-3, batch: int = 512, seed: int = 0
+) -> Tensor:
     """Weights w [F] of ‖w‖₁ = 1 that minimise −mean Pearson_m(Xw, y): Adam, its rate falling to 0 along a cosine.
 
     Each step sees `batch` answers, drawn by the seed; all of them where there are no more.
@@ -67,7 +69,7 @@ def coefficients(effects: Effects, steps: int = 1000, rate: float = 1e-3, batch:
             drawn = torch.randperm(len(inputs), generator=random) if batch < len(inputs) else torch.arange(len(inputs))
             few = drawn[:batch].to(inputs.device)
             optimizer.zero_grad()
-            disagreement(inputs[few] @ weights, answers[few]).backward()
+            negative_correlation(inputs[few] @ weights, answers[few]).backward()
             torch.nn.utils.clip_grad_norm_([weights], 1.0)
             optimizer.step()
             schedule.step()
@@ -75,6 +77,6 @@ def coefficients(effects: Effects, steps: int = 1000, rate: float = 1e-3, batch:
     return found / found.abs().sum()
 
 
-def disagreement(predictions: Tensor, answers: Tensor) -> Tensor:
+def negative_correlation(predictions: Tensor, answers: Tensor) -> Tensor:
     """−mean over rows of Pearson's correlation of [E, M] and [E, M], by population moments."""
     return -compute_pearson(predictions, answers).mean()

@@ -23,16 +23,18 @@ def run(
 ) -> None:
     """Trains the model, or takes the one that is there; prints how often it is right, and what each method cites."""
     import exegete
-    from exegete.training.answering import train_answering
-    from exegete.training.loop.evaluation import exact_responses
+    from exegete.cli.demo.answering_model import train_answering_model
+    from exegete.training.loop.evaluation import match_responses
 
-    trained = train_answering(folder / "answering", seed=seed, device=device, scale=scale, show_progress=not quiet)
+    trained = train_answering_model(
+        folder / "answering", seed=seed, device=device, scale=scale, show_progress=not quiet
+    )
     require_finished(trained)
     model: Any = exegete.load(trained.folder, device=device, task="generation")
     asked = exegete.load_data(
         "generated", "dev", task="retrieval", seed=seed, limit=max(3, round(min(1, scale) * ASKED))
     )
-    right = exact_responses(model, list(asked)).mean()
+    right = match_responses(model, list(asked)).mean()
     say(f"{100 * right:.1f} % of {len(asked)} new questions are answered right, word for word")
     comparison = exegete.compare(
         model,

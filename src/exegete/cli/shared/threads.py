@@ -56,7 +56,7 @@ def choose(wanted: int | None, hidden: int | None, device: str | None = None) ->
 
 def hidden_size(source: Any) -> int | None:
     """The hidden size of a model: loaded, in a folder, in a configuration's file or by the name of a size."""
-    from exegete.training.loop.sizes import SIZES
+    from exegete.training.loop.options import SIZES
 
     if hasattr(source, "config"):
         return getattr(source.config, "hidden_size", None)

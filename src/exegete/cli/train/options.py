@@ -130,7 +130,7 @@ def starting_point(model: str | None, config: str | None) -> str:
         raise ExegeteError("expected either --model (fine-tune it) or --config (train from scratch)")
     if config is not None and not config.endswith(".json"):
         from exegete.errors import unknown
-        from exegete.training.loop.sizes import SIZES
+        from exegete.training.loop.options import SIZES
 
         if config not in SIZES:
             raise unknown("configuration", config, [*SIZES, "FILE.json"])

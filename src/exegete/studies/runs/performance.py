@@ -14,7 +14,7 @@ from exegete.models import ExplainedModel
 from exegete.models.encoding.labels import renumber_labels
 from exegete.models.outputs import require_finite_logits
 from exegete.training.loop import evaluation
-from exegete.training.loop.exchanges import are_exchanges
+from exegete.training.loop.data import is_generation_data
 
 
 @torch.no_grad()
@@ -33,13 +33,16 @@ def performance(model: ExplainedModel, data: Dataset) -> tuple[dict[str, float],
         for indices in make_batches(model, rows):
             batch = model.encode([rows[index] for index in indices])
             answers = (
-                evaluation.predictions(model, batch, require_finite_logits(model(batch).logits)).float().cpu().numpy()
+                evaluation.compute_predictions(model, batch, require_finite_logits(model(batch).logits))
+                .float()
+                .cpu()
+                .numpy()
             )
             predicted |= dict(zip(indices, answers, strict=True))
     stacked = np.stack([predicted[index] for index in range(len(rows))])
     frame = pd.DataFrame({"example": range(len(rows)), "predicted": list(stacked.reshape(len(rows), -1))})
-    if are_exchanges(data):
-        right = evaluation.exact_responses(model, rows)
+    if is_generation_data(data):
+        right = evaluation.match_responses(model, rows)
         figures = evaluation.score(model.task.name, stacked, data) | {"accuracy": float(right.mean())}
         return figures, frame.assign(right=right)
     if "answer" in data.column_names:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from exegete.errors import ExegeteError, unknown
 from exegete.recipes import RECIPES
 from exegete.studies.runs.run_ref import MODEL, RUN, TRAINED, runs_named
-from exegete.training.loop.arguments import DEFAULTS, IRRELEVANT
-from exegete.training.loop.sizes import from_scratch
+from exegete.training.loop.options import DEFAULT_ARGUMENTS, IRRELEVANT_ARGUMENTS, names_new_model
 
 if TYPE_CHECKING:
     from exegete.recipes import Recipe
@@ -85,12 +84,12 @@ def resolved(name: str, parameters: Mapping[str, Any], arguments: Mapping[str, A
     """A method's parameters and the Trainer's arguments, with every default that the outcome depends on."""
     made = recipe(name, parameters)
     defaults = {key: each.default for key, each in inspect.signature(RECIPES[name]).parameters.items()}
-    new = made.from_scratch if from_scratch(source) else {}
-    usual = {**(DEFAULTS if made.uses_trainer_defaults else {}), **made.arguments, **new, **arguments}
+    new = made.from_scratch if names_new_model(source) else {}
+    usual = {**(DEFAULT_ARGUMENTS if made.uses_trainer_defaults else {}), **made.arguments, **new, **arguments}
     return {
         "recipe": name,
         "parameters": {**defaults, **parameters},
-        "arguments": {key: value for key, value in usual.items() if key not in IRRELEVANT},
+        "arguments": {key: value for key, value in usual.items() if key not in IRRELEVANT_ARGUMENTS},
         "patience": made.patience,
         "threshold": made.threshold,
         "recipe_max_length": made.max_length,

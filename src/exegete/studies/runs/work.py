@@ -35,7 +35,7 @@ from exegete.studies.runs.run_ref import NAMED, OWN, TRAINED
 from exegete.studies.runs.store import Cell, Store, Workspace
 from exegete.studies.spec import sources
 from exegete.training import RunOptions
-from exegete.training.loop.exchanges import are_exchanges
+from exegete.training.loop.data import is_generation_data
 from exegete.training.loop.run import HISTORY, METRICS, RECORD
 
 PASSING = (".*", "checkpoint-*", "events.out.*")
@@ -74,7 +74,7 @@ def judge_model(cell: Cell, space: Workspace) -> None:
     """Judges a model on a dataset: its figures and predictions, and its explanations where any are asked for."""
     config = cell.config
     data = sources.load(cell.sources["dataset"])
-    model = load(_model(cell, space.store), task="generation" if are_exchanges(data) else None)
+    model = load(_model(cell, space.store), task="generation" if is_generation_data(data) else None)
     chosen = drawn(len(data), config.get("limit"))
     data = data.select(chosen)
     figures, predictions = performance(model, data)

@@ -17,7 +17,7 @@ from exegete.data.provenance import digest_data
 from exegete.errors import ExegeteError
 from exegete.studies.spec.remembered import remembered
 from exegete.studies.spec.schema import StudyFile
-from exegete.training.loop.sizes import SIZES
+from exegete.training.loop.options import SIZES
 
 if TYPE_CHECKING:
     from datasets import Dataset

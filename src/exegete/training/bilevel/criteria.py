@@ -16,10 +16,10 @@ from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, ExplainedModel
 from exegete.objectives import Criterion, Objective
 from exegete.training.bilevel.simulatability import Simulatability
-from exegete.training.loop.batches import lengths, longest_first
+from exegete.training.loop.data import sort_longest_first, text_lengths
 from exegete.training.loop.trainer import ObjectiveTrainer
 
-JUDGES: Mapping[str, Metric] = {
+CRITERION_METRICS: Mapping[str, Metric] = {
     "comprehensiveness": metric("aopc_comprehensiveness", keep_question=True),
     "sufficiency": metric("aopc_sufficiency", keep_question=True),
     "consistency": metric("consistency"),
@@ -44,41 +44,44 @@ class CriterionTrainer(ObjectiveTrainer):
     lr_scheduler: Any
 
     @classmethod
-    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+    def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
         """Adds a figure for each criterion, and `criterion`, their signed sum."""
         own = {
             f"criterion_{each.name}": _higher_is_better(each.name) for each in objectives if isinstance(each, Criterion)
         }
-        return super().directions(task, objectives) | own | {"criterion": True}
+        return super().higher_is_better(task, objectives) | own | {"criterion": True}
 
     # -- figures -----------------------------------------------------------------------------------------------------
 
-    def scored(self, predicted: Any, dataset: Any) -> dict[str, float]:
+    def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
         """The task's figures and the criteria's."""
-        return super().scored(predicted, dataset) | self.criteria_on(dataset)
+        return super().score_predictions(predicted, dataset) | self.evaluate_criteria(dataset)
 
     @torch.no_grad()
-    def criteria_on(self, data: Dataset) -> dict[str, float]:
+    def evaluate_criteria(self, data: Dataset) -> dict[str, float]:
         """`criterion_NAME` for each criterion trained, and their signed sum `criterion`."""
         judged = [each for each in self.module.objectives if isinstance(each, Criterion)]
         values: dict[str, list[Tensor]] = {each.name: [] for each in judged}
         for batch in self._batches(data) if judged else ():
             with self.accelerator.autocast():
                 for each in judged:
-                    values[each.name].append(self._judged(each, batch).cpu())
-        means = {name: figure(name, self.explained.task.name, torch.cat(found)) for name, found in values.items()}
-        return {f"criterion_{name}": value for name, value in means.items()} | {"criterion": overall(means)}
+                    values[each.name].append(self._evaluate_criterion(each, batch).cpu())
+        means = {
+            name: summarize_criterion(name, self.explained.task.name, torch.cat(found))
+            for name, found in values.items()
+        }
+        return {f"criterion_{name}": value for name, value in means.items()} | {"criterion": sum_criteria(means)}
 
-    def _judged(self, criterion: Criterion, batch: Batch) -> Tensor:
+    def _evaluate_criterion(self, criterion: Criterion, batch: Batch) -> Tensor:
         """[B] A metric's values; or answers of the student and the model, [B, 2, …]."""
         if isinstance(criterion, Simulatability):
             answers = [criterion.student.network.explained, self.explained]
-            return torch.stack([_answer(model, batch) for model in answers], 1)
-        scores, judge = criterion.explainer.attribute(self.explained, batch), JUDGES[criterion.name]
+            return torch.stack([_predict(model, batch) for model in answers], 1)
+        scores, judge = criterion.explainer.attribute(self.explained, batch), CRITERION_METRICS[criterion.name]
         return judge.evaluate(self.explained, batch, scores)[judge.name]
 
     def _batches(self, data: Dataset) -> Iterator[Batch]:
-        order, size = longest_first(lengths(data)), self.args.eval_batch_size
+        order, size = sort_longest_first(text_lengths(data)), self.args.eval_batch_size
         for start in range(0, len(order), size):
             rows = [data[row] for row in order[start : start + size]]
             yield self.data_collator(rows)["batch"].to(self.args.device)
@@ -92,7 +95,7 @@ class CriterionTrainer(ObjectiveTrainer):
             learned = dict(self.module.learned.items()).get(objective.name)
             own = [] if learned is None else [weight for weight in learned.parameters() if weight.requires_grad]
             if own:
-                _take_out(optimizer, own)
+                _remove_from_groups(optimizer, own)
                 rate = self.args.learning_rate * objective.lr_multiplier
                 optimizer.add_param_group({"params": own, "lr": rate, "weight_decay": 0.0})
         return optimizer
@@ -117,13 +120,13 @@ class CriterionTrainer(ObjectiveTrainer):
 
     # -- files -------------------------------------------------------------------------------------------------------
 
-    def conclude(self) -> None:
+    def finalize_model(self) -> None:
         """Adapters become part of the model, so that it loads like any other."""
         if hasattr(self.explained.model, "merge_and_unload"):
             self.explained.model = self.explained.model.merge_and_unload()
 
 
-def figure(name: str, task: str, found: Tensor) -> float:
+def summarize_criterion(name: str, task: str, found: Tensor) -> float:
     """A criterion's figure on dev: the mean of its metric where that is defined, or the student's simulatability."""
     if name == Simulatability.name:
         student, model = found.unbind(1)
@@ -131,7 +134,7 @@ def figure(name: str, task: str, found: Tensor) -> float:
     return float(found.nanmean())
 
 
-def overall(means: Mapping[str, float]) -> float:
+def sum_criteria(means: Mapping[str, float]) -> float:
     """The sum of criteria's figures, higher is better: the sign is turned for metrics of which lower is better."""
     total = 0.0
     for name, value in means.items():
@@ -142,17 +145,17 @@ def overall(means: Mapping[str, float]) -> float:
 
 def _higher_is_better(name: str) -> bool:
     """Of a criterion's metric; a student's success has none."""
-    return name not in JUDGES or JUDGES[name].card.higher_is_better
+    return name not in CRITERION_METRICS or CRITERION_METRICS[name].card.higher_is_better
 
 
-def _answer(model: ExplainedModel, batch: Batch) -> Tensor:
+def _predict(model: ExplainedModel, batch: Batch) -> Tensor:
     """[B] Classes or values, or spans [B, 2]."""
     if model.task.name == "regression":
         return model.probabilities(batch)[:, 0]
     return model.predict(batch)
 
 
-def _take_out(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> None:
+def _remove_from_groups(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> None:
     """Removes weights from the groups they are in."""
     gone = {id(weight) for weight in weights}
     for group in optimizer.param_groups:

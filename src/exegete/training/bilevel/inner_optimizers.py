@@ -31,7 +31,7 @@ class InnerOptimizer:
         """θ', with a graph to the gradient."""
         return self.rule(weight, gradient, *self.kept[name])
 
-    def of_rows(self, name: str, rows: Tensor) -> InnerOptimizer:
+    def for_rows(self, name: str, rows: Tensor) -> InnerOptimizer:
         """The same for some rows of one weight."""
         group, state = self.kept[name]
         own = {key: value[rows] if isinstance(value, Tensor) and value.ndim else value for key, value in state.items()}
@@ -41,9 +41,9 @@ class InnerOptimizer:
     def step(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
         """θ' without a graph; SGD writes it over the gradient."""
         group, state = self.kept[name]
-        if self.rule is not _sgd:
+        if self.rule is not _sgd_step:
             return self(name, weight, gradient)
-        share, before = _share(group, state), state.get("momentum_buffer")
+        share, before = _undampened_share(group, state), state.get("momentum_buffer")
         after = gradient.mul_(-group["lr"] * share).add_(weight, alpha=1 - group["lr"] * share * group["weight_decay"])
         return after if before is None else after.add_(before, alpha=-group["lr"] * group["momentum"])
 
@@ -51,15 +51,15 @@ class InnerOptimizer:
     def backward(self, name: str, weight: Tensor, gradient: Tensor, slope: Tensor) -> Tensor:
         """The slope of a loss at the gradient, from its slope at θ', which it is written over."""
         group, state = self.kept[name]
-        if self.rule is _sgd:
-            return slope.mul_(-group["lr"] * _share(group, state))
-        gradient = _decayed(gradient, weight, group) if self.rule is _adam else gradient
-        moments = _moments(gradient, group, state)
+        if self.rule is _sgd_step:
+            return slope.mul_(-group["lr"] * _undampened_share(group, state))
+        gradient = _add_weight_decay(gradient, weight, group) if self.rule is _adam_step else gradient
+        moments = _update_moments(gradient, group, state)
         curved = moments.mean.mul_(gradient).div_(moments.root).div_(moments.scale).mul_(-moments.bend)
         return slope.mul_(curved.add_(1 - group["betas"][0]).div_(moments.scale)).mul_(-moments.rate)
 
 
-def inner_optimizer_of(optimizer: Any, weights: Mapping[str, Tensor]) -> InnerOptimizer:
+def make_inner_optimizer(optimizer: Any, weights: Mapping[str, Tensor]) -> InnerOptimizer:
     """The next step of an optimizer as a function; its present rates, decay and moments are used and not changed.
 
     Args:
@@ -84,8 +84,8 @@ def inner_optimizer_of(optimizer: Any, weights: Mapping[str, Tensor]) -> InnerOp
     )
 
 
-def _sgd(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
-    gradient = _share(group, state) * (gradient + group["weight_decay"] * weight)
+def _sgd_step(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
+    gradient = _undampened_share(group, state) * (gradient + group["weight_decay"] * weight)
     before = state.get("momentum_buffer")
     if group["momentum"] and before is not None:
         gradient = gradient + group["momentum"] * before
@@ -93,27 +93,27 @@ def _sgd(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> 
     return weight - rate * gradient
 
 
-def _share(group: Settings, state: Settings) -> float:
+def _undampened_share(group: Settings, state: Settings) -> float:
     """The share of a gradient that enters SGD's step: all of it, except under dampening."""
     moving = group["momentum"] and state.get("momentum_buffer") is not None
     return 1.0 - float(group["dampening"]) if moving else 1.0
 
 
-def _adam(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
-    mean, scale, rate = _moments(_decayed(gradient, weight, group), group, state)[:3]
+def _adam_step(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
+    mean, scale, rate = _update_moments(_add_weight_decay(gradient, weight, group), group, state)[:3]
     return torch.addcdiv(weight, mean, scale, value=-rate)
 
 
-def _adamw(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
-    mean, scale, rate = _moments(gradient, group, state)[:3]
+def _adamw_step(weight: Tensor, gradient: Tensor, group: Settings, state: Settings) -> Tensor:
+    mean, scale, rate = _update_moments(gradient, group, state)[:3]
     return torch.addcdiv(weight * (1 - group["lr"] * group["weight_decay"]), mean, scale, value=-rate)
 
 
-def _decayed(gradient: Tensor, weight: Tensor, group: Settings) -> Tensor:
+def _add_weight_decay(gradient: Tensor, weight: Tensor, group: Settings) -> Tensor:
     return gradient.add(weight, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
 
 
-class Moments(NamedTuple):
+class AdamMoments(NamedTuple):
     """Adam's step is rate·mean/scale; the scale's slope at the gradient is bend·gradient/root."""
 
     mean: Tensor
@@ -123,7 +123,7 @@ class Moments(NamedTuple):
     bend: float
 
 
-def _moments(gradient: Tensor, group: Settings, state: Settings) -> Moments:
+def _update_moments(gradient: Tensor, group: Settings, state: Settings) -> AdamMoments:
     """After a gradient; where nothing ever moved a weight, its second moment has no slope."""
     first, second = map(float, group["betas"])
     count = float(state.get("step", 0)) + 1
@@ -132,7 +132,7 @@ def _moments(gradient: Tensor, group: Settings, state: Settings) -> Moments:
         mean, square = mean.add_(state["exp_avg"], alpha=first), square.add_(state["exp_avg_sq"], alpha=second)
     root, whole = square.clamp(min=TINY).sqrt_(), (1 - second**count) ** 0.5
     scale = (root / whole).add_(group["eps"])
-    return Moments(mean, scale, float(group["lr"]) / (1 - first**count), root, (1 - second) / whole)
+    return AdamMoments(mean, scale, float(group["lr"]) / (1 - first**count), root, (1 - second) / whole)
 
 
-RULES: dict[type[Optimizer], Rule] = {SGD: _sgd, AdamW: _adamw, Adam: _adam}
+RULES: dict[type[Optimizer], Rule] = {SGD: _sgd_step, AdamW: _adamw_step, Adam: _adam_step}

@@ -13,13 +13,13 @@ from exegete.errors import ExegeteError
 SMALLEST = 1e-7
 
 
-def divergence(teacher: Tensor, student: Tensor) -> Tensor:
+def explanation_divergence(teacher: Tensor, student: Tensor) -> Tensor:
     """KL(teacher ‖ student) of explanations [B, L] that are distributions: sum over positions, mean over examples.
 
     Logarithms are of probabilities clipped to [1e-7, 1 − 1e-7]: below, a student's has no gradient. The term by which
     SMaT's students learn from explanations (Fernandes et al. 2022, eq. 3).
     """
-    return (teacher * (_log(teacher) - _log(student))).sum(-1).mean()
+    return (teacher * (_clipped_log(teacher) - _clipped_log(student))).sum(-1).mean()
 
 
 def meta_gradient(
@@ -52,22 +52,22 @@ def meta_gradient(
     if weights.keys() != slopes.keys():
         differing = ", ".join(sorted(weights.keys() ^ slopes.keys()))
         raise ExegeteError(f"expected one slope for each of the student's weights; without partner: {differing}")
-    change = _along(student, weights, slopes)
+    change = _directional_derivative(student, weights, slopes)
     return torch.autograd.grad(step * (teacher * change).sum(-1).mean(), list(coefficients))
 
 
 @torch.no_grad()
-def _along(
+def _directional_derivative(
     student: Callable[[Mapping[str, Tensor]], Tensor], weights: Mapping[str, Tensor], slopes: Mapping[str, Tensor]
 ) -> Tensor:
     """The derivative of log e_S along the slopes: [B, L]."""
     with forward_ad.dual_level():
         duals = {name: forward_ad.make_dual(weight.detach(), slopes[name]) for name, weight in weights.items()}
-        tangent: Tensor | None = forward_ad.unpack_dual(_log(student(duals))).tangent
+        tangent: Tensor | None = forward_ad.unpack_dual(_clipped_log(student(duals))).tangent
     if tangent is None:
         raise ExegeteError("the student's explanation does not depend on the weights that the inner step changes")
     return tangent
 
 
-def _log(probabilities: Tensor) -> Tensor:
+def _clipped_log(probabilities: Tensor) -> Tensor:
     return probabilities.clamp(SMALLEST, 1 - SMALLEST).log()

@@ -19,20 +19,20 @@ from exegete.explainers.learned.parameterised_attention import Layers, Normalise
 from exegete.explainers.learned.untrained import UntrainedExplainer
 from exegete.models import Capture, ExplainedModel
 from exegete.objectives import Objective, TrainingStep
-from exegete.training.bilevel.lookahead import clipping
-from exegete.training.bilevel.meta_gradient import divergence
-from exegete.training.bilevel.teacher_outputs import TaughtBatch, TeacherOutputs
+from exegete.training.bilevel.lookahead import clip_factor
+from exegete.training.bilevel.meta_gradient import explanation_divergence
+from exegete.training.bilevel.teacher_outputs import TeacherBatch, TeacherOutputs
 from exegete.training.loop.run import vocabulary_digest
 
 LEARNED, NONE = "learned", "none"
-Own = Literal["parameterised_attention", "interpretable_attention"]
+StudentExplainer = Literal["parameterised_attention", "interpretable_attention"]
 STATIC: dict[str, Layers] = {"untrained": "all", "untrained_last": "last"}
 TEMPERATURES = {"input_x_gradient": 0.1, "integrated_gradients": 0.5}
 INTEGRATED = {"n_steps": 10, "baselines": "zero"}
 LAST = ("untrained_last", "attention_last")
 
 
-class Teacher(nn.Module):
+class TeacherExplainer(nn.Module):
     """An explainer that learns to teach, and the state of its own AdamW (β 0.9 and 0.999, ε 1e-8, no decay) in buffers.
 
     Its coefficients want no gradient but inside `requiring_gradients`: no optimizer of the student knows them.
@@ -61,7 +61,7 @@ class Teacher(nn.Module):
     @torch.no_grad()
     def step(self, gradient: Tensor, rate: float, max_norm: float) -> None:
         """One step downhill along a gradient clipped to a norm."""
-        gradient = gradient * clipping([gradient], max_norm)
+        gradient = gradient * clip_factor([gradient], max_norm)
         self.count += 1
         self.mean.lerp_(gradient, 0.1)
         self.square.lerp_(gradient.square(), 0.001)
@@ -75,7 +75,7 @@ class Scaffold(nn.Module):
     def __init__(self, student: LearnedAttention, teacher: ParameterisedAttention | None) -> None:
         super().__init__()
         self.student = student
-        self.teacher = None if teacher is None else Teacher(teacher)
+        self.teacher = None if teacher is None else TeacherExplainer(teacher)
 
     def save(self, folder: Path) -> None:
         """Both explainers in folders of their own: `parameterised_attention:PATH` takes them."""
@@ -88,7 +88,7 @@ class Scaffold(nn.Module):
 class Scaffolding(Objective):
     """KL(e_T ‖ e_S) of the teacher's explanations and the student's (Fernandes et al. 2022, eq. 2 and 3).
 
-    Batches that are no `TaughtBatch`, as in evaluation, have none of it: 0.
+    Batches that are no `TeacherBatch`, as in evaluation, have none of it: 0.
 
     Args:
         method: the teacher's explainer by name.
@@ -107,7 +107,7 @@ class Scaffolding(Objective):
         max_norm: of the outer gradient.
         source: what identifies the teacher and what its explainer starts from, for the record of a run.
         vocabulary: the digest of the teacher's; None for images.
-        scaffold: made by `prepared`.
+        scaffold: made by `prepare_for`.
     """
 
     method: str
@@ -115,7 +115,7 @@ class Scaffolding(Objective):
     teacher: ParameterisedAttention | None = None
     weight: float = 5.0
     normaliser: Normaliser = "sparsemax"
-    own: Own = "parameterised_attention"
+    student_explainer: StudentExplainer = "parameterised_attention"
     layers: Layers = "all"
     special_tokens: bool = True
     lookahead: bool = True
@@ -132,7 +132,7 @@ class Scaffolding(Objective):
         """Whether the teacher's explainer learns from the student's own steps."""
         return self.teacher is not None and not self.lookahead
 
-    def prepared(self, student: ExplainedModel) -> Scaffolding:
+    def prepare_for(self, student: ExplainedModel) -> Scaffolding:
         """With explainers for a student, and a teacher's of its own.
 
         Raises:
@@ -143,7 +143,7 @@ class Scaffolding(Objective):
                 "teacher and student have different vocabularies, so the student cannot learn from the teacher's "
                 "explanations: give both the same tokenizer, or train the student without any (explainer none)"
             )
-        kind: Any = EXPLAINERS[self.own]
+        kind: Any = EXPLAINERS[self.student_explainer]
         settings = {"layers": self.layers} if kind is ParameterisedAttention else {}
         own = kind.for_model(student, normaliser=self.normaliser, special_tokens=self.special_tokens, **settings)
         return replace(self, scaffold=Scaffold(own, deepcopy(self.teacher)))
@@ -168,15 +168,15 @@ class Scaffolding(Objective):
     def __call__(self, step: TrainingStep) -> Tensor:
         """The divergence KL(e_T ‖ e_S), a scalar; 0 for a batch without the teacher's explanations."""
         batch = step.batch
-        if not isinstance(batch, TaughtBatch) or batch.taught is None or self.scaffold is None:
+        if not isinstance(batch, TeacherBatch) or batch.teacher_explanation is None or self.scaffold is None:
             return step.outputs.logits.new_zeros(())
         no_target = torch.zeros(len(batch), dtype=torch.long, device=batch.device)
         student = self.scaffold.student.scores_from_outputs(step.model, batch, step.outputs, no_target, keep_graph=True)
-        return divergence(batch.taught, student)
+        return explanation_divergence(batch.teacher_explanation, student)
 
-    def explanation(self, rows: Tensor, attended: Tensor) -> Tensor:
+    def explain_rows(self, rows: Tensor, attended: Tensor) -> Tensor:
         """e_T [B, L] of rows of the training data; with a graph to the teacher's coefficients if they ask for one."""
-        said = self.teacher_outputs.of(rows, attended)
+        said = self.teacher_outputs.read(rows, attended)
         teacher = None if self.scaffold is None else self.scaffold.teacher
         if teacher is None:
             return said[:, 0]
@@ -184,7 +184,7 @@ class Scaffolding(Objective):
         return teacher.explainer.mix_heads(by_layer, attended)
 
 
-def static(name: str, teacher: ExplainedModel, normaliser: Normaliser = "sparsemax") -> Explainer:
+def make_static_explainer(name: str, teacher: ExplainedModel, normaliser: Normaliser = "sparsemax") -> Explainer:
     """A teacher's explainer that does not learn to teach.
 
     `untrained` and `untrained_last`: `parameterised_attention` untrained, the mean over the heads of all layers or of
@@ -199,7 +199,7 @@ def static(name: str, teacher: ExplainedModel, normaliser: Normaliser = "sparsem
     return found.for_model(teacher) if isinstance(found, UntrainedExplainer) else found
 
 
-def projected(method: Explainer, scores: Tensor, attended: Tensor) -> Tensor:
+def normalize_scores(method: Explainer, scores: Tensor, attended: Tensor) -> Tensor:
     """Scores [B, L] as distributions over real positions.
 
     Those of `LearnedAttention` are ones. Signed scores: a softmax, of input × gradient divided by 0.1, of others by 0.5
@@ -215,12 +215,12 @@ def projected(method: Explainer, scores: Tensor, attended: Tensor) -> Tensor:
     return torch.where(total > 0, scores / total.clamp(min=torch.finfo(scores.dtype).tiny), even)
 
 
-def usual_weight(method: Explainer) -> float:
+def default_weight(method: Explainer) -> float:
     """β: 5 for attention and other unsigned methods, 0.2 for signed ones (§5)."""
     return 0.2 if method.signed else 5.0
 
 
-def single(accumulation: int, processes: int, masked_share: float) -> None:
+def require_single_process(accumulation: int, processes: int, masked_share: float) -> None:
     """Raises ExegeteError for ways of training in which the lookahead step would not be the student's own."""
     if accumulation > 1 or processes > 1 or masked_share:
         raise ExegeteError(

@@ -16,16 +16,22 @@ from exegete.metrics.simulatability import simulatability
 from exegete.models import Batch, ExplainedModel
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.objectives import CrossEntropy, Objective, StepContext
-from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
-from exegete.training.bilevel.lookahead import LookaheadStep, Student, drawing
+from exegete.training.bilevel.inner_optimizers import make_inner_optimizer
+from exegete.training.bilevel.lookahead import LookaheadStep, Student, seeded_random_state
 from exegete.training.bilevel.replayed_pass import RecordedPass
-from exegete.training.bilevel.scaffold import Scaffold, Scaffolding, single
-from exegete.training.bilevel.teacher_outputs import RowCollator, TaughtBatch, decided, teacher_answers, with_gold
+from exegete.training.bilevel.scaffold import Scaffold, Scaffolding, require_single_process
+from exegete.training.bilevel.teacher_outputs import (
+    RowCollator,
+    TeacherBatch,
+    compare_form,
+    get_teacher_answers,
+    restore_gold,
+)
 from exegete.training.loop.trainer import ObjectiveTrainer
 
 
 class ScaffoldTrainer(ObjectiveTrainer):
-    """Trains a student on `teacher_outputs.taught` data; with a `Scaffolding` whose teacher learns, that one too.
+    """Trains a student on data labelled by `label_by_teacher`, and a learned teacher explainer with it.
 
     After every `interval`-th step of the student (eq. 6 and 7) one of the teacher's coefficients (eq. 8 and 9), on a
     batch of dev data: its epochs follow each other, each in an order of its own. The student is never set back. Where
@@ -41,30 +47,32 @@ class ScaffoldTrainer(ObjectiveTrainer):
         objectives: Sequence[Objective] = (CrossEntropy(),),
         **kwargs: Any,
     ) -> None:
-        objectives = [each.prepared(model) if isinstance(each, Scaffolding) else each for each in objectives]
+        objectives = [each.prepare_for(model) if isinstance(each, Scaffolding) else each for each in objectives]
         self.scaffolding = next((each for each in objectives if isinstance(each, Scaffolding)), None)
         if self.scaffolding is not None and args.gradient_checkpointing:
             raise ExegeteError("a student's steps leave out what no answer needs: set gradient_checkpointing=False")
-        self.taught_batch: TaughtBatch | None = None
+        self.teacher_batch: TeacherBatch | None = None
         self.rows = torch.zeros(0, dtype=torch.long)
-        self.before = RecordedPass()
+        self.recorded_pass = RecordedPass()
         self.outer_losses: list[float] = []
         super().__init__(model, args, objectives, **({"data_collator": RowCollator(model)} | kwargs))
         if self.scaffolding is not None and self.scaffolding.teacher is not None:
-            single(self.args.gradient_accumulation_steps, self.args.world_size, self.options.masked_share)
+            require_single_process(
+                self.args.gradient_accumulation_steps, self.args.world_size, self.options.masked_share
+            )
             if self.scaffolding.without_lookahead and self.accelerator.scaler is not None:
                 raise ExegeteError("fp16 scales the student's gradients: keep the lookahead step, or train in bf16")
-            self.add_callback(_AfterTheStudent(self))
+            self.add_callback(_OuterStepCallback(self))
 
     @staticmethod
-    def stopping(patience: int, threshold: float) -> TrainerCallback:
+    def make_stopping_callback(patience: int, threshold: float) -> TrainerCallback:
         """The run ends when evaluations without an improvement exceed `patience`."""
         return EarlyStoppingCallback(patience + 1, threshold)
 
     @classmethod
-    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+    def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
         """Adds the figure `simulatability`, of which higher is better."""
-        return super().directions(task, objectives) | {"simulatability": True}
+        return super().higher_is_better(task, objectives) | {"simulatability": True}
 
     def compute_loss(
         self, model: nn.Module, inputs: Mapping[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -74,13 +82,15 @@ class ScaffoldTrainer(ObjectiveTrainer):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         batch, self.rows = inputs["batch"], inputs["rows"]
         with torch.no_grad():
-            self.taught_batch = TaughtBatch.of(batch, self.scaffolding.explanation(self.rows, batch.attended))
-        self.before = RecordedPass()
+            self.teacher_batch = TeacherBatch.from_batch(
+                batch, self.scaffolding.explain_rows(self.rows, batch.attended)
+            )
+        self.recorded_pass = RecordedPass()
         with skip_unread_positions(self.explained), ExitStack() as stack:
             if self.scaffolding.without_lookahead:
-                stack.enter_context(drawing(self._seed("student")))
-                stack.enter_context(self.before)
-            return super().compute_loss(model, {"batch": self.taught_batch}, return_outputs, num_items_in_batch)
+                stack.enter_context(seeded_random_state(self._seed("student")))
+                stack.enter_context(self.recorded_pass)
+            return super().compute_loss(model, {"batch": self.teacher_batch}, return_outputs, num_items_in_batch)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """As the base class; without a lookahead step the teacher's explainer learns from the step's own gradients."""
@@ -99,26 +109,26 @@ class ScaffoldTrainer(ObjectiveTrainer):
 
         `number`: of the student's step, the first is 1; none but every `interval`-th has one.
         """
-        scaffolding, scaffold, taught_batch = self.scaffolding, self.scaffold, self.taught_batch
-        if scaffolding is None or scaffold is None or scaffold.teacher is None or taught_batch is None:
+        scaffolding, scaffold, teacher_batch = self.scaffolding, self.scaffold, self.teacher_batch
+        if scaffolding is None or scaffold is None or scaffold.teacher is None or teacher_batch is None:
             return
         if number % scaffolding.interval:
             return
-        held_out = self._held_out(int(scaffold.teacher.count))
+        held_out = self._held_out_batch(int(scaffold.teacher.count))
         student = Student(self.explained, scaffold.student, scaffolding.weight)
-        update = inner_optimizer_of(self.optimizer, student.weights())
+        update = make_inner_optimizer(self.optimizer, student.trainable_weights())
         lookahead = LookaheadStep(student, update, max_norm=self.args.max_grad_norm)
         with self.accelerator.autocast(), scaffold.teacher.requiring_gradients() as coefficients:
-            taught = scaffolding.explanation(self.rows, taught_batch.attended)
+            teacher_explanation = scaffolding.explain_rows(self.rows, teacher_batch.attended)
             if scaffolding.without_lookahead:
-                slope, loss = lookahead.gradient_of_own_step(
-                    taught_batch, taught, held_out, self._seed("student"), self.before
+                slope, loss = lookahead.gradient_after_backward(
+                    teacher_batch, teacher_explanation, held_out, self._seed("student"), self.recorded_pass
                 )
             else:
-                slope, loss = lookahead.gradient(taught_batch, taught, held_out, self._seed("lookahead"))
-            (gradient,) = torch.autograd.grad(taught, coefficients, slope.to(taught))
+                slope, loss = lookahead.gradient(teacher_batch, teacher_explanation, held_out, self._seed("lookahead"))
+            (gradient,) = torch.autograd.grad(teacher_explanation, coefficients, slope.to(teacher_explanation))
         if not torch.isfinite(gradient).all():
-            raise self._broken("the gradient of the teacher's explainer is")
+            raise self._not_finite_error("the gradient of the teacher's explainer is")
         scaffold.teacher.step(gradient, scaffolding.rate, scaffolding.max_norm)
         self.outer_losses.append(float(loss))
 
@@ -127,7 +137,7 @@ class ScaffoldTrainer(ObjectiveTrainer):
         context = StepContext(self.args.seed, self.state.global_step, self.args.process_index)
         return context.generator(purpose).initial_seed()
 
-    def _held_out(self, number: int) -> Batch:
+    def _held_out_batch(self, number: int) -> Batch:
         """The batch of dev data for outer step `number` (from 0)."""
         data: Any = self.eval_dataset
         size = min(self.args.train_batch_size, len(data))
@@ -137,11 +147,13 @@ class ScaffoldTrainer(ObjectiveTrainer):
         batch: Batch = self.data_collator([data[row] for row in rows])["batch"]
         return batch.to(self.args.device)
 
-    def scored(self, predicted: Any, dataset: Any) -> dict[str, float]:
+    def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
         """Figures against people's labels, if there are any, and how well the teacher is foretold."""
-        gold, task = with_gold(dataset), self.explained.task.name
-        figures = super().scored(predicted, dataset if gold is None else gold)
-        return figures | {"simulatability": simulatability(task, decided(task, predicted), teacher_answers(dataset))}
+        gold, task = restore_gold(dataset), self.explained.task.name
+        figures = super().score_predictions(predicted, dataset if gold is None else gold)
+        return figures | {
+            "simulatability": simulatability(task, compare_form(task, predicted), get_teacher_answers(dataset))
+        }
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds the outer loss since the last log, and how many heads the teacher's explainer looks at."""
@@ -159,7 +171,7 @@ class ScaffoldTrainer(ObjectiveTrainer):
             self.scaffold.save(Path(output_dir or self.args.output_dir))
 
 
-class _AfterTheStudent(TrainerCallback):
+class _OuterStepCallback(TrainerCallback):
     """Lets the teacher's explainer step."""
 
     def __init__(self, trainer: ScaffoldTrainer) -> None:

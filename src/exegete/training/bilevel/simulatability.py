@@ -15,11 +15,11 @@ from exegete.explainers.learned.interpretable_attention import InterpretableAtte
 from exegete.models import Batch, ExplainedModel
 from exegete.models.loading.digest import digest_weights
 from exegete.objectives import Criterion, TrainingStep
-from exegete.training.bilevel.inner_optimizers import inner_optimizer_of
-from exegete.training.bilevel.lookahead import LookaheadStep, Student, clipping, drawing
+from exegete.training.bilevel.inner_optimizers import make_inner_optimizer
+from exegete.training.bilevel.lookahead import LookaheadStep, Student, clip_factor, seeded_random_state
 
-Inner = Literal["sgd", "adamw"]
-ODD = 0x9E3779B97F4A7C15 - 2**64  # of 64 bits, about the golden ratio's share of them
+InnerOptimizerName = Literal["sgd", "adamw"]
+HASH_MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64  # of 64 bits, about the golden ratio's share of them
 
 
 class SimulatingStudent(nn.Module):
@@ -36,11 +36,15 @@ class SimulatingStudent(nn.Module):
     """
 
     def __init__(
-        self, model: ExplainedModel, weight: float = 1.0, optimizer: Inner = "sgd", special_tokens: bool = True
+        self,
+        model: ExplainedModel,
+        weight: float = 1.0,
+        optimizer: InnerOptimizerName = "sgd",
+        special_tokens: bool = True,
     ) -> None:
         super().__init__()
-        if optimizer not in get_args(Inner):
-            raise unknown("student's optimizer", optimizer, get_args(Inner))
+        if optimizer not in get_args(InnerOptimizerName):
+            raise unknown("student's optimizer", optimizer, get_args(InnerOptimizerName))
         if weight <= 0:
             raise ExegeteError(f"a student that learns from explanations weighs them by more than 0, got {weight}")
         own = InterpretableAttention.for_model(model, normaliser="softmax", special_tokens=special_tokens).to(
@@ -48,7 +52,7 @@ class SimulatingStudent(nn.Module):
         )
         self.network = Student(model, own, weight).requires_grad_(False)
         self.kind = optimizer
-        self.moments = nn.ModuleList(map(_Moments, self.network.parameters()) if optimizer == "adamw" else ())
+        self.moments = nn.ModuleList(map(_AdamWState, self.network.parameters()) if optimizer == "adamw" else ())
 
     @contextmanager
     def requiring_gradients(self) -> Iterator[Student]:
@@ -70,7 +74,7 @@ class SimulatingStudent(nn.Module):
         return optimizer
 
 
-class _Moments(nn.Module):
+class _AdamWState(nn.Module):
     """AdamW's state of one weight, under its names."""
 
     def __init__(self, weight: Tensor) -> None:
@@ -87,7 +91,7 @@ class Simulatability(Criterion):
     In every training step the student first takes a step on CE(S(x), ỹ) + β·KL(r ‖ r*) (the equation prints the
     first term without its minus sign), x the batch's taught examples and ỹ the model's predictions. Then it looks
     through one more such step to θ', and the term is CE(S_θ'(x'), ỹ') on the others, which it never learns from, in no
-    epoch: see `held_out_examples`. The term's gradient reaches the explanations through that step: see `LookaheadStep`.
+    epoch: see `select_held_out`. The term's gradient reaches the explanations through that step: see `LookaheadStep`.
     In evaluation the term is the student's CE on the whole batch. A batch without taught examples or without others: 0.
 
     Args:
@@ -129,28 +133,28 @@ class Simulatability(Criterion):
 
     def __call__(self, step: TrainingStep) -> Tensor:
         """The student's loss, a scalar; in training on held-out examples, after its step on the others."""
-        batch = answered(step.model, step.batch, step.outputs.logits)
+        batch = label_with_predictions(step.model, step.batch, step.outputs.logits)
         if not step.context.training:
             with self.student.network.explained.evaluation_mode():
                 return self.student.network("simulation", batch)  # type: ignore[no-any-return]
         if step.context.rank:
             raise ExegeteError("a student learns in one process: start one")
         explained = self.explain_prediction(step).masked_fill(~batch.attended, 0.0)
-        held_out = held_out_examples(batch, self.held_out)
+        held_out = select_held_out(batch, self.held_out)
         if held_out.all() or not held_out.any():
             return explained.sum() * 0
         inner, outer = (batch.select(rows.nonzero().flatten()) for rows in (~held_out, held_out))
-        taught, judged = explained[~held_out], explained[held_out]
+        teacher_explanation, judged = explained[~held_out], explained[held_out]
         own = judged.detach().requires_grad_() if self.outer_divergence else None
-        gradient, loss = self._taught(step, inner, taught.detach(), outer, own)
-        through = (taught * gradient).sum()
+        gradient, loss = self._teach_student(step, inner, teacher_explanation.detach(), outer, own)
+        through = (teacher_explanation * gradient).sum()
         if own is not None:
             assert own.grad is not None
             through = through + (judged * own.grad).sum()
         return loss + through - through.detach()
 
-    def _taught(
-        self, step: TrainingStep, inner: Batch, taught: Tensor, outer: Batch, own: Tensor | None
+    def _teach_student(
+        self, step: TrainingStep, inner: Batch, teacher_explanation: Tensor, outer: Batch, own: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The student's step, and the outer loss after one more with its gradient at the explanations [B, L].
 
@@ -158,20 +162,20 @@ class Simulatability(Criterion):
         """
         seeds = [step.generator(f"student's {what}").initial_seed() for what in ("step", "lookahead")]
         with torch.enable_grad(), self.student.requiring_gradients() as student:
-            weights, optimizer = student.weights(), self.student.optimizer(self.rate)
-            with drawing(seeds[0]):
-                loss = student("loss", inner, taught)
+            weights, optimizer = student.trainable_weights(), self.student.optimizer(self.rate)
+            with seeded_random_state(seeds[0]):
+                loss = student("loss", inner, teacher_explanation)
             found = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
-            factor = clipping(found, self.max_norm)
+            factor = clip_factor(found, self.max_norm)
             for weight, slope in zip(weights.values(), found, strict=True):
                 weight.grad = slope.mul_(factor)
             optimizer.step()
             optimizer.zero_grad()
-            lookahead = LookaheadStep(student, inner_optimizer_of(optimizer, weights), max_norm=self.max_norm)
-            return lookahead.gradient(inner, taught, outer, seeds[1], own)
+            lookahead = LookaheadStep(student, make_inner_optimizer(optimizer, weights), max_norm=self.max_norm)
+            return lookahead.gradient(inner, teacher_explanation, outer, seeds[1], own)
 
 
-def held_out_examples(batch: Batch, share: float) -> Tensor:
+def select_held_out(batch: Batch, share: float) -> Tensor:
     """[B] Which examples a student is judged on and never taught: that share of all, drawn by what they are.
 
     An example, and one like it, is on the same side in every epoch, whatever it is padded to.
@@ -179,14 +183,14 @@ def held_out_examples(batch: Batch, share: float) -> Tensor:
     inputs = next(iter(batch.inputs.values())).flatten(1)
     tokens = inputs.float().view(torch.int32).long() if inputs.is_floating_point() else inputs
     real = batch.attended if tokens.shape == batch.attended.shape else torch.ones_like(tokens, dtype=torch.bool)
-    powers = torch.full_like(tokens, ODD).masked_fill(~real, 1).cumprod(1)
+    powers = torch.full_like(tokens, HASH_MULTIPLIER).masked_fill(~real, 1).cumprod(1)
     mixed = (powers * (tokens + 1) * real).sum(1)
     for shift in (33, 29):
-        mixed = (mixed ^ (mixed >> shift)) * ODD
+        mixed = (mixed ^ (mixed >> shift)) * HASH_MULTIPLIER
     return (mixed >> 40) & 0xFFFFFF < share * 2**24
 
 
-def answered(model: ExplainedModel, batch: Batch, logits: Tensor) -> Batch:
+def label_with_predictions(model: ExplainedModel, batch: Batch, logits: Tensor) -> Batch:
     """The batch with the model's own answers for labels."""
     if model.task.name == "multi_label":
         raise ExegeteError("students learn one class, a value or a span an example, not several labels at once")

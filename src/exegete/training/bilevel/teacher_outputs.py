@@ -20,22 +20,25 @@ from exegete.models import Batch, ExplainedModel
 from exegete.models.encoding.labels import renumber_labels
 from exegete.models.outputs import require_finite_logits
 from exegete.training.loop import evaluation
-from exegete.training.loop.batches import Collator
+from exegete.training.loop.data import Collator
 
 ROW, GOLD = "row", "gold"
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class TaughtBatch(Batch):
-    """A batch with the teacher's answers for labels and its explanation `taught` [B, L], zero at padding."""
+class TeacherBatch(Batch):
+    """A batch with the teacher's answers as labels, and its explanation [B, L], zero at padding."""
 
-    taught: Tensor | None = None
+    teacher_explanation: Tensor | None = None
 
     @classmethod
-    def of(cls, batch: Batch, taught: Tensor) -> Self:
+    def from_batch(cls, batch: Batch, teacher_explanation: Tensor) -> Self:
         """The batch with an explanation."""
-        return cls(**{field.name: getattr(batch, field.name) for field in fields(Batch)}, taught=taught)
+        return cls(
+            **{field.name: getattr(batch, field.name) for field in fields(Batch)},
+            teacher_explanation=teacher_explanation,
+        )
 
 
 class RowCollator(Collator):
@@ -64,7 +67,7 @@ class TeacherOutputs:
     def __deepcopy__(self, memory: Any) -> Self:
         return self
 
-    def of(self, rows: Tensor, attended: Tensor) -> Tensor:
+    def read(self, rows: Tensor, attended: Tensor) -> Tensor:
         """[B, K, L] on the device of `attended` [B, L], which says where the positions stand; zero at padding.
 
         Raises:
@@ -92,7 +95,7 @@ def teacher_outputs(
     """
     starts, lengths, filled, channels = [0] * len(data), [0] * len(data), 0, 0
     with tempfile.TemporaryFile(dir=folder) as file, torch.no_grad():
-        for indices, batch in encoded(teacher, data):
+        for indices, batch in encode_batches(teacher, data):
             values = say(batch).transpose(1, 2).float()
             channels = values.shape[2]
             for place, row in enumerate(indices):
@@ -104,7 +107,7 @@ def teacher_outputs(
         return TeacherOutputs(np.memmap(file, np.float32, "r", shape=(filled, channels)), starts, lengths)
 
 
-def encoded(model: ExplainedModel, data: Dataset) -> Iterator[tuple[list[int], Batch]]:
+def encode_batches(model: ExplainedModel, data: Dataset) -> Iterator[tuple[list[int], Batch]]:
     """The data in batches of like length, with their rows' numbers."""
     rows = list(data.select_columns([name for name in ("text", "text_pair", "image") if name in data.column_names]))
     for indices in make_batches(model, rows):
@@ -112,19 +115,22 @@ def encoded(model: ExplainedModel, data: Dataset) -> Iterator[tuple[list[int], B
 
 
 @torch.no_grad()
-def answers(model: ExplainedModel, data: Dataset) -> Array:
-    """A model's answers in the data's order, see `evaluation.predictions`."""
+def predict_answers(model: ExplainedModel, data: Dataset) -> Array:
+    """A model's answers in the data's order, see `evaluation.compute_predictions`."""
     found: dict[int, Any] = {}
     with model.evaluation_mode():
-        for indices, batch in encoded(model, data):
+        for indices, batch in encode_batches(model, data):
             predicted = (
-                evaluation.predictions(model, batch, require_finite_logits(model(batch).logits)).float().cpu().numpy()
+                evaluation.compute_predictions(model, batch, require_finite_logits(model(batch).logits))
+                .float()
+                .cpu()
+                .numpy()
             )
             found |= dict(zip(indices, predicted, strict=True))
     return np.stack([found[index] for index in range(len(data))])
 
 
-def decided(task: str, predicted: Array) -> Array:
+def compare_form(task: str, predicted: Array) -> Array:
     """The answers compared between student and teacher: classes [n], values [n] or spans [n, 2]."""
     if task == "classification":
         classes: Array = predicted.argmax(-1)
@@ -132,7 +138,7 @@ def decided(task: str, predicted: Array) -> Array:
     return predicted[:, 0] if task == "regression" else predicted.astype(np.int64)
 
 
-def taught(teacher: ExplainedModel, data: Dataset) -> Dataset:
+def label_by_teacher(teacher: ExplainedModel, data: Dataset) -> Dataset:
     """The data as a student sees it: the teacher's answers for labels, rows numbered, people's labels as `gold`.
 
     Labels are numbered as the teacher's outputs. Rationales are left out.
@@ -143,7 +149,7 @@ def taught(teacher: ExplainedModel, data: Dataset) -> Dataset:
     task = teacher.task.name
     if task == "multi_label":
         raise ExegeteError("students learn one class, a value or a span an example, not several labels at once")
-    said = decided(task, answers(teacher, data))
+    said = compare_form(task, predict_answers(teacher, data))
     column = "answer" if task == "span" else "label"
     kept = data.select_columns([name for name in ("text", "text_pair", "image") if name in data.column_names])
     if task == "span":
@@ -160,7 +166,7 @@ def taught(teacher: ExplainedModel, data: Dataset) -> Dataset:
     return kept
 
 
-def with_gold(data: Dataset) -> Dataset | None:
+def restore_gold(data: Dataset) -> Dataset | None:
     """Taught data with people's labels in their place; None where there are none."""
     column = "answer" if "answer" in data.column_names else "label"
     if GOLD not in data.column_names:
@@ -168,8 +174,8 @@ def with_gold(data: Dataset) -> Dataset | None:
     return data.remove_columns(column).rename_column(GOLD, column)
 
 
-def teacher_answers(data: Dataset) -> Array:
-    """The teacher's answers in taught data, as `decided` gives them."""
+def get_teacher_answers(data: Dataset) -> Array:
+    """The teacher's answers in taught data, as `compare_form` gives them."""
     if "answer" in data.column_names:
         return np.array([spans[0] if spans else (0, 0) for spans in data["answer"][:]])
     return np.asarray(data["label"][:])

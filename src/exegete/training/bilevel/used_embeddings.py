@@ -20,7 +20,7 @@ class UsedEmbeddings:
 
     Args:
         model: whose embeddings.
-        batches: all that it will read inside `looked_up`; padding of its own accord may come with them.
+        batches: all that it will read inside `use_rows_in_lookup`; padding of its own accord may come with them.
     """
 
     def __init__(self, model: ExplainedModel, *batches: Batch) -> None:
@@ -34,14 +34,14 @@ class UsedEmbeddings:
             self.place = self.used.new_full((len(self.table),), len(self.table))
             self.place[self.used] = torch.arange(len(self.used), device=self.used.device)
 
-    def of(self, weights: Mapping[str, Tensor], update: InnerOptimizer) -> tuple[dict[str, Tensor], InnerOptimizer]:
+    def select(self, weights: Mapping[str, Tensor], update: InnerOptimizer) -> tuple[dict[str, Tensor], InnerOptimizer]:
         """The weights with the rows in their table's stead, as leaves of a graph, and the update of these."""
         name = next((name for name, weight in weights.items() if weight is self.table), None)
         if name is None:
             self.table = None
             return dict(weights), update
         rows = weights[name].detach()[self.used].requires_grad_()
-        return {**weights, name: rows}, update.of_rows(name, self.used)
+        return {**weights, name: rows}, update.for_rows(name, self.used)
 
     def gradients(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights' gradients from their `.grad`; of the embedding table only those of the used rows."""
@@ -49,7 +49,7 @@ class UsedEmbeddings:
         return {name: grad[self.used] if weights[name] is self.table else grad for name, grad in found.items()}
 
     @contextmanager
-    def looked_up(self) -> Iterator[None]:
+    def use_rows_in_lookup(self) -> Iterator[None]:
         """Inside the block the model finds words among the rows, which have to stand in the table's place."""
         if self.table is None or not isinstance(self.layer, nn.Embedding):
             yield

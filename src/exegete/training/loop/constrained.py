@@ -38,7 +38,7 @@ class Multiplier(nn.Module):
 
 
 @dataclass(frozen=True)
-class Constrained(AdaptiveObjective):
+class ConstrainedObjective(AdaptiveObjective):
     """An objective L that shall stay at or below `bound` (Ferreira et al. 2024, eq. 2 and appendix H).
 
     min over the model, max over α ≥ 0 of the other objectives + α·(L − bound). Its weight is α; the constant −α·bound
@@ -118,14 +118,14 @@ class Constrained(AdaptiveObjective):
 
     def adapt(self, value: float, number: int, total: int) -> None:
         """α climbs by the violation."""
-        self.multiplier.ascend(value - self.bound, self.learning_rate * linear(number, total))
+        self.multiplier.ascend(value - self.bound, self.learning_rate * linear_schedule(number, total))
 
-    def feasible(self, value: float) -> bool:
+    def is_feasible(self, value: float) -> bool:
         """Whether a dev term is low enough."""
         return value < TOLERANCE * (self.dev_bound or self.bound)
 
 
-def linear(number: int, total: int, warmup: float = 0.1) -> float:
+def linear_schedule(number: int, total: int, warmup: float = 0.1) -> float:
     """The factor of the learning rate at step `number` (from 0): up over a tenth of the steps, then down to 0."""
     rising = math.ceil(warmup * total)
     return number / rising if number < rising else max(0.0, (total - number) / max(1, total - rising))
@@ -144,11 +144,11 @@ class FeasibleStopping(TrainerCallback):
         """Stops training when the evaluations so far have used up the patience."""
         evaluated = [entry for entry in state.log_history if "eval_feasible" in entry]
         pairs = ((bool(entry["eval_feasible"]), entry[f"eval_{CrossEntropy.name}"]) for entry in evaluated)
-        if exhausted(pairs, self.patience):
+        if is_patience_exhausted(pairs, self.patience):
             control.should_training_stop = True
 
 
-def exhausted(evaluations: Iterable[tuple[bool, float]], patience: int) -> bool:
+def is_patience_exhausted(evaluations: Iterable[tuple[bool, float]], patience: int) -> bool:
     """Whether patience has run out after these (feasible, cross-entropy) pairs."""
     best, waited, found = math.inf, 0, False
     for feasible, value in evaluations:
@@ -168,18 +168,18 @@ class ConstrainedTrainer(ObjectiveTrainer):
     """
 
     @staticmethod
-    def stopping(patience: int, threshold: float) -> TrainerCallback:
+    def make_stopping_callback(patience: int, threshold: float) -> TrainerCallback:
         """See `FeasibleStopping`; the threshold does not matter."""
         return FeasibleStopping(patience)
 
     @classmethod
-    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+    def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
         """Adds the figures `feasible` (higher is better) and `feasible_cross_entropy` (lower is better)."""
-        return super().directions(task, objectives) | {"feasible": True, "feasible_cross_entropy": False}
+        return super().higher_is_better(task, objectives) | {"feasible": True, "feasible_cross_entropy": False}
 
-    def judged(self, figures: Mapping[str, float]) -> dict[str, float]:
+    def derive_figures(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Feasibility, and the cross-entropy of what is feasible."""
-        constraints = [objective for objective in self.module.objectives if isinstance(objective, Constrained)]
-        feasible = all(each.feasible(figures[each.name]) for each in constraints)
+        constraints = [objective for objective in self.module.objectives if isinstance(objective, ConstrainedObjective)]
+        feasible = all(each.is_feasible(figures[each.name]) for each in constraints)
         cross_entropy = figures[CrossEntropy.name] if feasible else math.inf
         return {"feasible": float(feasible), "feasible_cross_entropy": cross_entropy}

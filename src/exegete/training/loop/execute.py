@@ -1,17 +1,21 @@
-"""One run in its folder: taken as it is when finished, gone on with when stopped, else from its beginning."""
+"""Executes one training run in its folder: reuses a finished run, resumes an interrupted one, or starts anew."""
 
 from __future__ import annotations
 
 import json
 import logging
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainingArguments
+import torch
+from transformers import TrainerCallback, TrainingArguments
 
 from exegete.data.hub import push
 from exegete.data.provenance import write_json
@@ -19,22 +23,23 @@ from exegete.errors import Stopped
 from exegete.models import ExplainedModel
 from exegete.models.encoding import encode as encoding
 from exegete.reports.hub_card import format_hub_card
-from exegete.training.loop.batches import log_once
-from exegete.training.loop.checkpoints import last_step
+from exegete.training.loop.data import log_once
 from exegete.training.loop.options import RunOptions
-from exegete.training.loop.run import HISTORY, Run
-from exegete.training.loop.stop import StopAfterStep
+from exegete.training.loop.run import HISTORY, TrainingRun, read_final_step
 from exegete.training.loop.trainer import ObjectiveTrainer
 
 logger = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True)
 class TrainResult:
     """The result of a training run: the best model and its figures.
 
-    `model`: the best one, in evaluation mode, as it lies in `folder`. `metrics`: its figures on the dev split.
-    `finished` is False after a stop by a signal: the same call goes on. `reused`: it was there already.
+    `model`: the best model, in evaluation mode, as saved in `folder`. `metrics`: its figures on the dev split.
+    `finished`: False after a stop by a signal; the same call resumes the run. `reused`: whether the run was finished
+    before this call.
     """
 
     folder: Path
@@ -47,87 +52,173 @@ class TrainResult:
     signal: int | None = None
 
     def require_finished(self, training: str) -> None:
-        """Raises Stopped where a signal came; `training`: the words for it."""
+        """Raise Stopped if a signal stopped the run; `training` names it in the message."""
         if not self.finished:
-            raise Stopped(f"{training} was stopped: the same call goes on from there", self.signal)
+            raise Stopped(f"{training} was stopped: the same call resumes it", self.signal)
 
     @property
     def history(self) -> list[dict[str, Any]]:
         """Everything that a finished run logged, in order; infinite numbers are None."""
-        found: list[dict[str, Any]] = json.loads((self.folder / HISTORY).read_text(encoding="utf-8"))["history"]
-        return found
+        history: list[dict[str, Any]] = json.loads((self.folder / HISTORY).read_text(encoding="utf-8"))["history"]
+        return history
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
-        """Pushes the folder, with a card, to a repository of the hub; returns its address. See `exegete push`."""
+        """Push the folder, with a model card, to a repository of the hub and return its URL. See `exegete push`."""
         return push(self.folder, repo_id, format_hub_card(self.folder, repo_id), private=private, token=token)
 
 
+class StopAfterStep(TrainerCallback):
+    """Stops training on SIGTERM or SIGINT after the current step, with a checkpoint. A second signal stops at once.
+
+    A stop at the last step of an epoch waits for the epoch's evaluation, so that the resumed run equals an
+    uninterrupted one.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.stopped = False
+        self._training_was_over: bool | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Catch the signals inside the block."""
+        # Python allows signal handlers in the main thread only.
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        previous = {number: signal.getsignal(number) for number in SIGNALS}
+
+        def request_stop(number: int, frame: Any) -> None:
+            self.signal = number
+            logger.warning("%s: stopping after this step", signal.Signals(number).name)
+            _set_handlers(previous)
+
+        _set_handlers(dict.fromkeys(SIGNALS, request_stop))
+        try:
+            yield
+        finally:
+            _set_handlers(previous)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Ask for a checkpoint after this step if any process received a signal."""
+        if not self._is_stop_requested(args.device):
+            return
+        self.stopped = True
+        # With a limit of 1 the Trainer would keep the best checkpoint and delete the one to resume from.
+        if args.save_total_limit == 1 and state.global_step < state.max_steps:
+            args.save_total_limit = 2
+        if not _is_whole(state.epoch):
+            control.should_save = True
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Skip the evaluation of an interrupted epoch; save a complete epoch after its evaluation."""
+        if not self.stopped:
+            return
+        # An interrupted epoch was saved by `on_step_end`; the Trainer fires this event for it, too.
+        control.should_save = _is_whole(state.epoch)
+        if not control.should_save:
+            control.should_evaluate = control.should_log = False
+        elif self._training_was_over is not None:
+            control.should_training_stop = self._training_was_over
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Stop the training once its checkpoint is written."""
+        # The checkpoint stores `should_training_stop`, from which a resumed run learns whether early stopping had
+        # ended the training. So the flag may be set for a signal only after the checkpoint is written.
+        if self.stopped:
+            self._training_was_over, control.should_training_stop = control.should_training_stop, True
+
+    def _is_stop_requested(self, device: torch.device) -> bool:
+        requested = self.signal is not None
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return requested
+        # A signal may reach one process only; if the others continued, they would wait for it in the next step.
+        any_process = torch.tensor(int(requested), device=device)
+        torch.distributed.all_reduce(any_process, torch.distributed.ReduceOp.MAX)
+        return bool(any_process.item())
+
+
+def _set_handlers(handlers: dict[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def _is_whole(epoch: float) -> bool:
+    return float(epoch).is_integer()
+
+
 def execute(
-    run: Run,
+    run: TrainingRun,
     args: TrainingArguments,
     options: RunOptions,
-    make_loop: Callable[[StopAfterStep], ObjectiveTrainer],
-    finished_model: Callable[[], ExplainedModel],
+    make_trainer: Callable[[StopAfterStep], ObjectiveTrainer],
+    load_finished: Callable[[], ExplainedModel],
 ) -> TrainResult:
-    """Runs the loop to its end or to a signal; does not repeat a finished run of the same configuration.
+    """Train to the end or to a signal; a finished run of the same configuration is not repeated.
 
     Args:
-        run: the folder and what the outcome depends on.
-        args: the Trainer's.
-        options: whether to go on with what is there, or to replace it.
-        make_loop: the loop, with this callback among its own; it has not begun.
-        finished_model: the model of a run that was finished before.
+        run: the folder and the configuration that the outcome depends on.
+        args: the Trainer's arguments.
+        options: whether to resume or to replace what the folder holds.
+        make_trainer: makes the trainer, with the given callback among its own; called before the first step.
+        load_finished: loads the model of a run that was finished before.
     """
-    done = run.finished() if options.resume and not options.overwrite else None
-    if done is not None:
+    metrics = run.finished_metrics() if options.resume and not options.overwrite else None
+    if metrics is not None:
         logger.warning("%s holds the finished run of this configuration: nothing to do", run.folder)
-        return TrainResult(run.folder, finished_model(), done, reused=True)
+        return TrainResult(run.folder, load_finished(), metrics, reused=True)
     stop = StopAfterStep()
     with run.writing(writes=args.should_save):
+        # The main process clears the folder before the others look for a checkpoint in it.
         with args.main_process_first(local=False):
             checkpoint = run.begin(resume=options.resume, overwrite=options.overwrite, writes=args.should_save)
-        return _trained(make_loop(stop), run, checkpoint, stop)
+        return _train_and_save(make_trainer(stop), run, checkpoint, stop)
 
 
-def _trained(loop: ObjectiveTrainer, run: Run, checkpoint: Path | None, stop: StopAfterStep) -> TrainResult:
-    begun = time.monotonic()
+def _train_and_save(
+    trainer: ObjectiveTrainer, run: TrainingRun, checkpoint: Path | None, stop: StopAfterStep
+) -> TrainResult:
+    started = time.monotonic()
     with log_once(encoding.__name__):
         with stop.listening():
-            _train(loop, checkpoint)
-        loop.explained.eval()
-        steps = loop.state.global_step
-        if stop.stopped and steps < loop.state.max_steps:
+            _train(trainer, checkpoint)
+        trainer.explained.eval()
+        steps = trainer.state.global_step
+        if stop.stopped and steps < trainer.state.max_steps:
+            seconds = time.monotonic() - started
             return TrainResult(
-                run.folder, loop.explained, {}, steps, time.monotonic() - begun, finished=False, signal=stop.signal
-            )
-        loop.conclude()
-        figures = loop.evaluate()
-    seconds = time.monotonic() - begun
-    metrics = {name.removeprefix("eval_"): value for name, value in figures.items() if _lasting(name)}
-    unnamed = run.unnamed
-    loop.save_model(str(unnamed))
-    if loop.args.should_save:
-        # the Trainer's summary is about its last call, which began where a stopped one had come to
-        logged = [entry for entry in loop.state.log_history if "train_runtime" not in entry]
-        write_json(unnamed / HISTORY, {"history": logged})
-        run.finish(unnamed, metrics)
-    return TrainResult(run.folder, loop.explained, metrics, steps, seconds)
+                run.folder, trainer.explained, {}, steps, seconds, finished=False, signal=stop.signal
+            )  # fmt: skip
+        trainer.finalize_model()
+        figures = trainer.evaluate()
+    seconds = time.monotonic() - started
+    metrics = {name.removeprefix("eval_"): value for name, value in figures.items() if _is_model_figure(name)}
+    staging = run.empty_staging_folder()
+    trainer.save_model(str(staging))
+    if trainer.args.should_save:
+        # The Trainer's summary covers its last call only, which may have begun at a checkpoint.
+        history = [entry for entry in trainer.state.log_history if "train_runtime" not in entry]
+        write_json(staging / HISTORY, {"history": history})
+        run.finish(staging, metrics)
+    return TrainResult(run.folder, trainer.explained, metrics, steps, seconds)
 
 
-def _train(loop: ObjectiveTrainer, checkpoint: Path | None) -> None:
-    """To the end; no step follows a checkpoint with which early stopping ended the training."""
+def _train(trainer: ObjectiveTrainer, checkpoint: Path | None) -> None:
+    """Train to the end, from a checkpoint if there is one."""
     if checkpoint is None:
-        loop.train()
+        trainer.train()
         return
-    whole, end = loop.args, last_step(checkpoint)
-    loop.args = copy(whole)
-    loop.args.eval_on_start = False
-    if end is not None:
-        loop.args.max_steps = end
-    loop.train(resume_from_checkpoint=str(checkpoint))
-    loop.args = whole
+    original_args, final_step = trainer.args, read_final_step(checkpoint)
+    trainer.args = copy(original_args)
+    trainer.args.eval_on_start = False
+    # If early stopping ended the training with this checkpoint, no step may follow. The Trainer would take one, since
+    # it clears the restored stop flag when training begins.
+    if final_step is not None:
+        trainer.args.max_steps = final_step
+    trainer.train(resume_from_checkpoint=str(checkpoint))
+    trainer.args = original_args
 
 
-def _lasting(name: str) -> bool:
-    """Whether a figure is about the model rather than the machine."""
+def _is_model_figure(name: str) -> bool:
+    """Return whether a figure describes the model rather than the machine."""
     return name.startswith("eval_") and not name.endswith(("_runtime", "_per_second", "_preparation_time"))

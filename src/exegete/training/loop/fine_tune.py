@@ -15,22 +15,26 @@ from exegete.models import ExplainedModel, load
 from exegete.models.layers.head_activation import shares_encoder_activation
 from exegete.models.loading.digest import digest_processor, digest_weights
 from exegete.objectives import CrossEntropy, Objective
-from exegete.training.loop.arguments import DEFAULTS, FROM_SCRATCH, changed_arguments, training_arguments
+from exegete.training.loop.data import tokenize_responses
 from exegete.training.loop.evaluation import HIGHER_IS_BETTER
-from exegete.training.loop.exchanges import ended
-from exegete.training.loop.execute import TrainResult, execute
+from exegete.training.loop.execute import StopAfterStep, TrainResult, execute
 from exegete.training.loop.head import head_activation, head_dropout
-from exegete.training.loop.options import RunOptions
-from exegete.training.loop.run import Run
+from exegete.training.loop.options import (
+    DEFAULT_ARGUMENTS,
+    FROM_SCRATCH_ARGUMENTS,
+    RunOptions,
+    get_changed_arguments,
+    make_training_arguments,
+)
+from exegete.training.loop.run import TrainingRun
 from exegete.training.loop.starting_model import (
     Source,
-    as_numbered,
-    is_new,
+    align_labels,
+    is_from_scratch,
     label_names,
+    load_starting_model,
     require_labels,
-    starting_model,
 )
-from exegete.training.loop.stop import StopAfterStep
 from exegete.training.loop.trainer import ObjectiveTrainer
 
 
@@ -58,33 +62,39 @@ def fine_tune(
     configuration and versions).
 
     Args:
-        model: see `starting_model`.
+        model: see `load_starting_model`.
         train: rows in canonical form (texts, pairs, questions, images, or prompts with responses).
         dev: the same columns; the best model is chosen on it.
         output_dir: a folder of its own.
         objectives: the terms of the loss; or what makes them for the model that training starts from, which it may
             put adapters into.
         trainer: the loop.
-        options: see `RunOptions`; its arguments come on top of `DEFAULTS` (and `FROM_SCRATCH`), and
+        options: see `RunOptions`; its arguments come on top of `DEFAULT_ARGUMENTS` (and `FROM_SCRATCH_ARGUMENTS`), and
             `greater_is_better` follows from `metric_for_best_model`.
         given: single options by name, on top of these.
 
     Raises:
         ExegeteError: unusable data, arguments or folder; a loss or gradient that is not a finite number.
     """
-    options = RunOptions.of(options, given)
-    _require_alike(train, dev)
-    start = starting_model(model, train, options.processing_class, max_length=options.max_length, seed=options.seed)
-    train, dev = (ended(start, as_numbered(start, data)) for data in (train, dev))
+    options = RunOptions.with_overrides(options, given)
+    _require_same_columns(train, dev)
+    start = load_starting_model(
+        model, train, options.processing_class, max_length=options.max_length, seed=options.seed
+    )
+    train, dev = (tokenize_responses(start, align_labels(start, data)) for data in (train, dev))
     terms = objectives(start) if callable(objectives) else objectives
     best = next(iter(HIGHER_IS_BETTER[start.task.name]))
-    usual = {**DEFAULTS, "metric_for_best_model": best, **(FROM_SCRATCH if is_new(model) else {})}
-    args = training_arguments(options, usual, Path(output_dir), trainer.directions(start.task.name, terms))
+    usual = {
+        **DEFAULT_ARGUMENTS,
+        "metric_for_best_model": best,
+        **(FROM_SCRATCH_ARGUMENTS if is_from_scratch(model) else {}),
+    }
+    args = make_training_arguments(options, usual, Path(output_dir), trainer.higher_is_better(start.task.name, terms))
     source = str(model) if isinstance(model, str | Path) else type(model).__name__
-    settings = {"trainer": trainer.__name__, **_settings(options)}
+    settings = {"trainer": trainer.__name__, **_record_options(options)}
     activation = options.head_activation if shares_encoder_activation(start.model) else None
     settings |= {} if activation is None else {"head_activation": activation}
-    run = Run(Path(output_dir), settings | _resolved(start, source, train, dev, args, terms))
+    run = TrainingRun(Path(output_dir), settings | _resolve_config(start, source, train, dev, args, terms))
     kept: dict[str, Any] = {"device": args.device, "max_length": options.max_length}
     kept |= {"task": start.task.name} if start.task.name == "generation" else {}
 
@@ -96,7 +106,7 @@ def fine_tune(
         return execute(run, args, options, loop, lambda: load(run.folder, **kept))
 
 
-def _settings(options: RunOptions) -> dict[str, Any]:
+def _record_options(options: RunOptions) -> dict[str, Any]:
     """The options that the outcome depends on, beside those that stand elsewhere in a run's configuration."""
     settings: dict[str, Any] = {"early_stopping_patience": options.early_stopping_patience}
     settings |= {"masked_share": options.masked_share} if options.masked_share else {}
@@ -106,7 +116,7 @@ def _settings(options: RunOptions) -> dict[str, Any]:
     return settings | ({"early_stopping_threshold": threshold} if threshold else {})
 
 
-def _require_alike(train: Dataset, dev: Dataset) -> None:
+def _require_same_columns(train: Dataset, dev: Dataset) -> None:
     require_labels(train)
     require_labels(dev)
     if label_names(train) != label_names(dev):
@@ -116,7 +126,7 @@ def _require_alike(train: Dataset, dev: Dataset) -> None:
         raise ExegeteError(f"only one of train and dev has the column {', '.join(sorted(missing))}")
 
 
-def _resolved(
+def _resolve_config(
     model: ExplainedModel,
     source: str,
     train: Dataset,
@@ -135,6 +145,6 @@ def _resolved(
             for name, data in (("train", train), ("dev", dev))
         },
         "objectives": {objective.name: objective.params for objective in objectives},
-        "arguments": changed_arguments(args),
+        "arguments": get_changed_arguments(args),
         "seed": args.seed,
     }

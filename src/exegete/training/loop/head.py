@@ -14,7 +14,7 @@ from exegete.models.layers.head_activation import HEAD_KEY, set_head_activation
 from exegete.models.loading.adapters import unwrap_adapter
 
 
-def split_head(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: float) -> None:
+def set_head_learning_rate(optimizer: torch.optim.Optimizer, model: PreTrainedModel, rate: float) -> None:
     """Moves the head's weights into parameter groups of their own, at `rate` times the learning rate of their group.
 
     The head is what does not belong to the model's encoder (`base_model`). Call it before the first step and before

@@ -13,7 +13,7 @@ from exegete.models import ExplainedModel
 KINDS = {"span": "QUESTION_ANS", "generation": "CAUSAL_LM"}
 
 
-def with_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: float = 0.0) -> None:
+def add_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: float = 0.0) -> None:
     """Puts adapters on every linear layer; they and the head are all that is trained then.
 
     Args:
@@ -40,19 +40,19 @@ def with_lora(model: ExplainedModel, rank: int = 8, alpha: int = 16, dropout: fl
 
 
 @contextmanager
-def adapters_inside(model: nn.Module | None) -> Iterator[None]:
+def temporary_adapters(model: nn.Module | None) -> Iterator[None]:
     """After the block a model has no adapters, and gradients for the weights that had them; None: no model."""
     trainable = [] if model is None else [weight for weight in model.parameters() if weight.requires_grad]
     try:
         yield
     finally:
         if model is not None:
-            without_lora(model)
+            remove_lora(model)
         for weight in trainable:
             weight.requires_grad_(True)
 
 
-def without_lora(model: nn.Module) -> None:
+def remove_lora(model: nn.Module) -> None:
     """Takes adapters out of a model again, and the copy of the head that learned beside them."""
     if not hasattr(model, "peft_config"):
         return

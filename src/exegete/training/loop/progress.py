@@ -12,7 +12,7 @@ from transformers import ProgressCallback, TrainerCallback
 logger = logging.getLogger(__name__)
 
 
-class Progress(ProgressCallback):
+class ProgressBar(ProgressCallback):
     """The Trainer's bars; the loss stands beside the bar, an evaluation gets a line of its own."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
@@ -30,7 +30,7 @@ class Progress(ProgressCallback):
 HIDDEN = {"runtime", "samples_per_second", "steps_per_second", "model_preparation_time"}
 
 
-class Pace(TrainerCallback):
+class SlowStepWarning(TrainerCallback):
     """Says once when steps take ten times as long as the fastest one: another process keeps the machine busy."""
 
     def __init__(self) -> None:

@@ -27,15 +27,15 @@ from exegete.explainers.learned.base import LearnedExplainer
 from exegete.models import Batch, ExplainedModel
 from exegete.objectives import AdaptiveObjective, CrossEntropy, Objective, StepContext
 from exegete.training.loop import evaluation
-from exegete.training.loop.batches import Collator, InOrder, lengths, longest_first, shuffled
-from exegete.training.loop.head import split_head
-from exegete.training.loop.module import TrainingModule
+from exegete.training.loop.data import Collator, OrderedSampler, shuffle_by_length, sort_longest_first, text_lengths
+from exegete.training.loop.head import set_head_learning_rate
 from exegete.training.loop.options import RunOptions
-from exegete.training.loop.progress import Pace, Progress
-from exegete.training.loop.shards import require_processes, save_whole, whole_weights_asked_by
+from exegete.training.loop.progress import ProgressBar, SlowStepWarning
+from exegete.training.loop.sharding import explain_sharding_errors, require_processes, save_unsharded
+from exegete.training.loop.training_module import TrainingModule
 
-LEARNED = "exegete_learned.safetensors"
-SUMS = "exegete_sums.safetensors"
+LEARNED_FILE = "exegete_learned.safetensors"
+SUMS_FILE = "exegete_sums.safetensors"
 NORMS, LOSS = "gradient norms", "loss"
 LOGGED = ("log", NORMS, LOSS)
 
@@ -45,14 +45,14 @@ class ObjectiveTrainer(Trainer):
 
     Datasets are in canonical form. Each objective's unweighted term is logged under its name, in evaluation with the
     prefix `eval_`, beside the task's own figures (see `evaluation.score`). Predictions come back in the dataset's
-    order: probabilities, values, or answers as characters (see `evaluation.predictions`).
+    order: probabilities, values, or answers as characters (see `evaluation.compute_predictions`).
 
     Args:
         model: what is trained; its Hugging Face model is changed in place and is what gets saved.
         args: the Trainer's arguments; `train_sampling_strategy="group_by_length"` is an order of our own, which
             depends on (seed, epoch) alone, so that resumed runs see the same batches.
         objectives: the terms of the loss.
-        options: of them `masked_share` (see `masked_inputs.masked`), `head_rate` (see `head.split_head`),
+        options: used are `masked_share` (see `mask_random_tokens`), `head_rate` (see `set_head_learning_rate`),
             `log_gradient_norms` and early stopping count here.
         kwargs: further arguments of the Trainer, such as `train_dataset`, `eval_dataset`, `callbacks`.
     """
@@ -81,21 +81,21 @@ class ObjectiveTrainer(Trainer):
             args._n_gpu = 1
         self.explained = model
         self.options = options
-        self.part, self.usual_size = 0, torch.ones(len(objectives))
+        self.part, self.mean_sizes = 0, torch.ones(len(objectives))
         self._sums: dict[str, Tensor] = {}
-        module = self.made_module(model, objectives)
+        module = self.make_module(model, objectives)
         kwargs = {"data_collator": Collator(model), "processing_class": model.processing_class} | kwargs
         super().__init__(module, args, **kwargs)
-        save_whole(self)
+        save_unsharded(self)
         self.remove_callback(PrinterCallback)
         if self.pop_callback(ProgressCallback) is not None:
-            self.add_callback(Progress)
-            self.add_callback(Pace)
+            self.add_callback(ProgressBar)
+            self.add_callback(SlowStepWarning)
         if self.options.early_stopping_patience is not None:
             patience, threshold = self.options.early_stopping_patience, self.options.early_stopping_threshold
-            self.add_callback(self.stopping(patience, threshold or 0.0))
+            self.add_callback(self.make_stopping_callback(patience, threshold or 0.0))
 
-    def made_module(self, model: ExplainedModel, objectives: Sequence[Objective]) -> TrainingModule:
+    def make_module(self, model: ExplainedModel, objectives: Sequence[Objective]) -> TrainingModule:
         """The module that is trained; for subclasses whose steps are of another kind."""
         return TrainingModule(model, objectives, self.options.masked_share)
 
@@ -110,16 +110,16 @@ class ObjectiveTrainer(Trainer):
         made = self.optimizer is None
         optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
         if made and self.options.head_rate not in (None, 1):
-            split_head(optimizer, self.explained.model, self.options.head_rate)
+            set_head_learning_rate(optimizer, self.explained.model, self.options.head_rate)
         return optimizer
 
     @staticmethod
-    def stopping(patience: int, threshold: float) -> TrainerCallback:
+    def make_stopping_callback(patience: int, threshold: float) -> TrainerCallback:
         """A callback that stops after `patience` evaluations without an improvement of more than `threshold`."""
         return EarlyStoppingCallback(patience, threshold)
 
     @classmethod
-    def directions(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
+    def higher_is_better(cls, task: str, objectives: Sequence[Objective]) -> dict[str, bool]:
         """Whether higher is better, of every figure of an evaluation; for subclasses that have more of them."""
         lower = dict.fromkeys(("loss", *(objective.name for objective in objectives)), False)
         return lower | evaluation.HIGHER_IS_BETTER[task]
@@ -144,17 +144,17 @@ class ObjectiveTrainer(Trainer):
         outputs = model(batch, context)
         terms: Tensor = outputs["terms"]
         self._require_finite(terms)
-        sizes = self._sizes(batch).to(terms)
+        sizes = self._objective_sizes(batch).to(terms)
         weights = terms.new_tensor([objective.weight for objective in self.module.objectives])
         for purpose in ("step", "log") if training else ("evaluation",):
-            self._record(purpose, terms, sizes)
-        weights = weights * (sizes / self.usual_size.clamp(min=1e-9) if training else 1)
+            self._add_to_sums(purpose, terms, sizes)
+        weights = weights * (sizes / self.mean_sizes.clamp(min=1e-9) if training else 1)
         if training and self.options.log_gradient_norms:
-            self._record(NORMS, self._gradient_norms(outputs["each"], weights), torch.ones_like(sizes))
+            self._add_to_sums(NORMS, self._gradient_norms(outputs["each"], weights), torch.ones_like(sizes))
         loss = (terms * weights).sum()
         if not return_outputs:
             return loss
-        return loss, {"prediction": evaluation.predictions(self.explained, batch, outputs["logits"].detach())}
+        return loss, {"prediction": evaluation.compute_predictions(self.explained, batch, outputs["logits"].detach())}
 
     def _gradient_norms(self, terms: Sequence[Tensor], weights: Tensor) -> Tensor:
         """[number of objectives] Each weighted term's gradient in all that is trained, as its norm; graphs are kept."""
@@ -173,34 +173,36 @@ class ObjectiveTrainer(Trainer):
         self.part = 0
         self._sums.pop("step", None)
         if samples:
-            sizes = torch.stack([self._sizes(inputs["batch"]) for inputs in samples]).mean(0).to(self.args.device)
-            self.usual_size = self.accelerator.reduce(sizes, "mean")
+            sizes = (
+                torch.stack([self._objective_sizes(inputs["batch"]) for inputs in samples]).mean(0).to(self.args.device)
+            )
+            self.mean_sizes = self.accelerator.reduce(sizes, "mean")
         return samples, items
 
-    def _sizes(self, batch: Batch) -> Tensor:
+    def _objective_sizes(self, batch: Batch) -> Tensor:
         """[number of objectives], see `Objective.size`."""
         return torch.stack([objective.size(batch) for objective in self.module.objectives])
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward, the loss []; weights are never stepped along a gradient that is not finite."""
-        with whole_weights_asked_by([each.name for each in self.module.objectives]):
+        with explain_sharding_errors([each.name for each in self.module.objectives]):
             loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         if self.accelerator.sync_gradients and self.accelerator.scaler is None:
             gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
             if gradients and not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
-                raise self._broken("the gradient is")
+                raise self._not_finite_error("the gradient is")
         if self.accelerator.sync_gradients:
-            self._adapt()
+            self._adapt_objectives()
         counted = torch.stack([loss.detach(), torch.full_like(loss, self.accelerator.sync_gradients)])
         self._sums[LOSS] = self._sums.get(LOSS, torch.zeros_like(counted)) + counted
         return loss
 
-    def _adapt(self) -> None:
+    def _adapt_objectives(self) -> None:
         """Tells the adaptive objectives what their terms were over the whole step."""
         objectives = self.module.objectives
         if not any(isinstance(objective, AdaptiveObjective) for objective in objectives):
             return
-        values = self._drained("step")
+        values = self._pop_means("step")
         for objective in objectives:
             if isinstance(objective, AdaptiveObjective):
                 objective.adapt(values[objective.name], self.state.global_step, self.state.max_steps)
@@ -221,9 +223,9 @@ class ObjectiveTrainer(Trainer):
         if not torch.isfinite(terms).all():
             names = [objective.name for objective in self.module.objectives]
             broken = [name for name, good in zip(names, torch.isfinite(terms).tolist(), strict=True) if not good]
-            raise self._broken(f"{', '.join(broken)} is")
+            raise self._not_finite_error(f"{', '.join(broken)} is")
 
-    def _broken(self, what: str) -> ExegeteError:
+    def _not_finite_error(self, what: str) -> ExegeteError:
         return ExegeteError(
             f"{what} not a finite number at step {self.state.global_step + 1}: the run stops, its last checkpoint is "
             "good. Lower the learning rate, or train in float32"
@@ -244,25 +246,25 @@ class ObjectiveTrainer(Trainer):
         output = super().evaluation_loop(dataloader, "Evaluation", False, metric_key_prefix=metric_key_prefix)
         dataset = dataloader.dataset
         predicted = np.empty_like(output.predictions)
-        predicted[longest_first(lengths(dataset))] = output.predictions
-        figures = self._loss_and_terms() | self.scored(predicted, dataset)
-        figures |= self.judged(figures)
+        predicted[sort_longest_first(text_lengths(dataset))] = output.predictions
+        figures = self._loss_and_terms() | self.score_predictions(predicted, dataset)
+        figures |= self.derive_figures(figures)
         named = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         return output._replace(predictions=predicted, metrics=output.metrics | named)
 
     def _loss_and_terms(self) -> dict[str, float]:
         """Means over the evaluation that has just run."""
-        terms = self._drained("evaluation")
+        terms = self._pop_means("evaluation")
         return {"loss": sum(objective.weight * terms[objective.name] for objective in self.module.objectives)} | terms
 
-    def scored(self, predicted: Any, dataset: Any) -> dict[str, float]:
+    def score_predictions(self, predicted: Any, dataset: Any) -> dict[str, float]:
         """The task's figures of predictions in the dataset's order; for subclasses to add to."""
         return evaluation.score(self.explained.task.name, predicted, dataset)
 
-    def conclude(self) -> None:
+    def finalize_model(self) -> None:
         """Final changes to the trained model before it is evaluated and saved; for subclasses."""
 
-    def judged(self, figures: Mapping[str, float]) -> dict[str, float]:
+    def derive_figures(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Further figures of an evaluation, made of its figures; for subclasses."""
         return {}
 
@@ -274,22 +276,22 @@ class ObjectiveTrainer(Trainer):
         if LOSS in logs:
             loss, steps = self.accelerator.reduce(self._sums.pop(LOSS), "sum").tolist()
             adaptive = [objective for objective in self.module.objectives if isinstance(objective, AdaptiveObjective)]
-            norms = {f"{name}_gradient_norm": value for name, value in self._drained(NORMS).items()}
+            norms = {f"{name}_gradient_norm": value for name, value in self._pop_means(NORMS).items()}
             logs = (
                 logs
                 | {LOSS: loss / steps}
-                | self._drained("log")
+                | self._pop_means("log")
                 | norms
                 | {n: v for each in adaptive for n, v in each.logged_values.items()}
             )
         super().log(logs, start_time)
 
-    def _record(self, purpose: str, terms: Tensor, sizes: Tensor) -> None:
+    def _add_to_sums(self, purpose: str, terms: Tensor, sizes: Tensor) -> None:
         """Adds to the sums [2, number of objectives] of terms times sizes, and of sizes."""
         summed = torch.stack([terms.detach() * sizes, sizes])
         self._sums[purpose] = self._sums.get(purpose, torch.zeros_like(summed)) + summed
 
-    def _drained(self, purpose: str) -> dict[str, float]:
+    def _pop_means(self, purpose: str) -> dict[str, float]:
         """Each objective's mean since the last call, over all processes; 0 where there was nothing to average."""
         if purpose not in self._sums:
             return {}
@@ -303,13 +305,13 @@ class ObjectiveTrainer(Trainer):
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(dataset)
-        sizes = lengths(dataset)
+        sizes = text_lengths(dataset)
         together = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        return InOrder(len(sizes), lambda: shuffled(sizes, together, seed, int(self.state.epoch or 0)))
+        return OrderedSampler(len(sizes), lambda: shuffle_by_length(sizes, together, seed, int(self.state.epoch or 0)))
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        return InOrder(len(eval_dataset), lambda: longest_first(lengths(eval_dataset)))
+        return OrderedSampler(len(eval_dataset), lambda: sort_longest_first(text_lengths(eval_dataset)))
 
     # -- files: what is saved is the Hugging Face model, and what objectives learned beside it -----------------------
 
@@ -326,12 +328,12 @@ class ObjectiveTrainer(Trainer):
         super()._save_optimizer_and_scheduler(output_dir)
         sums = {name: self.accelerator.reduce(self._sums[name], "sum") for name in LOGGED if name in self._sums}
         if sums and self.args.should_save:
-            save_file(sums, Path(output_dir) / SUMS)
+            save_file(sums, Path(output_dir) / SUMS_FILE)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is not None and (Path(checkpoint) / SUMS).is_file():
-            for name, sums in load_file(Path(checkpoint) / SUMS).items():
+        if checkpoint is not None and (Path(checkpoint) / SUMS_FILE).is_file():
+            for name, sums in load_file(Path(checkpoint) / SUMS_FILE).items():
                 self._sums[name] = sums.to(self.args.device) * (self.args.process_index == 0)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
@@ -342,7 +344,7 @@ class ObjectiveTrainer(Trainer):
         with self._hugging_face_model():
             super()._save(str(folder), state_dict)
         if learned and self.args.should_save:
-            save_file({name: value.contiguous() for name, value in learned.items()}, folder / LEARNED)
+            save_file({name: value.contiguous() for name, value in learned.items()}, folder / LEARNED_FILE)
             for module in self.module.learned.modules():
                 if isinstance(module, LearnedExplainer):
                     module.save_pretrained(folder / module.name)
@@ -350,7 +352,7 @@ class ObjectiveTrainer(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if self.is_fsdp_enabled:
             super()._load_from_checkpoint(resume_from_checkpoint, self.model)
-        elif not self._load_converted(resume_from_checkpoint):
+        elif not self._load_pretrained_weights(resume_from_checkpoint):
             with self._hugging_face_model():
                 super()._load_from_checkpoint(resume_from_checkpoint, self.explained.model)
         self._load_learned(resume_from_checkpoint)
@@ -358,12 +360,12 @@ class ObjectiveTrainer(Trainer):
     def _load_best_model(self) -> None:
         if self.is_fsdp_enabled:
             super()._load_best_model()
-        elif not self._load_converted(self.state.best_model_checkpoint):
+        elif not self._load_pretrained_weights(self.state.best_model_checkpoint):
             with self._hugging_face_model():
                 super()._load_best_model()
         self._load_learned(self.state.best_model_checkpoint)
 
-    def _load_converted(self, folder: str) -> bool:
+    def _load_pretrained_weights(self, folder: str) -> bool:
         """Loads weights saved by `save_pretrained`, which may rename them: a plain load would pass over those."""
         model = self.explained.model
         if not isinstance(model, PreTrainedModel) or self.is_deepspeed_enabled:
@@ -374,7 +376,7 @@ class ObjectiveTrainer(Trainer):
 
     def _load_learned(self, folder: str) -> None:
         if len(self.module.learned):
-            self.module.learned.load_state_dict(load_file(Path(folder) / LEARNED))
+            self.module.learned.load_state_dict(load_file(Path(folder) / LEARNED_FILE))
 
 
 def _require_recomputable(objectives: Sequence[Objective]) -> None:

@@ -9,7 +9,7 @@ from exegete.data.selection import TEXTS
 from exegete.errors import ExegeteError
 
 
-def stratified(data: Dataset, count: int | None, seed: int) -> Dataset:
+def sample_stratified(data: Dataset, count: int | None, seed: int) -> Dataset:
     """At most `count` rows, drawn by the seed: as many of each class as their shares say; in the data's order.
 
     Without classes any rows are drawn. A draw of fewer rows is part of a draw of more where there are no classes.
@@ -29,7 +29,7 @@ def stratified(data: Dataset, count: int | None, seed: int) -> Dataset:
     return data.select(np.sort(order[np.argsort(place, kind="stable")[:count]]))
 
 
-def only_texts(data: Dataset) -> Dataset:
+def select_texts(data: Dataset) -> Dataset:
     """Nothing but the columns that are read."""
     names = [name for name in TEXTS if name in data.column_names]
     if not names:

@@ -20,15 +20,13 @@ from exegete.models import ExplainedModel
 from exegete.models.loading.digest import digest_processor, digest_weights
 from exegete.models.state.restore import freeze_weights, keep_modes, preserve_random_state
 from exegete.objectives.masking import masking_objectives
-from exegete.training.loop.arguments import DEFAULTS, changed_arguments, training_arguments
-from exegete.training.loop.execute import TrainResult, execute
-from exegete.training.loop.options import RunOptions
-from exegete.training.loop.run import Run
-from exegete.training.loop.stop import StopAfterStep
-from exegete.training.masking.data import only_texts
+from exegete.training.loop.execute import StopAfterStep, TrainResult, execute
+from exegete.training.loop.options import DEFAULT_ARGUMENTS, RunOptions, get_changed_arguments, make_training_arguments
+from exegete.training.loop.run import TrainingRun
+from exegete.training.masking.data import select_texts
 from exegete.training.masking.trainer import MaskingTrainer
 
-USUAL: Mapping[str, Any] = {
+DEFAULT_MASKING_ARGUMENTS: Mapping[str, Any] = {
     "num_train_epochs": 10,
     "learning_rate": 4e-5,
     "per_device_train_batch_size": 20,
@@ -46,11 +44,11 @@ def train_masking(
     output_dir: str | Path,
     *,
     selection: str | Metric = "aopc_comprehensiveness",
-    also: tuple[str | Metric, ...] = (),
+    logged_metrics: tuple[str | Metric, ...] = (),
     weights: MaskWeights | None = None,
     backbone: str | PreTrainedModel | None = None,
     tokenizer: Any = None,
-    choices: Mapping[str, Any] | None = None,
+    masking_settings: Mapping[str, Any] | None = None,
     options: RunOptions | None = None,
     **given: Any,
 ) -> TrainResult:
@@ -66,11 +64,11 @@ def train_masking(
         dev: the same columns.
         output_dir: a folder of its own.
         selection: the metric that chooses.
-        also: metrics that are only logged.
+        logged_metrics: metrics that are only logged.
         weights: λ of the three terms; default: ½ each.
         backbone: see `AttributiveMasking.for_model`.
         tokenizer: of a backbone that is a model.
-        choices: further settings, see `MaskingSettings`.
+        masking_settings: further settings, see `MaskingSettings`.
         options: see `RunOptions`; its arguments come on top of the paper's (10 epochs, batches of 20, learning rate
             4e-5, for decoders 8e-5, no clipping).
         given: single options by name, on top of these.
@@ -78,24 +76,24 @@ def train_masking(
     Returns:
         The run; its `model` is the one that was explained.
     """
-    options = RunOptions.of(options, given)
+    options = RunOptions.with_overrides(options, given)
     if options.max_length not in (None, model.max_length):
         model = model.with_max_length(options.max_length)
-    judges = tuple(each if isinstance(each, Metric) else metric(each) for each in (selection, *also))
-    train, dev = only_texts(exclude_examples(train, dev)), only_texts(dev)
+    judges = tuple(each if isinstance(each, Metric) else metric(each) for each in (selection, *logged_metrics))
+    train, dev = select_texts(exclude_examples(train, dev)), select_texts(dev)
     if not len(train) or not len(dev):
         raise ExegeteError(f"there are {len(train)} texts to train on that are not among the {len(dev)} to choose on")
-    options = options.filled(usual(model))
-    args = masking_arguments(options, judges, len(train), Path(output_dir))
+    options = options.fill_defaults(default_arguments(model))
+    args = make_masking_arguments(options, judges, len(train), Path(output_dir))
     settings = {
         "metric": selection if isinstance(selection, str) else selection.name,
         "learning_rate": args.learning_rate,
         "nominal_steps": 10 if model.is_decoder else 20,
         **({} if weights is None else {"weights": weights}),
-        **(choices or {}),
+        **(masking_settings or {}),
     }
-    masking = new_masking(model, backbone, tokenizer, settings, options.seed)
-    run = Run(Path(output_dir), _resolved(model, masking, judges, train, dev, args, options))
+    masking = make_masking_model(model, backbone, tokenizer, settings, options.seed)
+    run = TrainingRun(Path(output_dir), _resolve_config(model, masking, judges, train, dev, args, options))
 
     def loop(stop: StopAfterStep) -> MaskingTrainer:
         data = {"train_dataset": train, "eval_dataset": dev}
@@ -105,7 +103,7 @@ def train_masking(
         return execute(run, args, options, loop, lambda: model)
 
 
-def new_masking(
+def make_masking_model(
     model: ExplainedModel, backbone: Any, tokenizer: Any, settings: Mapping[str, Any], seed: int
 ) -> AttributiveMasking:
     """A masking model whose new weights depend on the seed alone."""
@@ -114,28 +112,36 @@ def new_masking(
         return AttributiveMasking.for_model(model, backbone, tokenizer, **settings)
 
 
-def usual(model: ExplainedModel) -> dict[str, Any]:
+def default_arguments(model: ExplainedModel) -> dict[str, Any]:
     """The paper's arguments for explaining a model: decoders at twice the rate."""
-    return {**USUAL, "learning_rate": (2 if model.is_decoder else 1) * USUAL["learning_rate"]}
+    return {
+        **DEFAULT_MASKING_ARGUMENTS,
+        "learning_rate": (2 if model.is_decoder else 1) * DEFAULT_MASKING_ARGUMENTS["learning_rate"],
+    }
 
 
-def masking_arguments(options: RunOptions, judges: Sequence[Metric], rows: int, folder: Path) -> TrainingArguments:
-    """The Trainer's arguments: the options', on top of `USUAL`; the first metric chooses unless told otherwise.
+def make_masking_arguments(options: RunOptions, judges: Sequence[Metric], rows: int, folder: Path) -> TrainingArguments:
+    """The Trainer's arguments: the options', on top of the defaults; the first metric chooses unless told otherwise.
 
     Raises:
-        ExegeteError: options that change the explained model; else as `training_arguments`.
+        ExegeteError: options that change the explained model; else as `make_training_arguments`.
     """
-    options.require_fixed_model()
-    chosen = {**USUAL, **options.arguments}
+    options.forbid_model_options()
+    chosen = {**DEFAULT_MASKING_ARGUMENTS, **options.arguments}
     together = chosen["per_device_train_batch_size"] * chosen.get("gradient_accumulation_steps", 1)
     steps = max(1, round(EVALUATIONS * -(-rows // together)))
     lower = dict.fromkeys(("loss", *(term.name for term in masking_objectives(MaskWeights()))), False)
-    directions = lower | {judge.name: judge.card.higher_is_better for judge in judges}
-    defaults = {**DEFAULTS, **USUAL, "eval_steps": steps, "metric_for_best_model": judges[0].name}
-    return training_arguments(options, defaults, folder, directions)
+    higher_is_better = lower | {judge.name: judge.card.higher_is_better for judge in judges}
+    defaults = {
+        **DEFAULT_ARGUMENTS,
+        **DEFAULT_MASKING_ARGUMENTS,
+        "eval_steps": steps,
+        "metric_for_best_model": judges[0].name,
+    }
+    return make_training_arguments(options, defaults, folder, higher_is_better)
 
 
-def _resolved(
+def _resolve_config(
     model: ExplainedModel,
     masking: AttributiveMasking,
     judges: tuple[Metric, ...],
@@ -156,6 +162,6 @@ def _resolved(
             name: {"rows": len(data), "digest": digest_data(data)} for name, data in (("train", train), ("dev", dev))
         },
         "early_stopping_patience": options.early_stopping_patience,
-        "arguments": to_json_value(changed_arguments(args)),
+        "arguments": to_json_value(get_changed_arguments(args)),
         "seed": args.seed,
     }

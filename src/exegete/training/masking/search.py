@@ -28,10 +28,10 @@ from exegete.models import ExplainedModel
 from exegete.models.encoding import encode as encoding
 from exegete.models.loading.digest import digest_processor, digest_weights
 from exegete.models.state.restore import freeze_weights, preserve_random_state
-from exegete.training.loop.batches import log_once
+from exegete.training.loop.data import log_once
 from exegete.training.loop.options import RunOptions
-from exegete.training.masking.data import only_texts, stratified
-from exegete.training.masking.run import masking_arguments, new_masking, usual
+from exegete.training.masking.data import sample_stratified, select_texts
+from exegete.training.masking.run import default_arguments, make_masking_arguments, make_masking_model
 from exegete.training.masking.trainer import MaskingTrainer
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class WeightSearch:
         *,
         backbone: str | PreTrainedModel | None = None,
         tokenizer: Any = None,
-        choices: Mapping[str, Any] | None = None,
+        masking_settings: Mapping[str, Any] | None = None,
         options: RunOptions | None = None,
     ) -> MaskWeights:
         """The weights of the best trial by the metric; arguments as in `train_masking`.
@@ -93,25 +93,25 @@ class WeightSearch:
             ExegeteError: a storage that cannot be opened, or no trial whose maps the metric is defined for.
         """
         judge = selection if isinstance(selection, Metric) else metric(selection)
-        few = stratified(dev, self.dev_rows, self.seed)
-        case = _Case(
-            self, model, only_texts(stratified(exclude_examples(train, dev), self.train_rows, self.seed)),
-            only_texts(few), judge, backbone, tokenizer, dict(choices or {}), options or RunOptions(),
+        few = sample_stratified(dev, self.dev_rows, self.seed)
+        case = _SearchTrial(
+            self, model, select_texts(sample_stratified(exclude_examples(train, dev), self.train_rows, self.seed)),
+            select_texts(few), judge, backbone, tokenizer, dict(masking_settings or {}), options or RunOptions(),
         )  # fmt: skip
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         url = self.storage or f"sqlite:///{(folder / 'search.db').resolve()}"
         self._announce(case, url, folder)
         while (study := self._study(url, case)) is not None:
-            with _told_once():
+            with _hide_tracebacks():
                 study.optimize(case, n_trials=1)
             last = study.trials[-1]
             logger.info("trial %d: %s %s", last.number, last.state.name.lower(), last.value)
         return self._best(url, case)
 
-    def _announce(self, case: _Case, url: str, folder: Path) -> None:
+    def _announce(self, case: _SearchTrial, url: str, folder: Path) -> None:
         """Says how long the search will take, about: steps and evaluations at the time of a pass, as measured now."""
-        study = opened(url, case.name, case.judge.card.higher_is_better)
+        study = open_study(url, case.name, case.judge.card.higher_is_better)
         left = self.trials - len(study.get_trials(deepcopy=False, states=FINISHED))
         if left <= 0:
             return
@@ -122,16 +122,16 @@ class WeightSearch:
             left, tqdm.format_interval(seconds), folder,
         )  # fmt: skip
 
-    def _study(self, url: str, case: _Case) -> optuna.Study | None:
+    def _study(self, url: str, case: _SearchTrial) -> optuna.Study | None:
         """The study; None when there are trials enough."""
-        study = opened(url, case.name, case.judge.card.higher_is_better)
+        study = open_study(url, case.name, case.judge.card.higher_is_better)
         if len(study.get_trials(deepcopy=False, states=FINISHED)) >= self.trials:
             return None
         study.pruner = optuna.pruners.MedianPruner()
         return study
 
-    def _best(self, url: str, case: _Case) -> MaskWeights:
-        study = opened(url, case.name, case.judge.card.higher_is_better)
+    def _best(self, url: str, case: _SearchTrial) -> MaskWeights:
+        study = open_study(url, case.name, case.judge.card.higher_is_better)
         if not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             raise ExegeteError(
                 f"no trial was finished: {case.judge.name} is undefined for these texts, or all diverged"
@@ -142,7 +142,7 @@ class WeightSearch:
 
 
 @dataclass(frozen=True)
-class _Case:
+class _SearchTrial:
     """The objective function of the search: one trial trains a masking model and measures it."""
 
     search: WeightSearch
@@ -152,7 +152,7 @@ class _Case:
     judge: Metric
     backbone: Any
     tokenizer: Any
-    choices: dict[str, Any]
+    masking_settings: dict[str, Any]
     options: RunOptions
 
     @property
@@ -164,8 +164,8 @@ class _Case:
             "data": [digest_data(self.train), digest_data(self.dev)],
             "metric": {self.judge.name: self.judge.params},
             "backbone": self.backbone if isinstance(self.backbone, str | None) else digest_weights(self.backbone),
-            "choices": self.choices,
-            "arguments": self.options.named,
+            "choices": self.masking_settings,
+            "arguments": self.options.trainer_arguments,
             "search": {name: getattr(self.search, name) for name in ("epochs", "seed")},
             "forms": [self.search.weights.inverse_form, self.search.weights.sparsity_form],
         } | ({"fixed": self.search.fixed} if self.search.fixed else {})
@@ -173,15 +173,17 @@ class _Case:
 
     def __call__(self, trial: Trial) -> float:
         """The metric after the last epoch."""
-        weights = {**self.search.fixed, **drawn(trial, self.search.seed, self.search.fixed)}
-        watch = _Watch(trial, f"eval_{self.judge.name}", self.search.epochs)
+        weights = {**self.search.fixed, **suggest_weights(trial, self.search.seed, self.search.fixed)}
+        watch = _PruningCallback(trial, f"eval_{self.judge.name}", self.search.epochs)
         with tempfile.TemporaryDirectory() as folder, freeze_weights(self.model), preserve_random_state():
             quiet = {"save_strategy": "no", "load_best_model_at_end": False, "disable_tqdm": True}
-            arguments = {**self.options.named, **quiet}
-            options = replace(self.options, arguments=arguments, seed=self.search.seed).filled(usual(self.model))
-            args = masking_arguments(options, [self.judge], len(self.train), Path(folder))
-            settings = self.choices | {"weights": replace(self.search.weights, **weights)}
-            masking = new_masking(self.model, self.backbone, self.tokenizer, settings, self.search.seed)
+            arguments = {**self.options.trainer_arguments, **quiet}
+            options = replace(self.options, arguments=arguments, seed=self.search.seed).fill_defaults(
+                default_arguments(self.model)
+            )
+            args = make_masking_arguments(options, [self.judge], len(self.train), Path(folder))
+            settings = self.masking_settings | {"weights": replace(self.search.weights, **weights)}
+            masking = make_masking_model(self.model, self.backbone, self.tokenizer, settings, self.search.seed)
             data = {"train_dataset": self.train, "eval_dataset": self.dev}
             loop = MaskingTrainer(self.model, args, masking, [self.judge], callbacks=[watch], **data)
             with self.model.evaluation_mode(), log_once(encoding.__name__):
@@ -192,16 +194,18 @@ class _Case:
         return float(value)
 
 
-def drawn(trial: Trial, seed: int, fixed: Collection[str] = ()) -> dict[str, Any]:
+def suggest_weights(trial: Trial, seed: int, fixed: Collection[str] = ()) -> dict[str, Any]:
     """A trial's λ but for fixed ones: those of an unbroken search, others than those of trials that run beside it."""
     trial.set_user_attr(PROCESS, [platform.node(), os.getpid()])
     others = [each for each in trial.study.get_trials(deepcopy=False) if each.number < trial.number]
-    before = sum(each.state in FINISHED or (each.state == TrialState.RUNNING and _may_run(each)) for each in others)
+    before = sum(
+        each.state in FINISHED or (each.state == TrialState.RUNNING and _may_be_running(each)) for each in others
+    )
     trial.study.sampler = optuna.samplers.TPESampler(seed=seed + before)
     return {name: trial.suggest_float(name, 0.0, 1.0) for name in TERMS if name not in fixed}
 
 
-def _may_run(trial: FrozenTrial) -> bool:
+def _may_be_running(trial: FrozenTrial) -> bool:
     """Whether the process of a running trial is alive, as far as can be known here."""
     machine, process = trial.user_attrs.get(PROCESS, (None, 0))
     if machine != platform.node():
@@ -215,7 +219,7 @@ def _may_run(trial: FrozenTrial) -> bool:
     return True
 
 
-class _Watch(TrainerCallback):
+class _PruningCallback(TrainerCallback):
     """Tells the study of every evaluation, and ends the trial after its epochs or where the study gives it up."""
 
     def __init__(self, trial: Trial, name: str, epochs: float) -> None:
@@ -237,7 +241,7 @@ class _Watch(TrainerCallback):
 
 
 @contextmanager
-def _told_once() -> Iterator[None]:
+def _hide_tracebacks() -> Iterator[None]:
     """Optuna does not print, inside the block, what a trial raises: it comes out of the block, too."""
     told = logging.getLogger("optuna.study._optimize")
     told.addFilter(_no_traceback)
@@ -251,7 +255,7 @@ def _no_traceback(record: logging.LogRecord) -> bool:
     return not record.exc_info
 
 
-def opened(url: str, name: str, higher_is_better: bool) -> optuna.Study:
+def open_study(url: str, name: str, higher_is_better: bool) -> optuna.Study:
     """The study of that name in a storage, new if there is none.
 
     Raises:

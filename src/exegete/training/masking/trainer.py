@@ -21,8 +21,8 @@ from exegete.models.outputs import require_finite_logits
 from exegete.models.passes.last_layer import skip_unread_positions
 from exegete.objectives import Objective, StepContext
 from exegete.objectives.masking import MaskingStep, concat_inverse, masking_objectives, repeat_batch
-from exegete.training.loop.module import TrainingModule, stacked
 from exegete.training.loop.trainer import ObjectiveTrainer
+from exegete.training.loop.training_module import TrainingModule, stack_terms
 
 
 class MaskingModule(TrainingModule):
@@ -70,7 +70,7 @@ class MaskingModule(TrainingModule):
             answer=answer, scores=own, own_content=reading.own.content, kept=kept, without=without,
         )  # fmt: skip
         terms = [objective(step) for objective in self.objectives]
-        return stacked(terms) | {"logits": outputs.logits, "scores": scores}
+        return stack_terms(terms) | {"logits": outputs.logits, "scores": scores}
 
 
 class MaskingTrainer(ObjectiveTrainer):
@@ -104,7 +104,7 @@ class MaskingTrainer(ObjectiveTrainer):
         chosen = masking_objectives(masking.settings.weights) if objectives is None else objectives
         super().__init__(model, args, chosen, **({"processing_class": None} | kwargs))
 
-    def made_module(self, model: ExplainedModel, objectives: Sequence[Objective]) -> TrainingModule:
+    def make_module(self, model: ExplainedModel, objectives: Sequence[Objective]) -> TrainingModule:
         """The module that is trained, a `MaskingModule`: the masking model with the model it explains."""
         return MaskingModule(model, objectives, self.masking)
 
@@ -116,14 +116,14 @@ class MaskingTrainer(ObjectiveTrainer):
         module.eval()
         judged: dict[str, list[Tensor]] = {metric.name: [] for metric in self.metrics}
         for inputs in dataloader:
-            for name, values in self._judged(module, self._prepare_inputs(inputs)["batch"]).items():
+            for name, values in self._evaluate_batch(module, self._prepare_inputs(inputs)["batch"]).items():
                 judged[name].append(self.accelerator.gather_for_metrics(values))
         means = {name: float(torch.cat(values).double().nanmean()) for name, values in judged.items()}
         named = {f"{metric_key_prefix}_{name}": value for name, value in (self._loss_and_terms() | means).items()}
         return EvalLoopOutput(None, None, named, len(dataloader.dataset))
 
     @torch.no_grad()
-    def _judged(self, module: TrainingModule, batch: Batch) -> dict[str, Tensor]:
+    def _evaluate_batch(self, module: TrainingModule, batch: Batch) -> dict[str, Tensor]:
         """Every metric's values [B]; the terms are recorded."""
         context = StepContext(
             self.args.seed, self.state.global_step, self.args.process_index, self.part, training=False
@@ -132,7 +132,7 @@ class MaskingTrainer(ObjectiveTrainer):
         with self.accelerator.autocast():
             outputs = module(batch, context)
         self._require_finite(outputs["terms"])
-        self._record("evaluation", outputs["terms"], self._sizes(batch).to(outputs["terms"]))
+        self._add_to_sums("evaluation", outputs["terms"], self._objective_sizes(batch).to(outputs["terms"]))
         target = self.explained.task.predict(outputs["logits"], batch)
         with self.explained.cache_perturbed():
             return {

@@ -48,10 +48,10 @@ def promises(
         alpha: the share of promises that may be wrong.
     """
     from exegete.explainers.learned.trained_citation import TrainedCitation
-    from exegete.training.citations import held, measured, promise
+    from exegete.training.citations import calibrate_bounds, measure_citations, summarize_bounds
 
     cited = TrainedCitation.from_pretrained(citation)
-    known, asked = ([measured(model, cited, row, "remove") for row in rows] for rows in (calibration, data))
-    made = promise(known, alpha)
-    found = held([(each, made.lower_bounds(each.scores)) for each in asked])
+    known, asked = ([measure_citations(model, cited, row, "remove") for row in rows] for rows in (calibration, data))
+    made = calibrate_bounds(known, alpha)
+    found = summarize_bounds([(each, made.lower_bounds(each.scores)) for each in asked])
     return {"promise_held": found["held"], "promise_share": found["promised"], "promise_prompts": found["bounded"]}

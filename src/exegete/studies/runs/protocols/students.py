@@ -25,13 +25,13 @@ def simulates(model: ExplainedModel, data: Dataset, *, teacher: str, without: st
     """
     from exegete.metrics.simulatability import simulatability_gain
     from exegete.models import load
-    from exegete.training.bilevel.students import measured
-    from exegete.training.bilevel.teacher_outputs import taught
+    from exegete.training.bilevel.students import evaluate_student
+    from exegete.training.bilevel.teacher_outputs import label_by_teacher
 
-    told = taught(load(teacher, device=model.device), data)
-    found = {"simulatability": measured(model, told)["simulatability"]}
+    told = label_by_teacher(load(teacher, device=model.device), data)
+    found = {"simulatability": evaluate_student(model, told)["simulatability"]}
     if without:
-        usual = measured(load(without, device=model.device), told)["simulatability"]
+        usual = evaluate_student(load(without, device=model.device), told)["simulatability"]
         found["simulatability_gain"] = simulatability_gain(found["simulatability"], usual)
     return found
 
@@ -67,11 +67,10 @@ def students(
         folder: keeps finished students.
         seed: of the run.
     """
-    from exegete.training.bilevel.students import Teaching
-    from exegete.training.bilevel.students import students as trained_students
+    from exegete.training.bilevel.students import Teaching, train_students
 
     seeds = range(count * seed, count * (seed + 1))
-    rows = trained_students(
+    rows = train_students(
         start, Teaching(model, weight=weight), pool, dev, data, folder, explainers=explainers, sizes=[len(pool)],
         seeds=seeds, arguments=_quiet(model) | dict(arguments or {}),
         max_length=max_length,
@@ -113,14 +112,14 @@ def headroom(
         max_length: tokens that a text may have.
         folder: keeps finished students.
     """
+    from exegete.studies.runs.protocols.headroom import CoefficientSearch
+    from exegete.studies.runs.protocols.headroom import headroom as found
     from exegete.training import RunOptions
-    from exegete.training.bilevel.headroom import Search
-    from exegete.training.bilevel.headroom import headroom as found
     from exegete.training.bilevel.students import Teaching
 
     options = RunOptions(arguments=_quiet(model) | dict(arguments or {}), max_length=max_length)
-    teaching = Teaching(model, weight=weight).cutting(max_length)
-    search = Search(teaching, start, folder, options, spread, {"normaliser": "softmax"})
+    teaching = Teaching(model, weight=weight).with_max_length(max_length)
+    search = CoefficientSearch(teaching, start, folder, options, spread, {"normaliser": "softmax"})
     return found(search, pool, dev, data, settings, count, judged)
 
 

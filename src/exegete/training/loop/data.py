@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
+from datasets import Dataset, List, Value
 from torch.utils.data import Sampler
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
+from exegete.errors import ExegeteError
 from exegete.models import Batch, ExplainedModel
 from exegete.objectives import StepContext
-from exegete.training.loop.exchanges import are_exchanges
 
 
 class Collator:
@@ -28,7 +28,7 @@ class Collator:
         return {"batch": self.model.encode(rows, device="cpu")}
 
 
-class InOrder(Sampler[int]):
+class OrderedSampler(Sampler[int]):
     """Rows in the order that `order` gives when a pass over the data begins."""
 
     def __init__(self, size: int, order: Callable[[], Sequence[int]]) -> None:
@@ -41,22 +41,22 @@ class InOrder(Sampler[int]):
         yield from self.order()
 
 
-def lengths(dataset: Dataset) -> list[int]:
+def text_lengths(dataset: Dataset) -> list[int]:
     """Characters of each row's texts, of a row of generated text all of them; 0 for images."""
-    if are_exchanges(dataset):
+    if is_generation_data(dataset):
         return [len(str(row)) for row in dataset]
     columns = [dataset[name][:] for name in ("text", "text_pair") if name in dataset.column_names]
     return [sum(map(len, texts)) for texts in zip(*columns, strict=True)] if columns else [0] * len(dataset)
 
 
-def shuffled(sizes: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[int]:
+def shuffle_by_length(sizes: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[int]:
     """Rows of an epoch: shuffled, yet neighbours are of like length. Depends on (seed, epoch) alone."""
     generator = StepContext(seed, epoch).generator("order")
     order: list[int] = get_length_grouped_indices(list(sizes), batch_size, generator=generator)
     return order
 
 
-def longest_first(sizes: Sequence[int]) -> list[int]:
+def sort_longest_first(sizes: Sequence[int]) -> list[int]:
     """Rows from the longest to the shortest."""
     order: list[int] = np.argsort(-np.asarray(sizes), kind="stable").tolist()
     return order
@@ -78,3 +78,29 @@ def log_once(name: str) -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(first)
+
+
+def is_generation_data(data: Dataset) -> bool:
+    """Whether rows are about generated text."""
+    return "response" in data.column_names and bool({"prompt", "messages"} & set(data.column_names))
+
+
+def tokenize_responses(model: ExplainedModel, data: Dataset) -> Dataset:
+    """The rows with responses as ids, each up to the token by which the model ends a text, where it has one.
+
+    Raises:
+        ExegeteError: a row without a response.
+    """
+    if not is_generation_data(data):
+        return data
+    generation = getattr(model.model, "generation_config", None)
+    ends = getattr(generation, "eos_token_id", None)
+    end = [ends[0]] if isinstance(ends, list) else [] if ends is None else [int(ends)]
+    found = []
+    for number, row in enumerate(data):
+        if row["response"] is None:
+            raise ExegeteError(f"row {number} has no response: leave such rows out of training")
+        (exchange,) = model.encode([row], device="cpu").exchanges or ()
+        ids = model.tokenizer.convert_tokens_to_ids(list(exchange.tokens))
+        found.append(ids if ids[-1:] == end else ids + end)
+    return data.remove_columns("response").add_column("response", found, feature=List(Value("int64")))

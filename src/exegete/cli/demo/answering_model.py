@@ -38,9 +38,8 @@ from exegete.data.provenance import write_json
 from exegete.errors import ExegeteError, unknown
 from exegete.models import load
 from exegete.models.state.restore import preserve_random_state
-from exegete.training.loop.checkpoints import newest_whole
-from exegete.training.loop.execute import TrainResult
-from exegete.training.loop.stop import StopAfterStep
+from exegete.training.loop.execute import StopAfterStep, TrainResult
+from exegete.training.loop.run import find_newest_checkpoint
 
 Architecture = Literal["llama", "gpt2"]
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -51,7 +50,7 @@ IGNORED = -100
 LONGEST_TEXT = 512
 
 
-def train_answering(
+def train_answering_model(
     output_dir: str | Path,
     *,
     architecture: Architecture = "llama",
@@ -99,7 +98,7 @@ def train_answering(
         )
         if not show_progress:
             trainer.remove_callback(PrinterCallback)
-        last = newest_whole(folder / "checkpoints")
+        last = find_newest_checkpoint(folder / "checkpoints")
         with stop.listening():
             trainer.train(resume_from_checkpoint=None if last is None else str(last))
     done, finished = trainer.state.global_step, trainer.state.global_step >= steps

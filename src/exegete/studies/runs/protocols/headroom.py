@@ -19,16 +19,16 @@ from exegete.errors import ExegeteError
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.models import ExplainedModel
 from exegete.training.bilevel.students import Teaching
-from exegete.training.bilevel.teacher_outputs import answers, decided, teacher_answers
+from exegete.training.bilevel.teacher_outputs import compare_form, get_teacher_answers, predict_answers
 from exegete.training.loop.options import RunOptions
-from exegete.training.loop.starting_model import Source, as_numbered
+from exegete.training.loop.starting_model import Source, align_labels
 
 UNTRAINED = 0
 ANSWERS = "right.json"
 
 
 @dataclass(frozen=True)
-class Search:
+class CoefficientSearch:
     """Settings of λ and η of `interpretable_attention` on a frozen model, and students that learn from each.
 
     Args:
@@ -62,31 +62,37 @@ class Search:
     def right(self, number: int, seeds: Sequence[int], pool: Dataset, asked: Dataset, name: str) -> NDArray[np.bool_]:
         """[S, N] Which of the rows asked each new student of a setting answers as the model does.
 
-        `pool` and `asked` as `teacher_outputs.taught` makes them; `name`: of the rows asked, for files.
+        `pool` and `asked` as `teacher_outputs.label_by_teacher` makes them; `name`: of the rows asked, for files.
         """
         method = f"interpretable_attention:{self.setting(number)}"
         one, terms, found = replace(self.teaching, explainer=method), None, []
         for seed in seeds:
             folder = self.folder / f"student-{number}-{seed}-{name}"
             if not (folder / ANSWERS).exists():
-                terms = terms or one.objectives(pool, self.folder)
+                terms = terms or one.make_objectives(pool, self.folder)
                 run = one.run(deepcopy(self.start), pool, pool, folder, replace(self.options, seed=seed), terms)
                 run.require_finished("the students' training")
-                write_json(folder / ANSWERS, foretold(run.model, asked).tolist())
+                write_json(folder / ANSWERS, match_teacher(run.model, asked).tolist())
             found.append(json.loads((folder / ANSWERS).read_text(encoding="utf-8")))
         return np.array(found)
 
 
-def foretold(student: ExplainedModel, asked: Dataset) -> NDArray[np.bool_]:
+def match_teacher(student: ExplainedModel, asked: Dataset) -> NDArray[np.bool_]:
     """[N] Which rows of taught data a student answers as its teacher does."""
-    asked = as_numbered(student, asked)
-    equal = decided(student.task.name, answers(student, asked)) == teacher_answers(asked)
+    asked = align_labels(student, asked)
+    equal = compare_form(student.task.name, predict_answers(student, asked)) == get_teacher_answers(asked)
     alike: NDArray[np.bool_] = equal.reshape(len(asked), -1).all(1)
     return alike
 
 
 def headroom(
-    search: Search, pool: Dataset, dev: Dataset, test: Dataset, settings: int = 30, count: int = 4, judged: int = 8
+    search: CoefficientSearch,
+    pool: Dataset,
+    dev: Dataset,
+    test: Dataset,
+    settings: int = 30,
+    count: int = 4,
+    judged: int = 8,
 ) -> dict[str, float]:
     """The drawn setting whose students agree most on dev, judged on test by new students against the untrained one.
 
@@ -100,7 +106,7 @@ def headroom(
         raise ExegeteError("headroom counts answers that are foretold: it does not apply to a regression")
     if min(settings, count, judged) < 1:
         raise ExegeteError("a search has a setting to draw and students to learn from it")
-    pool, dev, test = (search.teaching.taught(data) for data in (pool, dev, test))
+    pool, dev, test = (search.teaching.label_data(data) for data in (pool, dev, test))
     tries = {
         number: search.right(number, range(count), pool, dev, "dev").mean() for number in range(UNTRAINED, settings + 1)
     }

@@ -21,7 +21,7 @@ def require_processes(args: TrainingArguments) -> None:
         raise ExegeteError("fsdp shards a model over processes: start several, by torchrun or accelerate launch")
 
 
-def save_whole(trainer: Trainer) -> None:
+def save_unsharded(trainer: Trainer) -> None:
     """Has a model in shards saved whole. Raises ExegeteError where Accelerate would pass over `fsdp`."""
     if trainer.is_fsdp_enabled:
         plugin: Any = trainer.accelerator.state.fsdp_plugin
@@ -31,7 +31,7 @@ def save_whole(trainer: Trainer) -> None:
 
 
 @contextmanager
-def whole_weights_asked_by(terms: Sequence[str]) -> Iterator[None]:
+def explain_sharding_errors(terms: Sequence[str]) -> Iterator[None]:
     """Names the terms of a loss in one of which a step in shards fails. Raises ExegeteError."""
     try:
         yield

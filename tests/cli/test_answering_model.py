@@ -10,12 +10,12 @@ import torch
 from transformers import Trainer
 
 import exegete
+from exegete.cli.demo import answering_model
+from exegete.cli.demo.answering_model import CUT, IGNORED, LONGEST, SHORTEST, Taught, train_answering_model
 from exegete.data.generated.retrieval import get_vocabulary
 from exegete.data.generated.tokenizer import generated_tokenizer
 from exegete.models.loading.digest import digest_weights
-from exegete.training import answering
-from exegete.training.answering import CUT, IGNORED, LONGEST, SHORTEST, Taught, train_answering
-from exegete.training.loop.evaluation import exact_responses
+from exegete.training.loop.evaluation import match_responses
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_lessons_come_after_it_and_judge_answers_alone(taught):
 
 def test_a_stopped_training_goes_on_to_the_same_weights_and_a_finished_one_is_taken(tmp_path, monkeypatch):
     before = torch.random.get_rng_state()
-    whole = train_answering(tmp_path / "whole", device="cpu", scale=0.004)
+    whole = train_answering_model(tmp_path / "whole", device="cpu", scale=0.004)
     assert (whole.steps, whole.finished) == (8, True)
     step = Trainer.training_step
 
@@ -62,42 +62,42 @@ def test_a_stopped_training_goes_on_to_the_same_weights_and_a_finished_one_is_ta
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "training_step", stopping)
-        stopped = train_answering(tmp_path / "run", device="cpu", scale=0.004)
+        stopped = train_answering_model(tmp_path / "run", device="cpu", scale=0.004)
     assert (stopped.steps, stopped.finished, stopped.signal) == (4, False, signal.SIGTERM)
     assert not (tmp_path / "run" / "model").exists()
-    assert train_answering(tmp_path / "run", device="cpu", scale=0.004).finished
+    assert train_answering_model(tmp_path / "run", device="cpu", scale=0.004).finished
     one, other = (exegete.load(tmp_path / name / "model", task="generation") for name in ("whole", "run"))
     assert digest_weights(one.model) == digest_weights(other.model)
-    assert train_answering(tmp_path / "run", scale=0.004).reused
+    assert train_answering_model(tmp_path / "run", scale=0.004).reused
     with pytest.raises(exegete.ExegeteError, match="another training"):
-        train_answering(tmp_path / "run", scale=0.004, seed=1)
+        train_answering_model(tmp_path / "run", scale=0.004, seed=1)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_answers_are_right_word_for_word_or_wrong(tmp_path, monkeypatch):
     rows = list(exegete.load_data("generated", "dev", task="retrieval", limit=4))
-    model = train_answering(tmp_path, device="cpu", scale=0.001).model
+    model = train_answering_model(tmp_path, device="cpu", scale=0.001).model
     ids = [model.tokenizer(row["response"], add_special_tokens=False)["input_ids"] for row in rows]
     said = [[*ids[0], model.tokenizer.sep_token_id], ids[1][:-1], [*ids[2], 9], ids[3]]
     monkeypatch.setattr(type(model), "respond", lambda *_: [{"response": one} for one in said])
-    assert exact_responses(model, rows).tolist() == [True, False, False, True]
+    assert match_responses(model, rows).tolist() == [True, False, False, True]
 
 
 def test_the_model_is_of_stock_layers_whose_biases_are_drawn():
-    model = answering.untrained(generated_tokenizer(get_vocabulary()))
+    model = answering_model.untrained(generated_tokenizer(get_vocabulary()))
     attention = model.model.layers[0].self_attn
     assert float(attention.q_proj.bias.detach().std()) > 0.5
     assert float(attention.v_proj.bias.detach().abs().max()) == 0
 
 
 def test_layers_of_gpt2_are_taught_too_and_others_are_refused(tmp_path):
-    found = train_answering(tmp_path, device="cpu", scale=0.001, architecture="gpt2")
+    found = train_answering_model(tmp_path, device="cpu", scale=0.001, architecture="gpt2")
     assert (found.steps, found.model.config.model_type, found.model.config.n_layer) == (3, "gpt2", 3)
-    positions = answering.untrained_gpt2(found.model.tokenizer).transformer.wpe.weight
+    positions = answering_model.untrained_gpt2(found.model.tokenizer).transformer.wpe.weight
     assert torch.cosine_similarity(positions[7:8], positions[8:9]) > torch.cosine_similarity(
         positions[7:8], positions[90:91]
     )
     with pytest.raises(exegete.ExegeteError, match="another training"):
-        train_answering(tmp_path, scale=0.001)
+        train_answering_model(tmp_path, scale=0.001)
     with pytest.raises(exegete.ExegeteError, match="unknown architecture 'bert'"):
-        train_answering(tmp_path / "other", architecture="bert")
+        train_answering_model(tmp_path / "other", architecture="bert")

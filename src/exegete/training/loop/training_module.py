@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -16,7 +17,6 @@ from exegete.explainers.base import embed_with_gradient
 from exegete.models import Batch, Capture, ExplainedModel
 from exegete.models.outputs import require_finite_logits
 from exegete.objectives import Objective, StepContext, TrainingStep, task_losses
-from exegete.training.loop.masked_inputs import masked
 
 
 class TrainingModule(nn.Module):
@@ -64,14 +64,14 @@ class TrainingModule(nn.Module):
         One pass through the model, and one more for each share of the batch that some objectives are content with.
         """
         if context.training and self.masked_share:
-            batch = masked(self.explained, batch, self.masked_share, context)
+            batch = mask_random_tokens(self.explained, batch, self.masked_share, context)
         shares = [objective.share if context.training else 1.0 for objective in self.objectives]
         gradient_needed = any(objective.needs_embeddings for objective in self.objectives)
         keep_graph = torch.is_grad_enabled()
         with torch.set_grad_enabled(keep_graph or gradient_needed):
             steps = {
                 share: self._step(
-                    batch if share == 1 else drawn(batch, share, context),
+                    batch if share == 1 else sample_share(batch, share, context),
                     context,
                     [objective for objective, own in zip(self.objectives, shares, strict=True) if own == share],
                     keep_graph=keep_graph,
@@ -79,7 +79,7 @@ class TrainingModule(nn.Module):
                 for share in sorted({1.0, *shares}, reverse=True)
             }
             terms = [objective(steps[share]) for objective, share in zip(self.objectives, shares, strict=True)]
-        return stacked(terms) | {"logits": steps[1.0].outputs.logits}
+        return stack_terms(terms) | {"logits": steps[1.0].outputs.logits}
 
     def _step(
         self, batch: Batch, context: StepContext, served: Sequence[Objective], *, keep_graph: bool
@@ -92,16 +92,32 @@ class TrainingModule(nn.Module):
         return TrainingStep(self.explained, batch, outputs, losses, counted, context)
 
 
-def stacked(terms: Sequence[Tensor]) -> dict[str, Any]:
+def stack_terms(terms: Sequence[Tensor]) -> dict[str, Any]:
     """`terms` in one tensor, of float32 at least, and `each` by itself: a gradient of one is not led through others."""
     precise = reduce(torch.promote_types, (term.dtype for term in terms), torch.float32)
     return {"terms": torch.stack([term.to(precise) for term in terms]), "each": tuple(terms)}
 
 
-def drawn(batch: Batch, share: float, context: StepContext) -> Batch:
+def sample_share(batch: Batch, share: float, context: StepContext) -> Batch:
     """⌈share · B⌉ random examples of a batch, in its order, without columns that are padding in all of them."""
     if not 0 < share <= 1:
         raise ExegeteError(f"expected a share of the batch above 0 and up to 1, got {share}")
     order = torch.randperm(len(batch), generator=context.generator("share of the batch"))
     size = math.ceil(round(share * len(batch), 9))
     return batch.select(order[:size].sort().values).trim_padding()[0]
+
+
+def mask_random_tokens(model: ExplainedModel, batch: Batch, share: float, context: StepContext) -> Batch:
+    """The batch with the mask token in random places of a `share` of its examples (Madsen et al. 2024, §3).
+
+    A masked example loses each content position with a probability of its own, uniform between 0 and 1.
+    """
+    if model.modality != "text":
+        raise ExegeteError("masked fine-tuning replaces words: it does not apply to images")
+    generator = context.generator("masked fine-tuning", batch.device)
+    chosen, rate = torch.rand(2, len(batch), 1, generator=generator, device=batch.device)
+    drawn = torch.rand(batch.content.shape, generator=generator, device=batch.device)
+    lost = batch.content & (drawn < rate) & (chosen < share)
+    return replace(
+        batch, inputs=batch.inputs | {"input_ids": batch.inputs["input_ids"].masked_fill(lost, model.mask_id)}
+    )

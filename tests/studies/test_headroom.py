@@ -11,8 +11,8 @@ import families
 from exegete.errors import ExegeteError
 from exegete.explainers.learned.interpretable_attention import InterpretableAttention
 from exegete.models import ExplainedModel
+from exegete.studies.runs.protocols.headroom import CoefficientSearch, headroom, interval
 from exegete.training import RunOptions
-from exegete.training.bilevel.headroom import Search, headroom, interval
 from exegete.training.bilevel.students import Teaching
 from runs import sentences
 
@@ -25,7 +25,9 @@ def search(tmp_path):
     teacher = ExplainedModel(families.tiny("bert", seed=3, initializer_range=0.4), families.processor("bert"))
     options = RunOptions(arguments=QUIET | SETTINGS)
     start = families.tiny("bert").config
-    return Search(Teaching(teacher, weight=1.0), start, tmp_path, options, attention={"normaliser": "softmax"})
+    return CoefficientSearch(
+        Teaching(teacher, weight=1.0), start, tmp_path, options, attention={"normaliser": "softmax"}
+    )
 
 
 def test_the_interval_is_that_of_all_resamples():
