@@ -93,7 +93,7 @@ class Desk:
 
     def taught(self, number: int) -> torch.Tensor:
         """e_T."""
-        return self.scaffold.explainer.mixed(self.kept[number], self.batches[number].attended)
+        return self.scaffold.explainer.mix_heads(self.kept[number], self.batches[number].attended)
 
     def plain(self, number: int) -> None:
         """A step of fine-tuning on the teacher's answers."""

@@ -126,7 +126,10 @@ def test_a_citation_is_its_method_without_small_scores_and_its_bounds_are_kept(s
 def test_a_threshold_is_chosen_by_what_foretells_training_rows(start):
     model = exegete.load(start, task="generation", device="cpu")
     few = list(rows("train", 4))
-    assert citations.threshold(model, explainer("random"), few, "source", "remove") in (None, *citations.THRESHOLDS)
+    assert citations.choose_threshold(model, explainer("random"), few, "source", "remove") in (
+        None,
+        *citations.THRESHOLDS,
+    )
     scores = torch.tensor([[4.0, 1.0, -3.0, 0.5]])
     assert sparsify(scores, 0.2).tolist() == [[4.0, 1.0, 0.0, 0.0]]
     assert sparsify(-scores.abs(), 0.2).tolist() == [[0.0] * 4]
@@ -135,9 +138,9 @@ def test_a_threshold_is_chosen_by_what_foretells_training_rows(start):
 def test_falls_are_those_of_each_source_taken_away_alone(start):
     model = exegete.load(start, task="generation", device="cpu")
     row = rows("dev", 3)[2]
-    found = citations.measured(model, TrainedCitation(explainer("input_x_gradient")), row, "remove")
+    found = citations.measure_citations(model, TrainedCitation(explainer("input_x_gradient")), row, "remove")
     bare = {name: value for name, value in row.items() if name not in ("kind", "evidence")}
-    spans = [tuple(span) for span in citations.sentences(model.encode([bare]))[:, 0].tolist()]
+    spans = [tuple(span) for span in citations.find_sentences(model.encode([bare]))[:, 0].tolist()]
     assert found.kind == row["kind"]
     whole = exegete.attribute(model, [bare], "occlusion?output=log_prob&granularity=source", spans, unit="source")[0]
     np.testing.assert_allclose(found.falls, whole.scores, rtol=1e-4, atol=1e-4)

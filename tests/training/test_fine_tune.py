@@ -266,7 +266,10 @@ def labelled(feature, *labels):
         ({"data": labelled(Value("float32"), None)}, "row 1 has no label"),
         ({"data": labelled(Value("float64"), float("nan"))}, "row 1 has no label"),
         ({"data": labelled(ClassLabel(names=["a", "b"]), -1)}, "row 1 has no label"),
-        ({"data": labelled(List(ClassLabel(names=["a", "b"])), [0, 1], [1])}, "List.*: expected one ClassLabel a row"),
+        (
+            {"data": labelled(List(ClassLabel(names=["a", "b"])), [0, 1], [1])},
+            "List.*: expected one ClassLabel per row",
+        ),
         ({"max_length": 4}, "max_length of at least 8"),
     ],
 )

@@ -117,11 +117,11 @@ def test_what_is_kept_is_the_best_evaluation_and_explains_as_it_was_judged(unbro
 
 
 def test_a_metric_that_is_better_when_lower_keeps_the_lowest(tmp_path):
-    result = train(tmp_path, selection="log_odds", also=("sufficiency",))
+    result = train(tmp_path, selection="log_odds", logged_metrics=("sufficiency",))
     values = [entry["eval_log_odds"] for entry in result.history if "eval_loss" in entry]
     assert result.metrics["log_odds"] == min(values)
     assert "sufficiency" in result.metrics
-    assert train(tmp_path, selection="log_odds", also=("sufficiency",)).reused
+    assert train(tmp_path, selection="log_odds", logged_metrics=("sufficiency",)).reused
 
 
 def stopping(number, step):

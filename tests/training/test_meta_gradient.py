@@ -45,7 +45,7 @@ class Scene:
             self.kept = self.explainer.head_logits(teacher, self.inner, outputs)
 
     def taught(self):
-        return self.explainer.mixed(self.kept, self.inner.attended)
+        return self.explainer.mix_heads(self.kept, self.inner.attended)
 
     def stepped(self, taught, graph):
         """The student's weights after the inner step."""

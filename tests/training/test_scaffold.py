@@ -149,7 +149,7 @@ def test_without_a_pilot_the_explainers_step_is_looked_through_the_students_own(
 
     class Watching(ScaffoldTrainer):
         def outer_step(self, number):
-            scaffold, held_out = self.scaffold, self._held_out(int(self.scaffold.teacher.count))
+            scaffold, held_out = self.scaffold, self._held_out_batch(int(self.scaffold.teacher.count))
             own = Student(self.explained, scaffold.student, self.scaffolding.weight)
             update = make_inner_optimizer(self.optimizer, own.trainable_weights())
             lookahead = LookaheadStep(own, update, "unrolled", self.args.max_grad_norm)
@@ -272,7 +272,7 @@ def test_kept_head_logits_mix_to_what_the_explainer_says(family):
         explainer.coefficients.copy_(torch.randn(2, 4, generator=torch.Generator().manual_seed(0)))
     kept = teacher_outputs(teacher, data, lambda batch: _compute_head_logits(teacher, explainer, batch))
     batch = teacher.encode([data[row] for row in (4, 1)])
-    mixed = explainer.mixed(kept.read(torch.tensor([4, 1]), batch.attended).unflatten(1, (2, 4)), batch.attended)
+    mixed = explainer.mix_heads(kept.read(torch.tensor([4, 1]), batch.attended).unflatten(1, (2, 4)), batch.attended)
     torch.testing.assert_close(
         mixed, explainer.explain(teacher, batch, special_tokens=True).scores, rtol=1e-4, atol=1e-5
     )
@@ -322,13 +322,13 @@ def test_held_out_batches_go_through_all_dev_data_in_a_new_order_each_time(tmp_p
         ExplainedModel(families.tiny("bert"), teacher.processing_class), args, Teaching(teacher).make_objectives(own),
         train_dataset=own, eval_dataset=own,
     )  # fmt: skip
-    epochs = [[ids for part in range(3) for ids in _ids(loop._held_out(3 * epoch + part))] for epoch in range(3)]
+    epochs = [[ids for part in range(3) for ids in _ids(loop._held_out_batch(3 * epoch + part))] for epoch in range(3)]
     everything = Counter(_ids(teacher.encode(list(data))))
     for epoch in epochs:
         assert sum((everything - Counter(epoch)).values()) == 1
         assert not Counter(epoch) - everything
     assert epochs[0] != epochs[1] != epochs[2]
-    assert _ids(loop._held_out(4)) == _ids(loop._held_out(4))
+    assert _ids(loop._held_out_batch(4)) == _ids(loop._held_out_batch(4))
 
 
 def _ids(batch):

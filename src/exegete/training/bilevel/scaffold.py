@@ -161,7 +161,7 @@ class Scaffolding(Objective):
     @property
     def params(self) -> dict[str, Any]:
         """All but what is learned."""
-        names = ("method", "weight", "normaliser", "own", "layers", "special_tokens", "source")
+        names = ("method", "weight", "normaliser", "student_explainer", "layers", "special_tokens", "source")
         outer = ("lookahead", "interval", "rate", "max_norm") if self.teacher is not None else ()
         return {name: getattr(self, name) for name in (*names, *outer)}
 

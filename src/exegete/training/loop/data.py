@@ -1,4 +1,4 @@
-"""From a dataset in canonical form to batches: encoding, and an order in which batches are of even length."""
+"""From a dataset in canonical form to training batches: tokenized responses, encoding, and the order of examples."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from exegete.objectives import StepContext
 
 
 class Collator:
-    """Rows become {"batch": a `Batch` in main memory}, encoded the way the model encodes everything."""
+    """Encodes examples as {"batch": a `Batch` in main memory}, in the way the model encodes all its inputs."""
 
     def __init__(self, model: ExplainedModel) -> None:
         self.model = model
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Batch]:
-        """The rows as a batch on the CPU for the Trainer; loader processes must not touch an accelerator."""
-        return {"batch": self.model.encode(rows, device="cpu")}
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Batch]:
+        """Return the examples as a batch on the CPU."""
+        # The Trainer moves batches to the device: loader processes must not touch an accelerator.
+        return {"batch": self.model.encode(examples, device="cpu")}
 
 
 class OrderedSampler(Sampler[int]):
-    """Rows in the order that `order` gives when a pass over the data begins."""
+    """Samples examples in the order that `order` returns when an epoch begins."""
 
     def __init__(self, size: int, order: Callable[[], Sequence[int]]) -> None:
         self.size, self.order = size, order
@@ -42,65 +43,78 @@ class OrderedSampler(Sampler[int]):
 
 
 def text_lengths(dataset: Dataset) -> list[int]:
-    """Characters of each row's texts, of a row of generated text all of them; 0 for images."""
+    """Return the number of characters of each example; 0 for images."""
     if is_generation_data(dataset):
-        return [len(str(row)) for row in dataset]
+        return [len(str(example)) for example in dataset]
     columns = [dataset[name][:] for name in ("text", "text_pair") if name in dataset.column_names]
-    return [sum(map(len, texts)) for texts in zip(*columns, strict=True)] if columns else [0] * len(dataset)
+    if not columns:
+        return [0] * len(dataset)
+    return [sum(map(len, texts)) for texts in zip(*columns, strict=True)]
 
 
 def shuffle_by_length(sizes: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[int]:
-    """Rows of an epoch: shuffled, yet neighbours are of like length. Depends on (seed, epoch) alone."""
+    """Return the order of examples in an epoch: shuffled, with neighbours of similar length."""
+    # The order depends on (seed, epoch) alone, not on a generator's state, so that a resumed run sees the same batches.
     generator = StepContext(seed, epoch).generator("order")
     order: list[int] = get_length_grouped_indices(list(sizes), batch_size, generator=generator)
     return order
 
 
 def sort_longest_first(sizes: Sequence[int]) -> list[int]:
-    """Rows from the longest to the shortest."""
+    """Return the indices of examples from the longest to the shortest."""
+    # The first batch then needs the most memory: a run that does not fit fails at once. A stable sort keeps the order
+    # the same on every machine.
     order: list[int] = np.argsort(-np.asarray(sizes), kind="stable").tolist()
     return order
 
 
-@contextmanager
-def log_once(name: str) -> Iterator[None]:
-    """Inside the block a logger says each kind of message once, however many batches there are."""
-    said: set[str] = set()
-
-    def first(record: logging.LogRecord) -> bool:
-        new = str(record.msg) not in said
-        said.add(str(record.msg))
-        return new
-
-    logger = logging.getLogger(name)
-    logger.addFilter(first)
-    try:
-        yield
-    finally:
-        logger.removeFilter(first)
-
-
 def is_generation_data(data: Dataset) -> bool:
-    """Whether rows are about generated text."""
+    """Return whether the examples are prompts or chats with responses."""
     return "response" in data.column_names and bool({"prompt", "messages"} & set(data.column_names))
 
 
 def tokenize_responses(model: ExplainedModel, data: Dataset) -> Dataset:
-    """The rows with responses as ids, each up to the token by which the model ends a text, where it has one.
+    """Return generation data with each response as token ids that end with the model's end-of-text token.
+
+    Other data is returned unchanged. A model without an end-of-text token gets responses without one.
 
     Raises:
-        ExegeteError: a row without a response.
+        ExegeteError: an example has no response.
     """
     if not is_generation_data(data):
         return data
     generation = getattr(model.model, "generation_config", None)
-    ends = getattr(generation, "eos_token_id", None)
-    end = [ends[0]] if isinstance(ends, list) else [] if ends is None else [int(ends)]
-    found = []
-    for number, row in enumerate(data):
-        if row["response"] is None:
+    end_ids = getattr(generation, "eos_token_id", None)
+    # Chat models list several tokens that end a text: one is enough.
+    if isinstance(end_ids, list):
+        end = [end_ids[0]]
+    else:
+        end = [] if end_ids is None else [int(end_ids)]
+    responses = []
+    for number, example in enumerate(data):
+        if example["response"] is None:
             raise ExegeteError(f"row {number} has no response: leave such rows out of training")
-        (exchange,) = model.encode([row], device="cpu").exchanges or ()
+        # Ids are taken from the whole exchange, since a response's first token may depend on what is before it.
+        (exchange,) = model.encode([example], device="cpu").exchanges or ()
         ids = model.tokenizer.convert_tokens_to_ids(list(exchange.tokens))
-        found.append(ids if ids[-1:] == end else ids + end)
-    return data.remove_columns("response").add_column("response", found, feature=List(Value("int64")))
+        responses.append(ids if ids[-1:] == end else ids + end)
+    return data.remove_columns("response").add_column("response", responses, feature=List(Value("int64")))
+
+
+@contextmanager
+def log_once(name: str) -> Iterator[None]:
+    """Let a logger emit each kind of message once inside the block."""
+    seen: set[str] = set()
+
+    # `record.msg` is the format string: messages that differ only in their numbers count as one kind.
+    def is_new(record: logging.LogRecord) -> bool:
+        new = str(record.msg) not in seen
+        seen.add(str(record.msg))
+        return new
+
+    logger = logging.getLogger(name)
+    logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_new)

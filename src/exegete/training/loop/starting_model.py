@@ -1,4 +1,4 @@
-"""The model a run starts from: pretrained or from scratch, with the head that the data needs."""
+"""The model that training starts from, pretrained or from scratch, with the head and the processor that the data needs."""
 
 from __future__ import annotations
 
@@ -34,24 +34,34 @@ from exegete.training.loop.options import SIZES, names_new_model
 
 Source: TypeAlias = str | Path | PretrainedConfig | PreTrainedModel
 
+POSITIONS = 256
+VOCABULARY = 8000
+SPECIAL_TOKENS = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+
 
 def load_starting_model(
     model: Source, data: Dataset, processing_class: Any = None, *, max_length: int | None = None, seed: int = 0
 ) -> ExplainedModel:
-    """The model before its first step.
+    """Return the model before its first training step.
 
     Args:
-        model: a Hugging Face model, a folder or hub name of one, or a configuration to train from scratch (an object,
-            a .json file, or one of `SIZES`).
-        data: rows in canonical form; they decide the head and name its outputs. Where a fine-tuned model's outputs have
-            these names already, they keep their order, and data has to be renumbered, see `align_labels`.
-        processing_class: tokenizer or image processor, or the path of one; default: what was saved with the model, and
-            from scratch one made from the data.
-        max_length: tokens that a text may have in training; the saved tokenizer does not keep it.
-        seed: what the new weights depend on.
+        model: a Hugging Face model, the folder or hub name of one, or a configuration to train from scratch (an
+            object, a .json file, or a name of `SIZES`).
+        data: examples in canonical form. They decide the head and name its outputs. A fine-tuned model whose outputs
+            have these names keeps its order; the data must then be renumbered with `align_labels`.
+        processing_class: tokenizer or image processor, or the path of one. Default: the one saved with the model; for
+            a model from scratch, one made from the data.
+        max_length: maximum number of tokens per text in training; it is not saved with the tokenizer.
+        seed: seed of the new weights.
 
     Raises:
-        ExegeteError: nothing there, no labels in the data, or a processor that does not fit.
+        ExegeteError: no model or no labels are found, or the processor does not fit.
     """
     require_labels(data)
     set_seed(seed)
@@ -68,31 +78,18 @@ def load_starting_model(
     return _load_pretrained(str(model), data, processing_class, max_length)
 
 
-def _load_language_model(model: Source, processing_class: Any, max_length: int | None) -> ExplainedModel:
-    """A causal language model, on the CPU as all models before their first step."""
-    if is_from_scratch(model):
-        raise ExegeteError("a language model is not trained from scratch here: give its folder as the model")
-    source: Any = model if isinstance(model, PreTrainedModel) else str(model)
-    where = None if isinstance(model, PreTrainedModel) else "cpu"
-    made = load(source, _tokenizer(processing_class), where, task="generation", max_length=max_length)
-    if made.config.is_encoder_decoder:
-        raise ExegeteError("an encoder with a decoder is explained, not trained: give a decoder alone")
-    return made
-
-
-def _tokenizer(given: Any) -> Any:
-    return AutoTokenizer.from_pretrained(str(given)) if isinstance(given, str | Path) else given
-
-
 def is_from_scratch(model: Source) -> bool:
-    """Whether a source means a model from scratch."""
+    """Return whether a source means a model that is trained from scratch."""
     if isinstance(model, PreTrainedModel):
         return False
     return isinstance(model, PretrainedConfig) or names_new_model(str(model))
 
 
+# -- labels ----------------------------------------------------------------------------------------------------------
+
+
 def require_labels(data: Dataset) -> None:
-    """Raises ExegeteError unless every row can be learned from."""
+    """Raise ExegeteError unless every example has a label, an answer or a response to learn from."""
     if not len(data):
         raise ExegeteError("there are no rows to train on")
     if "answer" in data.column_names or is_generation_data(data):
@@ -100,42 +97,47 @@ def require_labels(data: Dataset) -> None:
     label = data.features.get("label")
     if label is None:
         raise ExegeteError(f"training needs a column 'label' or 'answer'; there are: {', '.join(data.column_names)}")
-    kind = str(getattr(label, "dtype", label))
-    if not isinstance(label, ClassLabel) and not kind.startswith("float"):
+    dtype = str(getattr(label, "dtype", label))
+    is_classification = isinstance(label, ClassLabel)
+    if not is_classification and not dtype.startswith("float"):
         raise ExegeteError(
-            f"the column 'label' is {kind}: expected one ClassLabel a row, or one float for a regression"
+            f"the column 'label' is {dtype}: expected one ClassLabel per row, or one float for a regression"
         )
-    no_label = (None, -1) if isinstance(label, ClassLabel) else (None,)
+    # datasets writes −1 for an unknown class.
+    missing = (None, -1) if is_classification else (None,)
     for row, value in enumerate(data["label"][:]):
-        if value in no_label or math.isnan(value):
+        if value in missing or math.isnan(value):
             raise ExegeteError(f"row {row} has no label: leave such rows out of training")
 
 
 def label_names(data: Dataset) -> list[str] | None:
-    """The classes in their order; None for a regression and for spans."""
+    """Return the names of the classes in their order, or None for a regression and for spans."""
     label = data.features.get("label")
     return list(label.names) if isinstance(label, ClassLabel) else None
 
 
 def align_labels(model: ExplainedModel, data: Dataset) -> Dataset:
-    """The data, its classes in the order of the model's outputs where those are named alike; else as it is."""
-    places = _label_positions(label_names(data) or [], model.labels)
-    if all(number == place for number, place in places.items()):
+    """Return the data with labels renumbered to the order of the model's outputs, if both have the same names."""
+    positions = _label_positions(label_names(data) or [], model.labels)
+    if all(number == position for number, position in positions.items()):
         return data
-    for column in [name for name, feature in data.features.items() if feature == data.features["label"]]:
-        values = [places.get(value, value) for value in data[column][:]]
+    columns = [name for name, feature in data.features.items() if feature == data.features["label"]]
+    for column in columns:
+        values = [positions.get(value, value) for value in data[column][:]]
         data = data.remove_columns(column).add_column(column, values, feature=ClassLabel(names=list(model.labels)))
     return data
 
 
 def _label_positions(names: list[str], known: tuple[str, ...]) -> Mapping[int, int]:
-    """Where each name is among the known ones, if they are the same one by one; else each where it is."""
-    places = match_labels(names, known)
-    same = len(names) == len(known) == len(set(places.values()))
-    return places if same else {number: number for number in range(len(names))}
+    """Return the position of each name among the known ones if they match one to one, else the unchanged positions."""
+    positions = match_labels(names, known)
+    if len(names) == len(known) == len(set(positions.values())):
+        return positions
+    return {number: number for number in range(len(names))}
 
 
 def _require_outputs(model: PreTrainedModel, data: Dataset) -> None:
+    """Raise ExegeteError unless a given model has an output per class; then name its outputs."""
     names, outputs = label_names(data), model.config.num_labels
     if names is not None and len(names) != outputs:
         raise ExegeteError(f"the model has {outputs} outputs, the data {len(names)} classes")
@@ -144,7 +146,42 @@ def _require_outputs(model: PreTrainedModel, data: Dataset) -> None:
     _set_labels(model.config, data)
 
 
+def _set_labels(config: PretrainedConfig, data: Dataset) -> None:
+    """Name the head's outputs as the data does; outputs that have these names already keep their order."""
+    names = label_names(data)
+    if names is not None:
+        known = tuple(str(name) for _, name in sorted(config.id2label.items()))
+        positions = _label_positions(names, known)
+        names = [names[number] for number in sorted(positions, key=positions.__getitem__)]
+        config.id2label = dict(enumerate(names))
+        config.label2id = {name: index for index, name in enumerate(names)}
+        # Without a problem type transformers guesses it from the dtype of the first batch of labels.
+        config.problem_type = "single_label_classification"
+    elif "answer" not in data.column_names:
+        config.num_labels, config.problem_type = 1, "regression"
+
+
+# -- pretrained models -----------------------------------------------------------------------------------------------
+
+
+def _load_language_model(model: Source, processing_class: Any, max_length: int | None) -> ExplainedModel:
+    """Load a causal language model onto the CPU, where all models are before their first step."""
+    if is_from_scratch(model):
+        raise ExegeteError("a language model is not trained from scratch here: give its folder as the model")
+    is_loaded = isinstance(model, PreTrainedModel)
+    source: Any = model if is_loaded else str(model)
+    tokenizer = processing_class
+    if isinstance(processing_class, str | Path):
+        tokenizer = AutoTokenizer.from_pretrained(str(processing_class))
+    device = None if is_loaded else "cpu"
+    loaded = load(source, tokenizer, device, task="generation", max_length=max_length)
+    if loaded.config.is_encoder_decoder:
+        raise ExegeteError("an encoder with a decoder is explained, not trained: give a decoder alone")
+    return loaded
+
+
 def _load_pretrained(name: str, data: Dataset, processing_class: Any, max_length: int | None) -> ExplainedModel:
+    # transformers would take a missing path for the name of a hub repository.
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise ExegeteError(f"there is no model at {name}")
     check_files(name)
@@ -152,6 +189,7 @@ def _load_pretrained(name: str, data: Dataset, processing_class: Any, max_length
         config = AutoConfig.from_pretrained(name)
         check_config(name, config)
         _set_labels(config, data)
+        # A head for another number of classes is replaced by a new one.
         options = {"config": config, "ignore_mismatched_sizes": True, "use_safetensors": True}
         model = restore_head_activation(_head_class(data).from_pretrained(name, **options))
         processor = _load_processor(processing_class or name, data)
@@ -159,21 +197,10 @@ def _load_pretrained(name: str, data: Dataset, processing_class: Any, max_length
 
 
 def _head_class(data: Dataset) -> Any:
+    """Return the auto class of the data's task."""
     if "answer" in data.column_names:
         return HEADS["ForQuestionAnswering"]
     return HEADS["ForImageClassification" if "image" in data.column_names else "ForSequenceClassification"]
-
-
-def _set_labels(config: PretrainedConfig, data: Dataset) -> None:
-    """The head's outputs, named as the data names them; where they were named so already, they keep their order."""
-    names = label_names(data)
-    if names is not None:
-        places = _label_positions(names, tuple(str(name) for _, name in sorted(config.id2label.items())))
-        names = [names[number] for number in sorted(places, key=places.__getitem__)]
-        config.id2label, config.label2id = dict(enumerate(names)), {name: index for index, name in enumerate(names)}
-        config.problem_type = "single_label_classification"
-    elif "answer" not in data.column_names:
-        config.num_labels, config.problem_type = 1, "regression"
 
 
 def _load_processor(processing_class: Any, data: Dataset) -> Any:
@@ -187,86 +214,34 @@ def _load_processor(processing_class: Any, data: Dataset) -> Any:
         raise ExegeteError(f"no processor could be loaded from {str(processing_class)!r}: {first}") from error
 
 
-def _make_processor(data: Dataset) -> Any:
-    if "image" in data.column_names:
-        return make_image_processor(data)
-    if data.info.description.partition("?")[0] == "generated":
-        return generated_tokenizer()
-    return make_word_tokenizer(
-        text for name in ("text", "text_pair") if name in data.column_names for text in data[name]
-    )
-
-
-POSITIONS = 256
-VOCABULARY = 8000
-SPECIAL = {
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}
+# -- from scratch ----------------------------------------------------------------------------------------------------
 
 
 def make_config(model: str | Path | PretrainedConfig, processor: Any, data: Dataset) -> PretrainedConfig:
-    """The configuration with the vocabulary or picture size that the data has.
+    """Return a configuration with the vocabulary size or picture size of the data.
 
-    `model`: a configuration, a .json file with `model_type`, or a name of `SIZES` (BERT for texts, ViT for images).
+    Args:
+        model: a configuration, a .json file with `model_type`, or a name of `SIZES` (BERT for texts, ViT for images).
+        processor: the tokenizer, whose vocabulary counts; not used for images.
+        data: examples in canonical form.
+
+    Raises:
+        ExegeteError: the file is not a configuration.
     """
     if isinstance(model, PretrainedConfig):
         return model
-    images = "image" in data.column_names
+    has_images = "image" in data.column_names
     if str(model) in SIZES:
-        fields: dict[str, Any] = SIZES[str(model)] | {"model_type": "vit" if images else "bert"}
-        fields |= _image_facts(data) if images else {"max_position_embeddings": POSITIONS}
+        fields: dict[str, Any] = SIZES[str(model)] | {"model_type": "vit" if has_images else "bert"}
+        fields |= _image_facts(data) if has_images else {"max_position_embeddings": POSITIONS}
     else:
         fields = dict(_read_config(Path(model)))
-    if not images:
+    if not has_images:
         fields |= {"vocab_size": len(processor), "pad_token_id": processor.pad_token_id}
     try:
         return AutoConfig.for_model(**fields)
     except (TypeError, ValueError) as error:
         raise ExegeteError(f"{model} is no configuration: {str(error).splitlines()[0]}") from error
-
-
-def make_word_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """A lower-casing WordPiece tokenizer whose tokens are the texts' most frequent words; all others are spelt.
-
-    The same texts give the same vocabulary in every process (a trained WordPiece depends on hash order).
-    """
-    normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
-    letters = sorted({letter for word in counts for letter in word})
-    words = sorted(counts, key=lambda word: (-counts[word], word))
-    pieces = dict.fromkeys([*SPECIAL.values(), *letters, *(f"##{letter}" for letter in letters), *words])
-    ids = {piece: index for index, piece in enumerate(list(pieces)[:vocabulary])}
-    raw = Tokenizer(models.WordPiece(ids, unk_token=SPECIAL["unk_token"]))
-    raw.normalizer, raw.pre_tokenizer = normalizer, splitter
-    raw.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
-    inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    return PreTrainedTokenizerFast(
-        tokenizer_object=raw, model_input_names=inputs, model_max_length=POSITIONS, **SPECIAL
-    )
-
-
-def make_image_processor(data: Dataset) -> Any:
-    """Pictures in the size of the data's first one, grey values from -1 to 1."""
-    size, channels = _image_facts(data)["image_size"], _image_facts(data)["num_channels"]
-    half = [0.5] * channels
-    return ImageProcessor(size={"height": size, "width": size}, image_mean=half, image_std=half)
-
-
-def _image_facts(data: Dataset) -> dict[str, int]:
-    """An image's size, patch size (four patches a side) and channels, from the data's first image."""
-    first = data[0]["image"]
-    size = max(first.size)
-    return {
-        "image_size": size,
-        "patch_size": max(1, size // 4),
-        "num_channels": 1 if first.mode in {"L", "1", "I;16"} else 3,
-    }
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:
@@ -277,3 +252,53 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, dict) or "model_type" not in content:
         raise ExegeteError(f"{path} is no configuration: expected a JSON object with 'model_type'")
     return content
+
+
+def _make_processor(data: Dataset) -> Any:
+    """Make an image processor or a tokenizer from the data."""
+    if "image" in data.column_names:
+        return make_image_processor(data)
+    # The generated corpus has a fixed vocabulary, so that models of different samples share it.
+    if data.info.description.partition("?")[0] == "generated":
+        return generated_tokenizer()
+    columns = [name for name in ("text", "text_pair") if name in data.column_names]
+    return make_word_tokenizer(text for name in columns for text in data[name])
+
+
+def make_word_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
+    """Return a lower-casing WordPiece tokenizer with the most frequent words as tokens; it spells all other words."""
+    # A trained WordPiece would depend on hash order; counting and sorting gives the same vocabulary in every process.
+    normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+    letters = sorted(set("".join(counts)))
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    pieces = dict.fromkeys([*SPECIAL_TOKENS.values(), *letters, *(f"##{letter}" for letter in letters), *words])
+    ids = {piece: index for index, piece in enumerate(list(pieces)[:vocabulary])}
+    raw = Tokenizer(models.WordPiece(ids, unk_token=SPECIAL_TOKENS["unk_token"]))
+    raw.normalizer, raw.pre_tokenizer = normalizer, splitter
+    raw.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, model_input_names=inputs, model_max_length=POSITIONS, **SPECIAL_TOKENS
+    )
+
+
+def make_image_processor(data: Dataset) -> Any:
+    """Return a processor that scales pictures to the size of the data's first one, and values to [-1, 1]."""
+    facts = _image_facts(data)
+    size, half = facts["image_size"], [0.5] * facts["num_channels"]
+    return ImageProcessor(size={"height": size, "width": size}, image_mean=half, image_std=half)
+
+
+def _image_facts(data: Dataset) -> dict[str, int]:
+    """Return image size, patch size (four patches per side) and channels of the data's first image."""
+    first = data[0]["image"]
+    size = max(first.size)
+    return {
+        "image_size": size,
+        "patch_size": max(1, size // 4),
+        # Pillow's modes of one channel: 8-bit grey, 1-bit, 16-bit grey.
+        "num_channels": 1 if first.mode in {"L", "1", "I;16"} else 3,
+    }

@@ -150,7 +150,7 @@ class ObjectiveTrainer(Trainer):
             self._add_to_sums(purpose, terms, sizes)
         weights = weights * (sizes / self.mean_sizes.clamp(min=1e-9) if training else 1)
         if training and self.options.log_gradient_norms:
-            self._add_to_sums(NORMS, self._gradient_norms(outputs["each"], weights), torch.ones_like(sizes))
+            self._add_to_sums(NORMS, self._gradient_norms(outputs["separate_terms"], weights), torch.ones_like(sizes))
         loss = (terms * weights).sum()
         if not return_outputs:
             return loss

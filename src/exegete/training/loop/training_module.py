@@ -20,15 +20,13 @@ from exegete.objectives import Objective, StepContext, TrainingStep, task_losses
 
 
 class TrainingModule(nn.Module):
-    """The model and its objectives as one module whose forward pass is a whole step.
+    """The model and its objectives as one module whose forward pass computes all terms of the loss.
 
-    `learned`: what objectives learn, by the name of the objective; what several share, by that of
-    the first; `NAME_companion`: what an objective trains in its own way.
-
-    Everything that has a gradient happens inside `forward`, so that wrappers (DDP, autocast) see one call a step. What
-    the Trainer asks of a model otherwise (configuration, gradient checkpointing, ...) the Hugging Face model answers.
+    `learned` has the modules that objectives learn, by the name of the (first) objective that has them, and under
+    `NAME_companion` the modules that an objective trains by itself.
     """
 
+    # With False the Trainer divides the loss by the number of accumulated batches, as `compute_loss` expects.
     accepts_loss_kwargs = False
 
     def __init__(self, explained: ExplainedModel, objectives: Sequence[Objective], masked_share: float = 0.0) -> None:
@@ -36,15 +34,17 @@ class TrainingModule(nn.Module):
         names = [objective.name for objective in objectives]
         if not names or len(set(names)) < len(names):
             raise ExegeteError(f"expected objectives with different names, got: {', '.join(names) or 'none'}")
-        teaching = next((objective.name for objective in objectives if objective.companion is not None), None)
-        if masked_share and teaching:
-            raise ExegeteError(f"{teaching} knows its examples by their words: set masked_share to 0")
+        for objective in objectives:
+            # Masking would change the hash by which a student's held-out examples are recognised.
+            if masked_share and objective.companion is not None:
+                raise ExegeteError(f"{objective.name} knows its examples by their words: set masked_share to 0")
         self.explained = explained
         self.masked_share = masked_share
         self.objectives = tuple(objective.prepare(explained) for objective in objectives)
         learned: dict[str, nn.Module] = {}
         for objective in self.objectives:
             module = objective.learned
+            # A module that several objectives share is registered, optimized and saved once.
             if module is not None and module not in learned.values():
                 learned[objective.name] = module
             if objective.companion is not None:
@@ -52,6 +52,8 @@ class TrainingModule(nn.Module):
         self.learned = nn.ModuleDict(learned)
 
     def __getattr__(self, name: str) -> Any:
+        # The Trainer asks its model for a configuration, gradient checkpointing and more: the Hugging Face model
+        # answers what the module itself does not have.
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -59,65 +61,71 @@ class TrainingModule(nn.Module):
             return getattr(explained.model, name)
 
     def forward(self, batch: Batch, context: StepContext) -> dict[str, Any]:
-        """The objectives' terms [number of objectives], unweighted, also one by one as `each`, and the logits.
+        """Return the objectives' unweighted `terms` [number of objectives], the same one by one, and the logits.
 
-        One pass through the model, and one more for each share of the batch that some objectives are content with.
+        All objectives share one pass through the model. Each share of the batch that some objectives are estimated on
+        needs another pass.
         """
+        # Everything that has a gradient happens in this one call, since DDP and autocast wrap `forward`.
         if context.training and self.masked_share:
             batch = mask_random_tokens(self.explained, batch, self.masked_share, context)
         shares = [objective.share if context.training else 1.0 for objective in self.objectives]
-        gradient_needed = any(objective.needs_embeddings for objective in self.objectives)
         keep_graph = torch.is_grad_enabled()
-        with torch.set_grad_enabled(keep_graph or gradient_needed):
-            steps = {
-                share: self._step(
-                    batch if share == 1 else sample_share(batch, share, context),
-                    context,
-                    [objective for objective, own in zip(self.objectives, shares, strict=True) if own == share],
-                    keep_graph=keep_graph,
-                )
-                for share in sorted({1.0, *shares}, reverse=True)
-            }
-            terms = [objective(steps[share]) for objective, share in zip(self.objectives, shares, strict=True)]
+        # Evaluation runs without gradients, but some explanations are gradients at the embeddings.
+        needs_gradient = any(objective.needs_embeddings for objective in self.objectives)
+        steps: dict[float, Step] = {}
+        terms = []
+        with torch.set_grad_enabled(keep_graph or needs_gradient):
+            for share in sorted({1.0, *shares}, reverse=True):
+                part = batch if share == 1 else sample_share(batch, share, context)
+                served = [each for each, own in zip(self.objectives, shares, strict=True) if own == share]
+                steps[share] = self._run_model(part, context, served, keep_graph=keep_graph)
+            for objective, share in zip(self.objectives, shares, strict=True):
+                terms.append(objective(steps[share]))
         return stack_terms(terms) | {"logits": steps[1.0].outputs.logits}
 
-    def _step(
+    def _run_model(
         self, batch: Batch, context: StepContext, served: Sequence[Objective], *, keep_graph: bool
     ) -> TrainingStep:
-        """The pass that these objectives have in common."""
-        gradient_needed = any(objective.needs_embeddings for objective in served)
-        at = embed_with_gradient(self.explained, batch, keep_graph=keep_graph) if gradient_needed else None
-        outputs = self.explained(batch, at, reduce(or_, (objective.capture for objective in served), Capture()))
+        """Run the pass that the served objectives share, recording what each of them needs."""
+        capture = reduce(or_, (objective.capture for objective in served), Capture())
+        embeddings = None
+        if any(objective.needs_embeddings for objective in served):
+            embeddings = embed_with_gradient(self.explained, batch, keep_graph=keep_graph)
+        outputs = self.explained(batch, embeddings, capture)
         losses, counted = task_losses(self.explained, batch, require_finite_logits(outputs.logits))
         return TrainingStep(self.explained, batch, outputs, losses, counted, context)
 
 
 def stack_terms(terms: Sequence[Tensor]) -> dict[str, Any]:
-    """`terms` in one tensor, of float32 at least, and `each` by itself: a gradient of one is not led through others."""
-    precise = reduce(torch.promote_types, (term.dtype for term in terms), torch.float32)
-    return {"terms": torch.stack([term.to(precise) for term in terms]), "each": tuple(terms)}
+    """Return the `terms` as one tensor and `separate_terms` as a tuple."""
+    # A bfloat16 term would round the sum of the terms. The gradient norm of one term is taken from the separate ones:
+    # through the stacked tensor it would run backward through all of them.
+    dtype = reduce(torch.promote_types, (term.dtype for term in terms), torch.float32)
+    return {"terms": torch.stack([term.to(dtype) for term in terms]), "separate_terms": tuple(terms)}
 
 
 def sample_share(batch: Batch, share: float, context: StepContext) -> Batch:
-    """⌈share · B⌉ random examples of a batch, in its order, without columns that are padding in all of them."""
+    """Return ⌈share · B⌉ random examples of a batch in its order, without positions that are padding in all of them."""
     if not 0 < share <= 1:
         raise ExegeteError(f"expected a share of the batch above 0 and up to 1, got {share}")
     order = torch.randperm(len(batch), generator=context.generator("share of the batch"))
+    # Rounding first: 0.07 · 100 = 7.000000000000001 would give eight examples.
     size = math.ceil(round(share * len(batch), 9))
     return batch.select(order[:size].sort().values).trim_padding()[0]
 
 
 def mask_random_tokens(model: ExplainedModel, batch: Batch, share: float, context: StepContext) -> Batch:
-    """The batch with the mask token in random places of a `share` of its examples (Madsen et al. 2024, §3).
+    """Return the batch with random tokens masked in a random `share` of its examples (Madsen et al. 2024, §3).
 
-    A masked example loses each content position with a probability of its own, uniform between 0 and 1.
+    Masked fine-tuning teaches a model to read inputs from which words were removed, as faithfulness metrics ask it to.
     """
     if model.modality != "text":
         raise ExegeteError("masked fine-tuning replaces words: it does not apply to images")
     generator = context.generator("masked fine-tuning", batch.device)
-    chosen, rate = torch.rand(2, len(batch), 1, generator=generator, device=batch.device)
-    drawn = torch.rand(batch.content.shape, generator=generator, device=batch.device)
-    lost = batch.content & (drawn < rate) & (chosen < share)
-    return replace(
-        batch, inputs=batch.inputs | {"input_ids": batch.inputs["input_ids"].masked_fill(lost, model.mask_id)}
-    )
+    # Each masked example has a masking rate of its own, uniform in [0, 1], so that the model sees all rates.
+    selection, rate = torch.rand(2, len(batch), 1, generator=generator, device=batch.device)
+    draws = torch.rand(batch.content.shape, generator=generator, device=batch.device)
+    is_masked = batch.content & (draws < rate) & (selection < share)
+    input_ids = batch.inputs["input_ids"].masked_fill(is_masked, model.mask_id)
+    return replace(batch, inputs=batch.inputs | {"input_ids": input_ids})
