@@ -61,7 +61,11 @@ class AmlRecipe(Recipe):
         """
         resolve_options = self.resolve_options(options, model, train)
         explained = load_explained_model(self.name, model, resolve_options)
-        shared: dict[str, Any] = {"backbone": self.backbone, "masking_settings": self.choices, "options": resolve_options}
+        shared: dict[str, Any] = {
+            "backbone": self.backbone,
+            "masking_settings": self.choices,
+            "options": resolve_options,
+        }
         weights = self.weights
         if weights is None:
             beside = folder.with_name(f"{folder.name}-{SEARCH}")

@@ -86,10 +86,8 @@ def tokenize_responses(model: ExplainedModel, data: Dataset) -> Dataset:
     generation = getattr(model.model, "generation_config", None)
     end_ids = getattr(generation, "eos_token_id", None)
     # Chat models list several tokens that end a text: one is enough.
-    if isinstance(end_ids, list):
-        end = [end_ids[0]]
-    else:
-        end = [] if end_ids is None else [int(end_ids)]
+    end_id = end_ids[0] if isinstance(end_ids, list) else end_ids
+    end = [] if end_id is None else [int(end_id)]
     responses = []
     for number, example in enumerate(data):
         if example["response"] is None:

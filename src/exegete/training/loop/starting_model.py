@@ -1,4 +1,4 @@
-"""The model that training starts from, pretrained or from scratch, with the head and the processor that the data needs."""
+"""The model that training starts from: pretrained or from scratch, with the head and processor that the data needs."""
 
 from __future__ import annotations
 

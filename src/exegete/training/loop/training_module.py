@@ -73,7 +73,7 @@ class TrainingModule(nn.Module):
         keep_graph = torch.is_grad_enabled()
         # Evaluation runs without gradients, but some explanations are gradients at the embeddings.
         needs_gradient = any(objective.needs_embeddings for objective in self.objectives)
-        steps: dict[float, Step] = {}
+        steps: dict[float, TrainingStep] = {}
         terms = []
         with torch.set_grad_enabled(keep_graph or needs_gradient):
             for share in sorted({1.0, *shares}, reverse=True):
